@@ -1,0 +1,27 @@
+//! The wire formats of Synod's server: the etcd v3 API (packages `etcdserverpb` and `mvccpb`) and Synod's own
+//! (package `synod.v1`), generated from the files in `proto/`.
+//!
+//! By default this crate holds the messages only. With the feature `grpc` the same modules also hold tonic's clients
+//! and servers, such as [`etcdserverpb::kv_server`] and [`synod::v1::native_client`].
+
+/// Keys, values and events of the etcd v3 API.
+#[allow(clippy::all, missing_debug_implementations)]
+pub mod mvccpb {
+    include!(concat!(env!("OUT_DIR"), "/mvccpb.rs"));
+}
+
+/// Requests, responses and services of the etcd v3 API.
+#[allow(clippy::all, missing_debug_implementations)]
+pub mod etcdserverpb {
+    include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
+}
+
+/// Synod's own interface (the service `Native`) and the payloads of the key-value state machine (`KvCommand`,
+/// `KvReply`, `KvQuery`, `KvAnswer`).
+pub mod synod {
+    /// Package `synod.v1`.
+    #[allow(clippy::all, missing_debug_implementations)]
+    pub mod v1 {
+        include!(concat!(env!("OUT_DIR"), "/synod.v1.rs"));
+    }
+}

@@ -1,0 +1,180 @@
+//! The etcd v3 API.
+
+use std::sync::Arc;
+
+use synod_api::{
+    etcdserverpb::{
+        CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, MemberListRequest,
+        MemberListResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, StatusRequest,
+        StatusResponse, TxnRequest, TxnResponse, cluster_client::ClusterClient, kv_client::KvClient,
+        maintenance_client::MaintenanceClient, request_op::Request,
+    },
+    synod::v1::{self as native, native_client::NativeClient},
+};
+use tonic::transport::Channel;
+
+use crate::{
+    Config, Error,
+    endpoints::{Endpoints, Retry},
+};
+
+/// Answers may be as large as the store allows: the client asked for them.
+const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
+
+/// A client of the etcd v3 API. Clones share its connections (one an endpoint, made when it is first needed);
+/// make several clients to have several.
+#[derive(Clone, Debug)]
+pub struct Client {
+    endpoints: Arc<Endpoints>,
+}
+
+impl Client {
+    /// A client of these endpoints. Nothing is connected yet.
+    pub fn new(config: Config) -> Result<Client, Error> {
+        Ok(Client { endpoints: Endpoints::new(config)? })
+    }
+
+    /// The endpoints, as URLs, in the order in which they were given.
+    pub fn endpoints(&self) -> impl Iterator<Item = &str> {
+        self.endpoints.urls()
+    }
+
+    fn writes(&self) -> Retry {
+        if self.endpoints.config().retry_writes { Retry::Freely } else { Retry::IfNotExecuted }
+    }
+
+    /// Reads a key or a range of keys. Linearizable unless the request says `serializable`.
+    pub async fn get(&self, request: RangeRequest) -> Result<RangeResponse, Error> {
+        let send = |channel| {
+            let request = request.clone();
+            async move { kv(channel).range(request).await }
+        };
+        self.endpoints.call(Retry::Freely, send).await
+    }
+
+    /// Writes one key.
+    pub async fn put(&self, request: PutRequest) -> Result<PutResponse, Error> {
+        let send = |channel| {
+            let request = request.clone();
+            async move { kv(channel).put(request).await }
+        };
+        self.endpoints.call(self.writes(), send).await
+    }
+
+    /// Deletes a key or a range of keys.
+    pub async fn delete(&self, request: DeleteRangeRequest) -> Result<DeleteRangeResponse, Error> {
+        let send = |channel| {
+            let request = request.clone();
+            async move { kv(channel).delete_range(request).await }
+        };
+        self.endpoints.call(self.writes(), send).await
+    }
+
+    /// Compares, then executes one of two lists of operations, all at one revision.
+    pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Error> {
+        let retry = if only_reads(&request) { Retry::Freely } else { self.writes() };
+        let send = |channel| {
+            let request = request.clone();
+            async move { kv(channel).txn(request).await }
+        };
+        self.endpoints.call(retry, send).await
+    }
+
+    /// Forgets versions that no read at or after a revision can see. A repeat is refused as already compacted, so
+    /// it is sent again no more freely than other writes.
+    pub async fn compact(&self, request: CompactionRequest) -> Result<CompactionResponse, Error> {
+        let send = |channel| async move { kv(channel).compact(request).await };
+        self.endpoints.call(self.writes(), send).await
+    }
+
+    /// The members of the cluster.
+    pub async fn member_list(&self, linearizable: bool) -> Result<MemberListResponse, Error> {
+        let send = |channel| async move {
+            let mut client = ClusterClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+            client.member_list(MemberListRequest { linearizable }).await
+        };
+        self.endpoints.call(Retry::Freely, send).await
+    }
+
+    /// How each endpoint sees itself, in the etcd API's terms; asked at the same time, in the order of
+    /// [`endpoints`](Client::endpoints).
+    pub async fn status(&self) -> Vec<Result<StatusResponse, Error>> {
+        self.ask_all(|channel| async move { MaintenanceClient::new(channel).status(StatusRequest {}).await })
+            .await
+    }
+
+    /// How each endpoint sees itself, in Synod's terms; asked at the same time, in the order of
+    /// [`endpoints`](Client::endpoints). An etcd server does not know the request.
+    pub async fn native_status(&self) -> Vec<Result<native::StatusResponse, Error>> {
+        self.ask_all(
+            |channel| async move { NativeClient::new(channel).status(native::StatusRequest {}).await },
+        )
+        .await
+    }
+
+    async fn ask_all<T, F>(
+        &self,
+        send: impl Fn(Channel) -> F + Clone + Send + 'static,
+    ) -> Vec<Result<T, Error>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send,
+    {
+        let asked: Vec<_> = (0..self.endpoints.urls().count())
+            .map(|index| {
+                let (endpoints, send) = (self.endpoints.clone(), send.clone());
+                tokio::spawn(async move { endpoints.call_at(index, send).await })
+            })
+            .collect();
+        let mut answers = Vec::with_capacity(asked.len());
+        for task in asked {
+            answers.push(task.await.expect("asking for a status does not panic"));
+        }
+        answers
+    }
+}
+
+fn kv(channel: Channel) -> KvClient<Channel> {
+    KvClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
+}
+
+/// Whether no branch of the transaction writes.
+fn only_reads(txn: &TxnRequest) -> bool {
+    txn.success.iter().chain(&txn.failure).all(|op| match &op.request {
+        Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) => false,
+        Some(Request::RequestTxn(inner)) => only_reads(inner),
+        Some(Request::RequestRange(_)) | None => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_api::etcdserverpb::RequestOp;
+
+    use super::*;
+
+    #[test]
+    fn a_write_in_a_nested_branch_is_a_write() {
+        let op = |request| RequestOp { request: Some(request) };
+        let read = TxnRequest {
+            success: vec![op(Request::RequestRange(RangeRequest::default()))],
+            ..Default::default()
+        };
+        assert!(only_reads(&read));
+        let inner = TxnRequest {
+            failure: vec![op(Request::RequestPut(PutRequest::default()))],
+            ..Default::default()
+        };
+        let outer = TxnRequest { success: vec![op(Request::RequestTxn(inner))], ..read };
+        assert!(!only_reads(&outer));
+    }
+
+    #[test]
+    fn a_configuration_that_makes_no_sense_is_named() {
+        let wrong = |config| Client::new(config).unwrap_err().to_string();
+        assert!(wrong(Config::new(Vec::<String>::new())).contains("no endpoint"));
+        assert!(wrong(Config::new(["https://a:1"])).contains("only http://"));
+        assert!(wrong(Config::new(["http://a b"])).contains("http://host:port"));
+        assert!(wrong(Config { first_endpoint: Some(1), ..Config::new(["a:1"]) }).contains("first_endpoint"));
+    }
+}

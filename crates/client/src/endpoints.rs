@@ -1,0 +1,217 @@
+//! Several endpoints, one of them in use, and the loop that moves on when it fails.
+
+use std::{
+    fmt, iter,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::{
+    Response, Status,
+    transport::{Channel, Endpoint},
+};
+use tracing::debug;
+
+use crate::{Config, Error, error::Failure};
+
+/// The first pause after all endpoints have failed; it doubles up to [`BACKOFF_MAX`].
+const BACKOFF_MIN: Duration = Duration::from_millis(10);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// What a stream and a connection may have in flight; the default of 64 KiB would make one large answer wait for
+/// window updates.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+/// A peer that is asked and does not even answer a ping for this long is gone; the requests on it are failed.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// When a request may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// Whenever an attempt fails: sending it twice does no harm.
+    Freely,
+    /// Only while no attempt may have been executed.
+    IfNotExecuted,
+}
+
+/// The endpoints of a cluster.
+pub(crate) struct Endpoints {
+    config: Config,
+    all: Vec<Node>,
+    /// The one in use; whoever sees it fail moves it on.
+    current: AtomicUsize,
+}
+
+struct Node {
+    url: String,
+    endpoint: Endpoint,
+    /// Made at the first use, because making it needs a runtime; it connects by itself, and again after a failure.
+    channel: OnceLock<Channel>,
+}
+
+impl fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all.iter().map(|node| &node.url)).finish()
+    }
+}
+
+impl Endpoints {
+    pub(crate) fn new(config: Config) -> Result<Arc<Endpoints>, Error> {
+        let wrong = |what: String, why: &str| Error::Config { what, why: why.to_owned() };
+        let all = config
+            .endpoints
+            .iter()
+            .map(|given| {
+                let url = if given.contains("://") { given.clone() } else { format!("http://{given}") };
+                if !url.starts_with("http://") {
+                    return Err(wrong(format!("endpoint {given:?}"), "only http:// is supported"));
+                }
+                let endpoint = Endpoint::from_shared(url.clone())
+                    .map_err(|error| {
+                        wrong(format!("endpoint {given:?}"), &format!("{error}; give http://host:port"))
+                    })?
+                    .connect_timeout(config.connect_timeout)
+                    .tcp_nodelay(true)
+                    .initial_stream_window_size(STREAM_WINDOW_BYTES)
+                    .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+                    .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+                    .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
+                Ok(Node { url, endpoint, channel: OnceLock::new() })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let first = match (all.len(), config.first_endpoint) {
+            (0, _) => {
+                return Err(wrong("no endpoint is given".into(), "give at least one, http://host:port"));
+            }
+            (n, Some(first)) if first >= n => {
+                return Err(wrong(
+                    format!("first_endpoint is {first}"),
+                    &format!("there are {n}, counted from 0"),
+                ));
+            }
+            (_, Some(first)) => first,
+            (n, None) => fastrand::usize(..n),
+        };
+        Ok(Arc::new(Endpoints { config, all, current: AtomicUsize::new(first) }))
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().map(|node| node.url.as_str())
+    }
+
+    fn channel(&self, index: usize) -> Channel {
+        let node = &self.all[index];
+        node.channel.get_or_init(|| node.endpoint.connect_lazy()).clone()
+    }
+
+    /// Moves on from `failed`, unless another request already has.
+    fn move_on(&self, failed: usize) {
+        let next = (failed + 1) % self.all.len();
+        let _ = self.current.compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// One attempt at one endpoint, for requests that are about that endpoint.
+    pub(crate) async fn call_at<T, F>(&self, index: usize, send: impl Fn(Channel) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let deadline = Instant::now() + self.config.request_timeout;
+        let endpoint = self.all[index].url.clone();
+        match timeout_at(deadline, send(self.channel(index))).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) if Failure::of(&status) == Failure::Refused => {
+                Err(Error::Refused { endpoint, code: status.code(), message: status.message().to_owned() })
+            }
+            Ok(Err(status)) => Err(Error::Unavailable { attempts: 1, endpoint, cause: describe(&status) }),
+            Err(_) => Err(Error::Unavailable { attempts: 1, endpoint, cause: "no answer in time".into() }),
+        }
+    }
+
+    /// Sends a request to the endpoint in use, and on failure to the next, as `retry` allows.
+    pub(crate) async fn call<T, F>(&self, retry: Retry, send: impl Fn(Channel) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let deadline = Instant::now() + self.config.request_timeout;
+        let mut in_doubt = false;
+        let mut pauses = backoff();
+        let mut attempts: u32 = 0;
+        loop {
+            let index = self.current.load(Ordering::Relaxed);
+            let endpoint = &self.all[index].url;
+            attempts += 1;
+            // Only what may be sent again is worth giving up early.
+            let attempt_deadline = match retry {
+                Retry::Freely => deadline.min(Instant::now() + self.config.attempt_timeout),
+                Retry::IfNotExecuted => deadline,
+            };
+            let cause = match timeout_at(attempt_deadline, send(self.channel(index))).await {
+                Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Err(status)) => match Failure::of(&status) {
+                    Failure::Refused => {
+                        return Err(Error::Refused {
+                            endpoint: endpoint.clone(),
+                            code: status.code(),
+                            message: status.message().to_owned(),
+                        });
+                    }
+                    Failure::NotExecuted => describe(&status),
+                    Failure::InDoubt => {
+                        in_doubt = true;
+                        describe(&status)
+                    }
+                },
+                Err(_) => {
+                    in_doubt = true;
+                    "no answer in time".to_owned()
+                }
+            };
+            debug!(endpoint, attempts, cause, "attempt failed");
+            self.move_on(index);
+            let may_repeat = retry == Retry::Freely || !in_doubt;
+            let pause = if (attempts as usize).is_multiple_of(self.all.len()) {
+                pauses.next().expect("it never ends")
+            } else {
+                Duration::ZERO
+            };
+            if !may_repeat || Instant::now() + pause >= deadline {
+                let endpoint = endpoint.clone();
+                return Err(if in_doubt {
+                    Error::Unknown { attempts, endpoint, cause }
+                } else {
+                    Error::Unavailable { attempts, endpoint, cause }
+                });
+            }
+            sleep(pause).await;
+        }
+    }
+}
+
+/// Pauses that double, each shortened by up to a half at random, so that clients that failed together do not come
+/// back together.
+fn backoff() -> impl Iterator<Item = Duration> {
+    iter::successors(Some(BACKOFF_MIN), |pause| Some((*pause * 2).min(BACKOFF_MAX)))
+        .map(|pause| pause.mul_f64(0.5 + fastrand::f64() / 2.0))
+}
+
+/// A status for people: a lost connection comes as "transport error", and its cause is what one wants to know.
+fn describe(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,37 @@
+//! Clients of a Synod cluster.
+//!
+//! - [`Client`] speaks the etcd v3 API, so it works with etcd too: keys, transactions, members, status.
+//! - [`Session`] speaks Synod's own protocol to any replicated state machine and executes each command **at most
+//!   once**, however often it has to be sent.
+//!
+//! Both know several endpoints, start with a random one, stay with it while it answers, and move on to the next
+//! when it does not (Santos 2012, section 7.2.3; replicas accept requests whether they lead or not, so there is no
+//! redirect to follow).
+//!
+//! ```no_run
+//! use synod_client::{Client, Config, api::{PutRequest, RangeRequest}};
+//!
+//! # async fn example() -> Result<(), synod_client::Error> {
+//! let client = Client::new(Config::new(["http://127.0.0.1:2379", "http://127.0.0.1:22379"]))?;
+//! client.put(PutRequest { key: "city".into(), value: "Lausanne".into(), ..Default::default() }).await?;
+//! let found = client.get(RangeRequest { key: "city".into(), ..Default::default() }).await?;
+//! assert_eq!(found.kvs[0].value, "Lausanne");
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod config;
+mod endpoints;
+mod error;
+mod session;
+
+pub use client::Client;
+pub use config::Config;
+pub use error::Error;
+pub use session::Session;
+/// The messages of the etcd v3 API.
+pub use synod_api::etcdserverpb as api;
+/// The messages of Synod's own API.
+pub use synod_api::synod::v1 as native;
+pub use tonic::Code;

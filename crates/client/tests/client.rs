@@ -1,0 +1,155 @@
+//! The etcd client when endpoints fail.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Fault, Pair};
+use synod_client::{
+    Client, Code, Config, Error,
+    api::{
+        CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+        request_op::Request,
+    },
+};
+use synod_server::RequestError;
+
+fn put() -> PutRequest {
+    PutRequest { key: "k".into(), value: "v".into(), ..Default::default() }
+}
+
+fn get() -> RangeRequest {
+    RangeRequest { key: "k".into(), ..Default::default() }
+}
+
+/// How many times the key was written.
+async fn version(client: &Client) -> i64 {
+    client.get(get()).await.unwrap().kvs.first().map_or(0, |kv| kv.version)
+}
+
+#[tokio::test]
+async fn every_request_is_answered() {
+    let pair = Pair::start();
+    let client = Client::new(pair.config()).unwrap();
+    assert_eq!(client.put(put()).await.unwrap().header.unwrap().revision, 2);
+    assert_eq!(client.get(get()).await.unwrap().kvs[0].value, "v");
+    let ops = vec![RequestOp { request: Some(Request::RequestPut(put())) }];
+    assert!(client.txn(TxnRequest { success: ops, ..Default::default() }).await.unwrap().succeeded);
+    client.compact(CompactionRequest { revision: 2, physical: false }).await.unwrap();
+    let delete = DeleteRangeRequest { key: "k".into(), ..Default::default() };
+    assert_eq!(client.delete(delete).await.unwrap().deleted, 1);
+    assert_eq!(client.member_list(true).await.unwrap().members[0].name, "one");
+    for status in client.status().await {
+        assert_eq!(status.unwrap().raft_applied_index, 4);
+    }
+    for status in client.native_status().await {
+        assert_eq!(status.unwrap().protocol, "none");
+    }
+    assert_eq!(pair.replicas[1].seen(), 2, "the second endpoint is asked for its status only");
+}
+
+#[tokio::test]
+async fn a_write_moves_on_from_an_endpoint_that_is_down() {
+    let mut pair = Pair::start();
+    let client = Client::new(pair.config()).unwrap();
+    client.put(put()).await.unwrap();
+    pair.stop(0).await;
+    client.put(put()).await.unwrap();
+    assert_eq!(version(&client).await, 2);
+    let status = client.status().await;
+    assert!(matches!(status[0], Err(Error::Unavailable { .. })), "{status:?}");
+    assert!(status[1].is_ok());
+}
+
+#[tokio::test]
+async fn a_write_that_was_not_proposed_is_sent_again() {
+    let pair = Pair::start();
+    let client = Client::new(pair.config()).unwrap();
+    for refusal in [RequestError::NoLeader, RequestError::Overloaded] {
+        pair.replicas[0].set(Fault::Refuse(refusal.clone()));
+        pair.replicas[1].set(Fault::Refuse(refusal));
+        let recover = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            pair.replicas[1].set(Fault::None);
+        };
+        let (done, ()) = tokio::join!(client.put(put()), recover);
+        done.unwrap();
+        pair.replicas[0].set(Fault::None);
+    }
+    assert_eq!(version(&client).await, 2);
+}
+
+#[tokio::test]
+async fn a_write_in_doubt_is_sent_once() {
+    let pair = Pair::start();
+    let client =
+        Client::new(Config { request_timeout: Duration::from_millis(500), ..pair.config() }).unwrap();
+    pair.replicas[0].set(Fault::LoseAnswer(RequestError::Timeout));
+    let error = client.put(put()).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown { attempts: 1, .. }) && error.may_have_executed(), "{error}");
+    assert_eq!(version(&client).await, 1);
+
+    pair.replicas[1].set(Fault::Hang);
+    let began = Instant::now();
+    let error = client.put(put()).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown { attempts: 1, .. }), "{error}");
+    assert!(
+        began.elapsed() >= Duration::from_millis(400),
+        "all the time there is, since it can not be sent again"
+    );
+    pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
+    assert_eq!(version(&client).await, 2);
+}
+
+#[tokio::test]
+async fn a_write_is_sent_twice_to_whoever_asks_for_it() {
+    let pair = Pair::start();
+    let client = Client::new(Config { retry_writes: true, ..pair.config() }).unwrap();
+    pair.replicas[0].set(Fault::LoseAnswer(RequestError::Timeout));
+    client.put(put()).await.unwrap();
+    assert_eq!(version(&client).await, 2);
+}
+
+#[tokio::test]
+async fn a_read_is_sent_again_after_any_failure() {
+    let pair = Pair::start();
+    let client = Client::new(pair.config()).unwrap();
+    client.put(put()).await.unwrap();
+    for fault in [Fault::Hang, Fault::LoseAnswer(RequestError::Stopping)] {
+        let client = Client::new(pair.config()).unwrap();
+        pair.replicas[0].set(fault);
+        let before = pair.replicas[1].seen();
+        assert_eq!(client.get(get()).await.unwrap().kvs[0].value, "v");
+        assert_eq!(pair.replicas[1].seen(), before + 1);
+        // It stays with the endpoint that answered.
+        client.get(get()).await.unwrap();
+        assert_eq!(pair.replicas[1].seen(), before + 2);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_final() {
+    let pair = Pair::start();
+    let client = Client::new(pair.config()).unwrap();
+    let error = client.put(PutRequest::default()).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::InvalidArgument));
+    assert!(!error.may_have_executed());
+    assert!(error.to_string().contains("etcdserver: key is not provided"), "{error}");
+    let error = client.get(RangeRequest { revision: 99, ..get() }).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::OutOfRange));
+    assert_eq!((pair.replicas[0].seen(), pair.replicas[1].seen()), (1, 0));
+}
+
+#[tokio::test]
+async fn when_nobody_answers_it_says_so_in_time() {
+    let mut pair = Pair::start();
+    let client =
+        Client::new(Config { request_timeout: Duration::from_millis(300), ..pair.config() }).unwrap();
+    pair.stop(0).await;
+    pair.stop(1).await;
+    let began = Instant::now();
+    let error = client.put(put()).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }) && !error.may_have_executed(), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(2));
+}

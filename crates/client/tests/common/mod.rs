@@ -1,0 +1,145 @@
+//! Two endpoints of one store, each of which can be made to fail.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use synod_client::Config;
+use synod_kv::KvStore;
+use synod_server::{
+    Config as ServerConfig, Consistency, InMemory, Member, Replica, RequestError, Server, Status,
+};
+use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
+
+/// What becomes of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// It is executed, and the answer is an error.
+    LoseAnswer(RequestError),
+    /// It is executed, and never answered.
+    Hang,
+    /// It is not executed.
+    Refuse(RequestError),
+}
+
+/// Fails as it is told.
+#[derive(Clone, Debug)]
+pub struct Faulty {
+    inner: InMemory,
+    fault: Arc<Mutex<Fault>>,
+    /// Requests that came, commands and queries alike.
+    seen: Arc<AtomicUsize>,
+}
+
+impl Faulty {
+    pub fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+    }
+
+    pub fn seen(&self) -> usize {
+        self.seen.load(Ordering::SeqCst)
+    }
+
+    async fn meddle<T>(
+        &self,
+        execute: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
+        self.seen.fetch_add(1, Ordering::SeqCst);
+        let fault = self.fault.lock().unwrap().clone();
+        match fault {
+            Fault::Refuse(error) => Err(error),
+            Fault::None => execute.await,
+            Fault::LoseAnswer(error) => execute.await.and(Err(error)),
+            Fault::Hang => {
+                execute.await?;
+                pending().await
+            }
+        }
+    }
+}
+
+impl Replica for Faulty {
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        self.meddle(self.inner.execute(command)).await
+    }
+    async fn execute_in_session(
+        &self,
+        session: SessionId,
+        sequence: u64,
+        lowest_outstanding: u64,
+        command: Bytes,
+    ) -> Result<Bytes, RequestError> {
+        self.meddle(self.inner.execute_in_session(session, sequence, lowest_outstanding, command)).await
+    }
+    async fn open_session(&self) -> Result<SessionId, RequestError> {
+        self.meddle(self.inner.open_session()).await
+    }
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+        self.meddle(self.inner.query(query, consistency)).await
+    }
+    fn ballot(&self) -> Ballot {
+        self.inner.ballot()
+    }
+    fn status(&self) -> Status {
+        self.inner.status()
+    }
+    fn members(&self) -> Vec<Member> {
+        self.inner.members()
+    }
+}
+
+/// Two servers before one store.
+pub struct Pair {
+    pub replicas: [Faulty; 2],
+    pub servers: [Option<Server>; 2],
+    urls: Vec<String>,
+}
+
+impl Pair {
+    pub fn start() -> Pair {
+        let member = Member {
+            id: ReplicaId(1),
+            name: "one".into(),
+            peer_urls: Vec::new(),
+            client_urls: Vec::new(),
+            is_learner: false,
+        };
+        let store = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
+        let replicas = [(), ()].map(|()| Faulty {
+            inner: store.clone(),
+            fault: Arc::new(Mutex::new(Fault::None)),
+            seen: Arc::default(),
+        });
+        let config = ServerConfig {
+            client_addresses: vec!["127.0.0.1:0".parse().unwrap()],
+            ..ServerConfig::default()
+        };
+        let servers =
+            replicas.clone().map(|replica| Some(Server::start(&config, replica, String::new).unwrap()));
+        let urls = servers.iter().flatten().map(|server| server.client_addresses()[0].to_string()).collect();
+        Pair { replicas, servers, urls }
+    }
+
+    /// The first endpoint is used first; attempts are given up soon.
+    pub fn config(&self) -> Config {
+        Config {
+            first_endpoint: Some(0),
+            attempt_timeout: Duration::from_millis(200),
+            request_timeout: Duration::from_secs(2),
+            ..Config::new(&self.urls)
+        }
+    }
+
+    /// Takes an endpoint down: connections to it are refused from now on.
+    pub async fn stop(&mut self, index: usize) {
+        let server = self.servers[index].take().unwrap();
+        tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
+    }
+}

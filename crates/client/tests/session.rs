@@ -1,0 +1,156 @@
+//! Sessions: at most once, whatever fails.
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Fault, Pair};
+use prost::Message;
+use synod_client::{
+    Config, Error, Session,
+    api::{PutRequest, RangeRequest},
+    native::{
+        KvAnswer, KvCommand, KvQuery, KvReply, kv_answer::Answer, kv_command::Command, kv_query::Query,
+        kv_reply::Reply,
+    },
+};
+use synod_server::RequestError;
+
+fn put(key: &str) -> Bytes {
+    let put = PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() };
+    KvCommand { command: Some(Command::Put(put)), ..Default::default() }.encode_to_vec().into()
+}
+
+fn revision(reply: Bytes) -> i64 {
+    match KvReply::decode(reply).unwrap().reply {
+        Some(Reply::Put(response)) => response.header.unwrap().revision,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How many times a key was written.
+async fn version(session: &Session, key: &str) -> i64 {
+    let range = RangeRequest { key: key.to_owned().into(), ..Default::default() };
+    let query = KvQuery { query: Some(Query::Range(range)) }.encode_to_vec();
+    match KvAnswer::decode(session.query(query.into(), false).await.unwrap()).unwrap().answer {
+        Some(Answer::Range(response)) => response.kvs.first().map_or(0, |kv| kv.version),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_command_whose_answer_is_lost_is_executed_once() {
+    let pair = Pair::start();
+    for fault in
+        [Fault::Hang, Fault::LoseAnswer(RequestError::Timeout), Fault::LoseAnswer(RequestError::Stopping)]
+    {
+        pair.replicas[0].set(Fault::None);
+        let session = Session::open(pair.config(), 8).await.unwrap();
+        pair.replicas[0].set(fault.clone());
+        let before = pair.replicas[1].seen();
+        let key = format!("{fault:?}");
+        session.execute(put(&key)).await.unwrap();
+        assert_eq!(pair.replicas[1].seen(), before + 1, "it was sent to both");
+        assert_eq!(version(&session, &key).await, 1, "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_survives_an_endpoint_that_goes_down() {
+    let mut pair = Pair::start();
+    let session = Session::open(pair.config(), 8).await.unwrap();
+    assert_eq!(revision(session.execute(put("k")).await.unwrap()), 2);
+    pair.stop(0).await;
+    assert_eq!(revision(session.execute(put("k")).await.unwrap()), 3);
+    assert_eq!(version(&session, "k").await, 2);
+}
+
+#[tokio::test]
+async fn many_outstanding_commands_are_each_executed_once() {
+    let pair = Pair::start();
+    let session = Session::open(pair.config(), 16).await.unwrap();
+    let flapping = tokio::spawn({
+        let replicas = pair.replicas.clone();
+        async move {
+            for round in 0.. {
+                let fault =
+                    if round % 2 == 0 { Fault::LoseAnswer(RequestError::Timeout) } else { Fault::None };
+                replicas[0].set(fault);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let commands: Vec<_> = (0..500)
+        .map(|i| {
+            let session = session.clone();
+            tokio::spawn(async move { session.execute(put(&format!("k{}", i % 50))).await.map(revision) })
+        })
+        .collect();
+    let mut revisions = Vec::new();
+    for command in commands {
+        revisions.push(command.await.unwrap().unwrap());
+    }
+    flapping.abort();
+    pair.replicas[0].set(Fault::None);
+    revisions.sort_unstable();
+    assert_eq!(
+        revisions,
+        (2..502).collect::<Vec<_>>(),
+        "each has a revision of its own and none is left over"
+    );
+    for i in 0..50 {
+        assert_eq!(version(&session, &format!("k{i}")).await, 10);
+    }
+}
+
+#[tokio::test]
+async fn outstanding_commands_are_bounded() {
+    let pair = Pair::start();
+    pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
+    let config = Config {
+        attempt_timeout: Duration::from_secs(60),
+        request_timeout: Duration::from_secs(60),
+        ..pair.config()
+    };
+    let session = Session::open(config, 3).await.unwrap();
+    pair.replicas[0].set(Fault::Hang);
+    let before = pair.replicas[0].seen();
+    let commands: Vec<_> = (0..10)
+        .map(|i| {
+            let session = session.clone();
+            tokio::spawn(async move { session.execute(put(&format!("k{i}"))).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(pair.replicas[0].seen() - before, 3);
+    // One that is given up makes room.
+    commands[0].abort();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(pair.replicas[0].seen() - before, 4);
+}
+
+#[tokio::test]
+async fn a_session_that_is_gone_is_told_apart() {
+    let pair = Pair::start();
+    let session = Session::open(pair.config(), 1).await.unwrap();
+    pair.replicas[0].set(Fault::Refuse(RequestError::SessionExpired));
+    let error = session.execute(put("k")).await.unwrap_err();
+    assert!(matches!(error, Error::SessionExpired), "{error}");
+}
+
+#[tokio::test]
+async fn when_nobody_answers_the_outcome_is_unknown() {
+    let pair = Pair::start();
+    let config = Config { request_timeout: Duration::from_millis(500), ..pair.config() };
+    let session = Session::open(config, 1).await.unwrap();
+    pair.replicas.iter().for_each(|replica| replica.set(Fault::LoseAnswer(RequestError::Timeout)));
+    let error = session.execute(put("k")).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown { .. }) && error.may_have_executed(), "{error}");
+    pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
+    assert_eq!(version(&session, "k").await, 1);
+    // The number that was given up does not hold up the next.
+    session.execute(put("k")).await.unwrap();
+    assert_eq!(version(&session, "k").await, 2);
+    assert!(matches!(Session::open(pair.config(), 0).await, Err(Error::Config { .. })));
+}

@@ -1,0 +1,150 @@
+//! Who votes, and what a quorum is.
+
+use synod_wire::ReplicaId;
+
+/// The most replicas a group may have.
+pub const MEMBERS_MAX: usize = 63;
+
+/// The voting members of a group, in ascending order, and this replica's place among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Members {
+    ids: Vec<ReplicaId>,
+    me: usize,
+}
+
+impl Members {
+    /// A group of these members, as seen by `me`.
+    ///
+    /// # Panics
+    /// If `me` is not a member, a member is named twice, or there are more than [`MEMBERS_MAX`]: whoever reads a
+    /// configuration checks that first.
+    #[must_use]
+    pub fn new(ids: impl IntoIterator<Item = ReplicaId>, me: ReplicaId) -> Members {
+        let mut ids: Vec<_> = ids.into_iter().collect();
+        ids.sort_unstable();
+        assert!(ids.len() <= MEMBERS_MAX, "at most {MEMBERS_MAX} members");
+        assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "members are distinct");
+        let me = ids.binary_search(&me).expect("this replica is a member");
+        Members { ids, me }
+    }
+
+    /// This replica.
+    #[must_use]
+    pub fn me(&self) -> ReplicaId {
+        self.ids[self.me]
+    }
+
+    /// This replica's place, from 0.
+    #[must_use]
+    pub fn my_index(&self) -> usize {
+        self.me
+    }
+
+    /// All members, this replica among them.
+    #[must_use]
+    pub fn ids(&self) -> &[ReplicaId] {
+        &self.ids
+    }
+
+    /// All members but this replica.
+    pub fn peers(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        self.ids.iter().copied().filter(|&id| id != self.me())
+    }
+
+    /// How many members there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// How many members make a majority.
+    #[must_use]
+    pub fn quorum(&self) -> usize {
+        self.ids.len() / 2 + 1
+    }
+
+    /// A member's place, from 0.
+    #[must_use]
+    pub fn index(&self, id: ReplicaId) -> Option<usize> {
+        self.ids.binary_search(&id).ok()
+    }
+
+    /// Whether these replicas are a majority of the members.
+    #[must_use]
+    pub fn is_quorum(&self, set: ReplicaSet) -> bool {
+        set.len() >= self.quorum()
+    }
+
+    /// Adds a member to a set; a replica that is no member changes nothing.
+    pub fn add(&self, set: &mut ReplicaSet, id: ReplicaId) {
+        if let Some(index) = self.index(id) {
+            set.0 |= 1 << index;
+        }
+    }
+
+    /// Whether a member is in a set.
+    #[must_use]
+    pub fn contains(&self, set: ReplicaSet, id: ReplicaId) -> bool {
+        self.index(id).is_some_and(|index| set.0 & (1 << index) != 0)
+    }
+}
+
+/// A set of members of one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaSet(u64);
+
+impl ReplicaSet {
+    /// How many are in it.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether nobody is in it.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(n: u64) -> Members {
+        Members::new((1..=n).map(ReplicaId), ReplicaId(1))
+    }
+
+    /// Any two quorums share a member: checked against all pairs of subsets.
+    #[test]
+    fn quorums_intersect() {
+        for n in 1..=7 {
+            let members = members(n);
+            let quorums: Vec<u64> =
+                (0..1u64 << n).filter(|&bits| members.is_quorum(ReplicaSet(bits))).collect();
+            for a in &quorums {
+                assert!(quorums.iter().all(|b| a & b != 0), "{n} members");
+            }
+        }
+    }
+
+    /// A group of 2f+1 makes progress without any f of its members.
+    #[test]
+    fn a_minority_is_not_needed() {
+        for (n, f) in [(1, 0), (3, 1), (5, 2), (7, 3)] {
+            assert_eq!(members(n).quorum() + f, n as usize);
+        }
+    }
+
+    #[test]
+    fn strangers_are_not_counted() {
+        let members = members(3);
+        let mut set = ReplicaSet::default();
+        members.add(&mut set, ReplicaId(9));
+        assert!(set.is_empty());
+        members.add(&mut set, ReplicaId(2));
+        members.add(&mut set, ReplicaId(2));
+        assert_eq!(set.len(), 1);
+        assert!(members.contains(set, ReplicaId(2)) && !members.contains(set, ReplicaId(3)));
+    }
+}

@@ -1,0 +1,79 @@
+//! The messages and log records of all protocols, and their encoding.
+//!
+//! Every protocol has its own types in its folder; here they are joined, so that one transport and one log
+//! carry any of them. The first byte tells which protocol wrote what follows.
+
+use bytes::Bytes;
+use synod_wire::{DecodeError, Encoded, Keep, Reader, Writer};
+
+use crate::multipaxos;
+
+const MULTIPAXOS: u8 = 1;
+
+/// A message of some protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// See [`multipaxos::Message`].
+    MultiPaxos(multipaxos::Message),
+}
+
+impl Message {
+    /// Writes the message.
+    pub fn encode(&self, writer: &mut Writer) {
+        match self {
+            Message::MultiPaxos(message) => {
+                writer.u8(MULTIPAXOS);
+                message.encode(writer);
+            }
+        }
+    }
+
+    /// Reads what [`Message::encode`] wrote.
+    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+        match reader.u8("protocol")? {
+            MULTIPAXOS => multipaxos::Message::decode(reader).map(Message::MultiPaxos),
+            value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
+        }
+    }
+}
+
+/// A record of some protocol's write-ahead log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// See [`multipaxos::Record`].
+    MultiPaxos(multipaxos::Record),
+}
+
+impl Record {
+    /// How long the log must keep it.
+    #[must_use]
+    pub fn keep(&self) -> Keep {
+        match self {
+            Record::MultiPaxos(record) => record.keep(),
+        }
+    }
+
+    /// The bytes for the log.
+    #[must_use]
+    pub fn encode(&self) -> Encoded {
+        let mut writer = Writer::new();
+        match self {
+            Record::MultiPaxos(record) => {
+                writer.u8(MULTIPAXOS);
+                record.encode(&mut writer);
+            }
+        }
+        writer.finish()
+    }
+
+    /// Reads what [`Record::encode`] wrote.
+    pub fn decode(bytes: Bytes) -> Result<Record, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let record = match reader.u8("protocol")? {
+            MULTIPAXOS => multipaxos::Record::decode(&mut reader).map(Record::MultiPaxos),
+            value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
+        }?;
+        reader.finish()?;
+        Ok(record)
+    }
+}

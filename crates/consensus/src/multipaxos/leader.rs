@@ -1,0 +1,467 @@
+//! The proposer: Phase 1 once, then Phase 2 slot after slot; heartbeats, read confirmation, retransmission.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
+
+use super::{AcceptedValue, Message, MultiPaxos, Promise, State};
+use crate::{Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet, election::Rotating};
+
+/// When something is to be sent again: after a while, then after twice as long, and so on up to a bound.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resend {
+    at: Time,
+    wait: Duration,
+}
+
+impl Resend {
+    pub(super) fn first(now: Time, wait: Duration) -> Resend {
+        Resend { at: now + wait, wait }
+    }
+
+    pub(super) fn at(&self) -> Time {
+        self.at
+    }
+
+    /// Whether it is due; if so, the next time is set.
+    pub(super) fn is_due(&mut self, now: Time, wait_max: Duration) -> bool {
+        let due = now >= self.at;
+        if due {
+            self.wait = (self.wait * 2).min(wait_max);
+            self.at = now + self.wait;
+        }
+        due
+    }
+}
+
+/// A replica in Phase 1.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    ballot: Ballot,
+    /// The first slot asked about.
+    from: Slot,
+    /// The own promise.
+    lsn: Lsn,
+    answers: BTreeMap<ReplicaId, Answer>,
+    /// For each slot that some answer mentions, the value of the highest ballot.
+    values: BTreeMap<Slot, AcceptedValue>,
+    /// The longest decided prefix that an answer mentions.
+    decided: Slot,
+    /// The latest lives that answers mention.
+    recovered: BTreeMap<ReplicaId, Incarnation>,
+    pub(super) resend: Resend,
+}
+
+#[derive(Debug)]
+struct Answer {
+    incarnation: Incarnation,
+    /// The first slot of the page that is still to come.
+    next: Option<Slot>,
+}
+
+/// A replica that completed Phase 1.
+#[derive(Debug)]
+pub(super) struct Leader {
+    pub(super) ballot: Ballot,
+    /// The next slot to propose.
+    pub(super) next_slot: Slot,
+    /// The last slot that an earlier leader may have decided. A read that starts now must see it.
+    read_floor: Slot,
+    /// The decided prefix that followers were told.
+    announced: Slot,
+    heartbeat_at: Time,
+    resend_at: Time,
+    /// When each slot in flight is proposed again.
+    resends: BTreeMap<Slot, Resend>,
+    /// Heartbeats are numbered; for each member, the last that it answered.
+    round: u64,
+    answered: BTreeMap<ReplicaId, u64>,
+    /// Reads, each with the heartbeat that has to be answered by a quorum and the slot that it must see.
+    reads: VecDeque<(u64, ReadToken, Slot)>,
+    /// Whether a slot was delivered since the gap at the front was last looked at, and since when it was not.
+    pub(super) progress: bool,
+    stuck_since: Time,
+}
+
+impl Leader {
+    pub(super) fn tick_at(&self) -> Time {
+        self.heartbeat_at.min(self.resend_at)
+    }
+
+    pub(super) fn fail_reads(&mut self, effects: &mut Effects) {
+        for (_, token, _) in self.reads.drain(..) {
+            effects.push(Effect::ReadIndex { token, slot: None });
+        }
+    }
+
+    /// The highest round that a quorum answered, this replica having answered the one it sent last.
+    fn confirmed(&self, peers: usize, quorum: usize) -> u64 {
+        let mut rounds: Vec<u64> = self.answered.values().copied().collect();
+        rounds.resize(peers, 0);
+        rounds.push(self.round);
+        rounds.sort_unstable_by(|a, b| b.cmp(a));
+        rounds[quorum - 1]
+    }
+}
+
+impl MultiPaxos {
+    pub(super) fn become_candidate(&mut self, now: Time, effects: &mut Effects) {
+        self.election.tried(now);
+        let ballot = Rotating::next_ballot(&self.members, self.promised);
+        self.promise(now, ballot, effects);
+        let from = self.slots.first();
+        self.state = State::Candidate(Candidate {
+            ballot,
+            from,
+            lsn: self.promised_lsn,
+            answers: BTreeMap::new(),
+            values: BTreeMap::new(),
+            decided: self.decided(),
+            recovered: self.recovered.clone(),
+            resend: Resend::first(now, self.options.retransmit_after),
+        });
+        self.broadcast(&Message::Prepare { ballot, from }, self.promised_lsn, effects);
+    }
+
+    pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
+        let State::Candidate(candidate) = &mut self.state else { return };
+        if candidate.resend.is_due(now, self.options.election_timeout) {
+            let unanswered: Vec<ReplicaId> = self.members.peers().collect();
+            for peer in unanswered {
+                self.ask_for_promise(peer, effects);
+            }
+        }
+    }
+
+    /// Asks a member for the page of its promise that is still missing.
+    fn ask_for_promise(&self, peer: ReplicaId, effects: &mut Effects) {
+        let State::Candidate(candidate) = &self.state else { return };
+        let from = match candidate.answers.get(&peer) {
+            None => candidate.from,
+            Some(Answer { next: Some(next), .. }) => *next,
+            Some(Answer { next: None, .. }) => return,
+        };
+        effects.send(peer, Message::Prepare { ballot: candidate.ballot, from }, candidate.lsn);
+    }
+
+    pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
+        let State::Candidate(candidate) = &mut self.state else { return };
+        if promise.ballot != candidate.ballot {
+            return;
+        }
+        let expected = candidate.answers.get(&from).map_or(Some(candidate.from), |answer| answer.next);
+        if expected != Some(promise.from) {
+            return; // A page that was counted already.
+        }
+        self.election.answered(&self.members, from, now);
+        if promise.decided.0 > self.slots.first().0 + self.options.accept_ahead_max() {
+            // Too far behind to hold what it would have to propose: catch up, and let somebody else lead.
+            self.decided_elsewhere = self.decided_elsewhere.max(promise.decided);
+            self.election.round_began(now);
+            return self.step_down(effects);
+        }
+        candidate.decided = candidate.decided.max(promise.decided);
+        for (replica, life) in promise.recovered {
+            let known = candidate.recovered.entry(replica).or_default();
+            *known = (*known).max(life);
+        }
+        let lowest = self.options.has(Bug::AdoptLowestBallot);
+        for value in promise.accepted {
+            let best = candidate.values.entry(value.slot).or_insert_with(|| value.clone());
+            if (value.ballot > best.ballot) != lowest {
+                *best = value;
+            }
+        }
+        candidate.answers.insert(from, Answer { incarnation: promise.incarnation, next: promise.next });
+        if promise.next.is_some() {
+            self.ask_for_promise(from, effects);
+        }
+        self.complete_phase_1(now, effects);
+    }
+
+    /// Begins to lead if a quorum has promised.
+    pub(super) fn complete_phase_1(&mut self, now: Time, effects: &mut Effects) {
+        let State::Candidate(candidate) = &mut self.state else { return };
+        if candidate.lsn > self.durable {
+            return;
+        }
+        // A promise of a life whose memory was lost since binds nobody: ask that replica's present life.
+        let recovered = &candidate.recovered;
+        candidate
+            .answers
+            .retain(|replica, answer| recovered.get(replica).is_none_or(|&life| answer.incarnation >= life));
+        let mut promised = ReplicaSet::default();
+        self.members.add(&mut promised, self.members.me());
+        for (&replica, answer) in &candidate.answers {
+            if answer.next.is_none() {
+                self.members.add(&mut promised, replica);
+            }
+        }
+        if !self.members.is_quorum(promised) {
+            return;
+        }
+        let ballot = candidate.ballot;
+        let mut values = std::mem::take(&mut candidate.values);
+        let decided = candidate.decided.max(self.decided());
+        for (slot, instance) in self.slots.iter() {
+            if let Some(own) = &instance.accepted {
+                let own = AcceptedValue { slot, ballot: own.ballot, batch: own.batch.clone() };
+                let best = values.entry(slot).or_insert_with(|| own.clone());
+                if own.ballot > best.ballot {
+                    *best = own;
+                }
+            }
+        }
+        // Slots through `decided` are decided; those that this replica does not know come by catch-up. Behind
+        // them the value of the highest ballot is the only one that can have been chosen; where nobody of the
+        // quorum accepted anything, nothing was chosen, and a no-op lets the slots behind it be delivered.
+        values.retain(|&slot, _| slot > decided);
+        let last = values.keys().next_back().copied().unwrap_or(decided).max(decided);
+        self.decided_elsewhere = self.decided_elsewhere.max(decided);
+        self.state = State::Leader(Leader {
+            ballot,
+            next_slot: last.next(),
+            read_floor: last,
+            announced: self.decided(),
+            heartbeat_at: now,
+            resend_at: Time::NEVER,
+            resends: BTreeMap::new(),
+            round: 0,
+            answered: BTreeMap::new(),
+            reads: VecDeque::new(),
+            progress: false,
+            stuck_since: now,
+        });
+        self.election.leads(now);
+        for slot in (decided.0 + 1..=last.0).map(Slot) {
+            let dropped = self.options.has(Bug::DropAcceptedValue);
+            let batch =
+                values.remove(&slot).filter(|_| !dropped).map_or_else(Batch::noop, |value| value.batch);
+            self.propose_at(now, slot, batch, effects);
+        }
+        self.lead_on(now, effects);
+    }
+
+    pub(super) fn propose(&mut self, now: Time, batch: Batch, effects: &mut Effects) {
+        if self.room() == 0 {
+            return;
+        }
+        let State::Leader(leader) = &mut self.state else { return };
+        let slot = leader.next_slot;
+        leader.next_slot = slot.next();
+        self.propose_at(now, slot, batch, effects);
+    }
+
+    fn propose_at(&mut self, now: Time, slot: Slot, batch: Batch, effects: &mut Effects) {
+        let decided = self.decided();
+        let State::Leader(leader) = &mut self.state else { return };
+        let ballot = leader.ballot;
+        let resend = Resend::first(now, self.options.retransmit_after);
+        leader.resend_at = leader.resend_at.min(resend.at());
+        leader.resends.insert(slot, resend);
+        leader.announced = decided;
+        // The followers' disks work while this one does: the own vote counts once it is durable.
+        self.broadcast(&Message::Accept { ballot, slot, decided, batch: batch.clone() }, Lsn::ZERO, effects);
+        if self.slots.get(slot).is_some_and(|instance| instance.decided) {
+            return;
+        }
+        let lsn = self.accept(ballot, slot, batch, effects);
+        self.send_accepted(self.members.me(), ballot, slot, lsn, effects);
+    }
+
+    /// Tells the followers about decisions that no proposal carried.
+    pub(super) fn announce(&mut self, effects: &mut Effects) {
+        let through = self.decided();
+        let State::Leader(leader) = &mut self.state else { return };
+        if leader.announced >= through {
+            return;
+        }
+        leader.announced = through;
+        let ballot = leader.ballot;
+        if self.options.decision == Decision::Leader {
+            self.broadcast(&Message::Decided { ballot, through }, Lsn::ZERO, effects);
+        }
+    }
+
+    /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
+    /// answered, says that it lives.
+    pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
+        let timeout = self.options.election_timeout;
+        let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
+        if disk_stalled || !self.election.reaches_quorum(&self.members, now) {
+            // The others elect a leader once they miss the heartbeats; this replica comes last in line.
+            self.election.round_began(now);
+            return self.step_down(effects);
+        }
+        if self.is_stuck(now) {
+            return self.become_candidate(now, effects);
+        }
+        self.resend_proposals(now, effects);
+        let State::Leader(leader) = &mut self.state else { return };
+        if now >= leader.heartbeat_at {
+            leader.heartbeat_at = now + self.options.heartbeat_interval;
+            self.send_heartbeat(effects);
+        }
+    }
+
+    /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
+    /// Whoever reported them decided may be gone for good; another Phase 1 finds the values with those who
+    /// accepted them.
+    fn is_stuck(&mut self, now: Time) -> bool {
+        let behind = self.decided() < self.decided_elsewhere && !self.is_congested();
+        let State::Leader(leader) = &mut self.state else { return false };
+        if !behind || std::mem::take(&mut leader.progress) {
+            leader.stuck_since = now;
+        }
+        now.since(leader.stuck_since) > self.options.election_timeout * 2
+    }
+
+    fn send_heartbeat(&mut self, effects: &mut Effects) {
+        let decided = self.decided();
+        let State::Leader(leader) = &mut self.state else { return };
+        leader.round += 1;
+        leader.announced = decided;
+        let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round: leader.round };
+        self.broadcast(&heartbeat, Lsn::ZERO, effects);
+        self.confirm_reads(effects);
+    }
+
+    fn resend_proposals(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.options.election_timeout;
+        let State::Leader(leader) = &mut self.state else { return };
+        if now < leader.resend_at {
+            return;
+        }
+        let slots = &self.slots;
+        leader.resends.retain(|&slot, _| slots.get(slot).is_some_and(|instance| !instance.decided));
+        let mut due = Vec::new();
+        for (&slot, resend) in &mut leader.resends {
+            if resend.is_due(now, wait_max) {
+                due.push(slot);
+            }
+        }
+        leader.resend_at = leader.resends.values().map(Resend::at).min().unwrap_or(Time::NEVER);
+        let peers: Vec<ReplicaId> = self.members.peers().collect();
+        for slot in due {
+            for &peer in &peers {
+                self.resend_proposal(peer, slot, effects);
+            }
+        }
+    }
+
+    /// Proposes a slot again to a member that is not known to have accepted it.
+    fn resend_proposal(&self, peer: ReplicaId, slot: Slot, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let Some(instance) = self.slots.get(slot) else { return };
+        let Some(accepted) = instance.accepted.as_ref().filter(|accepted| accepted.ballot == leader.ballot)
+        else {
+            return;
+        };
+        let answered = instance.voted == leader.ballot && self.members.contains(instance.votes, peer);
+        if !answered || self.options.decision == Decision::All {
+            let (ballot, batch) = (leader.ballot, accepted.batch.clone());
+            effects.send(peer, Message::Accept { ballot, slot, decided: self.decided(), batch }, Lsn::ZERO);
+        }
+        if self.options.decision == Decision::All && accepted.lsn <= self.durable {
+            // The peer may also have missed this replica's own vote.
+            effects.send(peer, Message::Accepted { ballot: leader.ballot, slot }, accepted.lsn);
+        }
+    }
+
+    /// A session to a peer began: what was sent to it before may be lost.
+    pub(super) fn resend_to(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
+        match &self.state {
+            State::Candidate(_) => self.ask_for_promise(peer, effects),
+            State::Leader(leader) => {
+                let (ballot, round) = (leader.ballot, leader.round);
+                effects.send(peer, Message::Heartbeat { ballot, decided: self.decided(), round }, Lsn::ZERO);
+                let undecided: Vec<Slot> = self
+                    .slots
+                    .iter()
+                    .filter(|(_, instance)| !instance.decided)
+                    .map(|(slot, _)| slot)
+                    .collect();
+                for slot in undecided {
+                    self.resend_proposal(peer, slot, effects);
+                }
+            }
+            State::Recovering(_) => self.ask_to_recover(now, peer, effects),
+            State::Follower => {}
+        }
+    }
+
+    pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
+        let decided = self.decided();
+        let unconfirmed = self.options.has(Bug::ReadWithoutConfirmation);
+        let (peers, quorum) = (self.members.count() - 1, self.members.quorum());
+        let State::Leader(leader) = &mut self.state else {
+            effects.push(Effect::ReadIndex { token, slot: None });
+            return;
+        };
+        // Whatever was decided before this read began must be visible to it. Where only this leader counts
+        // votes, nobody can know of a decision before it does. Where everybody counts, a follower may, so the
+        // read waits for all that is proposed.
+        let slot = match self.options.decision {
+            Decision::Leader => decided.max(leader.read_floor),
+            Decision::All => leader.next_slot.prev(),
+        };
+        if unconfirmed {
+            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+            return;
+        }
+        // A quorum must answer a heartbeat that is sent from now on: then nobody completed Phase 1 of a higher
+        // ballot before this instant. Reads that come while one is under way share the next.
+        let idle = leader.confirmed(peers, quorum) == leader.round;
+        leader.reads.push_back((leader.round + 1, token, slot));
+        if idle {
+            self.send_heartbeat(effects);
+        }
+    }
+
+    pub(super) fn on_heartbeat_ack(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        round: u64,
+        effects: &mut Effects,
+    ) {
+        let State::Leader(leader) = &mut self.state else { return };
+        if ballot != leader.ballot {
+            return;
+        }
+        let answered = leader.answered.entry(from).or_default();
+        *answered = (*answered).max(round);
+        self.election.answered(&self.members, from, now);
+        self.confirm_reads(effects);
+        let State::Leader(leader) = &self.state else { return };
+        let confirmed = leader.confirmed(self.members.count() - 1, self.members.quorum());
+        if confirmed == leader.round && !leader.reads.is_empty() {
+            self.send_heartbeat(effects);
+        }
+    }
+
+    fn confirm_reads(&mut self, effects: &mut Effects) {
+        let (peers, quorum) = (self.members.count() - 1, self.members.quorum());
+        let State::Leader(leader) = &mut self.state else { return };
+        let confirmed = leader.confirmed(peers, quorum);
+        while let Some(&(round, token, slot)) = leader.reads.front() {
+            if round > confirmed {
+                break;
+            }
+            leader.reads.pop_front();
+            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+        }
+    }
+}
+
+impl Candidate {
+    /// A member lost its log: what an earlier life of it promised is void.
+    pub(super) fn outlived(&mut self, replica: ReplicaId, life: Incarnation) {
+        let known = self.recovered.entry(replica).or_default();
+        *known = (*known).max(life);
+    }
+}

@@ -1,0 +1,472 @@
+//! What MultiPaxos replicas say to each other, and what each writes down.
+//!
+//! | here | Santos 2012, section 7 |
+//! | --- | --- |
+//! | `Prepare` / `Promise` | PHASE1A / PHASE1B |
+//! | `Accept` / `Accepted` | PHASE2A / PHASE2B |
+//! | `Decided`, and the field `decided` of `Accept` and `Heartbeat` | the leader's announcement of decisions |
+//! | `Heartbeat` | ALIVE |
+
+use synod_wire::{Ballot, Batch, DecodeError, Incarnation, Keep, Reader, ReplicaId, Slot, Writer};
+
+/// A message between two MultiPaxos replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Phase 1a, for all slots from `from` on.
+    Prepare {
+        /// The ballot that the sender wants to lead.
+        ballot: Ballot,
+        /// The first slot that it wants to hear about.
+        from: Slot,
+    },
+    /// Phase 1b: one page of what the sender accepted. The candidate asks for the next page with another
+    /// `Prepare`, so that no answer is unbounded.
+    Promise(Promise),
+    /// Phase 2a.
+    Accept {
+        /// The leader's ballot.
+        ballot: Ballot,
+        /// Where.
+        slot: Slot,
+        /// Slots through this one are decided, those proposed in `ballot` with what was proposed.
+        decided: Slot,
+        /// What.
+        batch: Batch,
+    },
+    /// Phase 2b.
+    Accepted {
+        /// The ballot of the proposal.
+        ballot: Ballot,
+        /// Its slot.
+        slot: Slot,
+    },
+    /// Slots through `through` are decided, those proposed in `ballot` with what was proposed there.
+    Decided {
+        /// The leader's ballot.
+        ballot: Ballot,
+        /// The last slot of the decided prefix.
+        through: Slot,
+    },
+    /// The leader lives. Also asks whether the receiver still follows it, which is what a linearizable read
+    /// needs to know.
+    Heartbeat {
+        /// The leader's ballot.
+        ballot: Ballot,
+        /// As in `Decided`.
+        decided: Slot,
+        /// Grows with every question.
+        round: u64,
+    },
+    /// The sender still follows `ballot`.
+    HeartbeatAck {
+        /// The leader's ballot.
+        ballot: Ballot,
+        /// The question that is answered.
+        round: u64,
+    },
+    /// The receiver's ballot is too low: the sender promised `promised`.
+    Reject {
+        /// The higher ballot.
+        promised: Ballot,
+    },
+    /// The sender lost its log, and asks what it must know before it may vote again.
+    Recover {
+        /// The life that asks.
+        incarnation: Incarnation,
+    },
+    /// Answers `Recover`.
+    RecoverAnswer {
+        /// The life that asked.
+        incarnation: Incarnation,
+        /// The highest ballot that the sender of the answer promised.
+        promised: Ballot,
+        /// If it leads in that ballot: no slot from this one on was proposed yet.
+        next_slot: Option<Slot>,
+        /// The lives of replicas that recovered, as far as the sender was told: whoever forgot is told again.
+        recovered: Vec<(ReplicaId, Incarnation)>,
+    },
+}
+
+/// See [`Message::Promise`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The ballot that is promised.
+    pub ballot: Ballot,
+    /// The page begins at this slot, as asked.
+    pub from: Slot,
+    /// Slots through this one are decided, and not reported.
+    pub decided: Slot,
+    /// What the sender accepted in slots of this page, in slot order.
+    pub accepted: Vec<AcceptedValue>,
+    /// Where the next page begins; `None` if this is the last.
+    pub next: Option<Slot>,
+    /// The sender's own life.
+    pub incarnation: Incarnation,
+    /// The lives of replicas that recovered from the loss of their log, as far as the sender was told.
+    pub recovered: Vec<(ReplicaId, Incarnation)>,
+}
+
+/// A value that an acceptor accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptedValue {
+    /// Where.
+    pub slot: Slot,
+    /// In which ballot.
+    pub ballot: Ballot,
+    /// What.
+    pub batch: Batch,
+}
+
+impl AcceptedValue {
+    fn encode(&self, writer: &mut Writer) {
+        writer.slot(self.slot);
+        writer.ballot(self.ballot);
+        writer.batch(&self.batch);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<AcceptedValue, DecodeError> {
+        Ok(AcceptedValue {
+            slot: reader.slot("accepted slot")?,
+            ballot: reader.ballot("accepted ballot")?,
+            batch: reader.batch("accepted batch")?,
+        })
+    }
+}
+
+impl From<Message> for crate::Message {
+    fn from(message: Message) -> crate::Message {
+        crate::Message::MultiPaxos(message)
+    }
+}
+
+const PREPARE: u8 = 1;
+const PROMISE: u8 = 2;
+const ACCEPT: u8 = 3;
+const ACCEPTED: u8 = 4;
+const DECIDED: u8 = 5;
+const HEARTBEAT: u8 = 6;
+const HEARTBEAT_ACK: u8 = 7;
+const REJECT: u8 = 8;
+const RECOVER: u8 = 9;
+const RECOVER_ANSWER: u8 = 10;
+
+fn write_option(writer: &mut Writer, slot: Option<Slot>) {
+    // Slot 0 is never proposed, so it can stand for "none".
+    writer.slot(slot.unwrap_or(Slot::ZERO));
+}
+
+fn read_option(reader: &mut Reader, field: &'static str) -> Result<Option<Slot>, DecodeError> {
+    Ok(Some(reader.slot(field)?).filter(|&slot| slot != Slot::ZERO))
+}
+
+impl Message {
+    /// Writes the message.
+    pub fn encode(&self, writer: &mut Writer) {
+        match self {
+            Message::Prepare { ballot, from } => {
+                writer.u8(PREPARE);
+                writer.ballot(*ballot);
+                writer.slot(*from);
+            }
+            Message::Promise(promise) => {
+                writer.u8(PROMISE);
+                promise.encode(writer);
+            }
+            Message::Accept { ballot, slot, decided, batch } => {
+                writer.u8(ACCEPT);
+                writer.ballot(*ballot);
+                writer.slot(*slot);
+                writer.slot(*decided);
+                writer.batch(batch);
+            }
+            Message::Accepted { ballot, slot } => {
+                writer.u8(ACCEPTED);
+                writer.ballot(*ballot);
+                writer.slot(*slot);
+            }
+            Message::Decided { ballot, through } => {
+                writer.u8(DECIDED);
+                writer.ballot(*ballot);
+                writer.slot(*through);
+            }
+            Message::Heartbeat { ballot, decided, round } => {
+                writer.u8(HEARTBEAT);
+                writer.ballot(*ballot);
+                writer.slot(*decided);
+                writer.u64(*round);
+            }
+            Message::HeartbeatAck { ballot, round } => {
+                writer.u8(HEARTBEAT_ACK);
+                writer.ballot(*ballot);
+                writer.u64(*round);
+            }
+            Message::Reject { promised } => {
+                writer.u8(REJECT);
+                writer.ballot(*promised);
+            }
+            Message::Recover { incarnation } => {
+                writer.u8(RECOVER);
+                writer.u64(incarnation.0);
+            }
+            Message::RecoverAnswer { incarnation, promised, next_slot, recovered } => {
+                writer.u8(RECOVER_ANSWER);
+                writer.u64(incarnation.0);
+                writer.ballot(*promised);
+                write_option(writer, *next_slot);
+                write_lives(writer, recovered);
+            }
+        }
+    }
+
+    /// Reads what [`Message::encode`] wrote.
+    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+        Ok(match reader.u8("message kind")? {
+            PREPARE => Message::Prepare { ballot: reader.ballot("ballot")?, from: reader.slot("from")? },
+            PROMISE => Message::Promise(Promise::decode(reader)?),
+            ACCEPT => Message::Accept {
+                ballot: reader.ballot("ballot")?,
+                slot: reader.slot("slot")?,
+                decided: reader.slot("decided")?,
+                batch: reader.batch("batch")?,
+            },
+            ACCEPTED => Message::Accepted { ballot: reader.ballot("ballot")?, slot: reader.slot("slot")? },
+            DECIDED => {
+                Message::Decided { ballot: reader.ballot("ballot")?, through: reader.slot("through")? }
+            }
+            HEARTBEAT => Message::Heartbeat {
+                ballot: reader.ballot("ballot")?,
+                decided: reader.slot("decided")?,
+                round: reader.u64("round")?,
+            },
+            HEARTBEAT_ACK => {
+                Message::HeartbeatAck { ballot: reader.ballot("ballot")?, round: reader.u64("round")? }
+            }
+            REJECT => Message::Reject { promised: reader.ballot("promised")? },
+            RECOVER => Message::Recover { incarnation: Incarnation(reader.u64("incarnation")?) },
+            RECOVER_ANSWER => Message::RecoverAnswer {
+                incarnation: Incarnation(reader.u64("incarnation")?),
+                promised: reader.ballot("promised")?,
+                next_slot: read_option(reader, "next slot")?,
+                recovered: read_lives(reader)?,
+            },
+            value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
+        })
+    }
+}
+
+impl Promise {
+    fn encode(&self, writer: &mut Writer) {
+        writer.ballot(self.ballot);
+        writer.slot(self.from);
+        writer.slot(self.decided);
+        write_option(writer, self.next);
+        writer.u64(self.incarnation.0);
+        write_lives(writer, &self.recovered);
+        writer.u32(u32::try_from(self.accepted.len()).expect("a page is small"));
+        for value in &self.accepted {
+            value.encode(writer);
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Promise, DecodeError> {
+        let ballot = reader.ballot("ballot")?;
+        let from = reader.slot("from")?;
+        let decided = reader.slot("decided")?;
+        let next = read_option(reader, "next")?;
+        let incarnation = Incarnation(reader.u64("incarnation")?);
+        let recovered = read_lives(reader)?;
+        let count = reader.u32("accepted count")?;
+        let mut accepted = Vec::new();
+        for _ in 0..count {
+            accepted.push(AcceptedValue::decode(reader)?);
+        }
+        Ok(Promise { ballot, from, decided, accepted, next, incarnation, recovered })
+    }
+}
+
+fn write_lives(writer: &mut Writer, lives: &[(ReplicaId, Incarnation)]) {
+    writer.u32(u32::try_from(lives.len()).expect("at most one life a member"));
+    for (replica, incarnation) in lives {
+        writer.replica(*replica);
+        writer.u64(incarnation.0);
+    }
+}
+
+fn read_lives(reader: &mut Reader) -> Result<Vec<(ReplicaId, Incarnation)>, DecodeError> {
+    let count = reader.u32("lives")?;
+    let mut lives = Vec::new();
+    for _ in 0..count {
+        lives.push((reader.replica("life of")?, Incarnation(reader.u64("incarnation")?)));
+    }
+    Ok(lives)
+}
+
+/// What an acceptor must remember across a crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// No lower ballot may be answered any more.
+    Promised(Ballot),
+    /// A value was accepted.
+    Accepted {
+        /// What, where, in which ballot.
+        value: AcceptedValue,
+        /// When this was written, slots through this one were decided, with the values that the log holds.
+        decided: Slot,
+    },
+    /// A peer told what was decided in this slot; it replaces what was accepted there.
+    ///
+    /// The ballot is at least every ballot in which this replica accepted something there. Without it a later
+    /// candidate could take an older value of another acceptor for the newer one.
+    Learned(AcceptedValue),
+    /// The lives of replicas that recovered from the loss of their log.
+    Recovered(Vec<(ReplicaId, Incarnation)>),
+    /// Whether this replica lost a log and must not vote yet. `false` is also the first record of a new log.
+    Amnesia(bool),
+    /// A snapshot covers slots through this one, whose records may be gone.
+    Trimmed(Slot),
+}
+
+const STATE_PROMISED: u8 = 1;
+const STATE_RECOVERED: u8 = 2;
+const STATE_AMNESIA: u8 = 3;
+const STATE_TRIMMED: u8 = 4;
+
+impl From<Record> for crate::Record {
+    fn from(record: Record) -> crate::Record {
+        crate::Record::MultiPaxos(record)
+    }
+}
+
+impl Record {
+    /// How long the log must keep it.
+    #[must_use]
+    pub fn keep(&self) -> Keep {
+        match self {
+            Record::Promised(_) => Keep::State(STATE_PROMISED),
+            Record::Recovered(_) => Keep::State(STATE_RECOVERED),
+            Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
+            Record::Trimmed(_) => Keep::State(STATE_TRIMMED),
+            Record::Accepted { value, .. } | Record::Learned(value) => Keep::Slot(value.slot),
+        }
+    }
+
+    /// Writes the record.
+    pub fn encode(&self, writer: &mut Writer) {
+        match self {
+            Record::Promised(ballot) => {
+                writer.u8(1);
+                writer.ballot(*ballot);
+            }
+            Record::Accepted { value, decided } => {
+                writer.u8(2);
+                writer.slot(*decided);
+                value.encode(writer);
+            }
+            Record::Learned(value) => {
+                writer.u8(3);
+                value.encode(writer);
+            }
+            Record::Recovered(lives) => {
+                writer.u8(4);
+                write_lives(writer, lives);
+            }
+            Record::Amnesia(amnesia) => {
+                writer.u8(5);
+                writer.bool(*amnesia);
+            }
+            Record::Trimmed(slot) => {
+                writer.u8(6);
+                writer.slot(*slot);
+            }
+        }
+    }
+
+    /// Reads what [`Record::encode`] wrote.
+    pub fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
+        Ok(match reader.u8("record kind")? {
+            1 => Record::Promised(reader.ballot("promised")?),
+            2 => {
+                let decided = reader.slot("decided")?;
+                Record::Accepted { value: AcceptedValue::decode(reader)?, decided }
+            }
+            3 => Record::Learned(AcceptedValue::decode(reader)?),
+            4 => Record::Recovered(read_lives(reader)?),
+            5 => Record::Amnesia(reader.bool("amnesia")?),
+            6 => Record::Trimmed(reader.slot("trimmed")?),
+            value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_wire::{BatchBuilder, SessionId};
+
+    fn samples() -> Vec<Message> {
+        let ballot = Ballot { round: 5, replica: ReplicaId(2) };
+        let mut builder = BatchBuilder::new();
+        builder.push(SessionId(1), 1, 1, b"x");
+        let batch = builder.finish();
+        vec![
+            Message::Prepare { ballot, from: Slot(3) },
+            Message::Promise(Promise {
+                ballot,
+                from: Slot(3),
+                decided: Slot(2),
+                accepted: vec![AcceptedValue { slot: Slot(3), ballot, batch: batch.clone() }],
+                next: Some(Slot(4)),
+                incarnation: Incarnation(7),
+                recovered: vec![(ReplicaId(3), Incarnation(9))],
+            }),
+            Message::Accept { ballot, slot: Slot(8), decided: Slot(7), batch },
+            Message::Accepted { ballot, slot: Slot(8) },
+            Message::Decided { ballot, through: Slot(8) },
+            Message::Heartbeat { ballot, decided: Slot(8), round: 4 },
+            Message::HeartbeatAck { ballot, round: 4 },
+            Message::Reject { promised: ballot },
+            Message::Recover { incarnation: Incarnation(3) },
+            Message::RecoverAnswer {
+                incarnation: Incarnation(3),
+                promised: ballot,
+                next_slot: None,
+                recovered: vec![(ReplicaId(3), Incarnation(9))],
+            },
+        ]
+    }
+
+    #[test]
+    fn messages_survive_the_wire_and_no_truncation_decodes() {
+        for message in samples() {
+            let mut writer = Writer::new();
+            message.encode(&mut writer);
+            let bytes = writer.finish().to_bytes();
+            let mut reader = Reader::new(bytes.clone());
+            assert_eq!(Message::decode(&mut reader).as_ref(), Ok(&message));
+            reader.finish().unwrap();
+            for len in 0..bytes.len() {
+                assert!(
+                    Message::decode(&mut Reader::new(bytes.slice(..len))).is_err(),
+                    "{message:?} cut at {len}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn records_survive_the_disk() {
+        let ballot = Ballot { round: 5, replica: ReplicaId(2) };
+        let value = AcceptedValue { slot: Slot(3), ballot, batch: Batch::noop() };
+        for record in [
+            Record::Promised(ballot),
+            Record::Accepted { value: value.clone(), decided: Slot(2) },
+            Record::Learned(value),
+            Record::Amnesia(true),
+            Record::Trimmed(Slot(4)),
+            Record::Recovered(vec![(ReplicaId(1), Incarnation(2))]),
+        ] {
+            let record = crate::Record::from(record);
+            assert_eq!(crate::Record::decode(record.encode().to_bytes()), Ok(record));
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! MultiPaxos as JPaxos runs it (Santos 2012, chapter 7): views, one Phase 1 for all later slots, a window of
+//! Phase 2 instances decided out of order and delivered in order.
+//!
+//! A **ballot** is what the thesis calls a view or proposal number. Its owner runs Phase 1 once
+//! ([`Message::Prepare`], [`Message::Promise`]) and then proposes slot after slot ([`Message::Accept`],
+//! [`Message::Accepted`]). Who is to own the next ballot is the election's business ([`crate::election`]).
+//!
+//! # Why it is safe
+//!
+//! The usual invariant: *if a value is chosen for a slot in ballot b, every proposal for that slot in a higher
+//! ballot has that value.* It needs two things of acceptors that must survive crashes, the promise and the
+//! accepted values, so both are records, and the messages that speak of them wait for the records. Where the
+//! thesis is silent:
+//!
+//! - **An announced decision names a ballot.** A follower takes slot s for decided by announcement only if it
+//!   accepted s *in the announcing ballot*: in an older ballot it may hold another value. All other slots that
+//!   it hears to be decided are gaps, which catch-up fills with values.
+//! - **`Prepare` leaves only once the candidate's own promise is durable**, and a restarted replica never goes
+//!   on in a ballot of its earlier life. So no ballot is used for two different proposals of a slot, although
+//!   the leader sends proposals while its own record is still on its way to the disk.
+//! - **The record of an accepted value also notes the decided prefix.** Whatever was decided when it was written
+//!   is in the log before it, with the decided value as the latest record of its slot; so a restart, also of
+//!   all replicas at once, delivers that prefix without asking anybody.
+//! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for; see
+//!   `recovery.rs` for the protocol and its argument.
+
+mod follower;
+mod leader;
+mod messages;
+mod recovery;
+#[cfg(test)]
+mod tests;
+
+pub use messages::{AcceptedValue, Message, Promise, Record};
+
+use std::collections::{BTreeMap, VecDeque};
+
+use leader::{Candidate, Leader};
+use recovery::Recovering;
+use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
+
+use crate::{
+    Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
+    Status, election::Rotating, slots::Slots,
+};
+
+/// One MultiPaxos replica.
+#[derive(Debug)]
+pub struct MultiPaxos {
+    members: Members,
+    options: Options,
+    incarnation: Incarnation,
+    election: Rotating,
+    /// No lower ballot is answered any more.
+    promised: Ballot,
+    /// The record that holds `promised`.
+    promised_lsn: Lsn,
+    /// What was last reported with [`Effect::Leader`].
+    view: LeaderView,
+    state: State,
+    /// The slots behind the decided prefix.
+    slots: Slots<Instance>,
+    /// Slots through this one are known to be decided somewhere.
+    decided_elsewhere: Slot,
+    /// Records through this one are on stable storage.
+    durable: Lsn,
+    /// Values accepted here whose records are not durable yet, in log order.
+    undurable: VecDeque<(Lsn, Slot)>,
+    /// The last record appended.
+    appended: Lsn,
+    disk: DiskWatch,
+    /// Replicas that recovered from the loss of their log: promises of earlier lives are void.
+    recovered: BTreeMap<ReplicaId, Incarnation>,
+    /// Executing falls behind: accept nothing.
+    backlogged: bool,
+    deadline: Option<Time>,
+}
+
+#[derive(Debug)]
+enum State {
+    Follower,
+    Candidate(Candidate),
+    Leader(Leader),
+    Recovering(Recovering),
+}
+
+/// What is known about one undecided slot (Santos 2012, table 7.2: UNKNOWN without a value, KNOWN with one).
+#[derive(Clone, Debug, Default)]
+struct Instance {
+    accepted: Option<Accepted>,
+    /// The highest ballot in which somebody is known to have accepted a value here...
+    voted: Ballot,
+    /// ...and who has. Votes may arrive before the proposal itself.
+    votes: ReplicaSet,
+    decided: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Accepted {
+    ballot: Ballot,
+    batch: Batch,
+    lsn: Lsn,
+}
+
+/// Since when the oldest record has been on its way to the disk.
+#[derive(Debug, Default)]
+struct DiskWatch {
+    pending: Option<(Lsn, Time)>,
+}
+
+impl DiskWatch {
+    fn appended(&mut self, lsn: Lsn, now: Time) {
+        self.pending.get_or_insert((lsn, now));
+    }
+
+    /// `last` is the last record appended. If more came in while the oldest was written, they count from now:
+    /// at most one write too late.
+    fn durable(&mut self, lsn: Lsn, last: Lsn, now: Time) {
+        if self.pending.is_some_and(|(oldest, _)| oldest <= lsn) {
+            self.pending = (last > lsn).then_some((last, now));
+        }
+    }
+
+    fn stalled_since(&self) -> Option<Time> {
+        self.pending.map(|(_, since)| since)
+    }
+}
+
+impl Protocol for MultiPaxos {
+    fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        let lsn = effects.last_lsn();
+        match input {
+            Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
+                self.receive(now, from, message, effects);
+            }
+            Input::Propose(batch) => self.propose(now, batch, effects),
+            Input::Durable(lsn) => self.on_durable(now, lsn, effects),
+            Input::Link { peer, up } => {
+                if up {
+                    self.resend_to(now, peer, effects);
+                }
+            }
+            Input::Timer => self.on_timer(now, effects),
+            Input::Control(control) => self.control(now, control, effects),
+        }
+        if effects.last_lsn() > lsn {
+            self.disk.appended(lsn.next(), now);
+            self.appended = effects.last_lsn();
+        }
+        self.announce(effects);
+        self.report_leader(effects);
+        self.ask_for_timer(effects);
+    }
+
+    fn room(&self) -> usize {
+        match &self.state {
+            State::Leader(leader) if !self.is_congested() => {
+                // No further ahead of the decided prefix than acceptors follow.
+                let span = leader.next_slot.0 - self.slots.first().0;
+                let span_room = self.options.accept_ahead_max().saturating_sub(span);
+                let window_room = self.options.window_max.saturating_sub(self.in_flight());
+                window_room.min(usize::try_from(span_room).unwrap_or(usize::MAX))
+            }
+            _ => 0,
+        }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            role: match self.state {
+                State::Follower => Role::Follower,
+                State::Candidate(_) => Role::Candidate,
+                State::Leader(_) => Role::Leader,
+                State::Recovering(_) => Role::Recovering,
+            },
+            view: self.view,
+            decided: self.decided(),
+            decided_elsewhere: self.decided_elsewhere.max(self.decided()),
+            in_flight: self.in_flight(),
+        }
+    }
+}
+
+impl MultiPaxos {
+    fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
+        if self.members.index(from).is_none() || from == self.members.me() {
+            return;
+        }
+        if matches!(self.state, State::Recovering(_)) {
+            return self.receive_while_recovering(now, from, message, effects);
+        }
+        match message {
+            Message::Prepare { ballot, from: first } => self.on_prepare(now, from, ballot, first, effects),
+            Message::Promise(promise) => self.on_promise(now, from, promise, effects),
+            Message::Accept { ballot, slot, decided, batch } => {
+                if self.follow(now, from, ballot, effects) {
+                    self.on_accept(now, ballot, slot, batch, effects);
+                    self.on_decided(ballot, decided, effects);
+                }
+            }
+            Message::Accepted { ballot, slot } => {
+                self.election.answered(&self.members, from, now);
+                self.vote(slot, ballot, from, effects);
+            }
+            Message::Decided { ballot, through } => {
+                if self.follow(now, from, ballot, effects) {
+                    self.on_decided(ballot, through, effects);
+                }
+            }
+            Message::Heartbeat { ballot, decided, round } => {
+                if self.follow(now, from, ballot, effects) {
+                    effects.send(from, Message::HeartbeatAck { ballot, round }, self.promised_lsn);
+                    self.on_decided(ballot, decided, effects);
+                }
+            }
+            Message::HeartbeatAck { ballot, round } => {
+                self.on_heartbeat_ack(now, from, ballot, round, effects)
+            }
+            Message::Reject { promised } => {
+                if promised > self.promised {
+                    self.promise(now, promised, effects);
+                }
+            }
+            Message::Recover { incarnation } => self.on_recover(from, incarnation, effects),
+            // Meant for an earlier life that was recovering.
+            Message::RecoverAnswer { .. } => {}
+        }
+    }
+
+    fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
+        match control {
+            Control::ReadIndex(token) => self.read_index(token, effects),
+            Control::Learn { slot, batch } => self.learn(slot, batch, effects),
+            Control::Installed(slot) => {
+                if slot > self.decided() {
+                    self.slots.advance_to(slot.next());
+                    self.decided_elsewhere = self.decided_elsewhere.max(slot);
+                    if let State::Leader(leader) = &mut self.state {
+                        leader.next_slot = leader.next_slot.max(slot.next());
+                    }
+                    self.deliver(effects);
+                }
+            }
+            Control::Trim(slot) => {
+                effects.append(Record::Trimmed(slot).into());
+            }
+            Control::Backlogged(backlogged) => self.backlogged = backlogged,
+        }
+        self.finish_recovery(now, effects);
+    }
+
+    /// The last slot of the decided prefix.
+    fn decided(&self) -> Slot {
+        self.slots.first().prev()
+    }
+
+    /// Whether executing or the disk is so far behind that nothing more should be taken in. Where others decide
+    /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
+    fn is_congested(&self) -> bool {
+        self.backlogged || self.appended.0 - self.durable.0 > 2 * self.options.accept_ahead_max()
+    }
+
+    /// Slots that are proposed and not decided.
+    fn in_flight(&self) -> usize {
+        match &self.state {
+            State::Leader(leader) => self
+                .slots
+                .iter()
+                .filter(|(slot, instance)| *slot < leader.next_slot && !instance.decided)
+                .count(),
+            _ => 0,
+        }
+    }
+
+    /// Notes that `who` accepted the proposal of `ballot` for a slot, and decides the slot if that makes a quorum.
+    fn vote(&mut self, slot: Slot, ballot: Ballot, who: ReplicaId, effects: &mut Effects) {
+        if slot <= self.decided() || slot.0 > self.decided().0 + self.options.accept_ahead_max() {
+            return;
+        }
+        let quorum = self.members.quorum() - usize::from(self.options.has(Bug::CommitWithMinority));
+        let instance = self.slots.entry(slot);
+        if ballot < instance.voted || instance.decided {
+            return;
+        }
+        if ballot > instance.voted {
+            instance.voted = ballot;
+            instance.votes = ReplicaSet::default();
+        }
+        self.members.add(&mut instance.votes, who);
+        let known = instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == instance.voted);
+        if known && instance.votes.len() >= quorum {
+            instance.decided = true;
+            self.deliver(effects);
+        }
+    }
+
+    /// Delivers the decided slots at the front.
+    fn deliver(&mut self, effects: &mut Effects) {
+        while let Some(front) = self.slots.front() {
+            if !front.decided {
+                if self.options.has(Bug::DeliverOutOfOrder) && self.skip_a_gap(effects) {
+                    continue;
+                }
+                break;
+            }
+            let slot = self.slots.first();
+            let instance = self.slots.pop_front().expect("there is a front");
+            let accepted = instance.accepted.expect("a decided slot has a value");
+            effects.push(Effect::Deliver { slot, batch: accepted.batch });
+            if let State::Leader(leader) = &mut self.state {
+                leader.next_slot = leader.next_slot.max(slot.next());
+                leader.progress = true;
+            }
+        }
+        self.decided_elsewhere = self.decided_elsewhere.max(self.decided());
+    }
+
+    /// A planted bug: delivers the second slot in the place of the first.
+    fn skip_a_gap(&mut self, effects: &mut Effects) -> bool {
+        let slot = self.slots.first();
+        let next =
+            self.slots.get(slot.next()).filter(|next| next.decided).and_then(|next| next.accepted.clone());
+        let Some(next) = next else { return false };
+        effects.push(Effect::Deliver { slot, batch: next.batch });
+        self.slots.pop_front();
+        true
+    }
+
+    /// A peer told what was decided in a slot.
+    fn learn(&mut self, slot: Slot, batch: Batch, effects: &mut Effects) {
+        self.decided_elsewhere = self.decided_elsewhere.max(slot);
+        if self.is_congested()
+            || slot <= self.decided()
+            || slot.0 > self.decided().0 + self.options.accept_ahead_max()
+        {
+            return;
+        }
+        let instance = self.slots.entry(slot);
+        if instance.decided {
+            return;
+        }
+        // The record makes the log hold the decided value, whatever was accepted here before.
+        let ballot = instance.voted.max(self.promised);
+        let lsn =
+            effects.append(Record::Learned(AcceptedValue { slot, ballot, batch: batch.clone() }).into());
+        instance.accepted = Some(Accepted { ballot, batch, lsn });
+        instance.decided = true;
+        self.deliver(effects);
+    }
+
+    fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
+        self.durable = self.durable.max(lsn);
+        self.disk.durable(lsn, effects.last_lsn(), now);
+        while let Some(&(record, slot)) = self.undurable.front() {
+            if record > self.durable {
+                break;
+            }
+            self.undurable.pop_front();
+            // The slot may hold a newer value by now, whose record is still to come.
+            let accepted = self.slots.get(slot).and_then(|instance| instance.accepted.as_ref());
+            let current = accepted.filter(|accepted| accepted.lsn == record).map(|accepted| accepted.ballot);
+            if let Some(ballot) = current {
+                self.vote(slot, ballot, self.members.me(), effects);
+            }
+        }
+        self.complete_phase_1(now, effects);
+        self.finish_recovery(now, effects);
+    }
+
+    /// Accepts a value: writes it down and remembers to count the own vote once that is durable.
+    fn accept(&mut self, ballot: Ballot, slot: Slot, batch: Batch, effects: &mut Effects) -> Lsn {
+        let decided = self.decided();
+        let value = AcceptedValue { slot, ballot, batch: batch.clone() };
+        let lsn = effects.append(Record::Accepted { value, decided }.into());
+        let instance = self.slots.entry(slot);
+        instance.accepted = Some(Accepted { ballot, batch, lsn });
+        if instance.voted < ballot {
+            instance.voted = ballot;
+            instance.votes = ReplicaSet::default();
+        }
+        self.undurable.push_back((lsn, slot));
+        lsn
+    }
+
+    /// Who is told that a value was accepted here.
+    fn send_accepted(
+        &self,
+        leader: ReplicaId,
+        ballot: Ballot,
+        slot: Slot,
+        after: Lsn,
+        effects: &mut Effects,
+    ) {
+        let message = Message::Accepted { ballot, slot };
+        match self.options.decision {
+            Decision::Leader if leader != self.members.me() => effects.send(leader, message, after),
+            Decision::Leader => {}
+            Decision::All => self.broadcast(&message, after, effects),
+        }
+    }
+
+    fn broadcast(&self, message: &Message, after: Lsn, effects: &mut Effects) {
+        for peer in self.members.peers() {
+            effects.send(peer, message.clone(), after);
+        }
+    }
+
+    fn report_leader(&mut self, effects: &mut Effects) {
+        let leader = match &self.state {
+            State::Leader(leader) => Some((leader.ballot, Some(self.members.me()))),
+            State::Candidate(_) => Some((self.promised, None)),
+            State::Follower | State::Recovering(_) => None,
+        };
+        let view = match leader {
+            Some((ballot, leader)) => LeaderView { ballot, leader },
+            // A follower knows its leader from messages of the current ballot; a replica that recovers, and so does
+            // not promise, may have heard of a higher one.
+            None if self.view.ballot >= self.promised && self.view.leader != Some(self.members.me()) => {
+                return;
+            }
+            None => LeaderView { ballot: self.promised, leader: None },
+        };
+        self.set_view(view, effects);
+    }
+
+    fn set_view(&mut self, view: LeaderView, effects: &mut Effects) {
+        if self.view != view {
+            self.view = view;
+            effects.push(Effect::Leader(view));
+        }
+    }
+
+    fn ask_for_timer(&mut self, effects: &mut Effects) {
+        let try_at = self.election.try_at(&self.members, self.promised);
+        let deadline = match &self.state {
+            State::Follower => try_at,
+            State::Candidate(candidate) => try_at.min(candidate.resend.at()),
+            State::Leader(leader) => leader.tick_at(),
+            State::Recovering(recovering) => recovering.resend.at(),
+        };
+        if self.deadline != Some(deadline) {
+            self.deadline = Some(deadline);
+            effects.push(Effect::Deadline(deadline));
+        }
+    }
+
+    fn on_timer(&mut self, now: Time, effects: &mut Effects) {
+        // The deadline that was asked for is over: ask again, also for the same instant.
+        self.deadline = None;
+        match &self.state {
+            State::Follower | State::Candidate(_) => {
+                if now >= self.election.try_at(&self.members, self.promised) {
+                    self.become_candidate(now, effects);
+                } else {
+                    self.resend_prepare(now, effects);
+                }
+            }
+            State::Leader(_) => self.lead_on(now, effects),
+            State::Recovering(_) => self.resend_recover(now, effects),
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! One replica at a time, stepped by hand: what it says, and what must be durable first. How replicas behave
+//! together is the business of `scenarios/` and of the simulator.
+
+use std::time::Duration;
+
+use synod_wire::{Ballot, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+
+use super::{AcceptedValue, Message, Promise, Record};
+use crate::{
+    Control, Decision, Effect, Effects, Input, Members, Options, Protocol, ReadToken, Restart, Role,
+};
+
+const R1: ReplicaId = ReplicaId(1);
+const R2: ReplicaId = ReplicaId(2);
+const R3: ReplicaId = ReplicaId(3);
+
+fn ballot(round: u64) -> Ballot {
+    Ballot { round, replica: ReplicaId((round - 1) % 3 + 1) }
+}
+
+fn batch(text: &str) -> Batch {
+    let mut builder = BatchBuilder::new();
+    builder.push(SessionId(1), 1, 1, text.as_bytes());
+    builder.finish()
+}
+
+struct One {
+    protocol: Box<dyn Protocol>,
+    effects: Effects,
+    now: Time,
+}
+
+impl One {
+    fn start(me: ReplicaId, options: &Options, records: Vec<Record>, amnesia: bool) -> One {
+        let last = Lsn(records.len() as u64);
+        let mut effects = Effects::new(last);
+        let records = records.into_iter().map(crate::Record::from).collect();
+        let restart = Restart { records, snapshot: Slot::ZERO, amnesia, incarnation: Incarnation(7) };
+        let protocol = options.start(Members::new([R1, R2, R3], me), restart, Time::ZERO, &mut effects);
+        One { protocol, effects, now: Time::ZERO }
+    }
+
+    fn new(me: ReplicaId) -> One {
+        let mut one = One::start(me, &Options::default(), Vec::new(), false);
+        one.effects.drain();
+        one
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Effect> {
+        self.protocol.step(self.now, input, &mut self.effects);
+        self.effects.drain().filter(|effect| !matches!(effect, Effect::Deadline(_))).collect()
+    }
+
+    fn receive(&mut self, from: ReplicaId, message: Message) -> Vec<Effect> {
+        self.step(Input::Receive { from, message: message.into() })
+    }
+
+    fn durable(&mut self) -> Vec<Effect> {
+        self.step(Input::Durable(self.effects.last_lsn()))
+    }
+
+    fn wait(&mut self, wait: Duration) -> Vec<Effect> {
+        self.now += wait;
+        self.step(Input::Timer)
+    }
+
+    /// Makes r1 lead in its first ballot.
+    fn elected() -> One {
+        let mut one = One::new(R1);
+        one.wait(Duration::from_secs(1));
+        one.durable();
+        let effects = one.receive(R2, promise(ballot(1), Vec::new()));
+        assert!(sent(&effects, R3).iter().any(|(message, _)| matches!(message, Message::Heartbeat { .. })));
+        assert_eq!(one.protocol.status().role, Role::Leader);
+        one
+    }
+}
+
+fn promise(ballot: Ballot, accepted: Vec<AcceptedValue>) -> Message {
+    Message::Promise(Promise {
+        ballot,
+        from: Slot(1),
+        decided: Slot::ZERO,
+        accepted,
+        next: None,
+        incarnation: Incarnation(1),
+        recovered: Vec::new(),
+    })
+}
+
+/// What is sent to a replica, and after which record.
+fn sent(effects: &[Effect], whom: ReplicaId) -> Vec<(Message, Lsn)> {
+    let of = |effect: &Effect| match effect {
+        Effect::Send { to, message: crate::Message::MultiPaxos(message), after } if *to == whom => {
+            Some((message.clone(), *after))
+        }
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+fn delivered(effects: &[Effect]) -> Vec<(u64, Batch)> {
+    let of = |effect: &Effect| match effect {
+        Effect::Deliver { slot, batch } => Some((slot.0, batch.clone())),
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+/// The record that holds this effect's append.
+fn appended(effects: &[Effect], wanted: impl Fn(&Record) -> bool) -> Lsn {
+    let of = |effect: &Effect| match effect {
+        Effect::Append { lsn, record: crate::Record::MultiPaxos(record) } if wanted(record) => Some(*lsn),
+        _ => None,
+    };
+    effects.iter().find_map(of).expect("the record is appended")
+}
+
+#[test]
+fn prepare_and_promise_wait_for_the_promise_record() {
+    let mut candidate = One::new(R1);
+    let effects = candidate.wait(Duration::from_secs(1));
+    let record = appended(&effects, |record| *record == Record::Promised(ballot(1)));
+    assert_eq!(sent(&effects, R2), [(Message::Prepare { ballot: ballot(1), from: Slot(1) }, record)]);
+
+    let mut acceptor = One::new(R2);
+    let effects = acceptor.receive(R1, Message::Prepare { ballot: ballot(1), from: Slot(1) });
+    let record = appended(&effects, |record| *record == Record::Promised(ballot(1)));
+    let [(Message::Promise(promise), after)] = &sent(&effects, R1)[..] else { panic!("{effects:?}") };
+    assert_eq!((promise.ballot, *after), (ballot(1), record));
+}
+
+#[test]
+fn a_lower_ballot_is_rejected_with_the_promised_one() {
+    let mut acceptor = One::new(R3);
+    acceptor.receive(R2, Message::Prepare { ballot: ballot(2), from: Slot(1) });
+    let prepare = Message::Prepare { ballot: ballot(1), from: Slot(1) };
+    let accept = Message::Accept { ballot: ballot(1), slot: Slot(1), decided: Slot::ZERO, batch: batch("x") };
+    for message in [prepare, accept] {
+        let effects = acceptor.receive(R1, message);
+        let [(answer, _)] = &sent(&effects, R1)[..] else { panic!("{effects:?}") };
+        assert_eq!(*answer, Message::Reject { promised: ballot(2) });
+    }
+    let forged = acceptor.receive(R1, Message::Prepare { ballot: ballot(5), from: Slot(1) });
+    assert!(forged.is_empty(), "only its owner speaks in a ballot");
+}
+
+#[test]
+fn an_acceptance_waits_for_its_record_and_a_repeat_is_answered_again() {
+    let mut acceptor = One::new(R2);
+    let accept = Message::Accept { ballot: ballot(1), slot: Slot(1), decided: Slot::ZERO, batch: batch("x") };
+    let effects = acceptor.receive(R1, accept.clone());
+    let record = appended(&effects, |record| matches!(record, Record::Accepted { .. }));
+    let answer = (Message::Accepted { ballot: ballot(1), slot: Slot(1) }, record);
+    assert_eq!(sent(&effects, R1), std::slice::from_ref(&answer));
+    let effects = acceptor.receive(R1, accept);
+    assert_eq!(sent(&effects, R1), [answer], "no second record");
+}
+
+#[test]
+fn the_leader_proposes_at_once_but_its_vote_counts_only_when_durable() {
+    let mut leader = One::elected();
+    let effects = leader.step(Input::Propose(batch("x")));
+    let [(Message::Accept { slot, .. }, after)] = &sent(&effects, R2)[..] else { panic!("{effects:?}") };
+    assert_eq!((*slot, *after), (Slot(1), Lsn::ZERO));
+    assert!(
+        delivered(&leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(1) })).is_empty()
+    );
+    assert_eq!(delivered(&leader.durable()), [(1, batch("x"))]);
+}
+
+#[test]
+fn a_quorum_of_followers_decides_without_the_leaders_disk() {
+    let mut leader = One::elected();
+    leader.step(Input::Propose(batch("x")));
+    leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
+    let effects = leader.receive(R3, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
+    assert_eq!(delivered(&effects), [(1, batch("x"))]);
+    assert_eq!(sent(&effects, R2), [(Message::Decided { ballot: ballot(1), through: Slot(1) }, Lsn::ZERO)]);
+}
+
+#[test]
+fn slots_are_decided_out_of_order_and_delivered_in_order() {
+    let mut leader = One::elected();
+    leader.step(Input::Propose(batch("x")));
+    leader.step(Input::Propose(batch("y")));
+    leader.durable();
+    assert!(
+        delivered(&leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(2) })).is_empty()
+    );
+    let effects = leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
+    assert_eq!(delivered(&effects), [(1, batch("x")), (2, batch("y"))]);
+}
+
+#[test]
+fn a_new_leader_adopts_the_value_of_the_highest_ballot_and_fills_gaps() {
+    let mut candidate = One::new(R3);
+    candidate.receive(R2, Message::Prepare { ballot: ballot(2), from: Slot(1) });
+    candidate.receive(
+        R2,
+        Message::Accept { ballot: ballot(2), slot: Slot(3), decided: Slot::ZERO, batch: batch("old") },
+    );
+    candidate.wait(Duration::from_secs(4));
+    candidate.durable();
+    let newer = AcceptedValue { slot: Slot(1), ballot: ballot(2), batch: batch("adopted") };
+    let effects = candidate.receive(R1, promise(ballot(3), vec![newer]));
+    let proposals = sent(&effects, R1).into_iter().filter_map(|(message, _)| match message {
+        Message::Accept { slot, batch, .. } => Some((slot.0, batch)),
+        _ => None,
+    });
+    let expected = [(1, batch("adopted")), (2, Batch::noop()), (3, batch("old"))];
+    assert_eq!(proposals.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn an_announced_decision_covers_only_values_of_its_own_ballot() {
+    let mut follower = One::new(R3);
+    let accept = |ballot, slot| Message::Accept { ballot, slot, decided: Slot::ZERO, batch: batch("x") };
+    follower.receive(R1, accept(ballot(1), Slot(1)));
+    let effects = follower.receive(R2, Message::Decided { ballot: ballot(2), through: Slot(1) });
+    assert!(delivered(&effects).is_empty(), "in ballot 2 another value may have been proposed");
+    assert_eq!(follower.protocol.status().decided_elsewhere, Slot(1), "so it must be fetched");
+    let effects = follower.step(Input::Control(Control::Learn { slot: Slot(1), batch: batch("decided") }));
+    assert_eq!(delivered(&effects), [(1, batch("decided"))]);
+}
+
+#[test]
+fn promises_come_in_pages() {
+    let options = Options { promise_bytes_max: 1, ..Options::default() };
+    let mut acceptor = One::start(R2, &options, Vec::new(), false);
+    for slot in [1, 2] {
+        let accept =
+            Message::Accept { ballot: ballot(1), slot: Slot(slot), decided: Slot::ZERO, batch: batch("x") };
+        acceptor.receive(R1, accept);
+    }
+    let mut page = |from| {
+        let effects = acceptor.receive(R3, Message::Prepare { ballot: ballot(3), from });
+        match &sent(&effects, R3)[..] {
+            [(Message::Promise(promise), _)] => (promise.accepted.len(), promise.next),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(page(Slot(1)), (1, Some(Slot(2))));
+    assert_eq!(page(Slot(2)), (1, None));
+}
+
+#[test]
+fn where_everybody_counts_votes_a_proposal_may_come_last() {
+    let options = Options { decision: Decision::All, ..Options::default() };
+    let mut follower = One::start(R3, &options, Vec::new(), false);
+    let accepted = Message::Accepted { ballot: ballot(1), slot: Slot(1) };
+    follower.receive(R1, accepted.clone());
+    assert!(delivered(&follower.receive(R2, accepted)).is_empty());
+    let accept = Message::Accept { ballot: ballot(1), slot: Slot(1), decided: Slot::ZERO, batch: batch("x") };
+    follower.receive(R1, accept);
+    assert_eq!(delivered(&follower.durable()), [(1, batch("x"))]);
+}
+
+#[test]
+fn a_read_waits_until_a_quorum_confirms_the_leader() {
+    let mut leader = One::elected();
+    leader.receive(R2, Message::HeartbeatAck { ballot: ballot(1), round: 1 });
+    let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(5))));
+    let [(Message::Heartbeat { round, .. }, _)] = &sent(&effects, R2)[..] else { panic!("{effects:?}") };
+    let stale = leader.receive(R3, Message::HeartbeatAck { ballot: ballot(1), round: round - 1 });
+    assert!(!stale.iter().any(|effect| matches!(effect, Effect::ReadIndex { .. })));
+    let effects = leader.receive(R3, Message::HeartbeatAck { ballot: ballot(1), round: *round });
+    let ready = |effect: &Effect| matches!(effect, Effect::ReadIndex { slot: Some(Slot(0)), .. });
+    assert!(effects.iter().any(ready), "{effects:?}");
+}
+
+#[test]
+fn a_leader_without_a_quorum_steps_down_and_its_reads_fail() {
+    let mut leader = One::elected();
+    leader.step(Input::Control(Control::ReadIndex(ReadToken(5))));
+    let effects = leader.wait(Duration::from_secs(2));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { slot: None, .. })));
+    assert_eq!(leader.protocol.status().role, Role::Follower);
+    assert_eq!(leader.protocol.room(), 0);
+}
+
+#[test]
+fn a_leader_whose_disk_does_not_answer_steps_down() {
+    let mut leader = One::elected();
+    leader.step(Input::Propose(batch("x")));
+    for _ in 0..11 {
+        leader.now += Duration::from_millis(100);
+        leader.receive(R2, Message::HeartbeatAck { ballot: ballot(1), round: 1 });
+        leader.step(Input::Timer);
+    }
+    assert_eq!(leader.protocol.status().role, Role::Follower);
+}
+
+#[test]
+fn a_restart_delivers_what_was_decided_and_remembers_its_promise() {
+    let value = |slot, text| AcceptedValue { slot: Slot(slot), ballot: ballot(1), batch: batch(text) };
+    let records = vec![
+        Record::Promised(ballot(4)),
+        Record::Accepted { value: value(1, "a"), decided: Slot::ZERO },
+        Record::Accepted { value: value(2, "b"), decided: Slot(1) },
+    ];
+    let mut one = One::start(R2, &Options::default(), records, false);
+    let effects: Vec<Effect> = one.effects.drain().collect();
+    assert_eq!(delivered(&effects), [(1, batch("a"))]);
+    let effects = one.receive(R3, Message::Prepare { ballot: ballot(3), from: Slot(2) });
+    assert_eq!(sent(&effects, R3)[0].0, Message::Reject { promised: ballot(4) });
+    let effects = one.receive(R2, Message::Prepare { ballot: ballot(5), from: Slot(2) });
+    assert!(effects.is_empty(), "a replica does not write to itself");
+}
+
+#[test]
+fn without_its_log_a_replica_votes_only_after_its_peers_have_told_it_what_it_may_have_promised() {
+    let mut one = One::start(R3, &Options::default(), Vec::new(), true);
+    let effects: Vec<Effect> = one.effects.drain().collect();
+    assert_eq!(sent(&effects, R1)[0].0, Message::Recover { incarnation: Incarnation(7) });
+    let accept = Message::Accept { ballot: ballot(1), slot: Slot(1), decided: Slot::ZERO, batch: batch("x") };
+    assert!(sent(&one.receive(R1, accept.clone()), R1).is_empty(), "no vote");
+    let answer = |next_slot| Message::RecoverAnswer {
+        incarnation: Incarnation(7),
+        promised: ballot(1),
+        next_slot,
+        recovered: vec![(R2, Incarnation(5))],
+    };
+    one.receive(R2, answer(None));
+    one.receive(R1, answer(Some(Slot(2))));
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Recovering, "slot 1 may hold its own vote");
+    one.step(Input::Control(Control::Learn { slot: Slot(1), batch: batch("x") }));
+    assert_eq!(one.protocol.status().role, Role::Recovering, "what it learned must be durable");
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Follower);
+    assert!(!sent(&one.receive(R1, accept), R1).is_empty());
+}
+
+#[test]
+fn a_promise_of_a_life_whose_log_was_lost_does_not_count() {
+    let mut candidate = One::new(R1);
+    candidate.wait(Duration::from_secs(1));
+    candidate.durable();
+    candidate.receive(R3, Message::Recover { incarnation: Incarnation(2) });
+    candidate.receive(R3, promise(ballot(1), Vec::new()));
+    assert_eq!(candidate.protocol.status().role, Role::Candidate, "r3 lives its second life");
+    candidate.receive(R2, promise(ballot(1), Vec::new()));
+    assert_eq!(candidate.protocol.status().role, Role::Leader);
+}
+
+#[test]
+fn a_candidate_that_is_far_behind_lets_somebody_else_lead() {
+    let mut candidate = One::new(R1);
+    candidate.wait(Duration::from_secs(1));
+    candidate.durable();
+    let Message::Promise(mut answer) = promise(ballot(1), Vec::new()) else { unreachable!() };
+    answer.decided = Slot(1_000_000);
+    candidate.receive(R2, Message::Promise(answer));
+    let status = candidate.protocol.status();
+    assert_eq!((status.role, status.decided_elsewhere), (Role::Follower, Slot(1_000_000)));
+}
+
+#[test]
+fn a_target_that_is_never_decided_gives_way_to_a_later_answer() {
+    let mut one = One::start(R3, &Options::default(), Vec::new(), true);
+    let answer = |round, next_slot| Message::RecoverAnswer {
+        incarnation: Incarnation(7),
+        promised: ballot(round),
+        next_slot,
+        recovered: Vec::new(),
+    };
+    one.receive(R2, answer(1, None));
+    one.receive(R1, answer(1, Some(Slot(20))));
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Recovering);
+    let asked = one.wait(Duration::from_secs(5));
+    assert!(!sent(&asked, R1).is_empty(), "it keeps asking");
+    one.receive(R1, answer(2, None));
+    one.receive(R2, answer(2, Some(Slot(1))));
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Follower);
+}
+
+#[test]
+fn a_missing_snapshot_is_amnesia() {
+    let value = AcceptedValue { slot: Slot(1001), ballot: ballot(1), batch: batch("a") };
+    let records = vec![Record::Trimmed(Slot(1000)), Record::Accepted { value, decided: Slot(1000) }];
+    let one = One::start(R2, &Options::default(), records, false);
+    assert_eq!(one.protocol.status().role, Role::Recovering, "slots 1 to 1000 are gone");
+}
+
+#[test]
+fn a_replica_whose_disk_hangs_takes_in_only_so_much() {
+    let mut follower = One::new(R2);
+    for slot in 1..10_000 {
+        let accept = Message::Accept {
+            ballot: ballot(1),
+            slot: Slot(slot),
+            decided: Slot(slot - 1),
+            batch: batch("x"),
+        };
+        follower.receive(R1, accept);
+    }
+    assert!(follower.effects.last_lsn() < Lsn(1000), "{}", follower.effects.last_lsn());
+}

@@ -1,0 +1,177 @@
+//! What can be chosen about a protocol, and how a protocol is made from that choice.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use synod_wire::{Incarnation, Slot, Time};
+
+use crate::{Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos};
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)+
+        }
+
+        impl $name {
+            /// Every choice, by its name in configurations.
+            pub const ALL: &'static [(&'static str, $name)] = &[$(($text, $name::$variant),)+];
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $($name::$variant => $text,)+ })
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnknownName;
+
+            fn from_str(text: &str) -> Result<Self, UnknownName> {
+                let found = $name::ALL.iter().find(|(name, _)| *name == text);
+                found.map(|&(_, choice)| choice).ok_or_else(|| UnknownName {
+                    what: $what,
+                    given: text.to_owned(),
+                    accepted: $name::ALL.iter().map(|(name, _)| *name).collect(),
+                })
+            }
+        }
+    };
+}
+
+/// A name that stands for nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown {what} '{given}'; accepted: {}", accepted.join(", "))]
+pub struct UnknownName {
+    what: &'static str,
+    given: String,
+    accepted: Vec<&'static str>,
+}
+
+choice! {
+    /// How slots are ordered.
+    ProtocolKind, "protocol" {
+        /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
+        MultiPaxos = "multipaxos",
+    }
+}
+
+choice! {
+    /// How a leader is chosen.
+    ElectionKind, "election" {
+        /// View v is led by replica v mod n; the next in line takes over from one that falls silent.
+        Rotating = "rotating",
+    }
+}
+
+choice! {
+    /// Who finds out that a slot is decided (Santos 2012, section 7.1.2).
+    Decision, "decision" {
+        /// Acceptors answer the leader, which announces decisions: 3(n-1) messages a slot, fewer under load.
+        Leader = "leader",
+        /// Acceptors tell everybody: one message delay less at followers, (n-1)(n+1) messages a slot.
+        All = "all",
+    }
+}
+
+/// What can be set about ordering. The defaults are for a local network.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which protocol orders.
+    pub protocol: ProtocolKind,
+    /// How it finds a leader.
+    pub election: ElectionKind,
+    /// Who finds out that a slot is decided.
+    pub decision: Decision,
+    /// How often a leader says that it lives.
+    pub heartbeat_interval: Duration,
+    /// How long a leader may be silent, be cut off from a quorum or wait for its disk before it is replaced.
+    pub election_timeout: Duration,
+    /// Slots that a leader may have undecided at a time (Santos 2012: WND); at least 1.
+    pub window_max: usize,
+    /// A proposal that was not answered is sent again after this time, then after twice as long, and so on up
+    /// to the election timeout.
+    pub retransmit_after: Duration,
+    /// Bytes of batches in one answer to a new leader.
+    pub promise_bytes_max: usize,
+    #[doc(hidden)]
+    pub planted: Option<Bug>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            protocol: ProtocolKind::MultiPaxos,
+            election: ElectionKind::Rotating,
+            decision: Decision::Leader,
+            heartbeat_interval: Duration::from_millis(100),
+            election_timeout: Duration::from_millis(1000),
+            window_max: 32,
+            retransmit_after: Duration::from_millis(100),
+            promise_bytes_max: 1 << 20,
+            planted: None,
+        }
+    }
+}
+
+impl Options {
+    /// How far beyond the decided prefix an acceptor accepts: what bounds its memory, and the work of a new
+    /// leader. Several windows, so that a follower that misses one slot does not lose the ones behind it.
+    #[must_use]
+    pub fn accept_ahead_max(&self) -> u64 {
+        (4 * self.window_max as u64).max(64)
+    }
+
+    pub(crate) fn has(&self, bug: Bug) -> bool {
+        cfg!(feature = "planted-bugs") && self.planted == Some(bug)
+    }
+}
+
+/// What a replica finds when it starts.
+#[derive(Debug)]
+pub struct Restart {
+    /// The records of its write-ahead log, in order.
+    pub records: Vec<Record>,
+    /// Its state machine holds everything through this slot, from a snapshot.
+    pub snapshot: Slot,
+    /// Whether records may be missing (a corrupt log, or one kept in memory): the replica must not vote until
+    /// its peers have told it what it may have forgotten.
+    pub amnesia: bool,
+    /// This life of the replica; larger than every earlier one.
+    pub incarnation: Incarnation,
+}
+
+impl Options {
+    /// Makes the protocol that these options name, as it is after a start. The effects deliver again what was
+    /// decided behind the snapshot.
+    #[must_use]
+    pub fn start(
+        &self,
+        members: Members,
+        restart: Restart,
+        now: Time,
+        effects: &mut Effects,
+    ) -> Box<dyn Protocol> {
+        match self.protocol {
+            ProtocolKind::MultiPaxos => {
+                Box::new(MultiPaxos::start(self.clone(), members, restart, now, effects))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_an_unknown_one_names_what_is_accepted() {
+        for &(name, choice) in Decision::ALL {
+            assert_eq!(name.parse(), Ok(choice));
+            assert_eq!(choice.to_string(), name);
+        }
+        let error = "majority".parse::<Decision>().unwrap_err().to_string();
+        assert_eq!(error, "unknown decision 'majority'; accepted: leader, all");
+    }
+}

@@ -1,0 +1,215 @@
+//! The contract between an ordering protocol and whatever runs it.
+
+use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+
+use crate::{Message, Record};
+
+/// An ordering protocol: a pure state machine that is given [`Input`]s and answers with [`Effect`]s.
+///
+/// It never touches a socket, a file, a clock, a thread or an unseeded random number. So the threads of a
+/// server and the simulator run the same code, and the same inputs give the same effects everywhere.
+///
+/// # Contract
+///
+/// - Messages may be lost, duplicated, delayed and reordered; they are not forged.
+/// - **Nothing is promised before it is durable**: a promise, a vote or an acceptance is sent with
+///   `after` set to the record that holds it.
+/// - [`Effect::Deliver`] comes once a slot, in slot order, without gaps.
+/// - A batch given to [`Input::Propose`] may be lost (the leader changes) or decided twice (it was proposed
+///   again): who proposed it proposes it again until it is delivered, and the session table executes it once.
+pub trait Protocol: Send {
+    /// Takes one input and appends its effects. `now` never decreases from one call to the next.
+    fn step(&mut self, now: Time, input: Input, effects: &mut Effects);
+
+    /// How many batches this replica may propose now; zero unless it leads and its window has room.
+    fn room(&self) -> usize;
+
+    /// What this replica knows, for routing, reads, catch-up and metrics.
+    fn status(&self) -> Status;
+}
+
+/// What happens to a protocol.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A message of this protocol arrived.
+    Receive {
+        /// Who sent it.
+        from: ReplicaId,
+        /// What it says.
+        message: Message,
+    },
+    /// Order this batch. Given only while [`Protocol::room`] is positive; ignored otherwise.
+    Propose(Batch),
+    /// Every record up to this one is on stable storage.
+    Durable(Lsn),
+    /// A session to a peer began or ended. Messages of an ended session may be lost as a suffix, so a protocol
+    /// sends again what the peer may still need when a session begins.
+    Link {
+        /// The peer.
+        peer: ReplicaId,
+        /// Whether a session began.
+        up: bool,
+    },
+    /// The deadline that was asked for last has passed.
+    Timer,
+    /// A request of the replica around the protocol.
+    Control(Control),
+}
+
+/// Requests of the replica around the protocol.
+#[derive(Clone, Debug)]
+pub enum Control {
+    /// Find the slot from which on a read that starts now is linearizable; answered by [`Effect::ReadIndex`].
+    ReadIndex(ReadToken),
+    /// This slot was decided with this batch; a peer that has it delivered said so.
+    Learn {
+        /// The slot.
+        slot: Slot,
+        /// What was decided there.
+        batch: Batch,
+    },
+    /// A snapshot through this slot was installed: everything up to it is decided and executed.
+    Installed(Slot),
+    /// A snapshot through this slot is on stable storage; the log may forget slots through it once what the
+    /// protocol appends now is durable.
+    Trim(Slot),
+    /// Executing falls behind (`true`) or has caught up: while it does, accept no new proposals.
+    Backlogged(bool),
+}
+
+/// Names a read that waits for its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadToken(pub u64);
+
+/// What a protocol wants done.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Add a record to the write-ahead log. Records are numbered without gaps.
+    Append {
+        /// Its number.
+        lsn: Lsn,
+        /// What to remember.
+        record: Record,
+    },
+    /// Send a message once the record `after` is durable (`Lsn::ZERO`: at once).
+    Send {
+        /// To whom; never the replica itself.
+        to: ReplicaId,
+        /// What.
+        message: Message,
+        /// The record that has to be durable first.
+        after: Lsn,
+    },
+    /// A slot is decided. Slots come in order, without gaps, each once.
+    Deliver {
+        /// The slot.
+        slot: Slot,
+        /// What is decided.
+        batch: Batch,
+    },
+    /// This replica's view of who leads has changed.
+    Leader(LeaderView),
+    /// Answers [`Control::ReadIndex`]: a state that includes `slot` is recent enough. `None`: this replica does
+    /// not lead, or lost its leadership before a quorum confirmed it; ask again elsewhere.
+    ReadIndex {
+        /// The read.
+        token: ReadToken,
+        /// The slot, if leadership was confirmed.
+        slot: Option<Slot>,
+    },
+    /// Call with [`Input::Timer`] at this instant; replaces the deadline before.
+    Deadline(Time),
+}
+
+/// Who leads, as far as a replica knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaderView {
+    /// The highest ballot known.
+    pub ballot: Ballot,
+    /// Its owner, once it is known to lead in that ballot.
+    pub leader: Option<ReplicaId>,
+}
+
+/// What a replica does in its group at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Votes, and follows a leader if there is one.
+    Follower,
+    /// Tries to become leader.
+    Candidate,
+    /// Leads.
+    Leader,
+    /// Lost (part of) its log: it learns, and does not vote until it is safe.
+    Recovering,
+}
+
+impl Role {
+    /// The word for logs and tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Follower => "follower",
+            Role::Candidate => "candidate",
+            Role::Leader => "leader",
+            Role::Recovering => "recovering",
+        }
+    }
+}
+
+/// A protocol's answers to questions about itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    /// What it does.
+    pub role: Role,
+    /// Who leads.
+    pub view: LeaderView,
+    /// Delivered through this slot.
+    pub decided: Slot,
+    /// Slots through this one are known to be decided somewhere; more than `decided` means catch-up is due.
+    pub decided_elsewhere: Slot,
+    /// Slots that this leader proposed and that are not decided yet.
+    pub in_flight: usize,
+}
+
+/// The effects of one or more steps, and the numbering of log records.
+#[derive(Debug)]
+pub struct Effects {
+    list: Vec<Effect>,
+    last_lsn: Lsn,
+}
+
+impl Effects {
+    /// No effects; the next record will be numbered `last_lsn + 1`.
+    #[must_use]
+    pub fn new(last_lsn: Lsn) -> Effects {
+        Effects { list: Vec::new(), last_lsn }
+    }
+
+    /// The number of the last record appended.
+    #[must_use]
+    pub fn last_lsn(&self) -> Lsn {
+        self.last_lsn
+    }
+
+    /// Appends a record to the log and returns its number.
+    pub fn append(&mut self, record: Record) -> Lsn {
+        self.last_lsn = self.last_lsn.next();
+        self.list.push(Effect::Append { lsn: self.last_lsn, record });
+        self.last_lsn
+    }
+
+    /// Sends a message once record `after` is durable.
+    pub fn send(&mut self, to: ReplicaId, message: impl Into<Message>, after: Lsn) {
+        self.list.push(Effect::Send { to, message: message.into(), after });
+    }
+
+    /// Any other effect.
+    pub fn push(&mut self, effect: Effect) {
+        self.list.push(effect);
+    }
+
+    /// Takes the effects out, in order.
+    pub fn drain(&mut self) -> std::vec::Drain<'_, Effect> {
+        self.list.drain(..)
+    }
+}

@@ -1,0 +1,98 @@
+//! A stretch of the log in memory, addressed by slot.
+
+use std::collections::VecDeque;
+
+use synod_wire::Slot;
+
+/// Values for consecutive slots from [`Slots::first`] on. Slots behind the end read as the default.
+#[derive(Clone, Debug)]
+pub struct Slots<T> {
+    first: Slot,
+    values: VecDeque<T>,
+}
+
+impl<T: Default> Slots<T> {
+    /// Nothing yet; the first slot will be `first`.
+    pub fn new(first: Slot) -> Slots<T> {
+        Slots { first, values: VecDeque::new() }
+    }
+
+    /// The first slot that is held, or that would be.
+    pub fn first(&self) -> Slot {
+        self.first
+    }
+
+    /// The last slot that is held; the one before [`Slots::first`] if none is.
+    pub fn last(&self) -> Slot {
+        Slot(self.first.0 + self.values.len() as u64 - 1)
+    }
+
+    fn index(&self, slot: Slot) -> Option<usize> {
+        slot.0.checked_sub(self.first.0).and_then(|index| usize::try_from(index).ok())
+    }
+
+    /// The value at a slot, if it is held.
+    pub fn get(&self, slot: Slot) -> Option<&T> {
+        self.values.get(self.index(slot)?)
+    }
+
+    /// The value at a slot, made if it is not held yet.
+    ///
+    /// # Panics
+    /// If the slot lies before the first.
+    pub fn entry(&mut self, slot: Slot) -> &mut T {
+        let index = self.index(slot).expect("the slot was not dropped yet");
+        if index >= self.values.len() {
+            self.values.resize_with(index + 1, T::default);
+        }
+        &mut self.values[index]
+    }
+
+    /// The first value, if one is held.
+    pub fn front(&self) -> Option<&T> {
+        self.values.front()
+    }
+
+    /// Takes the first value out.
+    pub fn pop_front(&mut self) -> Option<T> {
+        let value = self.values.pop_front()?;
+        self.first = self.first.next();
+        Some(value)
+    }
+
+    /// Drops everything before `first`, which becomes the first slot.
+    pub fn advance_to(&mut self, first: Slot) {
+        while self.first < first && self.pop_front().is_some() {}
+        self.first = self.first.max(first);
+    }
+
+    /// The held slots and their values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
+        (self.first.0..).map(Slot).zip(&self.values)
+    }
+
+    /// The held slots and their values, in order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut T)> {
+        (self.first.0..).map(Slot).zip(&mut self.values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_keep_their_numbers_when_the_front_goes() {
+        let mut slots = Slots::new(Slot(5));
+        *slots.entry(Slot(7)) = 'c';
+        *slots.entry(Slot(5)) = 'a';
+        assert_eq!((slots.first(), slots.last()), (Slot(5), Slot(7)));
+        assert_eq!(slots.get(Slot(6)), Some(&'\0'));
+        assert_eq!(slots.pop_front(), Some('a'));
+        assert_eq!(slots.get(Slot(5)), None);
+        assert_eq!(slots.get(Slot(7)), Some(&'c'));
+        slots.advance_to(Slot(20));
+        assert_eq!((slots.first(), slots.last()), (Slot(20), Slot(19)));
+        assert_eq!(slots.get(Slot(7)), None);
+    }
+}

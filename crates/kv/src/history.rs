@@ -1,0 +1,275 @@
+//! The versions of one key.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use synod_api::mvccpb::KeyValue;
+
+/// One version of a key, or the mark that it was deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    /// The store revision that made it.
+    pub(crate) modified: i64,
+    /// Its place among the changes of that revision, from 0.
+    pub(crate) sub: u32,
+    /// The store revision at which the key came into being; 0 for a tombstone.
+    pub(crate) created: i64,
+    /// 1 for the version that created the key; 0 for a tombstone.
+    pub(crate) version: i64,
+    pub(crate) lease: i64,
+    pub(crate) value: Bytes,
+}
+
+impl Version {
+    pub(crate) fn tombstone(modified: i64, sub: u32) -> Version {
+        Version { modified, sub, created: 0, version: 0, lease: 0, value: Bytes::new() }
+    }
+
+    pub(crate) fn is_tombstone(&self) -> bool {
+        self.version == 0
+    }
+
+    pub(crate) fn to_key_value(&self, key: &Bytes) -> KeyValue {
+        KeyValue {
+            key: key.clone(),
+            create_revision: self.created,
+            mod_revision: self.modified,
+            version: self.version,
+            value: self.value.clone(),
+            lease: self.lease,
+        }
+    }
+}
+
+/// All versions of one key that are kept, oldest first, at least one.
+///
+/// Most keys have one version, so the newest lies in place. Older ones are in chunks of bounded size behind two levels
+/// of sharing: a write to a key whose history a snapshot shares copies one chunk and the list of chunks, however long
+/// the history is.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    latest: Version,
+    older: Option<Arc<Vec<Chunk>>>,
+}
+
+type Chunk = Arc<Vec<Version>>;
+
+/// Versions in a chunk: 18 kB to copy, while a million versions make 4000 chunks.
+const CHUNK_VERSIONS: usize = 256;
+
+impl History {
+    pub(crate) fn new(first: Version) -> History {
+        History { latest: first, older: None }
+    }
+
+    /// The newest version, which may be a tombstone.
+    pub(crate) fn latest(&self) -> &Version {
+        &self.latest
+    }
+
+    /// The newest version unless the key is deleted.
+    pub(crate) fn live(&self) -> Option<&Version> {
+        Some(&self.latest).filter(|version| !version.is_tombstone())
+    }
+
+    /// What a read at `revision` sees.
+    pub(crate) fn at(&self, revision: i64) -> Option<&Version> {
+        let seen = if self.latest.modified <= revision {
+            Some(&self.latest)
+        } else {
+            let chunks = self.older.as_deref()?;
+            // Chunks are never empty, so each has a first version to search by.
+            let chunk =
+                &chunks[chunks.partition_point(|chunk| chunk[0].modified <= revision).checked_sub(1)?];
+            chunk[..chunk.partition_point(|version| version.modified <= revision)].last()
+        };
+        seen.filter(|version| !version.is_tombstone())
+    }
+
+    /// Whether the version of this change is kept.
+    pub(crate) fn contains(&self, modified: i64, sub: u32) -> bool {
+        let place = |version: &Version| (version.modified, version.sub);
+        if place(&self.latest) == (modified, sub) {
+            return true;
+        }
+        self.older.as_ref().is_some_and(|chunks| {
+            let after = chunks.partition_point(|chunk| place(&chunk[0]) <= (modified, sub));
+            let chunk = after.checked_sub(1).map(|at| &chunks[at]);
+            chunk.is_some_and(|chunk| chunk.binary_search_by_key(&(modified, sub), place).is_ok())
+        })
+    }
+
+    /// Every version, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Version> {
+        self.older
+            .iter()
+            .flat_map(|chunks| chunks.iter().flat_map(|chunk| chunk.iter()))
+            .chain([&self.latest])
+    }
+
+    /// How many versions are kept.
+    pub(crate) fn len(&self) -> usize {
+        1 + self.older.as_ref().map_or(0, |chunks| chunks.iter().map(|chunk| chunk.len()).sum())
+    }
+
+    /// Adds a version, newer than all others.
+    pub(crate) fn push(&mut self, version: Version) {
+        let previous = std::mem::replace(&mut self.latest, version);
+        let chunks = Arc::make_mut(self.older.get_or_insert_default());
+        match chunks.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK_VERSIONS => Arc::make_mut(chunk).push(previous),
+            // A first chunk grows as it needs; a key that has filled one will fill the next.
+            None => chunks.push(Arc::new(vec![previous])),
+            Some(_) => {
+                let mut chunk = Vec::with_capacity(CHUNK_VERSIONS);
+                chunk.push(previous);
+                chunks.push(Arc::new(chunk));
+            }
+        }
+    }
+
+    /// The versions, oldest first, that a read at `revision` or later, or an event from `revision` on, needs.
+    pub(crate) fn needed_from(&self, revision: i64) -> impl Iterator<Item = &Version> {
+        self.iter().skip(self.dispensable(revision))
+    }
+
+    /// Drops all others. Calls `dropped` for every version that goes. Returns `false` if none is left, so that the
+    /// key itself should go.
+    pub(crate) fn compact(&mut self, revision: i64, dropped: impl FnMut(&Version)) -> bool {
+        let count = self.dispensable(revision);
+        self.iter().take(count).for_each(dropped);
+        if count == self.len() {
+            return false;
+        }
+        self.drop_oldest(count);
+        true
+    }
+
+    /// How many of the oldest versions are not needed.
+    fn dispensable(&self, revision: i64) -> usize {
+        let before = self.iter().take_while(|version| version.modified < revision).count();
+        let mut next = self.iter().skip(before.saturating_sub(1));
+        if before == 0 {
+            return 0;
+        }
+        let last_before = next.next();
+        let replaced_at_revision = next.next().is_some_and(|version| version.modified == revision);
+        let still_read = !replaced_at_revision && last_before.is_some_and(|version| !version.is_tombstone());
+        before - usize::from(still_read)
+    }
+
+    fn drop_oldest(&mut self, mut count: usize) {
+        let Some(shared) = self.older.as_mut().filter(|_| count > 0) else { return };
+        let chunks = Arc::make_mut(shared);
+        let whole = chunks
+            .iter()
+            .take_while(|chunk| {
+                let all = chunk.len() <= count;
+                count -= if all { chunk.len() } else { 0 };
+                all
+            })
+            .count();
+        chunks.drain(..whole);
+        if chunks.is_empty() {
+            self.older = None;
+            return;
+        }
+        if count > 0 {
+            // A copy of exact size gives back the memory of what was dropped.
+            chunks[0] = Arc::new(chunks[0][count..].to_vec());
+        }
+        chunks.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(modified: i64, version: i64) -> Version {
+        Version { modified, sub: 0, created: 2, version, lease: 0, value: Bytes::from(modified.to_string()) }
+    }
+
+    fn long(revisions: impl Iterator<Item = i64>) -> History {
+        let mut revisions = revisions.zip(1..);
+        let (first, _) = revisions.next().unwrap();
+        let mut history = History::new(put(first, 1));
+        revisions.for_each(|(revision, version)| history.push(put(revision, version)));
+        history
+    }
+
+    fn revisions(history: &History) -> Vec<i64> {
+        history.iter().map(|version| version.modified).collect()
+    }
+
+    #[test]
+    fn reads_at_every_revision_across_chunks() {
+        // Even revisions only, so that every odd one falls between two versions.
+        let history = long((1..=1000).map(|n| 2 * n));
+        assert_eq!(history.len(), 1000);
+        assert_eq!(history.at(1), None);
+        for revision in 2..=2005 {
+            let expected = (revision / 2 * 2).min(2000);
+            assert_eq!(history.at(revision).map(|v| v.modified), Some(expected), "at {revision}");
+            assert_eq!(history.contains(revision, 0), revision % 2 == 0 && revision <= 2000, "{revision}");
+            assert!(!history.contains(revision, 1));
+        }
+    }
+
+    #[test]
+    fn compaction_keeps_what_reads_at_or_after_it_see() {
+        for revision in 1..=2010 {
+            let full = long((1..=1000).map(|n| 2 * n));
+            let mut compacted = full.clone();
+            let mut dropped = Vec::new();
+            assert!(compacted.compact(revision, |version| dropped.push(version.modified)));
+            for read in revision..=2010 {
+                assert_eq!(compacted.at(read), full.at(read), "compacted at {revision}, read at {read}");
+            }
+            let (kept, all) = (revisions(&compacted), revisions(&full));
+            assert_eq!([dropped, kept.clone()].concat(), all);
+            assert!(kept.iter().filter(|kept| **kept <= revision).count() <= 1);
+        }
+    }
+
+    #[test]
+    fn a_tombstone_goes_once_the_compaction_is_past_it() {
+        let mut history = long([2, 4].into_iter());
+        history.push(Version::tombstone(6, 0));
+        assert_eq!(history.at(5).map(|v| v.modified), Some(4));
+        assert_eq!(history.at(6), None);
+        // The event of revision 6 is still wanted by whoever watches from 6 on.
+        let mut at = history.clone();
+        assert!(at.compact(6, |_| {}));
+        assert_eq!(revisions(&at), [6]);
+        assert!(!at.compact(7, |_| {}));
+        let mut past = history;
+        let mut dropped = 0;
+        assert!(!past.compact(7, |_| dropped += 1));
+        assert_eq!(dropped, 3);
+    }
+
+    #[test]
+    fn two_versions_at_one_revision() {
+        let mut history = History::new(put(2, 1));
+        history.push(put(5, 2));
+        history.push(Version::tombstone(5, 1));
+        assert_eq!(history.at(5), None);
+        assert_eq!(history.at(4).map(|v| v.modified), Some(2));
+        assert_eq!(history.needed_from(5).count(), 2);
+        assert!(history.compact(5, |_| {}));
+        assert_eq!(revisions(&history), [5, 5]);
+        assert_eq!(history.needed_from(6).count(), 0);
+        assert!(!history.compact(6, |_| {}));
+    }
+
+    #[test]
+    fn a_copy_is_not_touched_by_later_writes() {
+        let mut history = long(2..=700);
+        let frozen = history.clone();
+        history.push(put(701, 700));
+        history.compact(600, |_| {});
+        assert_eq!(revisions(&frozen), (2..=700).collect::<Vec<_>>());
+        assert_eq!(history.len(), 102);
+    }
+}

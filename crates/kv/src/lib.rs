@@ -1,0 +1,34 @@
+//! The key-value state machine: etcd's multi-version store, without clocks, I/O or consensus.
+//!
+//! [`KvStore`] is a [`StateMachine`](synod_replica::StateMachine) whose commands, replies, queries and answers are the
+//! protobuf messages `KvCommand`, `KvReply`, `KvQuery` and `KvAnswer` of `synod-api`; [`KvStore::execute`] and
+//! [`KvStore::query`] are the same with types. [`validate`] holds the checks that need no store.
+//!
+//! ```
+//! use synod_api::{etcdserverpb::PutRequest, synod::v1::{KvCommand, kv_command::Command}};
+//!
+//! let mut store = synod_kv::KvStore::new();
+//! let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
+//! store.execute(&KvCommand { command: Some(Command::Put(put)), ..Default::default() })?;
+//! assert_eq!(store.revision(), 2);
+//! # Ok::<(), synod_kv::KvError>(())
+//! ```
+
+mod alarms;
+mod changes;
+mod digest;
+mod error;
+mod history;
+mod machine;
+mod range;
+mod read;
+mod snapshot;
+mod store;
+#[cfg(test)]
+mod testing;
+mod txn;
+pub mod validate;
+
+pub use alarms::ALARMS_MAX;
+pub use error::KvError;
+pub use store::KvStore;

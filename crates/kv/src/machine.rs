@@ -1,0 +1,116 @@
+//! The store as what a replica replicates.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use prost::Message;
+use synod_api::synod::v1::{
+    KvAnswer, KvCommand, KvFailure, KvQuery, KvReply, kv_answer::Answer, kv_reply::Reply,
+};
+use synod_replica::{Frozen, StateMachine};
+
+use crate::{KvError, KvStore, snapshot};
+
+impl StateMachine for KvStore {
+    /// Takes a [`KvCommand`], gives a [`KvReply`].
+    fn apply(&mut self, command: &Bytes) -> Bytes {
+        let result = KvCommand::decode(command.clone())
+            .map_err(|_| KvError::Malformed("command"))
+            .and_then(|command| self.execute(&command));
+        let reply = result.unwrap_or_else(|error| Reply::Error(KvFailure::from(&error)));
+        KvReply { reply: Some(reply) }.encode_to_vec().into()
+    }
+
+    /// Takes a [`KvQuery`], gives a [`KvAnswer`].
+    fn query(&self, query: &Bytes) -> Bytes {
+        let result = KvQuery::decode(query.clone())
+            .map_err(|_| KvError::Malformed("query"))
+            .and_then(|query| KvStore::query(self, &query));
+        let answer = result.unwrap_or_else(|error| Answer::Error(KvFailure::from(&error)));
+        KvAnswer { answer: Some(answer) }.encode_to_vec().into()
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        Box::new(self.frozen())
+    }
+
+    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+        *self = snapshot::read_store(snapshot)?;
+        Ok(())
+    }
+
+    fn digest(&self) -> u64 {
+        KvStore::digest(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_api::{
+        etcdserverpb::{HashKvRequest, PutRequest},
+        synod::v1::{KvStatusRequest, kv_command::Command, kv_query::Query},
+    };
+
+    use super::*;
+    use crate::testing::{command, put, range};
+
+    fn apply(store: &mut KvStore, command: &[u8]) -> Reply {
+        let reply = store.apply(&Bytes::copy_from_slice(command));
+        KvReply::decode(reply).unwrap().reply.expect("there is always a reply")
+    }
+
+    fn query(store: &KvStore, query: Query) -> Answer {
+        let query = KvQuery { query: Some(query) }.encode_to_vec().into();
+        let answer = StateMachine::query(store, &query);
+        KvAnswer::decode(answer).unwrap().answer.expect("there is always an answer")
+    }
+
+    #[test]
+    fn commands_and_queries_as_bytes() {
+        let mut store = KvStore::new();
+        let reply = apply(&mut store, &command(Command::Put(put("k", "v"))).encode_to_vec());
+        let Reply::Put(reply) = reply else { panic!("{reply:?}") };
+        assert_eq!(reply.header.unwrap().revision, 2);
+        let answer = query(&store, Query::Range(range("k", "")));
+        let Answer::Range(range) = answer else { panic!("{answer:?}") };
+        assert_eq!(&range.kvs[0].value[..], b"v");
+        let Answer::Status(status) = query(&store, Query::Status(KvStatusRequest {})) else {
+            panic!("no status")
+        };
+        assert_eq!((status.revision, status.compact_revision, status.keys, status.versions), (2, 0, 1, 1));
+        assert_eq!(status.size_bytes, store.size_bytes());
+        let Answer::HashKv(hash) = query(&store, Query::HashKv(HashKvRequest { revision: 2 })) else {
+            panic!("no hash")
+        };
+        assert_eq!(hash, store.hash_kv(0).unwrap());
+    }
+
+    #[test]
+    fn errors_carry_code_and_wording() {
+        let mut store = KvStore::new();
+        let reply = apply(&mut store, &command(Command::Put(PutRequest::default())).encode_to_vec());
+        let failure = KvFailure { code: 3, message: "etcdserver: key is not provided".into() };
+        assert_eq!(reply, Reply::Error(failure));
+        let mut future = range("k", "");
+        future.revision = 5;
+        let message = "etcdserver: mvcc: required revision is a future revision".into();
+        assert_eq!(query(&store, Query::Range(future)), Answer::Error(KvFailure { code: 11, message }));
+    }
+
+    #[test]
+    fn bytes_that_are_no_command_are_answered_and_change_nothing() {
+        let mut store = KvStore::new();
+        let before = store.digest();
+        let valid = command(Command::Put(put("key", "value"))).encode_to_vec();
+        let mut random = fastrand::Rng::with_seed(1);
+        let garbage = (0..2000).map(|_| (0..random.usize(0..40)).map(|_| random.u8(..)).collect());
+        let cut = (0..valid.len()).map(|end| valid[..end].to_vec());
+        for bytes in cut.chain(garbage).collect::<Vec<Vec<u8>>>() {
+            let reply = apply(&mut store, &bytes);
+            assert!(matches!(reply, Reply::Error(_)), "{bytes:?} gave {reply:?}");
+            let answer = StateMachine::query(&store, &bytes.into());
+            assert!(KvAnswer::decode(answer).unwrap().answer.is_some());
+        }
+        assert_eq!(store.digest(), before);
+    }
+}

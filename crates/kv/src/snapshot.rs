@@ -1,0 +1,635 @@
+//! Writing the store to a stream, and reading it back.
+//!
+//! ```text
+//! snapshot := magic "synod-kv" | format u32 | block ... | end block
+//! block    := length u32, at most 64 KiB | checksum u32 | payload
+//! end      := a block of length 0
+//! payloads, one after the other:
+//!   revision i64 | compacted i64 | purged i64
+//!   alarms u32   | alarms  x { member u64 | kind u32 }
+//!   keys u64     | versions u64
+//!   keys x { key bytes | versions u32 | versions x { modified i64 | sub u32 | created i64 | version i64 | lease i64
+//!                                                    | value bytes } }
+//! bytes := length u32 | that many
+//! ```
+//!
+//! Numbers are little-endian. A checksum is the CRC-32 of all payloads up to and with its own, so that a block that is
+//! damaged, missing, repeated or out of place is found before anything in it is believed. Keys ascend, and the versions
+//! of a key go from old to new.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, Read, Write},
+    mem,
+};
+
+use bytes::Bytes;
+use imbl::OrdMap;
+use synod_api::etcdserverpb::AlarmType;
+use synod_replica::Frozen;
+
+use crate::{
+    ALARMS_MAX, KvStore,
+    changes::{Change, ChangeLog},
+    history::{History, Version},
+    store::charge,
+};
+
+const MAGIC: &[u8; 8] = b"synod-kv";
+const FORMAT: u32 = 1;
+const BLOCK_BYTES_MAX: usize = 64 << 10;
+
+/// A store as it was. It shares everything with the living one until that changes it.
+#[derive(Debug)]
+pub(crate) struct FrozenStore {
+    keys: OrdMap<Bytes, History>,
+    revision: i64,
+    compacted: i64,
+    purged: i64,
+    alarms: BTreeSet<(u64, AlarmType)>,
+    versions: u64,
+}
+
+impl KvStore {
+    pub(crate) fn frozen(&self) -> FrozenStore {
+        FrozenStore {
+            keys: self.keys.clone(),
+            revision: self.revision,
+            compacted: self.compacted,
+            purged: self.purged,
+            alarms: self.alarms.clone(),
+            versions: self.versions,
+        }
+    }
+}
+
+impl Frozen for FrozenStore {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(MAGIC)?;
+        out.write_all(&FORMAT.to_le_bytes())?;
+        let mut out = BlockWriter::new(out);
+        out.i64(self.revision)?;
+        out.i64(self.compacted)?;
+        out.i64(self.purged)?;
+        out.count(self.alarms.len())?;
+        for (member, kind) in &self.alarms {
+            out.u64(*member)?;
+            out.write_all(&i32::from(*kind).to_le_bytes())?;
+        }
+        out.u64(self.keys.len() as u64)?;
+        out.u64(self.versions)?;
+        for (key, history) in &self.keys {
+            out.bytes(key)?;
+            out.count(history.len())?;
+            for version in history.iter() {
+                out.i64(version.modified)?;
+                out.write_all(&version.sub.to_le_bytes())?;
+                out.i64(version.created)?;
+                out.i64(version.version)?;
+                out.i64(version.lease)?;
+                out.bytes(&version.value)?;
+            }
+        }
+        out.finish()
+    }
+}
+
+/// Reads a store that [`FrozenStore::write_to`] wrote, and not a byte further.
+pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
+    let mut magic = [0; MAGIC.len()];
+    input.read_exact(&mut magic)?;
+    check(magic == *MAGIC, "this is no snapshot of a key-value store")?;
+    let mut format = [0; 4];
+    input.read_exact(&mut format)?;
+    let format = u32::from_le_bytes(format);
+    if format != FORMAT {
+        return Err(invalid(format!("format {format} is not known; this program reads format {FORMAT}")));
+    }
+    let mut input = BlockReader::new(input);
+    let mut store = KvStore::new();
+    store.revision = input.i64()?;
+    store.compacted = input.i64()?;
+    store.purged = input.i64()?;
+    check(
+        store.revision >= 1 && (-1..=store.revision).contains(&store.compacted),
+        "the revisions of the store are out of order",
+    )?;
+    check((0..=store.compacted.max(0)).contains(&store.purged), "the purged revision is out of range")?;
+    for _ in 0..input.count_at_most(ALARMS_MAX, "alarms")? {
+        let member = input.u64()?;
+        let kind = AlarmType::try_from(i32::from_le_bytes(input.array()?))
+            .map_err(|_| invalid("an alarm is not known"))?;
+        check(
+            kind != AlarmType::None && store.alarms.insert((member, kind)),
+            "an alarm is void or repeated",
+        )?;
+    }
+    let keys = input.u64()?;
+    let versions = input.u64()?;
+    let mut changes = Vec::new();
+    let mut last_key = Bytes::new();
+    for _ in 0..keys {
+        let key = input.bytes()?;
+        // An empty key, which none may be, does not come after the empty one to begin with.
+        check(key > last_key, "the keys are out of order")?;
+        let history = read_history(&mut input, &key, &mut store, &mut changes)?;
+        store.live_keys += u64::from(history.live().is_some());
+        store.keys.insert(key.clone(), history);
+        last_key = key;
+    }
+    check(store.versions == versions, "the number of versions is not as announced")?;
+    input.finish()?;
+    changes.sort_unstable_by_key(|change| (change.revision, change.sub));
+    let distinct =
+        changes.windows(2).all(|pair| (pair[0].revision, pair[0].sub) < (pair[1].revision, pair[1].sub));
+    check(distinct, "two changes have the same revision and place")?;
+    store.changes = ChangeLog::default();
+    changes.into_iter().for_each(|change| store.changes.push(change));
+    Ok(store)
+}
+
+fn read_history(
+    input: &mut BlockReader<'_>,
+    key: &Bytes,
+    store: &mut KvStore,
+    changes: &mut Vec<Change>,
+) -> io::Result<History> {
+    let mut history: Option<History> = None;
+    for _ in 0..input.u32()? {
+        let version = Version {
+            modified: input.i64()?,
+            sub: input.u32()?,
+            created: input.i64()?,
+            version: input.i64()?,
+            lease: input.i64()?,
+            value: input.bytes()?,
+        };
+        let plausible = if version.is_tombstone() {
+            version.created == 0 && version.lease == 0 && version.value.is_empty()
+        } else {
+            version.version > 0 && (2..=version.modified).contains(&version.created)
+        };
+        check(plausible && (2..=store.revision).contains(&version.modified), "a version contradicts itself")?;
+        store.versions += 1;
+        store.size_bytes += charge(key, &version.value);
+        if version.modified >= store.purged {
+            changes.push(Change { revision: version.modified, sub: version.sub, key: key.clone() });
+        }
+        match &mut history {
+            None => history = Some(History::new(version)),
+            Some(history) => {
+                let last = history.latest();
+                check(
+                    (last.modified, last.sub) < (version.modified, version.sub),
+                    "the versions of a key are out of order",
+                )?;
+                history.push(version);
+            }
+        }
+    }
+    history.ok_or_else(|| invalid("a key has no version"))
+}
+
+fn check(holds: bool, otherwise: &str) -> io::Result<()> {
+    if holds { Ok(()) } else { Err(invalid(otherwise)) }
+}
+
+fn invalid(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("key-value snapshot: {}", why.into()))
+}
+
+/// Cuts what is written into blocks.
+struct BlockWriter<'a> {
+    out: &'a mut dyn Write,
+    block: Vec<u8>,
+    crc: crc32fast::Hasher,
+}
+
+impl<'a> BlockWriter<'a> {
+    fn new(out: &'a mut dyn Write) -> BlockWriter<'a> {
+        BlockWriter { out, block: Vec::with_capacity(BLOCK_BYTES_MAX), crc: crc32fast::Hasher::new() }
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES_MAX - self.block.len()));
+            self.block.extend_from_slice(now);
+            bytes = later;
+            if self.block.len() == BLOCK_BYTES_MAX {
+                self.end_block()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn u64(&mut self, value: u64) -> io::Result<()> {
+        self.write_all(&value.to_le_bytes())
+    }
+
+    fn i64(&mut self, value: i64) -> io::Result<()> {
+        self.write_all(&value.to_le_bytes())
+    }
+
+    fn count(&mut self, count: usize) -> io::Result<()> {
+        let count = u32::try_from(count).map_err(|_| invalid("a field is 4 GiB or larger"))?;
+        self.write_all(&count.to_le_bytes())
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.count(bytes.len())?;
+        self.write_all(bytes)
+    }
+
+    fn end_block(&mut self) -> io::Result<()> {
+        self.crc.update(&self.block);
+        let length = u32::try_from(self.block.len()).expect("a block is at most 64 KiB");
+        self.out.write_all(&length.to_le_bytes())?;
+        self.out.write_all(&self.crc.clone().finalize().to_le_bytes())?;
+        self.out.write_all(&self.block)?;
+        self.block.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        if !self.block.is_empty() {
+            self.end_block()?;
+        }
+        self.end_block()
+    }
+}
+
+/// Reads blocks, checks them, and gives out their contents.
+struct BlockReader<'a> {
+    input: &'a mut dyn Read,
+    block: Vec<u8>,
+    taken: usize,
+    crc: crc32fast::Hasher,
+}
+
+impl<'a> BlockReader<'a> {
+    fn new(input: &'a mut dyn Read) -> BlockReader<'a> {
+        BlockReader { input, block: Vec::new(), taken: 0, crc: crc32fast::Hasher::new() }
+    }
+
+    /// Some of what is left of the current block, or of the next if nothing is left; at least one byte unless `max`
+    /// is 0.
+    fn next_bytes(&mut self, max: usize) -> io::Result<&[u8]> {
+        if self.taken == self.block.len() && max > 0 {
+            self.next_block()?;
+            check(!self.block.is_empty(), "it ends too early")?;
+        }
+        let from = self.taken;
+        self.taken = from.saturating_add(max).min(self.block.len());
+        Ok(&self.block[from..self.taken])
+    }
+
+    fn next_block(&mut self) -> io::Result<()> {
+        let mut head = [0; 8];
+        self.input.read_exact(&mut head)?;
+        let [length, crc] = [&head[..4], &head[4..]]
+            .map(|half| u32::from_le_bytes(half.try_into().expect("half of eight bytes is four")));
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        check(length <= BLOCK_BYTES_MAX, "a block is longer than allowed")?;
+        let mut block = mem::take(&mut self.block);
+        block.resize(length, 0);
+        self.input.read_exact(&mut block)?;
+        self.crc.update(&block);
+        check(self.crc.clone().finalize() == crc, "a checksum does not match")?;
+        self.block = block;
+        self.taken = 0;
+        Ok(())
+    }
+
+    fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut array = [0; N];
+        let mut filled = 0;
+        while filled < N {
+            let some = self.next_bytes(N - filled)?;
+            array[filled..filled + some.len()].copy_from_slice(some);
+            filled += some.len();
+        }
+        Ok(array)
+    }
+
+    fn u32(&mut self) -> io::Result<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> io::Result<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn i64(&mut self) -> io::Result<i64> {
+        Ok(i64::from_le_bytes(self.array()?))
+    }
+
+    fn count_at_most(&mut self, max: usize, what: &str) -> io::Result<usize> {
+        let count = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
+        check(count <= max, &format!("too many {what}"))?;
+        Ok(count)
+    }
+
+    /// A field of its own exact allocation, which grows with what is really there and not with what is announced.
+    fn bytes(&mut self) -> io::Result<Bytes> {
+        let length = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
+        let mut bytes = Vec::with_capacity(length.min(BLOCK_BYTES_MAX));
+        while bytes.len() < length {
+            bytes.extend_from_slice(self.next_bytes(length - bytes.len())?);
+        }
+        Ok(Bytes::from(bytes.into_boxed_slice()))
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        check(self.taken == self.block.len(), "something follows the last key")?;
+        self.next_block()?;
+        check(self.block.is_empty(), "something follows the last key")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_api::{
+        etcdserverpb::{CompactionRequest, alarm_request::AlarmAction},
+        synod::v1::{KvCommand, kv_command::Command},
+    };
+    use synod_replica::StateMachine;
+
+    use super::*;
+    use crate::testing::{self, Execute, all, keys, op_delete, op_put, op_txn};
+
+    fn written(store: &KvStore) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        store.freeze().write_to(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn restored(mut bytes: &[u8]) -> io::Result<KvStore> {
+        let mut store = KvStore::new();
+        store.restore(&mut bytes)?;
+        assert_eq!(bytes, b"", "all is read");
+        Ok(store)
+    }
+
+    /// Histories, tombstones, two changes of a key at one revision, alarms, values across blocks.
+    fn store() -> KvStore {
+        let mut store = KvStore::new();
+        for n in 0..300 {
+            store.set(&format!("key-{}", n % 7), &"x".repeat(n * 5));
+        }
+        store.set("large", &"y".repeat(3 * BLOCK_BYTES_MAX));
+        store.set("empty", "");
+        store.del("key-1", "key-3");
+        let twice = vec![op_txn(all(vec![op_put("t", "1")])), op_txn(all(vec![op_delete("t", "")]))];
+        store.transact(all(twice)).unwrap();
+        store.compact_at(100, true).unwrap();
+        store.ask_alarm(AlarmAction::Activate, 3, AlarmType::Nospace);
+        store
+    }
+
+    fn contents(store: &KvStore) -> (u64, i64, i64, u64, u64, u64, Vec<Change>) {
+        let changes = store.changes.from(0).cloned().collect();
+        let KvStore { revision, purged, live_keys, versions, size_bytes, .. } = store;
+        (store.digest(), *revision, *purged, *live_keys, *versions, *size_bytes, changes)
+    }
+
+    #[test]
+    fn round_trip() {
+        for store in [KvStore::new(), store()] {
+            let again = restored(&written(&store)).unwrap();
+            assert_eq!(contents(&again), contents(&store));
+            assert_eq!(again.alarms, store.alarms);
+            for revision in store.compacted.max(1)..=store.revision {
+                let read = |store: &KvStore| store.read_at("\0", "\0", revision).unwrap();
+                assert_eq!(read(&again), read(&store));
+            }
+            assert_eq!(written(&again), written(&store));
+        }
+    }
+
+    #[test]
+    fn what_happens_after_the_freeze_is_not_in_it() {
+        let mut store = store();
+        store.ask_alarm(AlarmAction::Deactivate, 0, AlarmType::None);
+        let before = written(&store);
+        let frozen = store.freeze();
+        for n in 0..300 {
+            store.set(&format!("key-{n}"), "new");
+        }
+        store.del("a", "l");
+        store.compact_at(store.revision, true).unwrap();
+        let mut after = Vec::new();
+        frozen.write_to(&mut after).unwrap();
+        assert!(before == after);
+        assert_eq!(keys(&store.read_at("\0", "\0", 0).unwrap()), ["large"]);
+    }
+
+    #[test]
+    fn a_restored_store_clears_away_in_step_with_the_others() {
+        let mut store = KvStore::new();
+        for n in 0..600 {
+            store.set(&format!("{}", n * 7919 % 100), "value");
+        }
+        // Three compactions, each of which begins while the one before it is still in progress.
+        let compact = |revision| Command::Compact(CompactionRequest { revision, physical: false });
+        let script = (0..240).map(|n| match n {
+            10 => compact(400),
+            50 => compact(500),
+            60 => compact(590),
+            n if n % 3 == 0 => Command::DeleteRange(testing::delete(&format!("{n}"), "")),
+            n => Command::Put(testing::put(&format!("{n}"), "more")),
+        });
+        let script = script.collect::<Vec<_>>();
+        // The size decides over the quota, so it must be the same after every command.
+        let run = |store: &mut KvStore, command: &Command| {
+            store.send(command.clone()).unwrap();
+            (store.purged, store.live_keys, store.versions, store.size_bytes, store.digest())
+        };
+        let mut snapshots = Vec::new();
+        let mut expected = Vec::new();
+        for command in &script {
+            snapshots.push(written(&store));
+            expected.push(run(&mut store, command));
+        }
+        assert_eq!(store.purged, 590);
+        for (at, snapshot) in snapshots.iter().enumerate() {
+            let mut again = restored(snapshot).unwrap();
+            for n in at..script.len() {
+                assert_eq!(run(&mut again, &script[n]), expected[n], "restored at {at}, after command {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn damage_is_refused_and_leaves_the_old_state() {
+        let mut small = KvStore::new();
+        for n in 0..20 {
+            small.set(&format!("{}", n % 3), "value");
+        }
+        small.del("1", "");
+        small.ask_alarm(AlarmAction::Activate, 3, AlarmType::Nospace);
+        let bytes = written(&small);
+        let mut store = store();
+        let old = contents(&store);
+        for at in 0..bytes.len() {
+            for bit in [0, 3, 7] {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 1 << bit;
+                assert!(store.restore(&mut &damaged[..]).is_err(), "bit {bit} of byte {at}");
+            }
+            assert!(store.restore(&mut &bytes[..at]).is_err(), "cut at {at}");
+        }
+        assert_eq!(contents(&store), old);
+        store.restore(&mut &bytes[..]).unwrap();
+        assert_eq!(contents(&store), contents(&small));
+    }
+
+    #[test]
+    fn blocks_out_of_place_are_refused() {
+        let bytes = written(&store());
+        let mut blocks = Vec::new();
+        let mut rest = &bytes[12..];
+        while !rest.is_empty() {
+            let length = u32::from_le_bytes(rest[..4].try_into().unwrap()) as usize;
+            let (block, after) = rest.split_at(8 + length);
+            blocks.push(block);
+            rest = after;
+        }
+        assert!(blocks.len() > 4);
+        let with = |blocks: &[&[u8]]| restored(&[&bytes[..12], &blocks.concat()].concat());
+        assert!(with(&blocks).is_ok());
+        let mut swapped = blocks.clone();
+        swapped.swap(1, 2);
+        assert!(with(&swapped).is_err());
+        assert!(with(&[&blocks[..1], &blocks[2..]].concat()).is_err());
+        assert!(with(&[&blocks[..2], &blocks[1..]].concat()).is_err());
+    }
+
+    #[test]
+    fn it_reads_not_a_byte_too_far() {
+        let bytes = [written(&store()), b"what follows".to_vec()].concat();
+        let mut rest = &bytes[..];
+        KvStore::new().restore(&mut rest).unwrap();
+        assert_eq!(rest, b"what follows");
+    }
+
+    #[test]
+    fn a_later_format_is_named() {
+        let mut bytes = written(&KvStore::new());
+        bytes[8] = 2;
+        let error = restored(&bytes).unwrap_err().to_string();
+        assert_eq!(error, "key-value snapshot: format 2 is not known; this program reads format 1");
+        bytes[0] = 0;
+        let error = restored(&bytes).unwrap_err().to_string();
+        assert_eq!(error, "key-value snapshot: this is no snapshot of a key-value store");
+    }
+
+    /// Modified, sub, created, version.
+    type ForgedVersion = (i64, u32, i64, i64);
+
+    struct Forged {
+        revisions: [i64; 3],
+        alarms: &'static [(u64, i32)],
+        counts: [u64; 2],
+        keys: &'static [(&'static str, &'static [ForgedVersion])],
+    }
+
+    /// Writes what no store writes, with checksums that match.
+    fn forge(forged: &Forged) -> Vec<u8> {
+        let mut bytes = [&MAGIC[..], &FORMAT.to_le_bytes()].concat();
+        let mut out = BlockWriter::new(&mut bytes);
+        forged.revisions.iter().for_each(|revision| out.i64(*revision).unwrap());
+        out.count(forged.alarms.len()).unwrap();
+        for (member, kind) in forged.alarms {
+            out.u64(*member).unwrap();
+            out.write_all(&kind.to_le_bytes()).unwrap();
+        }
+        forged.counts.iter().for_each(|count| out.u64(*count).unwrap());
+        for (key, versions) in forged.keys {
+            out.bytes(key.as_bytes()).unwrap();
+            out.count(versions.len()).unwrap();
+            for (modified, sub, created, version) in *versions {
+                out.i64(*modified).unwrap();
+                out.write_all(&sub.to_le_bytes()).unwrap();
+                out.i64(*created).unwrap();
+                out.i64(*version).unwrap();
+                out.i64(0).unwrap();
+                out.bytes(b"").unwrap();
+            }
+        }
+        out.finish().unwrap();
+        bytes
+    }
+
+    #[test]
+    fn contents_that_make_no_sense_are_refused() {
+        const GOOD: Forged = Forged {
+            revisions: [5, 2, 2],
+            alarms: &[(1, 1)],
+            counts: [2, 3],
+            keys: &[("a", &[(2, 0, 2, 1), (4, 0, 0, 0)]), ("b", &[(5, 0, 3, 2)])],
+        };
+        assert!(restored(&forge(&GOOD)).is_ok());
+        let refused = |forged: Forged, why: &str| {
+            let error = restored(&forge(&forged)).expect_err(why).to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        refused(Forged { revisions: [0, -1, 0], ..GOOD }, "revisions of the store");
+        refused(Forged { revisions: [5, 6, 2], ..GOOD }, "revisions of the store");
+        refused(Forged { revisions: [5, -2, 0], ..GOOD }, "revisions of the store");
+        refused(Forged { revisions: [5, 2, 3], ..GOOD }, "purged");
+        refused(Forged { revisions: [5, 2, -1], ..GOOD }, "purged");
+        refused(Forged { alarms: &[(1, 0)], ..GOOD }, "alarm");
+        refused(Forged { alarms: &[(1, 3)], ..GOOD }, "alarm");
+        refused(Forged { alarms: &[(1, 1), (1, 1)], ..GOOD }, "alarm");
+        refused(Forged { alarms: &[(1, 1); ALARMS_MAX + 1], ..GOOD }, "too many alarms");
+        refused(Forged { counts: [2, 2], ..GOOD }, "number of versions");
+        refused(Forged { counts: [1, 2], ..GOOD }, "something follows");
+        refused(Forged { counts: [3, 3], ..GOOD }, "ends too early");
+        let with = |keys| Forged { counts: [2, 2], keys, ..GOOD };
+        refused(with(&[("b", &[(2, 0, 2, 1)]), ("a", &[(3, 0, 3, 1)])]), "keys are out of order");
+        refused(with(&[("a", &[(2, 0, 2, 1)]), ("a", &[(3, 0, 3, 1)])]), "keys are out of order");
+        refused(with(&[("", &[(2, 0, 2, 1)]), ("a", &[(3, 0, 3, 1)])]), "keys are out of order");
+        refused(with(&[("a", &[])]), "no version");
+        refused(with(&[("a", &[(3, 0, 3, 1), (2, 0, 2, 1)])]), "versions of a key");
+        refused(with(&[("a", &[(3, 0, 3, 1), (3, 0, 3, 2)])]), "versions of a key");
+        refused(with(&[("a", &[(2, 0, 2, 1)]), ("b", &[(2, 0, 2, 1)])]), "same revision and place");
+        refused(with(&[("a", &[(6, 0, 2, 1)])]), "contradicts itself");
+        refused(with(&[("a", &[(1, 0, 1, 1)])]), "contradicts itself");
+        refused(with(&[("a", &[(3, 0, 4, 1)])]), "contradicts itself");
+        refused(with(&[("a", &[(3, 0, 3, -1)])]), "contradicts itself");
+        refused(with(&[("a", &[(3, 0, 3, 0)])]), "contradicts itself");
+    }
+
+    #[test]
+    fn writes_are_bounded() {
+        struct Measure(usize);
+        impl Write for Measure {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 = self.0.max(bytes.len());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut measure = Measure(0);
+        store().freeze().write_to(&mut measure).unwrap();
+        assert_eq!(measure.0, BLOCK_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_restored_store_goes_on() {
+        let mut store = store();
+        store.ask_alarm(AlarmAction::Deactivate, 0, AlarmType::None);
+        let mut again = restored(&written(&store)).unwrap();
+        for command in [
+            Command::Put(testing::put("key-1", "back")),
+            Command::DeleteRange(testing::delete("key-4", "key-6")),
+            Command::Txn(all(vec![op_put("z", ""), op_delete("large", "")])),
+        ] {
+            let command = KvCommand { command: Some(command), ..KvCommand::default() };
+            assert_eq!(again.execute(&command), store.execute(&command));
+        }
+        assert_eq!(contents(&again), contents(&store));
+    }
+}

@@ -1,0 +1,569 @@
+//! The store: its state, and the changes that commands make to it.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use imbl::OrdMap;
+use synod_api::{
+    etcdserverpb::{
+        AlarmType, CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse,
+        PutRequest, PutResponse, ResponseHeader,
+    },
+    synod::v1::{
+        KvCommand, KvQuery, KvStatus, kv_answer::Answer, kv_command::Command, kv_query::Query,
+        kv_reply::Reply,
+    },
+};
+
+use crate::{
+    KvError,
+    changes::{Change, ChangeLog},
+    history::{History, Version},
+    range::bounds,
+    validate::{self, Limits},
+};
+
+/// What a version counts in [`KvStore::size_bytes`] besides key and value: its own record, its share of the map and of
+/// the list of changes. It is also what etcd reckons for a put against the quota.
+const VERSION_OVERHEAD_BYTES: u64 = 256;
+
+/// Revisions whose changes each command clears away while a compaction is in progress. It must be well above 1, the
+/// most that a command adds, or a compaction would never end; each costs about as much as a put.
+const PURGE_REVISIONS: i64 = 4;
+
+/// An etcd-compatible multi-version key-value store, as a deterministic state machine.
+///
+/// One revision counts the transactions that changed something, from 1. Every change keeps the version before it, so
+/// that reads can go back to any revision since the last compaction.
+///
+/// A compaction takes effect at once, but what it makes superfluous is cleared away a little at a time by the commands
+/// that follow it, in a way that depends on nothing but the commands: a large compaction does not hold up the service.
+#[derive(Debug)]
+pub struct KvStore {
+    pub(crate) keys: OrdMap<Bytes, History>,
+    /// The revision of the last change.
+    pub(crate) revision: i64,
+    /// The revision of the last compaction; -1: none yet, as etcd has it.
+    pub(crate) compacted: i64,
+    /// Every change below this revision has been looked at for superfluous versions. At most `compacted`, if positive.
+    pub(crate) purged: i64,
+    pub(crate) alarms: BTreeSet<(u64, AlarmType)>,
+    /// The changes from `purged` on.
+    pub(crate) changes: ChangeLog,
+    /// Totals of `keys`: keys not deleted, versions, and bytes with overhead.
+    pub(crate) live_keys: u64,
+    pub(crate) versions: u64,
+    pub(crate) size_bytes: u64,
+}
+
+/// The changes of one command while it executes: they share one revision, which the store takes on only if there are
+/// any.
+#[derive(Debug)]
+pub(crate) struct Writes {
+    /// The revision that the changes get.
+    revision: i64,
+    count: u32,
+}
+
+impl Default for KvStore {
+    fn default() -> KvStore {
+        KvStore::new()
+    }
+}
+
+impl KvStore {
+    /// An empty store, at revision 1.
+    #[must_use]
+    pub fn new() -> KvStore {
+        KvStore {
+            keys: OrdMap::new(),
+            revision: 1,
+            compacted: -1,
+            purged: 0,
+            alarms: BTreeSet::new(),
+            changes: ChangeLog::default(),
+            live_keys: 0,
+            versions: 0,
+            size_bytes: 0,
+        }
+    }
+
+    /// The revision of the last change; 1 for an empty store.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// The revision of the last compaction; -1 if there was none.
+    #[must_use]
+    pub fn compact_revision(&self) -> i64 {
+        self.compacted
+    }
+
+    /// Bytes of all versions that are kept: keys, values and a fixed overhead a version. This is what counts against
+    /// the quota.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Keys that exist at the present revision.
+    #[must_use]
+    pub fn key_count(&self) -> u64 {
+        self.live_keys
+    }
+
+    /// Executes a command. `header.revision` of the response is set; the other fields of the header are the server's.
+    ///
+    /// # Errors
+    /// Whatever makes etcd refuse the request; nothing is changed then, except that a write above the quota raises the
+    /// alarm. The `Ok` is never [`Reply::Error`].
+    pub fn execute(&mut self, command: &KvCommand) -> Result<Reply, KvError> {
+        self.purge(PURGE_REVISIONS);
+        validate::command(command, &Limits::NONE)?;
+        let Some(request) = &command.command else {
+            unreachable!("an empty command does not pass validation");
+        };
+        if let Command::Alarm(request) = request {
+            return self.alarm(request).map(Reply::Alarm);
+        }
+        if self.has_alarm(AlarmType::Corrupt) {
+            return Err(KvError::Corrupt);
+        }
+        self.claim_space(request, command)?;
+        match request {
+            Command::Put(request) => self.put(request).map(Reply::Put),
+            Command::DeleteRange(request) => Ok(Reply::DeleteRange(self.delete_range(request))),
+            Command::Txn(request) => self.txn(request).map(Reply::Txn),
+            Command::Compact(request) => self.compact(request).map(Reply::Compact),
+            Command::Alarm(_) => unreachable!("handled above"),
+        }
+    }
+
+    /// Answers a query. `header.revision` of the response is set.
+    ///
+    /// # Errors
+    /// Whatever makes etcd refuse the request, and [`KvError::QueryWrites`]. The `Ok` is never [`Answer::Error`].
+    pub fn query(&self, query: &KvQuery) -> Result<Answer, KvError> {
+        match &query.query {
+            Some(Query::Range(request)) => {
+                validate::range(request)?;
+                self.range(request).map(Answer::Range)
+            }
+            Some(Query::Txn(request)) => {
+                validate::txn(request, &Limits::NONE)?;
+                self.read_txn(request).map(Answer::Txn)
+            }
+            Some(Query::HashKv(request)) => self.hash_kv(request.revision).map(Answer::HashKv),
+            Some(Query::Status(_)) => Ok(Answer::Status(self.status())),
+            None => Err(KvError::Malformed("query")),
+        }
+    }
+
+    /// Counts and alarms, as the status query answers them.
+    #[must_use]
+    pub fn status(&self) -> KvStatus {
+        KvStatus {
+            revision: self.revision,
+            compact_revision: self.compacted.max(0),
+            size_bytes: self.size_bytes,
+            keys: self.live_keys,
+            versions: self.versions,
+            alarms: self.list_alarms(AlarmType::None),
+        }
+    }
+
+    fn put(&mut self, request: &PutRequest) -> Result<PutResponse, KvError> {
+        self.check_put(request)?;
+        let mut writes = self.begin();
+        let response = self.write_put(&mut writes, request);
+        self.commit(writes);
+        Ok(response)
+    }
+
+    fn delete_range(&mut self, request: &DeleteRangeRequest) -> DeleteRangeResponse {
+        let mut writes = self.begin();
+        let response = self.write_delete_range(&mut writes, request);
+        self.commit(writes);
+        response
+    }
+
+    pub(crate) fn begin(&self) -> Writes {
+        Writes { revision: self.revision + 1, count: 0 }
+    }
+
+    pub(crate) fn commit(&mut self, writes: Writes) {
+        self.revision = self.revision_after(&writes);
+    }
+
+    /// The revision that a read in the middle of a transaction sees.
+    pub(crate) fn revision_after(&self, writes: &Writes) -> i64 {
+        if writes.count > 0 { writes.revision } else { self.revision }
+    }
+
+    /// Whether a put can be executed in the present state.
+    pub(crate) fn check_put(&self, request: &PutRequest) -> Result<(), KvError> {
+        // There are no leases yet, so none that a put names exists.
+        if request.lease != 0 {
+            return Err(KvError::LeaseNotFound);
+        }
+        let keeps = request.ignore_value || request.ignore_lease;
+        if keeps && self.keys.get(&request.key[..]).and_then(History::live).is_none() {
+            return Err(KvError::KeyNotFound);
+        }
+        Ok(())
+    }
+
+    /// Executes a put that passed [`KvStore::check_put`].
+    pub(crate) fn write_put(&mut self, writes: &mut Writes, request: &PutRequest) -> PutResponse {
+        // What is stored is copied out of the command: a slice would keep the whole batch that it came in alive.
+        let copied = || Bytes::copy_from_slice(&request.value);
+        let (modified, sub) = (writes.revision, writes.count);
+        let mut prev_kv = None;
+        let (key, size) = match self.keys.get_key_value_mut(&request.key[..]) {
+            Some((key, history)) => {
+                let live = history.live();
+                if request.prev_kv {
+                    prev_kv = live.map(|version| version.to_key_value(key));
+                }
+                // A transaction may delete a key and then put it with `ignore_value`; it keeps what the key had when
+                // the transaction began, since that is what was checked.
+                let kept = live.or_else(|| history.at(modified - 1));
+                let value = if request.ignore_value {
+                    kept.map(|version| version.value.clone()).unwrap_or_default()
+                } else {
+                    copied()
+                };
+                let lease = if request.ignore_lease {
+                    kept.map_or(0, |version| version.lease)
+                } else {
+                    request.lease
+                };
+                let (created, version) = match live {
+                    Some(live) => (live.created, live.version + 1),
+                    None => (modified, 1),
+                };
+                self.live_keys += u64::from(live.is_none());
+                let size = charge(key, &value);
+                history.push(Version { modified, sub, created, version, lease, value });
+                (key.clone(), size)
+            }
+            None => {
+                let key = Bytes::copy_from_slice(&request.key);
+                let value = copied();
+                let size = charge(&key, &value);
+                let first =
+                    Version { modified, sub, created: modified, version: 1, lease: request.lease, value };
+                self.keys.insert(key.clone(), History::new(first));
+                self.live_keys += 1;
+                (key, size)
+            }
+        };
+        self.versions += 1;
+        self.size_bytes += size;
+        self.record(writes, key);
+        PutResponse { header: header(writes.revision), prev_kv }
+    }
+
+    pub(crate) fn write_delete_range(
+        &mut self,
+        writes: &mut Writes,
+        request: &DeleteRangeRequest,
+    ) -> DeleteRangeResponse {
+        let mut prev_kvs = Vec::new();
+        let mut doomed = Vec::new();
+        if let Some(range) = bounds(&request.key, &request.range_end) {
+            for (key, history) in self.keys.range::<_, [u8]>(range) {
+                let Some(version) = history.live() else { continue };
+                if request.prev_kv {
+                    prev_kvs.push(version.to_key_value(key));
+                }
+                doomed.push(key.clone());
+            }
+        }
+        let deleted = doomed.len();
+        for key in doomed {
+            let Some(history) = self.keys.get_mut(&key[..]) else {
+                unreachable!("the key was found a moment ago");
+            };
+            history.push(Version::tombstone(writes.revision, writes.count));
+            self.live_keys -= 1;
+            self.versions += 1;
+            self.size_bytes += charge(&key, &[]);
+            self.record(writes, key);
+        }
+        DeleteRangeResponse {
+            header: header(self.revision_after(writes)),
+            deleted: i64::try_from(deleted).unwrap_or(i64::MAX),
+            prev_kvs,
+        }
+    }
+
+    fn record(&mut self, writes: &mut Writes, key: Bytes) {
+        self.changes.push(Change { revision: writes.revision, sub: writes.count, key });
+        writes.count += 1;
+    }
+
+    fn compact(&mut self, request: &CompactionRequest) -> Result<CompactionResponse, KvError> {
+        if request.revision <= self.compacted {
+            return Err(KvError::Compacted);
+        }
+        if request.revision > self.revision {
+            return Err(KvError::FutureRevision);
+        }
+        self.compacted = request.revision;
+        // Whoever compacts because the quota is used up will clear the alarm next, and expects room then.
+        if request.physical || !self.alarms.is_empty() {
+            self.purge(i64::MAX);
+        }
+        Ok(CompactionResponse { header: header(self.revision) })
+    }
+
+    /// Goes through the changes of the next revisions that the last compaction covers, and drops what they made
+    /// superfluous.
+    pub(crate) fn purge(&mut self, revisions: i64) {
+        if self.purged >= self.compacted {
+            return;
+        }
+        self.purged = self.purged.saturating_add(revisions).min(self.compacted);
+        let mut touched = self.changes.take_before(self.purged);
+        if self.purged == self.compacted {
+            // These stay in the log: the next compaction has to look at them again, because versions made at the very
+            // revision of a compaction are kept.
+            let last =
+                self.changes.from(self.compacted).take_while(|change| change.revision == self.compacted);
+            touched.extend(last.cloned());
+        }
+        for Change { revision, sub, key } in touched {
+            // A change whose version is gone is passed over: an earlier change of its key led here before. It must not
+            // count, since a store restored from a snapshot does not know of it and has to stay in step.
+            let Some(history) = self.keys.get_mut(&key[..]).filter(|h| h.contains(revision, sub)) else {
+                continue;
+            };
+            let (versions, size_bytes) = (&mut self.versions, &mut self.size_bytes);
+            let remains = history.compact(self.compacted, |version| {
+                *versions -= 1;
+                *size_bytes -= charge(&key, &version.value);
+            });
+            if !remains {
+                self.keys.remove(&key[..]);
+            }
+        }
+    }
+}
+
+/// What a version adds to the size of the store.
+pub(crate) fn charge(key: &[u8], value: &[u8]) -> u64 {
+    VERSION_OVERHEAD_BYTES + key.len() as u64 + value.len() as u64
+}
+
+/// The header of a response: only the revision is the store's to know.
+pub(crate) fn header(revision: i64) -> Option<ResponseHeader> {
+    Some(ResponseHeader { revision, ..ResponseHeader::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{self, Execute, keys, pairs};
+
+    fn revision_of(header: &Option<ResponseHeader>) -> i64 {
+        header.unwrap().revision
+    }
+
+    #[test]
+    fn a_put_counts_revisions_and_versions() {
+        let mut store = KvStore::new();
+        assert_eq!(store.revision(), 1);
+        assert_eq!(revision_of(&store.set("a", "1").header), 2);
+        assert_eq!(revision_of(&store.set("b", "1").header), 3);
+        // The same value again is a change all the same.
+        assert_eq!(revision_of(&store.set("a", "1").header), 4);
+        let a = &store.read_at("a", "", 0).unwrap().kvs[0];
+        assert_eq!((a.create_revision, a.mod_revision, a.version, a.lease), (2, 4, 2, 0));
+        store.del("a", "");
+        store.set("a", "2");
+        let a = &store.read_at("a", "", 0).unwrap().kvs[0];
+        assert_eq!((a.create_revision, a.mod_revision, a.version), (6, 6, 1));
+        assert_eq!(store.key_count(), 2);
+    }
+
+    #[test]
+    fn a_put_gives_the_previous_pair_if_asked() {
+        let mut store = KvStore::new();
+        let asking = |value| PutRequest { prev_kv: true, ..testing::put("a", value) };
+        assert_eq!(store.set_with(asking("1")).unwrap().prev_kv, None);
+        assert_eq!(store.set("a", "2").prev_kv, None);
+        let previous = store.set_with(asking("3")).unwrap().prev_kv.unwrap();
+        assert_eq!((&previous.key[..], &previous.value[..]), (&b"a"[..], &b"2"[..]));
+        assert_eq!((previous.create_revision, previous.mod_revision, previous.version), (2, 3, 2));
+        store.del("a", "");
+        assert_eq!(store.set_with(asking("4")).unwrap().prev_kv, None);
+    }
+
+    #[test]
+    fn a_put_can_keep_value_and_lease() {
+        let mut store = KvStore::new();
+        let keeping = || PutRequest { ignore_value: true, ..testing::put("a", "") };
+        assert_eq!(store.set_with(keeping()), Err(KvError::KeyNotFound));
+        store.set("a", "kept");
+        assert_eq!(revision_of(&store.set_with(keeping()).unwrap().header), 3);
+        let a = store.read_at("a", "", 0).unwrap().kvs.remove(0);
+        assert_eq!((&a.value[..], a.mod_revision, a.version), (&b"kept"[..], 3, 2));
+        store
+            .set_with(PutRequest { ignore_lease: true, ..testing::put("a", "new") })
+            .expect("the key exists");
+        assert_eq!(pairs(&store.read_at("a", "", 0).unwrap()), [("a", "new")]);
+        store.del("a", "");
+        let without_key = PutRequest { ignore_lease: true, ..testing::put("a", "new") };
+        assert_eq!(store.set_with(without_key), Err(KvError::KeyNotFound));
+        assert_eq!(
+            store.set_with(PutRequest { lease: 7, ..testing::put("b", "") }),
+            Err(KvError::LeaseNotFound)
+        );
+        assert_eq!(store.revision(), 5);
+    }
+
+    #[test]
+    fn what_is_stored_does_not_hold_on_to_the_command() {
+        let batch = Bytes::from(vec![b'x'; 1 << 20]);
+        let mut store = KvStore::new();
+        for _ in 0..2 {
+            store
+                .set_with(PutRequest {
+                    key: batch.slice(..3),
+                    value: batch.slice(3..6),
+                    ..PutRequest::default()
+                })
+                .unwrap();
+        }
+        assert!(batch.is_unique());
+    }
+
+    #[test]
+    fn a_deletion_covers_its_range() {
+        let mut store = KvStore::new();
+        for key in ["a", "b", "c", "d"] {
+            store.set(key, "1");
+        }
+        assert_eq!(store.del("b", "d"), 2);
+        assert_eq!(store.revision(), 6);
+        assert_eq!(keys(&store.read_at("a", "\0", 0).unwrap()), ["a", "d"]);
+        // Nothing to delete: not a change.
+        assert_eq!(store.del("b", "d"), 0);
+        assert_eq!(store.del("b", ""), 0);
+        assert_eq!(store.del("d", "a"), 0);
+        assert_eq!(store.revision(), 6);
+        let prev_kvs =
+            store.del_with(DeleteRangeRequest { prev_kv: true, ..testing::delete("\0", "\0") }).prev_kvs;
+        assert_eq!(
+            prev_kvs.iter().map(|pair| (&pair.key[..], pair.mod_revision)).collect::<Vec<_>>(),
+            [(&b"a"[..], 2), (&b"d"[..], 5)]
+        );
+        assert_eq!((store.revision(), store.key_count()), (7, 0));
+        assert_eq!(keys(&store.read_at("a", "\0", 6).unwrap()), ["a", "d"]);
+    }
+
+    #[test]
+    fn compaction_refuses_older_reads() {
+        let mut store = KvStore::new();
+        for value in ["1", "2", "3", "4"] {
+            store.set("a", value);
+        }
+        assert_eq!(store.compact_at(6, false), Err(KvError::FutureRevision));
+        assert!(store.compact_at(4, false).is_ok());
+        assert_eq!(store.compact_at(4, false), Err(KvError::Compacted));
+        assert_eq!(store.compact_at(3, false), Err(KvError::Compacted));
+        assert_eq!(store.read_at("a", "", 3), Err(KvError::Compacted));
+        assert_eq!(pairs(&store.read_at("a", "", 4).unwrap()), [("a", "3")]);
+        assert_eq!(pairs(&store.read_at("a", "", 5).unwrap()), [("a", "4")]);
+        assert_eq!(store.read_at("a", "", 6), Err(KvError::FutureRevision));
+        assert_eq!((store.revision(), store.compact_revision()), (5, 4));
+    }
+
+    #[test]
+    fn compaction_gives_back_what_nobody_can_read() {
+        let mut store = KvStore::new();
+        for round in 0..100 {
+            for key in ["a", "b", "c"] {
+                store.set(key, &"x".repeat(round));
+            }
+        }
+        store.del("c", "");
+        store.set("d", "y");
+        let after = store.set("a", "z").header.unwrap().revision;
+        assert_eq!(store.status().versions, 303);
+        store.compact_at(after, true).unwrap();
+        assert_eq!(keys(&store.read_at("a", "\0", 0).unwrap()), ["a", "b", "d"]);
+        assert_eq!((store.status().versions, store.keys.len()), (3, 3));
+        let expected = charge(b"a", b"z") + charge(b"b", &[b'x'; 99]) + charge(b"d", b"y");
+        assert_eq!(store.size_bytes(), expected);
+        assert_eq!(store.changes.from(0).count(), 1);
+    }
+
+    #[test]
+    fn compaction_at_the_very_revision_of_a_change_gives_back_what_it_replaced() {
+        let mut store = KvStore::new();
+        store.set("a", "1");
+        store.set("b", "1");
+        store.compact_at(3, true).unwrap();
+        store.set("a", "2");
+        store.compact_at(4, true).unwrap();
+        assert_eq!(store.status().versions, 2);
+        // The change itself stays until the next compaction, also if it is a deletion.
+        store.del("a", "");
+        store.compact_at(5, true).unwrap();
+        assert_eq!((store.status().versions, store.keys.len()), (2, 2));
+        store.set("b", "2");
+        store.compact_at(6, true).unwrap();
+        assert_eq!((store.status().versions, store.keys.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_large_compaction_is_spread_over_the_commands_after_it() {
+        let mut store = KvStore::new();
+        for n in 0..1000 {
+            store.set(&format!("{}", n % 10), "x");
+        }
+        store.compact_at(1001, false).unwrap();
+        assert_eq!(store.status().versions, 1000);
+        let digest = store.digest();
+        let hash = store.hash_kv(0).unwrap();
+        let mut steps = 0;
+        while store.status().versions > 10 {
+            // A command that changes nothing helps as well.
+            store.del("none", "");
+            steps += 1;
+            assert_eq!((store.digest(), store.hash_kv(0).unwrap()), (digest, hash));
+        }
+        // Every key is met in the revisions from 2 to 11.
+        assert_eq!(steps, (12 + PURGE_REVISIONS - 1) / PURGE_REVISIONS);
+        for _ in 0..1000 / PURGE_REVISIONS + 1 {
+            store.del("none", "");
+        }
+        assert_eq!(store.purged, 1001);
+        assert_eq!(store.changes.from(0).count(), 1);
+    }
+
+    #[test]
+    fn a_compaction_during_another_takes_over() {
+        let mut store = KvStore::new();
+        for n in 0..500 {
+            store.set(&format!("{n}"), "1");
+        }
+        for n in 0..500 {
+            store.set(&format!("{n}"), "2");
+        }
+        store.compact_at(800, false).unwrap();
+        store.set("x", "");
+        store.compact_at(1001, false).unwrap();
+        for _ in 0..1000 {
+            store.del("none", "");
+        }
+        assert_eq!(store.status().versions, 501);
+        assert_eq!(
+            store.size_bytes(),
+            store.keys.iter().map(|(key, h)| charge(key, &h.latest().value)).sum::<u64>()
+        );
+    }
+}

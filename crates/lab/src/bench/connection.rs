@@ -1,0 +1,220 @@
+//! A connection that sends gRPC requests with as little work as possible.
+//!
+//! The generated client over tonic's channel takes about twice the CPU time for each request: a task, two queues, and
+//! 16 kB of buffers. The generator often shares its cores with the servers that it measures, so that this would be
+//! taken from them. What is left here is what a unary call is in HTTP/2: headers, one message, trailers.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::client::{self, SendRequest};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use prost::Message;
+use synod_api::etcdserverpb::{PutRequest, PutResponse, RangeRequest, RangeResponse};
+use tokio::{net::TcpStream, sync::Mutex, time::timeout};
+use tonic::{Code, Status};
+
+use super::{
+    BenchError,
+    target::{CONNECT_TIMEOUT, Target},
+};
+
+/// Answers of many clients share a connection: its window must not be what they wait for.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+/// Messages are cut from pieces of this size, so that memory is allocated once in hundreds of requests.
+const ARENA_BYTES: usize = 64 << 10;
+/// Before each message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+/// A connection to one server, for the clients of one thread. It is dialled again, when a client needs it, after it broke.
+#[derive(Debug)]
+pub(super) struct Connection {
+    target: Target,
+    put: Uri,
+    range: Uri,
+    headers: HeaderMap,
+    arena: RefCell<BytesMut>,
+    live: RefCell<Option<SendRequest<Bytes>>>,
+    /// Counts the times that it was dialled, so that only the connection that broke is given up.
+    dialled: Cell<u64>,
+    /// One client dials; the others wait for the result.
+    dialling: Mutex<()>,
+}
+
+impl Connection {
+    /// Connects. Must be called in a `LocalSet`, like everything else here.
+    pub(super) async fn open(target: Target) -> Result<Rc<Connection>, BenchError> {
+        let refuse = |reason: String| BenchError::Unreachable { endpoint: target.address.clone(), reason };
+        let uri = |method: &str| {
+            let uri = format!("http://{}/etcdserverpb.KV/{method}", target.address);
+            uri.parse::<Uri>().map_err(|error| refuse(error.to_string()))
+        };
+        let connection = Rc::new(Connection {
+            put: uri("Put")?,
+            range: uri("Range")?,
+            headers: HeaderMap::from_iter([
+                (header::TE, HeaderValue::from_static("trailers")),
+                (header::CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
+            ]),
+            target: target.clone(),
+            arena: RefCell::default(),
+            live: RefCell::new(None),
+            dialled: Cell::new(0),
+            dialling: Mutex::new(()),
+        });
+        connection.sender().await.map_err(|status| refuse(status.message().into()))?;
+        Ok(connection)
+    }
+
+    /// `host:port`.
+    pub(super) fn address(&self) -> &str {
+        &self.target.address
+    }
+
+    /// Writes a key.
+    pub(super) async fn put(self: &Rc<Self>, request: &PutRequest) -> Result<PutResponse, Status> {
+        self.call(&self.put, request).await
+    }
+
+    /// Reads a key.
+    pub(super) async fn range(self: &Rc<Self>, request: &RangeRequest) -> Result<RangeResponse, Status> {
+        self.call(&self.range, request).await
+    }
+
+    async fn call<A: Message + Default>(
+        self: &Rc<Self>,
+        uri: &Uri,
+        message: &impl Message,
+    ) -> Result<A, Status> {
+        let (sender, dialled) = self.sender().await?;
+        let mut sender = sender.ready().await.map_err(|error| self.broken(dialled, &error))?;
+        let mut request = Request::new(());
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        let (response, mut stream) =
+            sender.send_request(request, false).map_err(|error| self.broken(dialled, &error))?;
+        stream.send_data(self.encode(message), true).map_err(|error| self.broken(dialled, &error))?;
+        let response = response.await.map_err(|error| self.broken(dialled, &error))?;
+        if response.status() != StatusCode::OK {
+            return Err(Status::unknown(format!("HTTP status {}", response.status())));
+        }
+        // A server that refuses at once puts the status where the headers are.
+        if let Some(status) = Status::from_header_map(response.headers()) {
+            return Err(status);
+        }
+        let mut body = response.into_body();
+        // Most answers come in one piece, which is used as it is; the others are put together.
+        let (mut answer, mut joined) = (Bytes::new(), BytesMut::new());
+        while let Some(piece) = body.data().await {
+            let piece = piece.map_err(|error| self.broken(dialled, &error))?;
+            // It fails only if more is released than was received.
+            let _ = body.flow_control().release_capacity(piece.len());
+            if answer.is_empty() {
+                answer = piece;
+            } else {
+                if joined.is_empty() {
+                    joined.extend_from_slice(&answer);
+                }
+                joined.extend_from_slice(&piece);
+            }
+        }
+        let answer = if joined.is_empty() { answer } else { joined.freeze() };
+        let trailers = body.trailers().await.map_err(|error| self.broken(dialled, &error))?;
+        match trailers.as_ref().and_then(Status::from_header_map) {
+            Some(status) if status.code() == Code::Ok => decode(&answer),
+            Some(status) => Err(status),
+            None => Err(Status::internal("the answer has no gRPC status")),
+        }
+    }
+
+    fn encode(&self, message: &impl Message) -> Bytes {
+        let mut arena = self.arena.borrow_mut();
+        let len = message.encoded_len();
+        if arena.capacity() < PREFIX_BYTES + len {
+            arena.reserve(ARENA_BYTES.max(PREFIX_BYTES + len));
+        }
+        arena.put_u8(0);
+        arena.put_u32(u32::try_from(len).expect("keys and values are bounded far below 4 GiB"));
+        message.encode(&mut *arena).expect("the arena has room");
+        arena.split().freeze()
+    }
+
+    /// The live connection, dialled if there is none.
+    async fn sender(self: &Rc<Self>) -> Result<(SendRequest<Bytes>, u64), Status> {
+        if let Some(sender) = self.live() {
+            return Ok(sender);
+        }
+        let _dialling = self.dialling.lock().await;
+        if let Some(sender) = self.live() {
+            return Ok(sender);
+        }
+        let dial = timeout(CONNECT_TIMEOUT, self.dial());
+        let sender =
+            dial.await.unwrap_or_else(|_| Err(format!("no connection within {CONNECT_TIMEOUT:?}"))).map_err(
+                |reason| Status::unavailable(format!("cannot connect to {}: {reason}", self.target.address)),
+            )?;
+        *self.live.borrow_mut() = Some(sender.clone());
+        Ok((sender, self.dialled.get()))
+    }
+
+    fn live(&self) -> Option<(SendRequest<Bytes>, u64)> {
+        self.live.borrow().as_ref().map(|sender| (sender.clone(), self.dialled.get()))
+    }
+
+    async fn dial(self: &Rc<Self>) -> Result<SendRequest<Bytes>, String> {
+        let stream = TcpStream::connect(&self.target.address).await.map_err(|error| error.to_string())?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let handshake = client::Builder::new()
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .enable_push(false)
+            .handshake(stream);
+        let (sender, driver) = handshake.await.map_err(|error| error.to_string())?;
+        let dialled = self.dialled.get() + 1;
+        self.dialled.set(dialled);
+        // It holds on to the connection weakly: once the clients are gone, so is it.
+        let connection = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            // How it ended, those who wait for answers are told as well.
+            let _ = driver.await;
+            if let Some(connection) = connection.upgrade() {
+                connection.give_up(dialled);
+            }
+        });
+        Ok(sender)
+    }
+
+    fn give_up(&self, dialled: u64) {
+        if self.dialled.get() == dialled {
+            self.live.borrow_mut().take();
+        }
+    }
+
+    /// What the caller is told of a failure below gRPC; if more than one request is concerned, the next one dials.
+    fn broken(&self, dialled: u64, error: &h2::Error) -> Status {
+        if error.is_reset() {
+            return Status::unavailable(format!("stream reset: {error}"));
+        }
+        self.give_up(dialled);
+        Status::unavailable(format!("connection lost: {error}"))
+    }
+}
+
+fn decode<A: Message + Default>(answer: &Bytes) -> Result<A, Status> {
+    let malformed = |what: &str| Status::internal(format!("malformed answer: {what}"));
+    let Some((prefix, message)) = answer.split_at_checked(PREFIX_BYTES) else {
+        return Err(malformed("it is shorter than a message's prefix"));
+    };
+    if prefix[0] != 0 {
+        return Err(malformed("it is compressed, although that was not offered"));
+    }
+    if prefix[1..] != u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes() {
+        return Err(malformed("its length is not what its prefix says"));
+    }
+    A::decode(answer.slice(PREFIX_BYTES..)).map_err(|error| malformed(&error.to_string()))
+}

@@ -1,0 +1,115 @@
+//! The servers: addresses, connections, and what they say of themselves.
+
+use std::{error::Error, time::Duration};
+
+use synod_api::etcdserverpb::{StatusRequest, maintenance_client::MaintenanceClient};
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::{BenchError, report::EndpointStatus};
+
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server's address.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    /// `host:port`.
+    pub(super) address: String,
+    endpoint: Endpoint,
+}
+
+/// Reads `host:port` or `http://host:port`, given with `flag`.
+pub(super) fn parse(flag: &'static str, text: &str) -> Result<Target, BenchError> {
+    let refuse =
+        |accepted: &str| BenchError::Argument { flag, value: text.into(), accepted: accepted.into() };
+    let accepted = "host:port or http://host:port is";
+    let address = match text.split_once("://") {
+        None => text,
+        Some(("http", address)) => address,
+        Some(("https", _)) => {
+            return Err(refuse("TLS is not supported here; host:port or http://host:port is"));
+        }
+        Some(_) => return Err(refuse(accepted)),
+    };
+    let address = address.strip_suffix('/').unwrap_or(address);
+    let uri: Uri = format!("http://{address}").parse().map_err(|_| refuse(accepted))?;
+    if uri.host().is_none_or(str::is_empty)
+        || uri.port_u16().is_none()
+        || uri.path() != "/"
+        || uri.query().is_some()
+    {
+        return Err(refuse(accepted));
+    }
+    let endpoint = Channel::builder(uri).connect_timeout(CONNECT_TIMEOUT);
+    Ok(Target { address: address.into(), endpoint })
+}
+
+impl Target {
+    /// What the server says of itself.
+    pub(super) async fn status(&self) -> Result<EndpointStatus, BenchError> {
+        let channel = self.endpoint.connect().await.map_err(|error| self.unreachable(&error))?;
+        let mut client = MaintenanceClient::new(channel);
+        let answer = tokio::time::timeout(CONNECT_TIMEOUT, client.status(StatusRequest::default()));
+        let status = match answer.await {
+            Ok(Ok(answer)) => answer.into_inner(),
+            Ok(Err(error)) => {
+                let reason = format!("Maintenance.Status: {:?}: {}", error.code(), error.message());
+                return Err(BenchError::Unreachable { endpoint: self.address.clone(), reason });
+            }
+            Err(_) => {
+                let reason = format!("no answer to Maintenance.Status within {CONNECT_TIMEOUT:?}");
+                return Err(BenchError::Unreachable { endpoint: self.address.clone(), reason });
+            }
+        };
+        let member = status.header.as_ref().map_or(0, |header| header.member_id);
+        Ok(EndpointStatus {
+            endpoint: self.address.clone(),
+            connections: 0,
+            version: status.version,
+            member: format!("{member:x}"),
+            leads: member != 0 && member == status.leader,
+            leader: format!("{:x}", status.leader),
+            term: status.raft_term,
+            database_bytes: status.db_size,
+        })
+    }
+
+    fn unreachable(&self, error: &dyn Error) -> BenchError {
+        // The outer error only says that there was one; the innermost says which.
+        let mut innermost = error;
+        while let Some(source) = innermost.source() {
+            innermost = source;
+        }
+        BenchError::Unreachable { endpoint: self.address.clone(), reason: innermost.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_and_without_scheme() {
+        for text in ["127.0.0.1:2379", "http://127.0.0.1:2379", "http://127.0.0.1:2379/"] {
+            assert_eq!(parse("--endpoints", text).unwrap().address, "127.0.0.1:2379");
+        }
+        assert_eq!(parse("--endpoints", "[::1]:2379").unwrap().address, "[::1]:2379");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in ["", "localhost", "http://", "ftp://a:1", "a:1/path", "a:99999", "unix:///tmp/x", ":1"] {
+            let error = parse("--endpoints", text).unwrap_err().to_string();
+            assert!(error.contains("--endpoints") && error.contains("host:port"), "{text}: {error}");
+        }
+        assert!(parse("--endpoints", "https://a:1").unwrap_err().to_string().contains("TLS"));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_server_that_is_not_there_is_named() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let error = parse("--endpoints", &address).unwrap().status().await.unwrap_err().to_string();
+        assert!(error.contains(&address) && error.to_lowercase().contains("refused"), "{error}");
+    }
+}

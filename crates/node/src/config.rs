@@ -1,0 +1,135 @@
+//! What a replica needs to be told to run.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use synod_replica::Settings;
+use synod_storage::Durability;
+use synod_wire::{ClusterId, ReplicaId};
+
+/// A member of the group and where its peers reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberAddress {
+    /// Its id.
+    pub id: ReplicaId,
+    /// Its name, for people.
+    pub name: String,
+    /// `host:port` for other replicas.
+    pub address: String,
+}
+
+/// Configuration of one replica.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The cluster; replicas of another one are refused.
+    pub cluster: ClusterId,
+    /// This replica; one of `members`.
+    pub me: ReplicaId,
+    /// All members.
+    pub members: Vec<MemberAddress>,
+    /// Where to listen for other replicas.
+    pub listen: Vec<SocketAddr>,
+    /// Where log and snapshots live.
+    pub data_dir: PathBuf,
+    /// What a commit to the log waits for.
+    pub durability: Durability,
+    /// Size of a log segment, in bytes.
+    pub segment_bytes: u64,
+    /// The protocol's and the replica's settings.
+    pub settings: Settings,
+    /// Execute commands on a thread of its own (`true`), or on the protocol's thread: one hand-over less a
+    /// command, but a slow state machine then delays the protocol.
+    pub executor_thread: bool,
+}
+
+impl Config {
+    /// A configuration with defaults for everything that has one.
+    #[must_use]
+    pub fn new(cluster: ClusterId, me: ReplicaId, members: Vec<MemberAddress>, data_dir: PathBuf) -> Config {
+        Config {
+            cluster,
+            me,
+            members,
+            listen: Vec::new(),
+            data_dir,
+            durability: Durability::Sync,
+            segment_bytes: 64 << 20,
+            settings: Settings::default(),
+            executor_thread: true,
+        }
+    }
+
+    /// This replica's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.members.iter().find(|member| member.id == self.me).map_or("", |member| &member.name)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        let invalid = |reason: String| Err(StartError::Config(reason));
+        if !self.members.iter().any(|member| member.id == self.me) {
+            return invalid(format!("replica {} is not among the members", self.me));
+        }
+        let mut ids: Vec<_> = self.members.iter().map(|member| member.id).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            return invalid("two members have the same id".to_owned());
+        }
+        if ids.len() > synod_consensus::MEMBERS_MAX {
+            return invalid(format!("{} members; at most {}", ids.len(), synod_consensus::MEMBERS_MAX));
+        }
+        if ids.iter().any(|id| id.0 == 0 || id.0 > synod_replica::session::REPLICA_ID_MAX) {
+            return invalid(format!("replica ids go from 1 to {}", synod_replica::session::REPLICA_ID_MAX));
+        }
+        if ids.len() == 2 && self.durability == Durability::Memory {
+            return invalid(
+                "with durability memory, a group of 2 could never restart a replica; use 3".to_owned(),
+            );
+        }
+        let consensus = &self.settings.consensus;
+        for (key, value) in [
+            ("heartbeat-interval", consensus.heartbeat_interval),
+            ("retransmit-after", consensus.retransmit_after),
+            ("request-timeout", self.settings.request_timeout),
+            ("clock-interval", self.settings.clock_interval),
+        ] {
+            if value.is_zero() {
+                return invalid(format!("{key} is 0; it must be longer"));
+            }
+        }
+        if self.settings.forward_window_max == 0 {
+            return invalid("forward-window-max is 0; it must be at least 1".to_owned());
+        }
+        if consensus.window_max == 0 {
+            return invalid("window-max is 0; it must be at least 1".to_owned());
+        }
+        if consensus.election_timeout < consensus.heartbeat_interval * 3 {
+            return invalid(format!(
+                "election-timeout ({:?}) must be at least 3 times heartbeat-interval ({:?})",
+                consensus.election_timeout, consensus.heartbeat_interval
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Why a replica did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration makes no sense.
+    #[error("configuration: {0}")]
+    Config(String),
+    /// Log, snapshots or data directory.
+    #[error(transparent)]
+    Storage(#[from] synod_storage::StorageError),
+    /// Listening for other replicas.
+    #[error(transparent)]
+    Transport(#[from] synod_transport::TransportError),
+    /// A record of the log, or a snapshot, is not what this program writes.
+    #[error("{0}")]
+    Unreadable(String),
+    /// Nobody can help: the data of the only replica is damaged.
+    #[error(
+        "the log is damaged ({0}), and there is no other replica to recover from; restore {1} from a backup"
+    )]
+    DamagedAlone(String, PathBuf),
+}

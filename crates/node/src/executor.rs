@@ -1,0 +1,146 @@
+//! The executor's thread: applies decided batches in order, answers queries, freezes and restores the state.
+
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender};
+use synod_replica::{Executor, Frozen, Outcome, RequestError, SnapshotInfo, StateMachine};
+use synod_storage::SnapshotStore;
+use synod_wire::{Batch, Slot};
+use tokio::sync::oneshot;
+
+use crate::{handle::Reply, protocol::NodeEvent, snapshots::SnapshotJob, status::Shared};
+
+/// What the executor is asked to do, in order.
+pub(crate) enum Job {
+    /// Execute a batch, and answer these of its commands.
+    Execute { slot: Slot, batch: Batch, replies: Vec<(usize, Reply)> },
+    /// Answer queries from a state that includes `slot`.
+    Query { slot: Slot, queries: Vec<(Bytes, Reply)> },
+    /// Freeze the state for a snapshot.
+    Freeze,
+    /// Replace the state by a snapshot that was received and verified.
+    Restore(SnapshotInfo),
+    /// The state's slot and fingerprint.
+    Digest(oneshot::Sender<(Slot, u64)>),
+    /// No more jobs follow.
+    Stop,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Job")
+    }
+}
+
+/// The executor with what it needs to answer.
+pub(crate) struct ExecutorStage<S> {
+    pub(crate) executor: Executor<S>,
+    pub(crate) events: Sender<NodeEvent>,
+    pub(crate) snapshots: Sender<SnapshotJob>,
+    pub(crate) store: Arc<SnapshotStore>,
+    pub(crate) shared: Arc<Shared>,
+    /// Queries that wait for a slot.
+    pub(crate) waiting: BTreeMap<Slot, Vec<(Bytes, Reply)>>,
+}
+
+/// Jobs taken before the protocol is told how far execution is.
+const BURST_MAX: usize = 256;
+
+impl<S: StateMachine> ExecutorStage<S> {
+    /// Runs until told to stop, or until nobody can send jobs any more.
+    pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
+        while let Ok(first) = jobs.recv() {
+            let began = Instant::now();
+            let before = self.executor.applied();
+            let burst = std::iter::once(first).chain(jobs.try_iter().take(BURST_MAX));
+            for job in burst {
+                if matches!(job, Job::Stop) {
+                    return;
+                }
+                self.run_job(job);
+            }
+            if self.executor.applied() > before {
+                // A failed send means that the protocol's thread has ended; the stop follows.
+                let _ = self.events.send(NodeEvent::Executed(self.executor.applied()));
+            }
+            self.shared.executor_busy.since(began);
+        }
+    }
+
+    /// Does one job.
+    pub(crate) fn run_job(&mut self, job: Job) {
+        match job {
+            Job::Execute { slot, batch, replies } => self.execute(slot, &batch, replies),
+            Job::Query { slot, queries } if slot <= self.executor.applied() => self.answer(queries),
+            Job::Query { slot, queries } => self.waiting.entry(slot).or_default().extend(queries),
+            Job::Freeze => {
+                let slot = self.executor.applied();
+                let frozen: Box<dyn Frozen> = self.executor.freeze();
+                let _ = self.snapshots.send(SnapshotJob::Write { slot, frozen });
+            }
+            Job::Restore(info) => self.restore(info),
+            Job::Digest(reply) => {
+                let _ = reply.send((self.executor.applied(), self.executor.digest()));
+            }
+            Job::Stop => {}
+        }
+    }
+
+    pub(crate) fn applied(&self) -> Slot {
+        self.executor.applied()
+    }
+
+    fn execute(&mut self, slot: Slot, batch: &Batch, replies: Vec<(usize, Reply)>) {
+        let mut outcomes = self.executor.execute(slot, batch);
+        for (place, reply) in replies {
+            let unknown = Outcome::Error(RequestError::OutcomeUnknown);
+            let outcome = outcomes
+                .get_mut(place)
+                .map_or(unknown.clone(), |outcome| std::mem::replace(outcome, unknown));
+            // A failed send means that the client does not wait any more.
+            let _ = reply.send(match outcome {
+                Outcome::Reply(bytes) => Ok(bytes),
+                Outcome::Error(error) => Err(error),
+            });
+        }
+        self.applied_more();
+    }
+
+    fn applied_more(&mut self) {
+        self.shared.executed.set(self.executor.applied().0);
+        self.shared.client_sessions.set(self.executor.client_sessions() as u64);
+        while let Some(entry) = self.waiting.first_entry() {
+            if *entry.key() > self.executor.applied() {
+                break;
+            }
+            let queries = entry.remove();
+            self.answer(queries);
+        }
+    }
+
+    fn answer(&self, queries: Vec<(Bytes, Reply)>) {
+        for (query, reply) in queries {
+            let _ = reply.send(Ok(self.executor.query(&query)));
+        }
+    }
+
+    fn restore(&mut self, info: SnapshotInfo) {
+        let mut installed = Some(info);
+        // Slots that were executed meanwhile are not undone.
+        if info.slot > self.executor.applied() {
+            let opened = self.store.open_snapshot(info.slot).map_err(|error| error.to_string());
+            let restored = opened
+                .and_then(|mut reader| self.executor.restore(&mut reader).map_err(|error| error.to_string()));
+            match restored {
+                Ok(()) => tracing::info!(slot = info.slot.0, bytes = info.bytes, "installed a snapshot"),
+                Err(error) => {
+                    tracing::error!(slot = info.slot.0, error, "a received snapshot can not be installed");
+                    installed = None;
+                }
+            }
+        }
+        self.applied_more();
+        let _ = self.events.send(NodeEvent::SnapshotInstalled(installed));
+    }
+}

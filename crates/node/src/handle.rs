@@ -1,0 +1,160 @@
+//! How the rest of a process talks to its replica.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crossbeam_channel::Sender;
+use synod_replica::{RequestError, SessionCommand};
+use synod_wire::{Ballot, CommandKind, SessionId, Slot};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::{
+    executor::Job,
+    protocol::ClientJob,
+    status::{NodeStatus, PeerLink, Shared},
+};
+
+/// Bytes that one permit of the admission semaphore stands for.
+const PERMIT_BYTES: usize = 1024;
+
+/// What a client waits for.
+pub(crate) type Reply = oneshot::Sender<Result<Bytes, RequestError>>;
+
+/// A handle on a running replica; clones are handles on the same one.
+///
+/// The futures belong to no particular runtime; they may be dropped at any time. Requests wait for admission when
+/// too many bytes of commands are under way, so that clients feel the load.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) requests: Sender<ClientJob>,
+    pub(crate) executor: Sender<Job>,
+    pub(crate) admission: Semaphore,
+    pub(crate) permits_max: usize,
+    pub(crate) request_bytes_max: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) transport: synod_transport::Sender,
+}
+
+impl Inner {
+    pub(crate) fn permits(queue_bytes_max: usize) -> usize {
+        (queue_bytes_max / PERMIT_BYTES).clamp(1, u32::MAX as usize >> 4)
+    }
+}
+
+impl Handle {
+    /// Orders a command and executes it, at most once, in this replica's own session. Returns the state machine's
+    /// reply.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; after [`RequestError::Timeout`] and [`RequestError::OutcomeUnknown`] the command may
+    /// have been executed.
+    pub async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        self.submit(CommandKind::Apply, None, command).await
+    }
+
+    /// The same for a client that numbers its commands: one that was executed before is answered with the reply
+    /// of that time.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn execute_in_session(
+        &self,
+        place: SessionCommand,
+        command: Bytes,
+    ) -> Result<Bytes, RequestError> {
+        self.submit(CommandKind::Apply, Some(place), command).await
+    }
+
+    /// Opens a session, through the log.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn open_session(&self) -> Result<SessionId, RequestError> {
+        let reply = self.submit(CommandKind::OpenSession, None, Bytes::new()).await?;
+        let id = reply[..].try_into().map_err(|_| RequestError::OutcomeUnknown)?;
+        Ok(SessionId(u64::from_le_bytes(id)))
+    }
+
+    async fn submit(
+        &self,
+        kind: CommandKind,
+        session: Option<SessionCommand>,
+        payload: Bytes,
+    ) -> Result<Bytes, RequestError> {
+        if payload.len() > self.inner.request_bytes_max {
+            return Err(RequestError::TooLarge);
+        }
+        let permits = (payload.len() / PERMIT_BYTES + 1).min(self.inner.permits_max);
+        let permits = u32::try_from(permits).expect("bounded by permits_max");
+        let _permit = self.inner.admission.acquire_many(permits).await.map_err(|_| RequestError::Stopping)?;
+        let (reply, answer) = oneshot::channel();
+        let job = ClientJob::Command { kind, session, payload, reply };
+        self.inner.requests.send(job).map_err(|_| RequestError::Stopping)?;
+        answer.await.unwrap_or(Err(RequestError::Stopping))
+    }
+
+    /// Asks the state machine; the answer reflects everything that was acknowledged before the call.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; a query never changes anything.
+    pub async fn query(&self, query: Bytes) -> Result<Bytes, RequestError> {
+        let _permit = self.inner.admission.acquire().await.map_err(|_| RequestError::Stopping)?;
+        let (reply, answer) = oneshot::channel();
+        self.inner.requests.send(ClientJob::Read { query, reply }).map_err(|_| RequestError::Stopping)?;
+        answer.await.unwrap_or(Err(RequestError::Stopping))
+    }
+
+    /// Asks the state machine as this replica has it, without asking anybody how recent that is. Later answers
+    /// are never older than earlier ones.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn query_stale(&self, query: Bytes) -> Result<Bytes, RequestError> {
+        let _permit = self.inner.admission.acquire().await.map_err(|_| RequestError::Stopping)?;
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Query { slot: Slot::ZERO, queries: vec![(query, reply)] };
+        self.inner.executor.send(job).map_err(|_| RequestError::Stopping)?;
+        answer.await.unwrap_or(Err(RequestError::Stopping))
+    }
+
+    /// A fingerprint of the state machine and the sessions, and the slot that it belongs to: equal on all replicas
+    /// at equal slots.
+    ///
+    /// # Errors
+    /// The replica is stopping.
+    pub async fn digest(&self) -> Result<(Slot, u64), RequestError> {
+        let (reply, answer) = oneshot::channel();
+        self.inner.executor.send(Job::Digest(reply)).map_err(|_| RequestError::Stopping)?;
+        answer.await.map_err(|_| RequestError::Stopping)
+    }
+
+    /// The highest ballot that this replica knows.
+    #[must_use]
+    pub fn ballot(&self) -> Ballot {
+        self.inner.shared.ballot()
+    }
+
+    /// The replica at this moment.
+    #[must_use]
+    pub fn status(&self) -> NodeStatus {
+        let shared = &self.inner.shared;
+        let peers = self.inner.transport.metrics().peers;
+        NodeStatus {
+            role: shared.role(),
+            leader: shared.leader(),
+            ballot: shared.ballot(),
+            decided: Slot(shared.decided.get()),
+            decided_elsewhere: Slot(shared.decided_elsewhere.get()),
+            executed: Slot(shared.executed.get()),
+            snapshot: Slot(shared.snapshot_slot.get()),
+            log_bytes: shared.log_bytes.get(),
+            client_sessions: shared.client_sessions.get(),
+            peers: peers.iter().map(|peer| PeerLink { id: peer.peer, up: peer.connected }).collect(),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The log writer's thread: everything that waits goes into one commit, and what was to be sent after it leaves.
+
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use synod_storage::{StorageError, Wal};
+use synod_wire::{Encoded, Keep, Lsn, ReplicaId, Slot};
+
+use crate::{protocol::NodeEvent, status::Shared};
+
+/// What one burst of the protocol gives to the log.
+#[derive(Debug, Default)]
+pub(crate) struct LogJob {
+    pub(crate) records: Vec<(Lsn, Keep, Encoded)>,
+    /// Messages that leave once a record is durable.
+    pub(crate) sends: Vec<GatedSend>,
+    pub(crate) trim: Option<Slot>,
+    /// The replica votes again after the loss of its log.
+    pub(crate) loss_made_good: bool,
+    /// Commit what is left and end.
+    pub(crate) stop: bool,
+}
+
+impl LogJob {
+    pub(crate) fn is_empty(&self) -> bool {
+        let nothing = self.records.is_empty() && self.sends.is_empty() && self.trim.is_none();
+        nothing && !self.loss_made_good && !self.stop
+    }
+}
+
+/// A message that waits for a record.
+#[derive(Debug)]
+pub(crate) struct GatedSend {
+    pub(crate) to: ReplicaId,
+    pub(crate) body: Encoded,
+    pub(crate) after: Lsn,
+}
+
+/// Bytes that one commit takes from what waits.
+const COMMIT_BYTES_MAX: usize = 8 << 20;
+
+/// The log with what it needs to report.
+pub(crate) struct LogStage {
+    pub(crate) wal: Wal,
+    pub(crate) events: Sender<NodeEvent>,
+    pub(crate) transport: synod_transport::Sender,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) gated: VecDeque<GatedSend>,
+    pub(crate) trim: Option<Slot>,
+    pub(crate) loss_made_good: bool,
+}
+
+impl LogStage {
+    /// Runs until told to stop. An error is fatal for the replica: what could not be written is not acknowledged.
+    pub(crate) fn run(mut self, jobs: &Receiver<LogJob>) -> Result<(), StorageError> {
+        while let Ok(first) = jobs.recv() {
+            let began = Instant::now();
+            let mut stop = self.take(first)?;
+            while !stop && self.wal.pending_bytes() < COMMIT_BYTES_MAX {
+                let Ok(job) = jobs.try_recv() else { break };
+                stop = self.take(job)?;
+            }
+            self.commit()?;
+            self.shared.log_busy.since(began);
+            if stop {
+                return self.wal.close();
+            }
+        }
+        self.wal.close()
+    }
+
+    /// Takes in a job; true if it is the last.
+    pub(crate) fn take(&mut self, job: LogJob) -> Result<bool, StorageError> {
+        for (lsn, keep, record) in job.records {
+            self.wal.append(lsn, keep, record);
+        }
+        self.gated.extend(job.sends);
+        // Both only once what was appended before is durable.
+        self.trim = job.trim.or(self.trim);
+        self.loss_made_good |= job.loss_made_good;
+        Ok(job.stop)
+    }
+
+    pub(crate) fn commit(&mut self) -> Result<(), StorageError> {
+        let before = self.wal.durable();
+        let began = Instant::now();
+        let durable = self.wal.commit()?;
+        if durable > before {
+            self.shared.log_commit_nanos.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
+        // Messages wait in the order in which they were produced, each for a record that was appended before
+        // it; the first that still waits ends the search only for its own record.
+        let mut waiting = VecDeque::new();
+        for send in self.gated.drain(..) {
+            if send.after <= durable {
+                self.transport.send(send.to, send.body);
+            } else {
+                waiting.push_back(send);
+            }
+        }
+        self.gated = waiting;
+        if durable > before {
+            let _ = self.events.send(NodeEvent::Durable(durable));
+            let stats = self.wal.stats();
+            self.shared.log_bytes.set(self.wal.bytes());
+            self.shared.log_commits.set(stats.commits);
+            self.shared.log_records.set(stats.records);
+            self.shared.log_bytes_written.set(stats.bytes_written);
+        }
+        if let Some(through) = self.trim.take() {
+            self.wal.trim(through)?;
+        }
+        if std::mem::take(&mut self.loss_made_good) {
+            self.wal.loss_made_good()?;
+        }
+        Ok(())
+    }
+}

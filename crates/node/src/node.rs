@@ -1,0 +1,407 @@
+//! Starting and stopping a replica: data directory, log, snapshots, connections, threads.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use crossbeam_channel::{Sender, bounded, unbounded};
+use synod_consensus::{Members, Record};
+use synod_replica::{Executor, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine};
+use synod_storage::{DataDir, SnapshotStore, Wal};
+use synod_transport::{Peer, Transport};
+use synod_wire::{Lsn, ReplicaId, Time};
+use tokio::sync::Semaphore;
+
+use crate::{
+    Config, Handle, StartError,
+    executor::{ExecutorStage, Job},
+    handle::Inner,
+    log::LogStage,
+    metrics::{NodeMetrics, Queues},
+    protocol::{Clock, Execution, NodeEvent, ProtocolStage},
+    snapshots::{SnapshotJob, SnapshotStage},
+    status::Shared,
+};
+
+/// Events of peers and threads that may wait for the protocol; whoever brings more waits, and with it, in the end,
+/// the peer's connection.
+const EVENTS_MAX: usize = 8192;
+
+/// A running replica. Dropping it stops it.
+#[derive(Debug)]
+pub struct Node {
+    handle: Handle,
+    events: Sender<NodeEvent>,
+    executor: Sender<Job>,
+    snapshots: Sender<SnapshotJob>,
+    log: Sender<crate::log::LogJob>,
+    transport: Option<Transport>,
+    protocol_thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
+    log_thread: Option<JoinHandle<()>>,
+    end: Arc<End>,
+    queues: Arc<QueuesForMetrics>,
+    _data_dir: DataDir,
+}
+
+struct QueuesForMetrics(Queues);
+
+impl std::fmt::Debug for QueuesForMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Queues")
+    }
+}
+
+/// How a replica ended, for whoever waits for it.
+#[derive(Debug, Default)]
+struct End {
+    reason: Mutex<Option<Result<(), String>>>,
+    ended: Condvar,
+}
+
+impl End {
+    fn set(&self, result: Result<(), String>) {
+        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        reason.get_or_insert(result);
+        self.ended.notify_all();
+    }
+
+    fn wait(&self, timeout: Duration) -> Option<Result<(), String>> {
+        let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let (reason, _) = self
+            .ended
+            .wait_timeout_while(reason, timeout, |reason| reason.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        reason.clone()
+    }
+}
+
+/// What was found on disk.
+struct Found<S> {
+    data_dir: DataDir,
+    wal: Wal,
+    store: Arc<SnapshotStore>,
+    executor: Executor<S>,
+    recovered: Recovered,
+}
+
+fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found<S>, StartError> {
+    let data_dir =
+        DataDir::open(&config.data_dir, config.cluster, config.me, config.name(), config.durability)?;
+    let identity = data_dir.identity();
+    let options = synod_storage::Options {
+        durability: config.durability,
+        segment_bytes: config.segment_bytes,
+        ..synod_storage::Options::default()
+    };
+    let (mut wal, mut found) = Wal::open(&data_dir.wal(), identity, options)?;
+    let mut last_lsn = found.last;
+    if let Some(damage) = &found.damage {
+        if config.members.len() == 1 {
+            return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal()));
+        }
+        tracing::error!(%damage, "the log is damaged: set aside; this replica learns from its peers before it votes");
+        // What can still be read may be older than what was promised: believe none of it.
+        last_lsn = wal.quarantine(&[])?;
+        found.records.clear();
+    } else if let Some(loss) = &found.loss {
+        if config.members.len() == 1 {
+            tracing::warn!(%loss, "the only replica lost its log; it goes on from its last snapshot");
+        } else {
+            tracing::warn!(%loss, "this replica learns from its peers before it votes");
+        }
+    }
+    let amnesia = (found.damage.is_some() || found.loss.is_some()) && config.members.len() > 1;
+    let records = found.records.into_iter().map(|record| {
+        let lsn = record.lsn;
+        Record::decode(record.bytes)
+            .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
+    });
+    let records = records.collect::<Result<Vec<_>, _>>()?;
+
+    let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
+    let mut executor = Executor::new(machine, config.settings.sessions);
+    let latest = store.latest()?;
+    for damaged in &latest.damaged {
+        tracing::error!(
+            slot = damaged.slot.0,
+            reason = damaged.reason,
+            "a snapshot is damaged; it is not used"
+        );
+    }
+    let snapshot = match latest.snapshot {
+        Some(file) => {
+            let mut reader = store.open_snapshot(file.slot)?;
+            executor
+                .restore(&mut reader)
+                .map_err(|error| StartError::Unreadable(format!("{}: {error}", file.path.display())))?;
+            Some(SnapshotInfo { slot: file.slot, bytes: file.file_bytes })
+        }
+        None => None,
+    };
+    let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation: identity.incarnation };
+    Ok(Found { data_dir, wal, store, executor, recovered })
+}
+
+fn spawn(
+    name: String,
+    end: &Arc<End>,
+    body: impl FnOnce() -> Result<(), String> + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let end = Arc::clone(end);
+    std::thread::Builder::new().name(name.clone()).spawn(move || {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        match result {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => end.set(Err(error)),
+            Err(_) => end.set(Err(format!("thread {name} panicked; see the message above"))),
+        }
+    })
+}
+
+impl Node {
+    /// Starts a replica: reads its log and its last snapshot, listens, and takes part.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
+        config.check()?;
+        let Found { data_dir, wal, store, executor, recovered } = open(&config, machine)?;
+        let amnesia = recovered.amnesia;
+        let durable = recovered.last_lsn;
+        let log_empty = recovered.last_lsn == Lsn::ZERO;
+        tracing::info!(
+            replica = %config.me, name = config.name(), cluster = %config.cluster, incarnation = recovered.incarnation.0,
+            protocol = %config.settings.consensus.protocol, durability = %config.durability,
+            records = recovered.records.len(), snapshot = recovered.snapshot.map_or(0, |info| info.slot.0),
+            first_start = log_empty, "starting"
+        );
+
+        let (events, events_end) = bounded(EVENTS_MAX);
+        let (requests, requests_end) = unbounded();
+        let (jobs, jobs_end) = unbounded();
+        let (snapshots, snapshots_end) = unbounded();
+        let (log, log_end) = unbounded();
+        let shared = Arc::new(Shared::default());
+        let end = Arc::new(End::default());
+
+        let transport = start_transport(&config, recovered.incarnation, events.clone())?;
+        let clock = Clock::start();
+        let members = Members::new(config.members.iter().map(|member| member.id), config.me);
+        let mut actions = Vec::new();
+        let replica = Replica::start(config.settings.clone(), members, recovered, clock.now(), &mut actions);
+        if config.members.len() == 1 && !replica.votes() {
+            let reason = "a snapshot that the log relies on is missing".to_owned();
+            return Err(StartError::DamagedAlone(reason, data_dir.path().to_owned()));
+        }
+
+        let stage = ExecutorStage {
+            executor,
+            events: events.clone(),
+            snapshots: snapshots.clone(),
+            store: Arc::clone(&store),
+            shared: Arc::clone(&shared),
+            waiting: Default::default(),
+        };
+        let name = |what: &str| format!("{what}-{}", config.me.0);
+        let mut threads = Vec::new();
+        let execution = if config.executor_thread {
+            let jobs_end = jobs_end.clone();
+            threads.push(spawn(name("executor"), &end, move || {
+                stage.run(&jobs_end);
+                Ok(())
+            }));
+            Execution::Thread(jobs.clone())
+        } else {
+            Execution::Here(Box::new(stage), jobs_end)
+        };
+        let log_stage = LogStage {
+            wal,
+            events: events.clone(),
+            transport: transport.sender(),
+            shared: Arc::clone(&shared),
+            gated: VecDeque::new(),
+            trim: None,
+            loss_made_good: false,
+        };
+        let log_end_run = log_end;
+        let log_thread =
+            spawn(name("log"), &end, move || log_stage.run(&log_end_run).map_err(|error| error.to_string()));
+        let snapshot_stage = SnapshotStage {
+            store,
+            events: events.clone(),
+            executor: jobs.clone(),
+            receiving: None,
+            served: None,
+        };
+        threads.push(spawn(name("snapshots"), &end, move || {
+            snapshot_stage.run(&snapshots_end);
+            Ok(())
+        }));
+        let queues = Queues {
+            events: events_end.clone(),
+            requests: requests_end.clone(),
+            log: log.clone(),
+            executor: jobs.clone(),
+        };
+        let protocol = ProtocolStage {
+            replica,
+            actions,
+            clock,
+            events: events_end,
+            requests: requests_end,
+            log: log.clone(),
+            transport: transport.sender(),
+            execution,
+            snapshots: snapshots.clone(),
+            shared: Arc::clone(&shared),
+            loss_pending: amnesia,
+            durable,
+            deadline: Time::ZERO,
+            waiting: Default::default(),
+        };
+        let protocol_thread = spawn(name("protocol"), &end, move || {
+            protocol.run();
+            Ok(())
+        });
+
+        let queue_bytes_max = config.settings.queue_bytes_max;
+        let permits_max = Inner::permits(queue_bytes_max);
+        let handle = Handle {
+            inner: Arc::new(Inner {
+                requests,
+                executor: jobs.clone(),
+                admission: Semaphore::new(permits_max),
+                permits_max,
+                request_bytes_max: queue_bytes_max / 2,
+                shared,
+                transport: transport.sender(),
+            }),
+        };
+        let spawned = |thread: io::Result<JoinHandle<()>>| {
+            thread.map_err(|error| StartError::Config(format!("a thread can not be started: {error}")))
+        };
+        Ok(Node {
+            handle,
+            events,
+            executor: jobs,
+            snapshots,
+            log,
+            transport: Some(transport),
+            protocol_thread: Some(spawned(protocol_thread)?),
+            threads: threads.into_iter().map(spawned).collect::<Result<_, _>>()?,
+            log_thread: Some(spawned(log_thread)?),
+            end,
+            queues: Arc::new(QueuesForMetrics(queues)),
+            _data_dir: data_dir,
+        })
+    }
+
+    /// A handle for clients in this process.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Where other replicas reach this one.
+    #[must_use]
+    pub fn peer_addresses(&self) -> Vec<std::net::SocketAddr> {
+        self.transport.as_ref().map_or_else(Vec::new, |transport| transport.local_addresses().to_vec())
+    }
+
+    /// The numbers of this replica, for a registry of Prometheus metrics.
+    #[must_use]
+    pub fn metrics(&self) -> NodeMetrics {
+        let inner = &self.handle.inner;
+        NodeMetrics {
+            shared: Arc::clone(&inner.shared),
+            transport: inner.transport.clone(),
+            queues: self.queues.0.clone(),
+        }
+    }
+
+    /// Waits until the replica ends by itself, which it does only when it can not go on, and says why. `None`: it
+    /// still runs after `timeout`.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> Option<String> {
+        self.end.wait(timeout).and_then(Result::err)
+    }
+
+    /// Stops the replica: fails what waits, commits and closes the log.
+    ///
+    /// # Errors
+    /// Why it had ended before, or why the log could not be closed.
+    pub fn stop(mut self) -> Result<(), String> {
+        self.shut_down();
+        match self.end.wait(Duration::ZERO) {
+            Some(Err(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn shut_down(&mut self) {
+        self.handle.inner.admission.close();
+        // Sends fail only where a thread has ended already.
+        let _ = self.events.send(NodeEvent::Stop);
+        join(self.protocol_thread.take());
+        let _ = self.executor.send(Job::Stop);
+        let _ = self.snapshots.send(SnapshotJob::Stop);
+        let _ = self.log.send(crate::log::LogJob { stop: true, ..Default::default() });
+        // With the protocol gone nobody takes events, so let whoever brings one go on.
+        let drain = self.queues.0.events.clone();
+        let drained =
+            std::thread::spawn(move || while drain.recv_timeout(Duration::from_millis(100)).is_ok() {});
+        join(self.log_thread.take());
+        self.threads.drain(..).for_each(|thread| join(Some(thread)));
+        if let Some(transport) = self.transport.take() {
+            transport.shutdown();
+        }
+        join(Some(drained));
+        self.end.set(Ok(()));
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.protocol_thread.is_some() {
+            self.shut_down();
+        }
+    }
+}
+
+fn join(thread: Option<JoinHandle<()>>) {
+    // A panic was reported where it happened.
+    let _ = thread.map(JoinHandle::join);
+}
+
+fn start_transport(
+    config: &Config,
+    incarnation: synod_wire::Incarnation,
+    events: Sender<NodeEvent>,
+) -> Result<Transport, StartError> {
+    let others = config.members.iter().filter(|member| member.id != config.me);
+    let peers = others.map(|member| Peer { id: member.id, address: member.address.clone() }).collect();
+    let mut transport = synod_transport::Config::new(config.cluster, config.me, incarnation);
+    transport.listen = config.listen.clone();
+    transport.peers = peers;
+    let sink = move |event: synod_transport::Event| {
+        // A failed send means that the protocol's thread has ended; the stop follows.
+        let _ = match event {
+            synod_transport::Event::Up { peer, .. } => events.send(NodeEvent::Link { peer, up: true }),
+            synod_transport::Event::Down { peer } => events.send(NodeEvent::Link { peer, up: false }),
+            synod_transport::Event::Received { from, body } => match PeerMessage::decode(body) {
+                Ok(message) => events.send(NodeEvent::Receive { from, message }),
+                Err(error) => return complain(from, &error),
+            },
+        };
+    };
+    Ok(Transport::start(transport, sink)?)
+}
+
+fn complain(from: ReplicaId, error: &synod_wire::DecodeError) {
+    tracing::warn!(%from, %error, "a message that makes no sense; is the peer of another version?");
+}

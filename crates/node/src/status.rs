@@ -1,0 +1,141 @@
+//! What a running replica shows of itself, without a lock: plain numbers that its threads store and anybody reads.
+
+use std::{
+    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use synod_consensus::Role;
+use synod_replica::ReplicaStatus;
+use synod_wire::{Ballot, ReplicaId, Slot};
+
+/// A gauge.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge(AtomicU64);
+
+impl Gauge {
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    pub(crate) fn add(&self, value: u64) {
+        self.0.fetch_add(value, Relaxed);
+    }
+}
+
+/// Nanoseconds that a thread was busy.
+#[derive(Debug, Default)]
+pub(crate) struct Busy(Gauge);
+
+impl Busy {
+    /// Counts the time since `began`.
+    pub(crate) fn since(&self, began: Instant) {
+        self.0.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn total(&self) -> Duration {
+        Duration::from_nanos(self.0.get())
+    }
+}
+
+/// See the module. Numbers of one moment may differ by an instant from each other.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) role: AtomicU8,
+    pub(crate) leader: Gauge,
+    pub(crate) ballot_round: Gauge,
+    pub(crate) ballot_replica: Gauge,
+    pub(crate) decided: Gauge,
+    pub(crate) decided_elsewhere: Gauge,
+    pub(crate) executed: Gauge,
+    pub(crate) in_flight: Gauge,
+    pub(crate) queued_bytes: Gauge,
+    pub(crate) kept_slots: Gauge,
+    pub(crate) kept_bytes: Gauge,
+    pub(crate) snapshot_slot: Gauge,
+    pub(crate) snapshot_bytes: Gauge,
+    pub(crate) client_sessions: Gauge,
+    pub(crate) log_bytes: Gauge,
+    pub(crate) log_commits: Gauge,
+    pub(crate) log_records: Gauge,
+    pub(crate) log_bytes_written: Gauge,
+    pub(crate) log_commit_nanos: Gauge,
+    pub(crate) leader_changes: Gauge,
+    pub(crate) requests: Gauge,
+    pub(crate) reads: Gauge,
+    pub(crate) bursts: Gauge,
+    pub(crate) events: Gauge,
+    pub(crate) protocol_busy: Busy,
+    pub(crate) log_busy: Busy,
+    pub(crate) executor_busy: Busy,
+}
+
+const ROLES: [Role; 4] = [Role::Follower, Role::Candidate, Role::Leader, Role::Recovering];
+
+impl Shared {
+    pub(crate) fn store(&self, status: &ReplicaStatus) {
+        let role = ROLES.iter().position(|&role| role == status.protocol.role).expect("all roles are listed");
+        self.role.store(u8::try_from(role).expect("four roles"), Relaxed);
+        self.leader.set(status.protocol.view.leader.map_or(0, |leader| leader.0));
+        self.ballot_round.set(status.protocol.view.ballot.round);
+        self.ballot_replica.set(status.protocol.view.ballot.replica.0);
+        self.decided.set(status.protocol.decided.0);
+        self.decided_elsewhere.set(status.protocol.decided_elsewhere.0);
+        self.in_flight.set(status.protocol.in_flight as u64);
+        self.queued_bytes.set(status.queued_bytes as u64);
+        self.kept_slots.set(status.kept_slots as u64);
+        self.kept_bytes.set(status.kept_bytes);
+        self.snapshot_slot.set(status.snapshot.map_or(0, |snapshot| snapshot.slot.0));
+        self.snapshot_bytes.set(status.snapshot.map_or(0, |snapshot| snapshot.bytes));
+    }
+
+    pub(crate) fn ballot(&self) -> Ballot {
+        Ballot { round: self.ballot_round.get(), replica: ReplicaId(self.ballot_replica.get()) }
+    }
+
+    pub(crate) fn leader(&self) -> Option<ReplicaId> {
+        Some(ReplicaId(self.leader.get())).filter(|leader| leader.0 != 0)
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        ROLES[usize::from(self.role.load(Relaxed))]
+    }
+}
+
+/// A replica at one moment.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// What it does.
+    pub role: Role,
+    /// Who leads, as far as it knows.
+    pub leader: Option<ReplicaId>,
+    /// The highest ballot that it knows.
+    pub ballot: Ballot,
+    /// Decided through this slot, without a gap.
+    pub decided: Slot,
+    /// Known to be decided somewhere through this slot.
+    pub decided_elsewhere: Slot,
+    /// Executed through this slot.
+    pub executed: Slot,
+    /// The last snapshot's slot; [`Slot::ZERO`]: none.
+    pub snapshot: Slot,
+    /// Bytes of the write-ahead log.
+    pub log_bytes: u64,
+    /// Open sessions of clients.
+    pub client_sessions: u64,
+    /// The connections to other replicas.
+    pub peers: Vec<PeerLink>,
+}
+
+/// The connection to another replica.
+#[derive(Clone, Debug)]
+pub struct PeerLink {
+    /// The other replica.
+    pub id: ReplicaId,
+    /// Whether messages can be sent to it.
+    pub up: bool,
+}

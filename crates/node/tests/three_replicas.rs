@@ -1,0 +1,268 @@
+//! Three replicas in this process, on real sockets and disks.
+
+use std::{
+    io::{self, Read, Write},
+    net::TcpListener,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use synod_consensus::Role;
+use synod_node::{Config, Handle, MemberAddress, Node, StartError};
+use synod_replica::{Frozen, RequestError, SessionCommand, StateMachine};
+use synod_storage::Durability;
+use synod_wire::{ClusterId, ReplicaId, Slot};
+
+/// Remembers every command, in order.
+#[derive(Clone, Default)]
+struct Tape(Vec<u8>);
+
+impl Frozen for Tape {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(&self.0)
+    }
+}
+
+impl StateMachine for Tape {
+    fn apply(&mut self, command: &Bytes) -> Bytes {
+        self.0.extend_from_slice(command);
+        Bytes::from(self.0.len().to_string())
+    }
+
+    fn query(&self, _query: &Bytes) -> Bytes {
+        Bytes::copy_from_slice(&self.0)
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        Box::new(self.clone())
+    }
+
+    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+        let mut tape = Vec::new();
+        snapshot.read_to_end(&mut tape)?;
+        self.0 = tape;
+        Ok(())
+    }
+
+    fn digest(&self) -> u64 {
+        self.0.iter().fold(0, |digest: u64, &byte| digest.wrapping_mul(31).wrapping_add(byte.into()))
+    }
+}
+
+struct Group {
+    dir: tempfile::TempDir,
+    members: Vec<MemberAddress>,
+    tune: fn(&mut Config),
+}
+
+impl Group {
+    fn new(count: u64, tune: fn(&mut Config)) -> Group {
+        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let member = |(listener, id): (&TcpListener, u64)| MemberAddress {
+            id: ReplicaId(id),
+            name: format!("r{id}"),
+            address: listener.local_addr().unwrap().to_string(),
+        };
+        Group {
+            dir: tempfile::tempdir().unwrap(),
+            members: listeners.iter().zip(1..).map(member).collect(),
+            tune,
+        }
+    }
+
+    fn config(&self, id: u64) -> Config {
+        let member = &self.members[id as usize - 1];
+        let dir = self.dir.path().join(&member.name);
+        let mut config = Config::new(ClusterId(7), member.id, self.members.clone(), dir);
+        config.listen = vec![member.address.parse().unwrap()];
+        config.segment_bytes = 1 << 20;
+        config.settings.consensus.heartbeat_interval = Duration::from_millis(30);
+        config.settings.consensus.election_timeout = Duration::from_millis(300);
+        (self.tune)(&mut config);
+        config
+    }
+
+    fn try_start(&self, id: u64) -> Result<Node, StartError> {
+        Node::start(self.config(id), Tape::default())
+    }
+
+    fn start(&self, id: u64) -> Node {
+        self.try_start(id).unwrap()
+    }
+}
+
+fn block<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        tokio::time::timeout(Duration::from_secs(60), future).await.expect("a minute is enough")
+    })
+}
+
+fn append(handle: &Handle, text: &str) -> String {
+    let reply = block(handle.execute(Bytes::copy_from_slice(text.as_bytes()))).unwrap();
+    String::from_utf8(reply.to_vec()).unwrap()
+}
+
+fn tape(handle: &Handle) -> String {
+    String::from_utf8(block(handle.query(Bytes::new())).unwrap().to_vec()).unwrap()
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what} has not come true");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn commands_and_reads_work_at_every_replica() {
+    for tune in [|_: &mut Config| {}, |config: &mut Config| config.executor_thread = false] {
+        let group = Group::new(3, tune);
+        let nodes = [group.start(1), group.start(2), group.start(3)];
+        assert_eq!(append(&nodes[0].handle(), "a"), "1");
+        assert_eq!(append(&nodes[1].handle(), "b"), "2");
+        assert_eq!(append(&nodes[2].handle(), "c"), "3");
+        for node in &nodes {
+            assert_eq!(tape(&node.handle()), "abc");
+        }
+        nodes.into_iter().for_each(|node| node.stop().unwrap());
+    }
+}
+
+#[test]
+fn a_stopped_group_comes_back_with_its_state() {
+    let group = Group::new(3, |_| {});
+    let nodes = [group.start(1), group.start(2), group.start(3)];
+    append(&nodes[0].handle(), "before");
+    nodes.into_iter().for_each(|node| node.stop().unwrap());
+    let nodes = [group.start(1), group.start(2), group.start(3)];
+    assert_eq!(tape(&nodes[1].handle()), "before");
+    nodes.into_iter().for_each(|node| node.stop().unwrap());
+}
+
+#[test]
+fn service_goes_on_without_the_leader_and_it_catches_up_by_snapshot_when_it_returns() {
+    let group = Group::new(3, |config| {
+        config.settings.snapshot_slots = 20;
+        config.settings.keep_slots = 5;
+    });
+    let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(group.start(id))).collect();
+    append(&nodes[0].as_ref().unwrap().handle(), "x");
+    let leader = nodes[0].as_ref().unwrap().handle().status().leader.unwrap().0 as usize - 1;
+    nodes[leader].take().unwrap().stop().unwrap();
+    let other = nodes[(leader + 1) % 3].as_ref().unwrap().handle();
+    for _ in 0..60 {
+        append(&other, "y");
+    }
+    until("a snapshot", || other.status().snapshot > Slot(20));
+    nodes[leader] = Some(group.start(leader as u64 + 1));
+    let returned = nodes[leader].as_ref().unwrap().handle();
+    assert_eq!(tape(&returned), format!("x{}", "y".repeat(60)));
+    until("equal digests", || {
+        let all = nodes.iter().flatten().map(|node| block(node.handle().digest()).unwrap());
+        let all: Vec<_> = all.collect();
+        all.iter().all(|digest| *digest == all[0])
+    });
+}
+
+#[test]
+fn a_session_command_is_executed_once() {
+    let group = Group::new(3, |_| {});
+    let nodes = [group.start(1), group.start(2), group.start(3)];
+    let session = block(nodes[0].handle().open_session()).unwrap();
+    let place = SessionCommand { session, sequence: 1, lowest_outstanding: 1 };
+    let command = Bytes::from_static(b"once");
+    for node in &nodes {
+        assert_eq!(block(node.handle().execute_in_session(place, command.clone())).unwrap(), "4");
+    }
+    assert_eq!(tape(&nodes[2].handle()), "once");
+    let stranger = SessionCommand { session: synod_wire::SessionId(99), ..place };
+    let refused = block(nodes[0].handle().execute_in_session(stranger, command));
+    assert_eq!(refused, Err(RequestError::SessionExpired));
+}
+
+#[test]
+fn without_a_quorum_requests_fail_in_time_and_nothing_is_lost() {
+    let group = Group::new(3, |config| config.settings.request_timeout = Duration::from_millis(500));
+    let first = group.start(1);
+    let began = Instant::now();
+    assert_eq!(block(first.handle().execute(Bytes::from_static(b"a"))), Err(RequestError::NoLeader));
+    assert_eq!(block(first.handle().query(Bytes::new())), Err(RequestError::NoLeader));
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(block(first.handle().query_stale(Bytes::new())).unwrap(), "", "the local state can be read");
+    let _second = group.start(2);
+    until("a leader", || first.handle().status().leader.is_some());
+    assert_eq!(append(&first.handle(), "b"), "1");
+}
+
+fn corrupt(log: &Path) {
+    let mut segments: Vec<_> = std::fs::read_dir(log)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "wal"))
+        .collect();
+    segments.sort();
+    let mut bytes = std::fs::read(&segments[0]).unwrap();
+    // The middle of the records, which follow the header's page: well before the tail.
+    let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();
+    let middle = (4096 + end) / 2;
+    bytes[middle..middle + 40].fill(0xff);
+    std::fs::write(&segments[0], bytes).unwrap();
+}
+
+#[test]
+fn a_replica_with_a_corrupt_log_learns_from_its_peers_before_it_votes() {
+    let group = Group::new(3, |_| {});
+    let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(group.start(id))).collect();
+    for _ in 0..30 {
+        append(&nodes[0].as_ref().unwrap().handle(), "z");
+    }
+    nodes[2].take().unwrap().stop().unwrap();
+    corrupt(&group.dir.path().join("r3/wal"));
+    let third = group.start(3);
+    let set_aside = std::fs::read_dir(group.dir.path().join("r3/wal")).unwrap();
+    let set_aside =
+        set_aside.filter(|entry| entry.as_ref().unwrap().path().to_string_lossy().ends_with(".damaged"));
+    assert!(set_aside.count() > 0, "the damage was found");
+    until("the third votes again", || third.handle().status().role == Role::Follower);
+    assert_eq!(tape(&third.handle()), "z".repeat(30));
+    drop(nodes[1].take());
+    assert_eq!(append(&third.handle(), "!"), "31", "its vote counts");
+    third.stop().unwrap();
+    let third = group.start(3);
+    assert_eq!(tape(&third.handle()), format!("{}!", "z".repeat(30)));
+}
+
+#[test]
+fn memory_replicas_recover_from_each_other() {
+    let group = Group::new(3, |config| config.durability = Durability::Memory);
+    let nodes = [group.start(1), group.start(2)];
+    let third = group.start(3);
+    append(&third.handle(), "m");
+    third.stop().unwrap();
+    let third = group.start(3);
+    until("the third votes again", || third.handle().status().role == Role::Follower);
+    assert_eq!(tape(&third.handle()), "m");
+    drop(nodes);
+}
+
+#[test]
+fn a_data_directory_of_another_cluster_is_refused() {
+    let group = Group::new(3, |_| {});
+    group.start(1).stop().unwrap();
+    let mut config = group.config(1);
+    config.cluster = ClusterId(8);
+    let error = Node::start(config, Tape::default()).unwrap_err().to_string();
+    assert!(error.contains("0000000000000008"), "{error}");
+}
+
+#[test]
+fn a_configuration_that_makes_no_sense_is_refused_with_a_reason() {
+    let group = Group::new(3, |config| {
+        config.settings.consensus.election_timeout = config.settings.consensus.heartbeat_interval;
+    });
+    let error = group.try_start(1).unwrap_err().to_string();
+    assert!(error.contains("election-timeout"), "{error}");
+}

@@ -1,0 +1,182 @@
+//! Collects commands into batches (Santos 2012, section 8.2).
+//!
+//! A batch is closed when it is full or when its first command has waited for the batch delay. One improvement:
+//! while the window has room and nothing is being batched, a command leaves at once, together with whatever came
+//! in the same burst; the delay only ever applies to batches that had to wait for room.
+
+use std::{collections::VecDeque, time::Duration};
+
+use synod_wire::{Batch, BatchBuilder, COMMAND_HEADER_BYTES, CommandKind, SessionId, Time};
+
+use crate::replica::Waiter;
+
+/// A command with all that a batch says of it.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    pub kind: CommandKind,
+    pub session: SessionId,
+    pub sequence: u64,
+    pub lowest_outstanding: u64,
+    pub payload: &'a [u8],
+    pub waiter: Waiter,
+}
+
+/// A closed batch and who waits for its commands, in order.
+#[derive(Debug)]
+pub struct Closed {
+    pub batch: Batch,
+    pub waiters: Vec<Waiter>,
+    /// When its first command came.
+    pub born: Time,
+}
+
+/// The batch that is open, and those that wait for room.
+#[derive(Debug)]
+pub struct Batcher {
+    bytes_max: usize,
+    delay_max: Duration,
+    builder: BatchBuilder,
+    waiters: Vec<Waiter>,
+    born: Time,
+    /// Whether the open batch has been left over by a flush, because there was no room.
+    waited: bool,
+    closed: VecDeque<Closed>,
+    closed_bytes: usize,
+}
+
+impl Batcher {
+    pub fn new(bytes_max: usize, delay_max: Duration) -> Batcher {
+        Batcher {
+            bytes_max,
+            delay_max,
+            builder: BatchBuilder::new(),
+            waiters: Vec::new(),
+            born: Time::ZERO,
+            waited: false,
+            closed: VecDeque::new(),
+            closed_bytes: 0,
+        }
+    }
+
+    /// Bytes that wait here.
+    pub fn bytes(&self) -> usize {
+        self.builder.len() + self.closed_bytes
+    }
+
+    /// Adds a command.
+    pub fn push(&mut self, now: Time, entry: Entry<'_>) {
+        let len = COMMAND_HEADER_BYTES + entry.payload.len();
+        if !self.builder.is_empty() && self.builder.len() + len > self.bytes_max {
+            self.close();
+        }
+        if self.builder.is_empty() {
+            self.born = now;
+            self.waited = false;
+        }
+        let Entry { kind, session, sequence, lowest_outstanding, payload, waiter } = entry;
+        self.builder.push_as(kind, session, sequence, lowest_outstanding, payload);
+        self.waiters.push(waiter);
+    }
+
+    fn close(&mut self) {
+        self.closed_bytes += self.builder.len();
+        let waiters = std::mem::take(&mut self.waiters);
+        self.closed.push_back(Closed { batch: self.builder.finish(), waiters, born: self.born });
+    }
+
+    /// The next batch to propose, now that there is room for one.
+    pub fn take(&mut self, now: Time) -> Option<Closed> {
+        let full = self.builder.len() >= self.bytes_max;
+        let ready = !self.waited || full || now >= self.born + self.delay_max;
+        if self.closed.is_empty() && !self.builder.is_empty() && ready {
+            self.close();
+        }
+        let closed = self.closed.pop_front()?;
+        self.closed_bytes -= closed.batch.bytes().len();
+        Some(closed)
+    }
+
+    /// A burst is over: what is still open had no room.
+    pub fn end_burst(&mut self) {
+        self.waited = true;
+    }
+
+    /// When an open batch has waited long enough, if there is one.
+    pub fn deadline(&self) -> Option<Time> {
+        (!self.builder.is_empty()).then(|| self.born + self.delay_max)
+    }
+
+    /// The oldest command's arrival.
+    pub fn oldest(&self) -> Option<Time> {
+        self.closed.front().map(|closed| closed.born).or((!self.builder.is_empty()).then_some(self.born))
+    }
+
+    /// Takes out the batches whose first command came at or before `born_max`.
+    pub fn expire(&mut self, born_max: Time) -> Vec<Closed> {
+        if !self.builder.is_empty() && self.born <= born_max {
+            self.close();
+        }
+        let mut expired = Vec::new();
+        while self.closed.front().is_some_and(|closed| closed.born <= born_max) {
+            let closed = self.closed.pop_front().expect("there is a front");
+            self.closed_bytes -= closed.batch.bytes().len();
+            expired.push(closed);
+        }
+        expired
+    }
+
+    /// Everybody who waits here, in the order of their coming.
+    pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.closed.iter().flat_map(|closed| &closed.waiters).chain(&self.waiters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RequestId;
+
+    fn push(batcher: &mut Batcher, now: Time, payload: &[u8]) {
+        let waiter = Waiter::Own { sequence: 1, request: Some(RequestId(1)) };
+        let kind = CommandKind::Apply;
+        let session = SessionId(1);
+        batcher.push(now, Entry { kind, session, sequence: 1, lowest_outstanding: 1, payload, waiter });
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_lone_command_leaves_at_once() {
+        let mut batcher = Batcher::new(1000, MS * 50);
+        push(&mut batcher, Time::ZERO, b"a");
+        assert_eq!(batcher.take(Time::ZERO).unwrap().waiters.len(), 1);
+        assert!(batcher.take(Time::ZERO).is_none());
+    }
+
+    #[test]
+    fn a_batch_that_had_no_room_waits_until_its_delay_is_over_or_it_is_full() {
+        let mut batcher = Batcher::new(100, MS * 50);
+        push(&mut batcher, Time::ZERO, b"a");
+        batcher.end_burst();
+        push(&mut batcher, Time::ZERO + MS, b"b");
+        assert!(batcher.take(Time::ZERO + MS).is_none());
+        assert_eq!(batcher.deadline(), Some(Time::ZERO + MS * 50), "the delay counts from the first command");
+        assert_eq!(batcher.take(Time::ZERO + MS * 50).unwrap().waiters.len(), 2);
+
+        push(&mut batcher, Time::ZERO, b"a");
+        batcher.end_burst();
+        push(&mut batcher, Time::ZERO, &[0; 80]);
+        assert_eq!(batcher.take(Time::ZERO).unwrap().waiters.len(), 1, "the second did not fit");
+        assert_eq!(batcher.bytes(), 80 + COMMAND_HEADER_BYTES);
+    }
+
+    #[test]
+    fn a_command_larger_than_a_batch_is_a_batch() {
+        let mut batcher = Batcher::new(1, MS);
+        push(&mut batcher, Time::ZERO, b"one");
+        push(&mut batcher, Time::ZERO, b"two");
+        assert_eq!(batcher.take(Time::ZERO).unwrap().waiters.len(), 1);
+        assert_eq!(batcher.take(Time::ZERO).unwrap().waiters.len(), 1);
+        assert_eq!(batcher.bytes(), 0);
+    }
+}

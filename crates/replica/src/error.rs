@@ -1,0 +1,37 @@
+//! Why a request was not answered with a result.
+
+/// Why a command or a query failed. None of these comes from the state machine, whose errors are its replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Nobody led for the whole request time-out. The command was not executed.
+    #[error("no leader")]
+    NoLeader,
+    /// No decision within the request time-out. The command may be executed later, at most once.
+    #[error("timed out; the outcome is unknown")]
+    Timeout,
+    /// The command was executed, but this replica does not know the result: it caught up by a snapshot.
+    #[error("executed, but the result is unknown at this replica")]
+    OutcomeUnknown,
+    /// Too much is waiting. The command was not executed.
+    #[error("too many requests are waiting")]
+    Overloaded,
+    /// The payload is larger than a command may be. The command was not executed.
+    #[error("request is too large")]
+    TooLarge,
+    /// The session is not known: it was idle for too long, or too many others were opened since. Whether
+    /// commands without an answer were executed can not be told any more.
+    #[error("session is not known or has expired")]
+    SessionExpired,
+    /// The session has said before that it does not wait for this command any more. It is not executed now.
+    #[error("command is older than what the session still waits for")]
+    Stale,
+    /// The sequence number is too far above the lowest outstanding one. The command was not executed.
+    #[error("session has too many commands outstanding")]
+    TooFarAhead,
+    /// The client sent the same command again; the later request will be answered.
+    #[error("superseded by a later request for the same command")]
+    Superseded,
+    /// This replica is stopping.
+    #[error("replica is stopping")]
+    Stopping,
+}

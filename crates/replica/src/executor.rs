@@ -1,0 +1,285 @@
+//! The session table and the state machine: executes decided batches, each command once.
+
+use std::{
+    io::{self, Read, Write},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use synod_wire::{Batch, Command, CommandKind, Reader, Slot, Writer};
+
+use crate::{
+    Frozen, RequestError, StateMachine,
+    session::{SessionLimits, SessionTable, Verdict},
+};
+
+const SNAPSHOT_VERSION: u32 = 1;
+
+/// What became of one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The state machine's reply, perhaps from the cache.
+    Reply(Bytes),
+    /// The command was not executed (now).
+    Error(RequestError),
+}
+
+/// Applies decided batches to a state machine in slot order.
+#[derive(Debug)]
+pub struct Executor<S> {
+    machine: S,
+    sessions: SessionTable,
+    limits: SessionLimits,
+    applied: Slot,
+    execute_repeats: bool,
+}
+
+impl<S: StateMachine> Executor<S> {
+    /// An executor in the initial state.
+    #[must_use]
+    pub fn new(machine: S, limits: SessionLimits) -> Executor<S> {
+        let sessions = SessionTable::new(limits);
+        Executor { machine, sessions, limits, applied: Slot::ZERO, execute_repeats: false }
+    }
+
+    /// Plants [`synod_consensus::Bug::ExecuteRetryTwice`].
+    #[cfg(feature = "planted-bugs")]
+    pub fn execute_repeats(&mut self) {
+        self.execute_repeats = true;
+    }
+
+    /// Everything through this slot is executed.
+    #[must_use]
+    pub fn applied(&self) -> Slot {
+        self.applied
+    }
+
+    /// The state machine.
+    #[must_use]
+    pub fn machine(&self) -> &S {
+        &self.machine
+    }
+
+    /// Open sessions of clients.
+    #[must_use]
+    pub fn client_sessions(&self) -> usize {
+        self.sessions.clients()
+    }
+
+    /// Executes the batch of a slot; one outcome for each command, in order. A slot that a snapshot has brought
+    /// already is not executed again, and its results are not known here.
+    ///
+    /// # Panics
+    /// If a slot was left out.
+    pub fn execute(&mut self, slot: Slot, batch: &Batch) -> Vec<Outcome> {
+        if slot <= self.applied {
+            return batch.commands().map(|_| Outcome::Error(RequestError::OutcomeUnknown)).collect();
+        }
+        assert_eq!(slot, self.applied.next(), "slots are executed in order, without gaps");
+        self.applied = slot;
+        batch.commands().map(|command| self.execute_command(slot, &command)).collect()
+    }
+
+    fn execute_command(&mut self, slot: Slot, command: &Command) -> Outcome {
+        let Command { session, sequence, lowest_outstanding, .. } = *command;
+        match self.sessions.check(session, sequence, lowest_outstanding, slot) {
+            Verdict::Execute => {
+                let reply = self.run(slot, command);
+                self.sessions.executed(session, sequence, &reply);
+                Outcome::Reply(reply)
+            }
+            Verdict::Repeat(_) | Verdict::Stale if self.execute_repeats => {
+                Outcome::Reply(self.run(slot, command))
+            }
+            Verdict::Repeat(Some(reply)) => Outcome::Reply(reply),
+            Verdict::Repeat(None) => Outcome::Error(RequestError::OutcomeUnknown),
+            Verdict::Stale => Outcome::Error(RequestError::Stale),
+            Verdict::TooFarAhead => Outcome::Error(RequestError::TooFarAhead),
+            Verdict::Unknown => Outcome::Error(RequestError::SessionExpired),
+        }
+    }
+
+    fn run(&mut self, slot: Slot, command: &Command) -> Bytes {
+        match command.kind {
+            CommandKind::Apply => self.machine.apply(&command.payload),
+            CommandKind::OpenSession => Bytes::copy_from_slice(&self.sessions.open(slot).0.to_le_bytes()),
+            CommandKind::AdvanceClock => {
+                // A payload of another length was not written by this program; it advances nothing.
+                let millis = command.payload[..].try_into().map_or(0, u64::from_le_bytes);
+                self.sessions.advance_clock(Duration::from_millis(millis));
+                Bytes::new()
+            }
+        }
+    }
+
+    /// Answers a query from the present state.
+    #[must_use]
+    pub fn query(&self, query: &Bytes) -> Bytes {
+        self.machine.query(query)
+    }
+
+    /// Freezes state machine and sessions as they are.
+    #[must_use]
+    pub fn freeze(&self) -> Box<dyn Frozen> {
+        let mut writer = Writer::new();
+        writer.u32(SNAPSHOT_VERSION);
+        writer.slot(self.applied);
+        let mut sessions = Writer::new();
+        self.sessions.encode(&mut sessions);
+        writer.shared(&sessions.finish().to_bytes());
+        Box::new(FrozenExecutor { head: writer.finish().to_bytes(), machine: self.machine.freeze() })
+    }
+
+    /// Replaces the state with a frozen one. On an error the old state is still in place.
+    pub fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+        let invalid = |error: synod_wire::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let mut head = [0; 16];
+        snapshot.read_exact(&mut head)?;
+        let mut reader = Reader::new(Bytes::copy_from_slice(&head));
+        let version = reader.u32("version").map_err(invalid)?;
+        if version != SNAPSHOT_VERSION {
+            let message =
+                format!("snapshot has version {version}; this program reads version {SNAPSHOT_VERSION}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        let applied = reader.slot("slot").map_err(invalid)?;
+        let len = reader.u32("sessions").map_err(invalid)?;
+        let mut sessions = Vec::new();
+        snapshot.take(len.into()).read_to_end(&mut sessions)?;
+        let mut reader = Reader::new(sessions.into());
+        let sessions = SessionTable::decode(&mut reader, self.limits).map_err(invalid)?;
+        reader.finish().map_err(invalid)?;
+        self.machine.restore(snapshot)?;
+        self.sessions = sessions;
+        self.applied = applied;
+        Ok(())
+    }
+
+    /// A fingerprint of the state machine and of the sessions.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut writer = Writer::new();
+        writer.u64(self.machine.digest());
+        self.sessions.encode(&mut writer);
+        let bytes = writer.finish();
+        // Two 32-bit halves: the checksum of everything, and the machine's own digest folded.
+        let machine = self.machine.digest();
+        u64::from(bytes.crc()) << 32 | (machine ^ machine >> 32) & 0xffff_ffff
+    }
+}
+
+struct FrozenExecutor {
+    head: Bytes,
+    machine: Box<dyn Frozen>,
+}
+
+impl Frozen for FrozenExecutor {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(&self.head)?;
+        self.machine.write_to(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::replica_session;
+    use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId};
+
+    /// Appends what it is told; the reply is the length.
+    #[derive(Debug, Default, PartialEq)]
+    struct Tape(Vec<u8>);
+
+    struct FrozenTape(Vec<u8>);
+
+    impl Frozen for FrozenTape {
+        fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+            out.write_all(&self.0)
+        }
+    }
+
+    impl StateMachine for Tape {
+        fn apply(&mut self, command: &Bytes) -> Bytes {
+            self.0.extend_from_slice(command);
+            Bytes::from(vec![self.0.len() as u8])
+        }
+
+        fn query(&self, _query: &Bytes) -> Bytes {
+            Bytes::copy_from_slice(&self.0)
+        }
+
+        fn freeze(&self) -> Box<dyn Frozen> {
+            Box::new(FrozenTape(self.0.clone()))
+        }
+
+        fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+            let mut tape = Vec::new();
+            snapshot.read_to_end(&mut tape)?;
+            self.0 = tape;
+            Ok(())
+        }
+
+        fn digest(&self) -> u64 {
+            self.0.iter().fold(7, |digest: u64, &byte| digest.wrapping_mul(31) + u64::from(byte))
+        }
+    }
+
+    fn executor() -> Executor<Tape> {
+        Executor::new(Tape::default(), SessionLimits::default())
+    }
+
+    fn batch(commands: &[(SessionId, u64, &[u8])]) -> Batch {
+        let mut builder = BatchBuilder::new();
+        for &(session, sequence, payload) in commands {
+            builder.push(session, sequence, 1, payload);
+        }
+        builder.finish()
+    }
+
+    const MINE: fn() -> SessionId = || replica_session(ReplicaId(1), Incarnation(1));
+
+    #[test]
+    fn a_command_that_is_ordered_twice_is_executed_once() {
+        let mut executor = executor();
+        let twice = batch(&[(MINE(), 1, b"a"), (MINE(), 2, b"b")]);
+        assert_eq!(
+            executor.execute(Slot(1), &twice),
+            [1, 2].map(|len| Outcome::Reply(Bytes::from(vec![len])))
+        );
+        assert_eq!(
+            executor.execute(Slot(2), &twice),
+            [(); 2].map(|()| Outcome::Error(RequestError::OutcomeUnknown))
+        );
+        assert_eq!(executor.query(&Bytes::new()), "ab");
+        assert_eq!(executor.applied(), Slot(2));
+    }
+
+    #[test]
+    fn a_client_opens_a_session_and_repeats_a_command() {
+        let mut executor = executor();
+        let mut builder = BatchBuilder::new();
+        builder.push_as(CommandKind::OpenSession, MINE(), 1, 1, b"");
+        let outcomes = executor.execute(Slot(1), &builder.finish());
+        let [Outcome::Reply(reply)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+        let session = SessionId(u64::from_le_bytes(reply[..].try_into().unwrap()));
+        let command = batch(&[(session, 1, b"x")]);
+        let first = executor.execute(Slot(2), &command);
+        assert_eq!(executor.execute(Slot(3), &command), first, "the cached reply");
+        assert_eq!(executor.query(&Bytes::new()), "x");
+    }
+
+    #[test]
+    fn a_snapshot_carries_sessions_too() {
+        let mut one = executor();
+        let command = batch(&[(MINE(), 1, b"a")]);
+        one.execute(Slot(1), &command);
+        let mut bytes = Vec::new();
+        one.freeze().write_to(&mut bytes).unwrap();
+        let mut other = executor();
+        other.restore(&mut bytes.as_slice()).unwrap();
+        assert_eq!((other.applied(), other.digest()), (Slot(1), one.digest()));
+        other.execute(Slot(2), &command);
+        assert_eq!(other.query(&Bytes::new()), "a", "the repeat is known after the snapshot");
+        assert!(executor().restore(&mut &bytes[..10]).is_err());
+    }
+}

@@ -1,0 +1,40 @@
+//! What surrounds an ordering protocol in a replica: pure, like the protocol itself.
+//!
+//! A [`Replica`] takes commands of clients, makes batches of them, has them ordered by a
+//! [`synod_consensus::Protocol`], and says which decided batch to execute next. It routes to the leader, confirms
+//! linearizable reads, helps replicas that lag and lets itself be helped, and decides when a snapshot is due. An
+//! [`Executor`] applies decided batches to a [`StateMachine`], each command once.
+//!
+//! Both are pure: they take [`Event`]s and batches and answer with [`Action`]s and outcomes. `synod-node` carries
+//! the actions out with threads, sockets and files; `synod-sim` does it with a seed.
+//!
+//! | file | story |
+//! | --- | --- |
+//! | `replica.rs` | events in, actions out |
+//! | `batcher.rs`, `proposals.rs` | the way of a command to its slot |
+//! | `executor.rs`, `session.rs` | execution, at most once |
+//! | `reads.rs` | linearizable reads without a log write |
+//! | `catch_up.rs` | missed decisions and snapshots |
+//! | `message.rs` | what replicas say to each other |
+
+mod batcher;
+mod catch_up;
+mod error;
+mod executor;
+mod message;
+mod proposals;
+mod reads;
+mod replica;
+pub mod session;
+mod settings;
+mod state_machine;
+
+pub use error::RequestError;
+pub use executor::{Executor, Outcome};
+pub use message::PeerMessage;
+pub use replica::{
+    Action, Event, ReadId, Recovered, Replica, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
+};
+pub use session::SessionLimits;
+pub use settings::Settings;
+pub use state_machine::{Frozen, StateMachine};

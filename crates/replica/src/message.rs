@@ -1,0 +1,196 @@
+//! What replicas say to each other: the protocol's messages, and those of what surrounds it.
+
+use bytes::Bytes;
+use synod_consensus::Message;
+use synod_wire::{Batch, DecodeError, Encoded, Reader, Slot, Writer};
+
+/// A message from one replica to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerMessage {
+    /// The ordering protocol's own.
+    Protocol(Message),
+    /// To the leader: order this batch.
+    Forward(Batch),
+    /// To the leader: from which slot on is a read that starts now linearizable?
+    ReadIndex {
+        /// Comes back with the answer.
+        token: u64,
+    },
+    /// Answers `ReadIndex`; `None` if the sender does not lead.
+    ReadIndexAnswer {
+        /// The question's.
+        token: u64,
+        /// The slot.
+        slot: Option<Slot>,
+    },
+    /// Send what was decided from this slot on.
+    Fetch {
+        /// The first slot wanted.
+        from: Slot,
+    },
+    /// Answers `Fetch` with decided batches of consecutive slots, as many as fit a message.
+    Fetched {
+        /// The slot of the first batch.
+        from: Slot,
+        /// The batches; empty if the sender has none from that slot on.
+        batches: Vec<Batch>,
+    },
+    /// Answers `Fetch` when the slots are not kept any more: there is a snapshot.
+    SnapshotOffer {
+        /// The snapshot holds everything through this slot.
+        slot: Slot,
+        /// Its size in bytes.
+        total: u64,
+    },
+    /// Send a piece of the snapshot.
+    FetchChunk {
+        /// The snapshot's slot.
+        slot: Slot,
+        /// Where the piece begins, in bytes.
+        offset: u64,
+    },
+    /// Answers `FetchChunk`.
+    Chunk {
+        /// The snapshot's slot.
+        slot: Slot,
+        /// Where the piece begins, in bytes.
+        offset: u64,
+        /// The snapshot's size in bytes; 0: the sender does not have it any more.
+        total: u64,
+        /// The piece.
+        bytes: Bytes,
+    },
+}
+
+const PROTOCOL: u8 = 1;
+const FORWARD: u8 = 2;
+const READ_INDEX: u8 = 3;
+const READ_INDEX_ANSWER: u8 = 4;
+const FETCH: u8 = 5;
+const FETCHED: u8 = 6;
+const SNAPSHOT_OFFER: u8 = 7;
+const FETCH_CHUNK: u8 = 8;
+const CHUNK: u8 = 9;
+
+impl PeerMessage {
+    /// The bytes for a frame.
+    #[must_use]
+    pub fn encode(&self) -> Encoded {
+        let mut writer = Writer::new();
+        match self {
+            PeerMessage::Protocol(message) => {
+                writer.u8(PROTOCOL);
+                message.encode(&mut writer);
+            }
+            PeerMessage::Forward(batch) => {
+                writer.u8(FORWARD);
+                writer.batch(batch);
+            }
+            PeerMessage::ReadIndex { token } => {
+                writer.u8(READ_INDEX);
+                writer.u64(*token);
+            }
+            PeerMessage::ReadIndexAnswer { token, slot } => {
+                writer.u8(READ_INDEX_ANSWER);
+                writer.u64(*token);
+                writer.bool(slot.is_some());
+                writer.slot(slot.unwrap_or_default());
+            }
+            PeerMessage::Fetch { from } => {
+                writer.u8(FETCH);
+                writer.slot(*from);
+            }
+            PeerMessage::Fetched { from, batches } => {
+                writer.u8(FETCHED);
+                writer.slot(*from);
+                writer.u32(u32::try_from(batches.len()).expect("bounded by the size of a message"));
+                batches.iter().for_each(|batch| writer.batch(batch));
+            }
+            PeerMessage::SnapshotOffer { slot, total } => {
+                writer.u8(SNAPSHOT_OFFER);
+                writer.slot(*slot);
+                writer.u64(*total);
+            }
+            PeerMessage::FetchChunk { slot, offset } => {
+                writer.u8(FETCH_CHUNK);
+                writer.slot(*slot);
+                writer.u64(*offset);
+            }
+            PeerMessage::Chunk { slot, offset, total, bytes } => {
+                writer.u8(CHUNK);
+                writer.slot(*slot);
+                writer.u64(*offset);
+                writer.u64(*total);
+                writer.shared(bytes);
+            }
+        }
+        writer.finish()
+    }
+
+    /// Reads what [`PeerMessage::encode`] wrote.
+    pub fn decode(bytes: Bytes) -> Result<PeerMessage, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let message = match reader.u8("message")? {
+            PROTOCOL => PeerMessage::Protocol(Message::decode(&mut reader)?),
+            FORWARD => PeerMessage::Forward(reader.batch("batch")?),
+            READ_INDEX => PeerMessage::ReadIndex { token: reader.u64("token")? },
+            READ_INDEX_ANSWER => {
+                let token = reader.u64("token")?;
+                let known = reader.bool("known")?;
+                let slot = reader.slot("slot")?;
+                PeerMessage::ReadIndexAnswer { token, slot: known.then_some(slot) }
+            }
+            FETCH => PeerMessage::Fetch { from: reader.slot("from")? },
+            FETCHED => {
+                let from = reader.slot("from")?;
+                let count = reader.u32("batches")?;
+                let mut batches = Vec::new();
+                for _ in 0..count {
+                    batches.push(reader.batch("batch")?);
+                }
+                PeerMessage::Fetched { from, batches }
+            }
+            SNAPSHOT_OFFER => {
+                PeerMessage::SnapshotOffer { slot: reader.slot("slot")?, total: reader.u64("total")? }
+            }
+            FETCH_CHUNK => {
+                PeerMessage::FetchChunk { slot: reader.slot("slot")?, offset: reader.u64("offset")? }
+            }
+            CHUNK => PeerMessage::Chunk {
+                slot: reader.slot("slot")?,
+                offset: reader.u64("offset")?,
+                total: reader.u64("total")?,
+                bytes: reader.bytes("chunk")?,
+            },
+            value => return Err(DecodeError::Undefined { field: "message", value: value.into() }),
+        };
+        reader.finish()?;
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_wire_and_no_truncation_decodes() {
+        for message in [
+            PeerMessage::Forward(Batch::noop()),
+            PeerMessage::ReadIndex { token: 3 },
+            PeerMessage::ReadIndexAnswer { token: 3, slot: Some(Slot(0)) },
+            PeerMessage::ReadIndexAnswer { token: 3, slot: None },
+            PeerMessage::Fetch { from: Slot(9) },
+            PeerMessage::Fetched { from: Slot(9), batches: vec![Batch::noop(), Batch::noop()] },
+            PeerMessage::SnapshotOffer { slot: Slot(9), total: 100 },
+            PeerMessage::FetchChunk { slot: Slot(9), offset: 10 },
+            PeerMessage::Chunk { slot: Slot(9), offset: 10, total: 100, bytes: Bytes::from_static(b"piece") },
+        ] {
+            let bytes = message.encode().to_bytes();
+            assert_eq!(PeerMessage::decode(bytes.clone()).as_ref(), Ok(&message));
+            for len in 0..bytes.len() {
+                assert!(PeerMessage::decode(bytes.slice(..len)).is_err(), "{message:?} cut at {len}");
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Batches of this replica's clients until they are decided, and batches that followers sent here to be ordered.
+//!
+//! A batch may be lost on its way (a leader crashes with it), so it stays here until it is delivered, and is sent
+//! again whenever somebody new leads. That can order it twice; the session table executes it once.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use synod_wire::{Ballot, Batch, Time};
+
+use crate::{batcher::Closed, replica::Waiter};
+
+/// A batch on its way.
+#[derive(Debug)]
+struct Outstanding {
+    closed: Closed,
+    /// The ballot whose leader has it, and when it was sent there.
+    sent: Option<(Ballot, Time)>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Proposals {
+    outstanding: VecDeque<Outstanding>,
+    bytes: usize,
+    /// The first sequence number of the own session in each outstanding batch.
+    own_first: BTreeSet<u64>,
+    /// Batches of followers, to be proposed here.
+    forwarded: VecDeque<Batch>,
+    forwarded_bytes: usize,
+}
+
+fn own_first(closed: &Closed) -> Option<u64> {
+    closed.waiters.iter().find_map(|waiter| match waiter {
+        Waiter::Own { sequence, .. } => Some(*sequence),
+        Waiter::Client { .. } => None,
+    })
+}
+
+impl Proposals {
+    /// Bytes of batches that are outstanding.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The lowest sequence number of the own session that is outstanding.
+    pub fn lowest_own(&self) -> Option<u64> {
+        self.own_first.first().copied()
+    }
+
+    /// Batches sent to the leader of `ballot` and not delivered yet.
+    pub fn with_leader(&self, ballot: Ballot) -> usize {
+        self.outstanding.iter().filter(|batch| batch.sent.is_some_and(|(sent, _)| sent == ballot)).count()
+    }
+
+    /// Adds a batch that was just sent to the leader of `ballot`.
+    pub fn add(&mut self, closed: Closed, ballot: Ballot, now: Time) {
+        self.bytes += closed.batch.bytes().len();
+        self.own_first.extend(own_first(&closed));
+        self.outstanding.push_back(Outstanding { closed, sent: Some((ballot, now)) });
+    }
+
+    /// A batch to send again: one that the leader of `ballot` does not have, or was sent to it longer than
+    /// `retry` ago. It counts as sent now.
+    pub fn resend(&mut self, ballot: Ballot, now: Time, retry: Duration) -> Option<Batch> {
+        let due = |batch: &&mut Outstanding| {
+            batch.sent.is_none_or(|(sent, at)| sent != ballot || now.since(at) >= retry)
+        };
+        let batch = self.outstanding.iter_mut().find(due)?;
+        batch.sent = Some((ballot, now));
+        Some(batch.closed.batch.clone())
+    }
+
+    /// What was sent may be lost.
+    pub fn forget_sent(&mut self) {
+        self.outstanding.iter_mut().for_each(|batch| batch.sent = None);
+    }
+
+    /// When the next batch is to be sent again.
+    pub fn retry_at(&self, retry: Duration) -> Option<Time> {
+        self.outstanding.iter().filter_map(|batch| batch.sent.map(|(_, at)| at + retry)).min()
+    }
+
+    /// This batch is decided: if it is one of ours, who waits for it.
+    pub fn delivered(&mut self, batch: &Batch) -> Option<Closed> {
+        let same = |ours: &Outstanding| ours.closed.batch.crc() == batch.crc() && ours.closed.batch == *batch;
+        let index = self.outstanding.iter().position(same)?;
+        self.remove(index)
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Closed> {
+        let Outstanding { closed, .. } = self.outstanding.remove(index)?;
+        self.bytes -= closed.batch.bytes().len();
+        if let Some(first) = own_first(&closed) {
+            self.own_first.remove(&first);
+        }
+        Some(closed)
+    }
+
+    /// The arrival of the oldest command.
+    pub fn oldest(&self) -> Option<Time> {
+        self.outstanding.iter().map(|batch| batch.closed.born).min()
+    }
+
+    /// Gives up the batches whose first command came at or before `born_max`.
+    pub fn expire(&mut self, born_max: Time) -> Vec<Closed> {
+        let mut expired = Vec::new();
+        while let Some(index) = self.outstanding.iter().position(|batch| batch.closed.born <= born_max) {
+            expired.extend(self.remove(index));
+        }
+        expired
+    }
+
+    /// A follower wants this batch ordered. Beyond `bytes_max` it is dropped; the follower sends it again.
+    pub fn forwarded(&mut self, batch: Batch, bytes_max: usize) {
+        if self.forwarded_bytes + batch.bytes().len() <= bytes_max {
+            self.forwarded_bytes += batch.bytes().len();
+            self.forwarded.push_back(batch);
+        }
+    }
+
+    /// The next batch of a follower.
+    pub fn take_forwarded(&mut self) -> Option<Batch> {
+        let batch = self.forwarded.pop_front()?;
+        self.forwarded_bytes -= batch.bytes().len();
+        Some(batch)
+    }
+
+    /// This replica does not lead any more: followers send their batches to the next leader.
+    pub fn drop_forwarded(&mut self) {
+        self.forwarded.clear();
+        self.forwarded_bytes = 0;
+    }
+}

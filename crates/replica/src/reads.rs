@@ -1,0 +1,162 @@
+//! Linearizable reads without a log write.
+//!
+//! A read must see everything that was acknowledged before it began. The leader finds the slot to wait for by
+//! asking a quorum whether it still leads; a follower asks the leader. Reads that come while a question is under
+//! way share the next one.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use synod_consensus::ReadToken;
+use synod_wire::{Incarnation, ReplicaId, Slot, Time};
+
+use crate::ReadId;
+
+/// Questions under way at a time: one is answered while the next collects.
+const ROUNDS_MAX: usize = 2;
+
+/// Questions of other replicas that may wait here.
+const REMOTE_MAX: usize = 1024;
+
+/// Reads that share one question.
+#[derive(Debug)]
+struct Round {
+    reads: Vec<(ReadId, Time)>,
+    asked: Time,
+}
+
+/// Who asked a question.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// A client of this replica.
+    Here,
+    /// Another replica, with the token that it gave the question.
+    Peer(ReplicaId, u64),
+}
+
+/// Reads that may wait here; more are refused.
+pub const READS_MAX: usize = 1 << 16;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reads {
+    /// Not asked yet.
+    waiting: VecDeque<(ReadId, Time)>,
+    rounds: BTreeMap<u64, Round>,
+    /// Answered, but this replica does not have the slot yet.
+    confirmed: Vec<(Slot, ReadId, Time)>,
+    remote: BTreeMap<u64, (ReplicaId, u64)>,
+    last_token: u64,
+}
+
+impl Reads {
+    /// No reads. Tokens of different lives differ, so that an answer to an earlier life, which may be on its way
+    /// for long, is not taken for a new one.
+    pub fn new(incarnation: Incarnation) -> Reads {
+        Reads {
+            waiting: VecDeque::new(),
+            rounds: BTreeMap::new(),
+            confirmed: Vec::new(),
+            remote: BTreeMap::new(),
+            last_token: incarnation.0 << 32,
+        }
+    }
+
+    /// How many reads wait.
+    pub fn len(&self) -> usize {
+        let asked: usize = self.rounds.values().map(|round| round.reads.len()).sum();
+        self.waiting.len() + asked + self.confirmed.len()
+    }
+
+    /// A client of this replica wants to read.
+    pub fn add(&mut self, read: ReadId, now: Time) {
+        self.waiting.push_back((read, now));
+    }
+
+    fn token(&mut self) -> u64 {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    /// Begins a question for all reads that wait, unless enough are under way.
+    pub fn ask(&mut self, now: Time) -> Option<ReadToken> {
+        if self.waiting.is_empty() || self.rounds.len() >= ROUNDS_MAX {
+            return None;
+        }
+        let token = self.token();
+        let reads = self.waiting.drain(..).collect();
+        self.rounds.insert(token, Round { reads, asked: now });
+        Some(ReadToken(token))
+    }
+
+    /// Another replica asks; `None` if too many questions wait already: it asks again.
+    pub fn ask_for(&mut self, peer: ReplicaId, token: u64) -> Option<ReadToken> {
+        if self.remote.len() >= REMOTE_MAX {
+            return None;
+        }
+        let own = self.token();
+        self.remote.insert(own, (peer, token));
+        Some(ReadToken(own))
+    }
+
+    /// Who asked the question that is answered.
+    pub fn asker(&mut self, token: ReadToken) -> Asker {
+        self.remote.remove(&token.0).map_or(Asker::Here, |(peer, token)| Asker::Peer(peer, token))
+    }
+
+    /// A question is answered: its reads may go on as soon as this replica has the slot.
+    pub fn answered(&mut self, token: u64, slot: Slot) {
+        let round = self.rounds.remove(&token);
+        let reads = round.into_iter().flat_map(|round| round.reads);
+        self.confirmed.extend(reads.map(|(read, began)| (slot, read, began)));
+    }
+
+    /// The reads that may go on now that slots through `decided` are known.
+    pub fn ready(&mut self, decided: Slot) -> Vec<(ReadId, Slot)> {
+        let ready = self.confirmed.extract_if(.., |(slot, _, _)| *slot <= decided);
+        ready.map(|(slot, read, _)| (read, slot)).collect()
+    }
+
+    /// Whoever was asked may not have got the question, or leads no more: everything is to be asked again.
+    pub fn ask_again(&mut self) {
+        for (_, round) in std::mem::take(&mut self.rounds).into_iter().rev() {
+            round.reads.into_iter().rev().for_each(|read| self.waiting.push_front(read));
+        }
+    }
+
+    /// Whether a question was asked longer than `retry` ago.
+    pub fn overdue(&self, now: Time, retry: Duration) -> bool {
+        self.rounds.values().any(|round| now.since(round.asked) >= retry)
+    }
+
+    /// When the oldest question is overdue.
+    pub fn retry_at(&self, retry: Duration) -> Option<Time> {
+        self.rounds.values().map(|round| round.asked + retry).min()
+    }
+
+    /// When the oldest read began.
+    pub fn oldest(&self) -> Option<Time> {
+        let waiting = self.waiting.iter().map(|(_, began)| *began);
+        let asked = self.rounds.values().flat_map(|round| round.reads.iter().map(|(_, began)| *began));
+        let confirmed = self.confirmed.iter().map(|(_, _, began)| *began);
+        waiting.chain(asked).chain(confirmed).min()
+    }
+
+    /// Gives up the reads that began at or before `began_max`.
+    pub fn expire(&mut self, began_max: Time) -> Vec<ReadId> {
+        let mut expired = Vec::new();
+        let mut keep = |&(read, began): &(ReadId, Time)| {
+            if began <= began_max {
+                expired.push(read);
+            }
+            began > began_max
+        };
+        self.waiting.retain(&mut keep);
+        self.rounds.values_mut().for_each(|round| round.reads.retain(&mut keep));
+        self.confirmed.retain(|&(_, read, began)| keep(&(read, began)));
+        self.rounds.retain(|_, round| !round.reads.is_empty());
+        expired
+    }
+}

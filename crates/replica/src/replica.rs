@@ -1,0 +1,866 @@
+//! One replica: an ordering protocol and what surrounds it.
+//!
+//! Like the protocol it is a pure state machine: it is given [`Event`]s and answers with [`Action`]s, which the
+//! threads of a server, or the simulator, carry out.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use synod_consensus::{
+    Bug, Control, Effect, Effects, Input, LeaderView, Members, Protocol, ReadToken, Record, Restart, Role,
+    Status as ProtocolStatus,
+};
+use synod_wire::{
+    Ballot, Batch, COMMAND_HEADER_BYTES, CommandKind, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
+};
+
+use crate::{
+    PeerMessage, RequestError, Settings,
+    batcher::{Batcher, Closed, Entry},
+    catch_up::{Ask, CatchUp, DecidedLog, Piece},
+    proposals::Proposals,
+    reads::{Asker, READS_MAX, Reads},
+    session::{is_replica, replica_session},
+};
+
+/// Names a command of a local client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a query of a local client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadId(pub u64);
+
+/// A snapshot on stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// It holds everything through this slot.
+    pub slot: Slot,
+    /// The size of its file in bytes.
+    pub bytes: u64,
+}
+
+/// A command's place in the session of a client that identifies itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionCommand {
+    /// The session.
+    pub session: SessionId,
+    /// The command's number in it.
+    pub sequence: u64,
+    /// The lowest number that the session still waits for.
+    pub lowest_outstanding: u64,
+}
+
+/// What happens to a replica.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A message of a peer arrived.
+    Receive {
+        /// Who sent it.
+        from: ReplicaId,
+        /// What it says.
+        message: PeerMessage,
+    },
+    /// A session to a peer began or ended.
+    Link {
+        /// The peer.
+        peer: ReplicaId,
+        /// Whether it began.
+        up: bool,
+    },
+    /// Records through this one are on stable storage.
+    Durable(Lsn),
+    /// The last deadline has passed.
+    Timer,
+    /// A local client's command.
+    Request {
+        /// Comes back with the result.
+        request: RequestId,
+        /// Who executes it.
+        kind: CommandKind,
+        /// The session of a client that identifies itself; otherwise the command counts as this replica's.
+        session: Option<SessionCommand>,
+        /// The command.
+        payload: Bytes,
+    },
+    /// A local client wants to read, linearizably.
+    Read(ReadId),
+    /// Everything through this slot is executed.
+    Executed(Slot),
+    /// Answers [`Action::TakeSnapshot`]: it is on stable storage, or could not be taken.
+    SnapshotTaken(Option<SnapshotInfo>),
+    /// Answers [`Action::ReadChunk`].
+    ChunkRead {
+        /// Who asked.
+        to: ReplicaId,
+        /// The snapshot.
+        slot: Slot,
+        /// Where the piece begins.
+        offset: u64,
+        /// The file's size; 0 if there is no such snapshot any more.
+        total: u64,
+        /// The piece.
+        bytes: Bytes,
+    },
+    /// Answers [`Action::WriteChunk`]: written through `end`.
+    ChunkWritten {
+        /// The snapshot.
+        slot: Slot,
+        /// Where the next piece begins.
+        end: u64,
+    },
+    /// Answers [`Action::InstallSnapshot`], or a piece that could not be written: installed, or not.
+    SnapshotInstalled(Option<SnapshotInfo>),
+}
+
+/// What a replica wants done.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Add a record to the write-ahead log.
+    Append {
+        /// Its number; records are numbered without gaps.
+        lsn: Lsn,
+        /// What to write.
+        record: Record,
+    },
+    /// Send a message once record `after` is durable.
+    Send {
+        /// To whom.
+        to: ReplicaId,
+        /// What.
+        message: PeerMessage,
+        /// The record; `Lsn::ZERO`: at once.
+        after: Lsn,
+    },
+    /// Execute a decided batch, in the order of these actions.
+    Execute {
+        /// Its slot.
+        slot: Slot,
+        /// The batch.
+        batch: Batch,
+        /// Local requests to be answered with the outcomes: for each its place among the batch's commands.
+        requests: Vec<(usize, RequestId)>,
+    },
+    /// Answer a query from a state that includes `slot`.
+    ReadAt {
+        /// The query.
+        read: ReadId,
+        /// The slot.
+        slot: Slot,
+    },
+    /// A query can not be answered.
+    ReadFailed {
+        /// The query.
+        read: ReadId,
+        /// Why.
+        error: RequestError,
+    },
+    /// A command has failed, or its outcome will not be known here.
+    RequestFailed {
+        /// The command.
+        request: RequestId,
+        /// Why.
+        error: RequestError,
+    },
+    /// Who leads, as far as this replica knows, has changed.
+    Leader(LeaderView),
+    /// Call with [`Event::Timer`] at this instant; replaces the deadline before.
+    Deadline(Time),
+    /// Freeze the state as it is after all `Execute` actions so far and write it to stable storage.
+    TakeSnapshot,
+    /// Read a piece of a snapshot.
+    ReadChunk {
+        /// For whom.
+        to: ReplicaId,
+        /// The snapshot.
+        slot: Slot,
+        /// Where the piece begins.
+        offset: u64,
+        /// Its size at most.
+        len_max: usize,
+    },
+    /// Add a piece to the snapshot that is being received; offset 0 begins it anew.
+    WriteChunk {
+        /// The snapshot.
+        info: SnapshotInfo,
+        /// Where the piece begins.
+        offset: u64,
+        /// The piece.
+        bytes: Bytes,
+    },
+    /// The received snapshot is complete: verify it, make it durable, and replace the executor's state by it.
+    InstallSnapshot(SnapshotInfo),
+    /// The write-ahead log may forget slots through this one, once the records appended before are durable.
+    Trim(Slot),
+}
+
+/// Who waits for a command of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiter {
+    /// A request that counts as this replica's, with its number; nobody waits any more if it was given up.
+    Own {
+        /// Its number in the replica's session.
+        sequence: u64,
+        /// The request.
+        request: Option<RequestId>,
+    },
+    /// A client that identifies itself; see `Replica::clients` for the request.
+    Client {
+        /// The session.
+        session: SessionId,
+        /// The command's number in it.
+        sequence: u64,
+    },
+}
+
+/// What a replica finds when it starts.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The records of its write-ahead log, in order.
+    pub records: Vec<Record>,
+    /// The number of the last of them.
+    pub last_lsn: Lsn,
+    /// The snapshot that its executor was restored from.
+    pub snapshot: Option<SnapshotInfo>,
+    /// Whether records may be missing.
+    pub amnesia: bool,
+    /// This life of the replica.
+    pub incarnation: Incarnation,
+}
+
+/// A replica's answers to questions about itself.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicaStatus {
+    /// The protocol's.
+    pub protocol: ProtocolStatus,
+    /// Executed through this slot.
+    pub executed: Slot,
+    /// The last snapshot.
+    pub snapshot: Option<SnapshotInfo>,
+    /// Bytes of commands that wait for a decision.
+    pub queued_bytes: usize,
+    /// Decided slots kept in memory, and their bytes.
+    pub kept_slots: usize,
+    /// See `kept_slots`.
+    pub kept_bytes: u64,
+    /// A snapshot that is being received, and how many bytes of it have come.
+    pub receiving: Option<(SnapshotInfo, u64)>,
+}
+
+/// See the module.
+pub struct Replica {
+    settings: Settings,
+    members: Members,
+    session: SessionId,
+    protocol: Box<dyn Protocol>,
+    effects: Effects,
+    view: LeaderView,
+    batcher: Batcher,
+    proposals: Proposals,
+    /// The next number in the own session.
+    next_sequence: u64,
+    /// Commands of clients that identify themselves: which request waits.
+    clients: BTreeMap<(SessionId, u64), RequestId>,
+    reads: Reads,
+    decided: DecidedLog,
+    catch_up: CatchUp,
+    executed: Slot,
+    backlogged: bool,
+    snapshot: Option<SnapshotInfo>,
+    taking_snapshot: bool,
+    slots_since_snapshot: u64,
+    bytes_since_snapshot: u64,
+    /// When this replica, as leader, last advanced the replicated clock.
+    clock_at: Time,
+    protocol_deadline: Time,
+    deadline: Option<Time>,
+}
+
+impl std::fmt::Debug for Replica {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replica").field("me", &self.members.me()).field("status", &self.status()).finish()
+    }
+}
+
+impl Replica {
+    /// A replica as it is after a start. The executor must have been restored from `recovered.snapshot`; the
+    /// actions execute what is known to be decided behind it.
+    pub fn start(
+        settings: Settings,
+        members: Members,
+        recovered: Recovered,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) -> Replica {
+        let Recovered { records, last_lsn, snapshot, amnesia, incarnation } = recovered;
+        let mut effects = Effects::new(last_lsn);
+        let first = snapshot.map_or(Slot::ZERO, |snapshot| snapshot.slot);
+        let restart = Restart { records, snapshot: first, amnesia, incarnation };
+        let protocol = settings.consensus.start(members.clone(), restart, now, &mut effects);
+        let mut replica = Replica {
+            session: replica_session(members.me(), incarnation),
+            protocol,
+            effects,
+            view: LeaderView::default(),
+            batcher: Batcher::new(settings.batch_bytes_max, settings.batch_delay_max),
+            proposals: Proposals::default(),
+            next_sequence: 1,
+            clients: BTreeMap::new(),
+            reads: Reads::new(incarnation),
+            decided: DecidedLog::new(first.next()),
+            catch_up: CatchUp::new(members.peers()),
+            executed: first,
+            backlogged: false,
+            snapshot,
+            taking_snapshot: false,
+            slots_since_snapshot: 0,
+            bytes_since_snapshot: 0,
+            clock_at: now,
+            protocol_deadline: Time::NEVER,
+            deadline: None,
+            settings,
+            members,
+        };
+        replica.carry_out(now, actions);
+        replica.flush(now, actions);
+        replica
+    }
+
+    /// Takes one event. At the end of a burst of events, call [`Replica::flush`].
+    pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::Receive { from, message } => self.receive(now, from, message, actions),
+            Event::Link { peer, up } => {
+                if up && self.view.leader == Some(peer) {
+                    self.proposals.forget_sent();
+                    self.reads.ask_again();
+                }
+                self.input(now, Input::Link { peer, up }, actions);
+            }
+            Event::Durable(lsn) => self.input(now, Input::Durable(lsn), actions),
+            Event::Timer => {
+                // Ask for the next deadline even if it is the same.
+                self.deadline = None;
+                if now >= self.protocol_deadline {
+                    self.protocol_deadline = Time::NEVER;
+                    self.input(now, Input::Timer, actions);
+                }
+                self.expire(now, actions);
+            }
+            Event::Request { request, kind, session, payload } => {
+                self.request(now, request, kind, session, &payload, actions);
+            }
+            Event::Read(read) if self.reads.len() < READS_MAX => self.reads.add(read, now),
+            Event::Read(read) => actions.push(Action::ReadFailed { read, error: RequestError::Overloaded }),
+            Event::Executed(slot) => {
+                self.executed = self.executed.max(slot);
+                self.watch_backlog(now);
+                self.carry_out(now, actions);
+            }
+            Event::SnapshotTaken(info) => self.snapshot_taken(now, info, actions),
+            Event::ChunkRead { to, slot, offset, total, bytes } => {
+                let message = PeerMessage::Chunk { slot, offset, total, bytes };
+                actions.push(Action::Send { to, message, after: Lsn::ZERO });
+            }
+            Event::ChunkWritten { slot, end } => {
+                if self.catch_up.written(slot, end) {
+                    self.install_snapshot(actions);
+                }
+            }
+            Event::SnapshotInstalled(info) => self.snapshot_installed(now, info, actions),
+        }
+    }
+
+    /// Lets everything leave that can: batches, reads, questions to peers; and asks for the next deadline.
+    pub fn flush(&mut self, now: Time, actions: &mut Vec<Action>) {
+        self.propose(now, actions);
+        self.ask_reads(now, actions);
+        self.release_reads(actions);
+        self.catch_up(now, actions);
+        self.advance_clock(now);
+        self.batcher.end_burst();
+        self.ask_for_timer(actions);
+    }
+
+    /// Whether more requests would be taken. While not, whoever runs this replica should leave them where they
+    /// are, so that clients feel it.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.queued_bytes() < self.settings.queue_bytes_max
+    }
+
+    /// What this replica knows of itself.
+    #[must_use]
+    pub fn status(&self) -> ReplicaStatus {
+        ReplicaStatus {
+            protocol: self.protocol.status(),
+            executed: self.executed,
+            snapshot: self.snapshot,
+            queued_bytes: self.queued_bytes(),
+            kept_slots: self.decided.len(),
+            kept_bytes: self.decided.bytes(),
+            receiving: self.catch_up.receiving(),
+        }
+    }
+
+    /// The session of commands that carry none.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    fn queued_bytes(&self) -> usize {
+        self.batcher.bytes() + self.proposals.bytes()
+    }
+
+    fn input(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
+        self.protocol.step(now, input, &mut self.effects);
+        self.carry_out(now, actions);
+    }
+
+    /// Turns the protocol's effects into actions.
+    fn carry_out(&mut self, now: Time, actions: &mut Vec<Action>) {
+        // Delivering may tell the protocol that execution falls behind, which may have effects of its own.
+        loop {
+            let effects: Vec<Effect> = self.effects.drain().collect();
+            if effects.is_empty() {
+                return;
+            }
+            effects.into_iter().for_each(|effect| self.carry_out_one(now, effect, actions));
+        }
+    }
+
+    fn carry_out_one(&mut self, now: Time, effect: Effect, actions: &mut Vec<Action>) {
+        match effect {
+            Effect::Append { lsn, record } => actions.push(Action::Append { lsn, record }),
+            Effect::Send { to, message, after } => {
+                actions.push(Action::Send { to, message: PeerMessage::Protocol(message), after });
+            }
+            Effect::Deliver { slot, batch } => self.deliver(now, slot, batch, actions),
+            Effect::Leader(view) => self.leader_changed(now, view, actions),
+            Effect::ReadIndex { token, slot } => self.read_index(token, slot, actions),
+            Effect::Deadline(deadline) => self.protocol_deadline = deadline,
+        }
+    }
+
+    fn receive(&mut self, now: Time, from: ReplicaId, message: PeerMessage, actions: &mut Vec<Action>) {
+        match message {
+            PeerMessage::Protocol(message) => self.input(now, Input::Receive { from, message }, actions),
+            PeerMessage::Forward(batch) => {
+                if self.leads() && !batch.is_noop() {
+                    self.proposals.forwarded(batch, self.settings.queue_bytes_max);
+                }
+            }
+            PeerMessage::ReadIndex { token } => {
+                if let Some(token) = self.reads.ask_for(from, token) {
+                    self.input(now, Input::Control(Control::ReadIndex(token)), actions);
+                }
+            }
+            PeerMessage::ReadIndexAnswer { token, slot } => self.reads_answered(token, slot),
+            PeerMessage::Fetch { from: slot } => self.answer_fetch(from, slot, actions),
+            PeerMessage::Fetched { from: slot, batches } => self.fetched(now, from, slot, batches, actions),
+            PeerMessage::SnapshotOffer { slot, total } => {
+                self.catch_up.offered(from, SnapshotInfo { slot, bytes: total }, self.decided.last(), now);
+            }
+            PeerMessage::FetchChunk { slot, offset } => {
+                let len_max = self.settings.chunk_bytes_max;
+                actions.push(Action::ReadChunk { to: from, slot, offset, len_max });
+            }
+            PeerMessage::Chunk { slot, offset, total, bytes } => {
+                if self.catch_up.piece(from, slot, offset, total, bytes.len()) == Piece::Write {
+                    let info = SnapshotInfo { slot, bytes: total };
+                    actions.push(Action::WriteChunk { info, offset, bytes });
+                }
+            }
+        }
+    }
+
+    // Commands.
+
+    fn leads(&self) -> bool {
+        self.view.leader == Some(self.members.me())
+    }
+
+    fn request(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        kind: CommandKind,
+        session: Option<SessionCommand>,
+        payload: &Bytes,
+        actions: &mut Vec<Action>,
+    ) {
+        let too_many =
+            self.queued_bytes() + payload.len() > self.settings.queue_bytes_max && self.queued_bytes() > 0;
+        if too_many || self.own_outstanding() >= self.settings.sessions.replica_outstanding_max / 2 {
+            actions.push(Action::RequestFailed { request, error: RequestError::Overloaded });
+            return;
+        }
+        let Some(command) = session else { return self.own_command(now, Some(request), kind, payload) };
+        let SessionCommand { session, sequence, lowest_outstanding } = command;
+        // The sessions of replicas are not for clients: a forged command could silence a replica.
+        let refused = match () {
+            () if is_replica(session) => Some(RequestError::SessionExpired),
+            () if lowest_outstanding > sequence || sequence == 0 => Some(RequestError::Stale),
+            () => None,
+        };
+        if let Some(error) = refused {
+            actions.push(Action::RequestFailed { request, error });
+            return;
+        }
+        if let Some(earlier) = self.clients.insert((session, sequence), request) {
+            // The client asks again while its command is on its way: only the later request is answered.
+            actions.push(Action::RequestFailed { request: earlier, error: RequestError::Superseded });
+            return;
+        }
+        let waiter = Waiter::Client { session, sequence };
+        self.batcher.push(now, Entry { kind, session, sequence, lowest_outstanding, payload, waiter });
+    }
+
+    fn own_outstanding(&self) -> u64 {
+        self.next_sequence - self.lowest_own()
+    }
+
+    fn own_command(&mut self, now: Time, request: Option<RequestId>, kind: CommandKind, payload: &[u8]) {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let waiter = Waiter::Own { sequence, request };
+        let lowest_outstanding = self.lowest_own().min(sequence);
+        self.batcher
+            .push(now, Entry { kind, session: self.session, sequence, lowest_outstanding, payload, waiter });
+    }
+
+    /// The lowest command of the own session that may still be executed.
+    fn lowest_own(&self) -> u64 {
+        let batched = self.batcher.waiters().find_map(|waiter| match waiter {
+            Waiter::Own { sequence, .. } => Some(*sequence),
+            Waiter::Client { .. } => None,
+        });
+        self.proposals.lowest_own().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
+    }
+
+    /// Proposes, or sends to the leader, what waits, as far as there is room.
+    fn propose(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let Some(leader) = self.view.leader else { return };
+        let ballot = self.view.ballot;
+        if leader != self.members.me() {
+            return self.forward(now, leader, ballot, actions);
+        }
+        while self.protocol.room() > 0 {
+            // What a leader proposed the protocol keeps proposing, as long as it leads.
+            let again = self.proposals.resend(ballot, now, std::time::Duration::MAX);
+            let batch = again.or_else(|| self.proposals.take_forwarded()).or_else(|| {
+                let closed = self.batcher.take(now)?;
+                let batch = closed.batch.clone();
+                self.proposals.add(closed, ballot, now);
+                Some(batch)
+            });
+            let Some(batch) = batch else { break };
+            self.input(now, Input::Propose(batch), actions);
+        }
+    }
+
+    fn forward(&mut self, now: Time, leader: ReplicaId, ballot: Ballot, actions: &mut Vec<Action>) {
+        let mut send = |batch| {
+            let message = PeerMessage::Forward(batch);
+            actions.push(Action::Send { to: leader, message, after: Lsn::ZERO });
+        };
+        let retry = self.forward_retry();
+        while let Some(batch) = self.proposals.resend(ballot, now, retry) {
+            send(batch);
+        }
+        while self.proposals.with_leader(ballot) < self.settings.forward_window_max {
+            let Some(closed) = self.batcher.take(now) else { break };
+            let batch = closed.batch.clone();
+            self.proposals.add(closed, ballot, now);
+            send(batch);
+        }
+    }
+
+    /// How long an answer of the leader may take before it is asked again.
+    fn forward_retry(&self) -> std::time::Duration {
+        self.settings.consensus.election_timeout
+    }
+
+    fn deliver(&mut self, now: Time, slot: Slot, batch: Batch, actions: &mut Vec<Action>) {
+        self.decided.push(slot, batch.clone());
+        self.decided.cap(self.settings.kept_bytes_max);
+        self.slots_since_snapshot += 1;
+        self.bytes_since_snapshot += batch.bytes().len() as u64;
+        let ours = self.proposals.delivered(&batch);
+        let requests = ours.map_or_else(Vec::new, |closed| self.requests_of(&closed));
+        actions.push(Action::Execute { slot, batch, requests });
+        self.take_snapshot_if_due(actions);
+        self.watch_backlog(now);
+    }
+
+    /// The requests that wait for a batch, each with its command's place.
+    fn requests_of(&mut self, closed: &Closed) -> Vec<(usize, RequestId)> {
+        let mut requests = Vec::with_capacity(closed.waiters.len());
+        for (place, waiter) in closed.waiters.iter().enumerate() {
+            let request = match *waiter {
+                Waiter::Own { request, .. } => request,
+                Waiter::Client { session, sequence } => self.clients.remove(&(session, sequence)),
+            };
+            requests.extend(request.map(|request| (place, request)));
+        }
+        requests
+    }
+
+    fn watch_backlog(&mut self, now: Time) {
+        let behind = self.decided.last().0.saturating_sub(self.executed.0);
+        let max = self.settings.backlog_slots_max;
+        let backlogged = if self.backlogged { behind > max / 2 } else { behind > max };
+        if backlogged != self.backlogged {
+            self.backlogged = backlogged;
+            self.protocol.step(now, Input::Control(Control::Backlogged(backlogged)), &mut self.effects);
+        }
+    }
+
+    fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
+        self.view = view;
+        self.reads.ask_again();
+        if !self.leads() {
+            self.proposals.drop_forwarded();
+        }
+        self.clock_at = now;
+        actions.push(Action::Leader(view));
+    }
+
+    /// Lets the replicated clock go on, by which idle sessions of clients expire.
+    fn advance_clock(&mut self, now: Time) {
+        let elapsed = now.since(self.clock_at);
+        if self.leads() && elapsed >= self.settings.clock_interval {
+            self.clock_at = now;
+            let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+            self.own_command(now, None, CommandKind::AdvanceClock, &millis.to_le_bytes());
+        }
+    }
+
+    /// Fails what has waited for longer than the request time-out.
+    fn expire(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let timeout = self.settings.request_timeout;
+        if now < Time::ZERO + timeout {
+            return;
+        }
+        let born_max = now - timeout;
+        let led = self.view.leader.is_some();
+        let unsent_error = if led { RequestError::Overloaded } else { RequestError::NoLeader };
+        let unsent = self.batcher.expire(born_max);
+        let sent = self.proposals.expire(born_max);
+        for (closed, error) in unsent
+            .into_iter()
+            .map(|closed| (closed, unsent_error))
+            .chain(sent.into_iter().map(|closed| (closed, RequestError::Timeout)))
+        {
+            for (_, request) in self.requests_of(&closed) {
+                actions.push(Action::RequestFailed { request, error });
+            }
+        }
+        for read in self.reads.expire(born_max) {
+            actions.push(Action::ReadFailed { read, error: RequestError::NoLeader });
+        }
+    }
+
+    // Reads.
+
+    fn ask_reads(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.reads.overdue(now, self.forward_retry()) {
+            self.reads.ask_again();
+        }
+        let Some(leader) = self.view.leader else { return };
+        if let Some(token) = self.reads.ask(now) {
+            if leader == self.members.me() {
+                self.input(now, Input::Control(Control::ReadIndex(token)), actions);
+            } else {
+                let message = PeerMessage::ReadIndex { token: token.0 };
+                actions.push(Action::Send { to: leader, message, after: Lsn::ZERO });
+            }
+        }
+    }
+
+    fn read_index(&mut self, token: ReadToken, slot: Option<Slot>, actions: &mut Vec<Action>) {
+        match self.reads.asker(token) {
+            Asker::Here => self.reads_answered(token.0, slot),
+            Asker::Peer(to, token) => {
+                let message = PeerMessage::ReadIndexAnswer { token, slot };
+                actions.push(Action::Send { to, message, after: Lsn::ZERO });
+            }
+        }
+    }
+
+    fn reads_answered(&mut self, token: u64, slot: Option<Slot>) {
+        // Whoever says no does not lead: ask again when somebody does, or when the question is overdue.
+        if let Some(slot) = slot {
+            self.reads.answered(token, slot);
+        }
+    }
+
+    /// Lets reads go on whose slot has come.
+    fn release_reads(&mut self, actions: &mut Vec<Action>) {
+        for (read, slot) in self.reads.ready(self.decided.last()) {
+            actions.push(Action::ReadAt { read, slot });
+        }
+    }
+
+    // Catch-up.
+
+    fn catch_up(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.backlogged {
+            return;
+        }
+        let status = self.protocol.status();
+        let (patience, retry) = (self.patience(), self.fetch_retry());
+        let next = self.catch_up.next(now, status.decided, status.decided_elsewhere, patience, retry);
+        if let Some((to, ask)) = next {
+            let message = match ask {
+                Ask::Slots(from) => PeerMessage::Fetch { from },
+                Ask::Chunk { slot, offset } => PeerMessage::FetchChunk { slot, offset },
+            };
+            actions.push(Action::Send { to, message, after: Lsn::ZERO });
+        }
+    }
+
+    /// Decisions that are missing for no longer than this are probably on their way.
+    fn patience(&self) -> std::time::Duration {
+        self.settings.consensus.heartbeat_interval / 4
+    }
+
+    fn fetch_retry(&self) -> std::time::Duration {
+        self.settings.consensus.election_timeout / 2
+    }
+
+    fn answer_fetch(&mut self, to: ReplicaId, from: Slot, actions: &mut Vec<Action>) {
+        let message = match (self.decided.from(from, self.settings.fetch_bytes_max), self.snapshot) {
+            (Some(batches), _) => PeerMessage::Fetched { from, batches },
+            (None, Some(snapshot)) => {
+                PeerMessage::SnapshotOffer { slot: snapshot.slot, total: snapshot.bytes }
+            }
+            (None, None) => PeerMessage::Fetched { from, batches: Vec::new() },
+        };
+        actions.push(Action::Send { to, message, after: Lsn::ZERO });
+    }
+
+    fn fetched(
+        &mut self,
+        now: Time,
+        peer: ReplicaId,
+        from: Slot,
+        batches: Vec<Batch>,
+        actions: &mut Vec<Action>,
+    ) {
+        let before = self.decided.last();
+        for (slot, batch) in (from.0..).map(Slot).zip(batches) {
+            if slot > self.decided.last() {
+                self.input(now, Input::Control(Control::Learn { slot, batch }), actions);
+            }
+        }
+        self.catch_up.fetched(peer, self.decided.last() > before, now);
+    }
+
+    // Snapshots.
+
+    fn take_snapshot_if_due(&mut self, actions: &mut Vec<Action>) {
+        let due = self.slots_since_snapshot >= self.settings.snapshot_slots
+            || self.bytes_since_snapshot >= self.settings.snapshot_log_bytes;
+        if !due || self.taking_snapshot || self.catch_up.receiving().is_some() {
+            return;
+        }
+        self.slots_since_snapshot = 0;
+        self.bytes_since_snapshot = 0;
+        if cfg!(feature = "planted-bugs") && self.settings.consensus.planted == Some(Bug::TrimPastSnapshot) {
+            let through = self.decided.last();
+            self.decided.trim(through, 0, 0);
+            actions.push(Action::Trim(through));
+            return;
+        }
+        self.taking_snapshot = true;
+        actions.push(Action::TakeSnapshot);
+    }
+
+    fn snapshot_taken(&mut self, now: Time, info: Option<SnapshotInfo>, actions: &mut Vec<Action>) {
+        self.taking_snapshot = false;
+        match info {
+            Some(info) => self.adopt_snapshot(now, info, actions),
+            // Try again sooner than after a whole interval.
+            None => self.slots_since_snapshot += self.settings.snapshot_slots * 9 / 10,
+        }
+    }
+
+    fn adopt_snapshot(&mut self, now: Time, info: SnapshotInfo, actions: &mut Vec<Action>) {
+        if self.snapshot.is_none_or(|snapshot| snapshot.slot < info.slot) {
+            self.snapshot = Some(info);
+            self.decided.trim(info.slot, self.settings.keep_slots, self.settings.keep_bytes);
+            self.input(now, Input::Control(Control::Trim(info.slot)), actions);
+            actions.push(Action::Trim(info.slot));
+        }
+    }
+
+    fn install_snapshot(&mut self, actions: &mut Vec<Action>) {
+        let Some((info, _)) = self.catch_up.receiving() else { return };
+        if info.slot > self.decided.last() {
+            actions.push(Action::InstallSnapshot(info));
+        } else {
+            // The slots came another way meanwhile.
+            self.catch_up.snapshot_done(true);
+        }
+    }
+
+    fn snapshot_installed(&mut self, now: Time, info: Option<SnapshotInfo>, actions: &mut Vec<Action>) {
+        self.catch_up.snapshot_done(info.is_some());
+        let Some(info) = info else { return };
+        self.executed = self.executed.max(info.slot);
+        if info.slot > self.decided.last() {
+            self.decided.restart_after(info.slot);
+            self.slots_since_snapshot = 0;
+            self.bytes_since_snapshot = 0;
+            self.adopt_snapshot(now, info, actions);
+            self.input(now, Input::Control(Control::Installed(info.slot)), actions);
+        } else {
+            self.adopt_snapshot(now, info, actions);
+        }
+        self.watch_backlog(now);
+        self.carry_out(now, actions);
+    }
+
+    // Time.
+
+    fn ask_for_timer(&mut self, actions: &mut Vec<Action>) {
+        let timeout = self.settings.request_timeout;
+        let expiry = [self.batcher.oldest(), self.proposals.oldest(), self.reads.oldest()];
+        let mut deadlines = vec![self.protocol_deadline];
+        deadlines.extend(expiry.into_iter().flatten().map(|oldest| oldest + timeout));
+        deadlines.extend(self.reads.retry_at(self.forward_retry()));
+        if !self.backlogged {
+            deadlines.extend(self.catch_up.deadline(self.patience(), self.fetch_retry()));
+        }
+        if self.leads() {
+            deadlines.push(self.clock_at + self.settings.clock_interval);
+            if self.protocol.room() > 0 {
+                deadlines.extend(self.batcher.deadline());
+            }
+        } else if self.view.leader.is_some() {
+            deadlines.extend(self.proposals.retry_at(self.forward_retry()));
+            if self.proposals.with_leader(self.view.ballot) < self.settings.forward_window_max {
+                deadlines.extend(self.batcher.deadline());
+            }
+        }
+        let deadline = deadlines.into_iter().min().expect("one at least");
+        if self.deadline != Some(deadline) {
+            self.deadline = Some(deadline);
+            actions.push(Action::Deadline(deadline));
+        }
+    }
+
+    /// Whether this replica may vote; one that lost its log may not for a while.
+    #[must_use]
+    pub fn votes(&self) -> bool {
+        self.protocol.status().role != Role::Recovering
+    }
+
+    /// The size that a command of this payload takes in a batch.
+    #[must_use]
+    pub fn command_bytes(payload: &[u8]) -> usize {
+        COMMAND_HEADER_BYTES + payload.len()
+    }
+}

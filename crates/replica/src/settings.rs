@@ -1,0 +1,69 @@
+//! What can be set about a replica beside its protocol.
+
+use std::time::Duration;
+
+use synod_consensus::Options;
+
+use crate::SessionLimits;
+
+/// Settings of a replica. Those of the protocol and of sessions must be the same on all replicas of a group.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The ordering protocol and its options.
+    pub consensus: Options,
+    /// Bounds of the session table.
+    pub sessions: SessionLimits,
+    /// A batch is closed when another command would make it larger (Santos 2012: BSZ). One larger command is
+    /// a batch of its own. 1 makes every command a batch.
+    pub batch_bytes_max: usize,
+    /// A batch that waits for more commands is closed this long after its first (Santos 2012: Δ_B).
+    pub batch_delay_max: Duration,
+    /// Bytes of commands that may wait for a decision; more are refused.
+    pub queue_bytes_max: usize,
+    /// Batches that a follower may have on their way to the leader.
+    pub forward_window_max: usize,
+    /// A request without a decision for this long fails.
+    pub request_timeout: Duration,
+    /// A snapshot is due after so many slots...
+    pub snapshot_slots: u64,
+    /// ...or after so many bytes of batches.
+    pub snapshot_log_bytes: u64,
+    /// Decided slots that are kept in memory behind a snapshot, for replicas that lag.
+    pub keep_slots: u64,
+    /// Bytes of batches that are kept for the same purpose.
+    pub keep_bytes: u64,
+    /// Decided batches are kept beyond that if no snapshot covers them, up to this many bytes; a replica that lags
+    /// further behind then has to wait for a snapshot.
+    pub kept_bytes_max: u64,
+    /// Bytes of batches in one answer to a replica that lags.
+    pub fetch_bytes_max: usize,
+    /// Bytes of a snapshot in one message.
+    pub chunk_bytes_max: usize,
+    /// Decided slots that may wait for execution; beyond that, nothing new is proposed or accepted.
+    pub backlog_slots_max: u64,
+    /// How often a leader advances the replicated clock, by which idle sessions expire.
+    pub clock_interval: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            consensus: Options::default(),
+            sessions: SessionLimits::default(),
+            batch_bytes_max: 64 << 10,
+            batch_delay_max: Duration::from_millis(1),
+            queue_bytes_max: 64 << 20,
+            forward_window_max: 8,
+            request_timeout: Duration::from_secs(5),
+            snapshot_slots: 10_000,
+            snapshot_log_bytes: 128 << 20,
+            keep_slots: 5_000,
+            keep_bytes: 32 << 20,
+            kept_bytes_max: 1 << 30,
+            fetch_bytes_max: 1 << 20,
+            chunk_bytes_max: 512 << 10,
+            backlog_slots_max: 10_000,
+            clock_interval: Duration::from_secs(30),
+        }
+    }
+}

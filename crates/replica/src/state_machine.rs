@@ -1,0 +1,46 @@
+//! What a user replicates.
+
+use std::{
+    fmt,
+    io::{self, Read, Write},
+};
+
+use bytes::Bytes;
+
+/// A deterministic state machine: the same commands in the same order give the same state and the same replies
+/// on every machine. It must not read a clock, a random number, the environment or a randomly hashed map.
+///
+/// Methods run on one thread, in slot order. Every command is applied exactly once, also when clients retry.
+pub trait StateMachine: Send + 'static {
+    /// Applies a command and answers it. A command that makes no sense is answered with an error of the state
+    /// machine's own encoding; it must not panic, since every replica would.
+    fn apply(&mut self, command: &Bytes) -> Bytes;
+
+    /// Answers a query from the present state without changing it.
+    fn query(&self, query: &Bytes) -> Bytes;
+
+    /// Freezes the present state. This runs between two commands, so it should take microseconds: clone what
+    /// is shared copy-on-write, and leave the encoding to [`Frozen::write_to`], which runs on another thread
+    /// while commands go on being applied.
+    fn freeze(&self) -> Box<dyn Frozen>;
+
+    /// Replaces the state with one that [`Frozen::write_to`] wrote, perhaps an earlier version of this program.
+    /// On an error the old state is still in place.
+    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()>;
+
+    /// A fingerprint of the state: equal states have equal digests on every machine. Used to check that
+    /// replicas agree; it may be slow.
+    fn digest(&self) -> u64;
+}
+
+/// A state as it was at one slot.
+pub trait Frozen: Send {
+    /// Writes the state in a form that [`StateMachine::restore`] reads.
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()>;
+}
+
+impl fmt::Debug for dyn Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Frozen")
+    }
+}

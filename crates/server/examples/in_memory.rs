@@ -1,0 +1,33 @@
+//! A key-value server of one replica that keeps nothing: for trying the API and for measuring the server alone.
+//!
+//! ```text
+//! cargo run --release -p synod-server --example in_memory -- http://127.0.0.1:2379 [CLIENT-IO-THREADS]
+//! ```
+
+use std::{env, error::Error};
+
+use synod_kv::KvStore;
+use synod_server::{Config, InMemory, Member, Server, listen_addresses};
+use synod_wire::{ClusterId, ReplicaId};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = env::args().skip(1);
+    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:2379".into());
+    let threads = arguments.next().map_or(Ok(1), |threads| threads.parse())?;
+    let config =
+        Config { client_addresses: listen_addresses(&url)?, client_io_threads: threads, ..Config::default() };
+    let member = Member {
+        id: ReplicaId(1),
+        name: "in-memory".into(),
+        peer_urls: Vec::new(),
+        client_urls: vec![url],
+        is_learner: false,
+    };
+    let replica = InMemory::start(KvStore::new(), ClusterId(1), member)?;
+    let server = Server::start(&config, replica, || "# EOF\n".into())?;
+    println!("serving at {:?}; Ctrl-C stops", server.client_addresses());
+    let wait = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    wait.block_on(tokio::signal::ctrl_c())?;
+    server.stop();
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! What the server is told.
+
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    time::Duration,
+};
+
+/// Where to listen, and the limits.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients connect; gRPC, and the HTTP pages too. Port 0 takes a free one.
+    pub client_addresses: Vec<SocketAddr>,
+    /// Where the HTTP pages are served besides.
+    pub metrics_addresses: Vec<SocketAddr>,
+    /// Threads that serve clients.
+    pub client_io_threads: usize,
+    /// Most connections at a time, over all addresses; a further one is closed at once.
+    pub connections_max: usize,
+    /// Most requests that one connection has under way; a further one waits at the client.
+    pub streams_per_connection_max: u32,
+    /// Most bytes of a command. A gRPC message may have 512 KiB more.
+    pub request_bytes_max: usize,
+    /// Most operations in a list of a transaction.
+    pub txn_ops_max: usize,
+    /// Bytes that the key-value store may hold before writes are refused; 0: no bound.
+    pub quota_bytes: u64,
+    /// How long a stopping server waits for requests under way.
+    pub stop_timeout: Duration,
+}
+
+impl Default for Config {
+    /// Listens nowhere; one thread; etcd's limits on requests (1.5 MiB, 128 operations) and its quota (2 GiB); 10,000
+    /// connections of 4,096 requests; five seconds to stop.
+    fn default() -> Config {
+        Config {
+            client_addresses: Vec::new(),
+            metrics_addresses: Vec::new(),
+            client_io_threads: 1,
+            connections_max: 10_000,
+            streams_per_connection_max: 4096,
+            request_bytes_max: 3 << 19,
+            txn_ops_max: 128,
+            quota_bytes: 2 << 30,
+            stop_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why a list of URLs is not one to listen at.
+#[derive(Debug, thiserror::Error)]
+#[error("can not listen at {url:?}: {why}")]
+pub struct ListenError {
+    url: String,
+    why: String,
+}
+
+/// The addresses in a list of URLs separated by commas, as in `http://127.0.0.1:2379,http://localhost:2379`. Names are
+/// looked up.
+///
+/// # Errors
+/// If a URL is not `http://host:port`, or a name is not known.
+pub fn listen_addresses(urls: &str) -> Result<Vec<SocketAddr>, ListenError> {
+    let mut addresses = Vec::new();
+    for url in urls.split(',').map(str::trim) {
+        let wrong = |why: String| ListenError { url: url.to_owned(), why };
+        let Some(authority) = url.strip_prefix("http://") else {
+            return Err(wrong("give http://host:port; TLS is not supported yet".into()));
+        };
+        let authority = authority.strip_suffix('/').unwrap_or(authority);
+        let found =
+            authority.to_socket_addrs().map_err(|error| wrong(format!("{error}; give http://host:port")))?;
+        addresses.extend(found);
+    }
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_become_addresses() {
+        let both = listen_addresses("http://127.0.0.1:2379, http://[::1]:2379/").unwrap();
+        assert_eq!(both, ["127.0.0.1:2379".parse().unwrap(), "[::1]:2379".parse().unwrap()]);
+        for wrong in
+            ["", "127.0.0.1:2379", "https://127.0.0.1:1", "http://127.0.0.1", "http://127.0.0.1:99999"]
+        {
+            let error = listen_addresses(wrong).unwrap_err().to_string();
+            assert!(error.contains("http://host:port"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The pages for operators and their tools: health, version, metrics.
+
+use std::{convert::Infallible, fmt, sync::Arc};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{ALLOW, CONTENT_TYPE},
+};
+use serde_json::json;
+use synod_api::etcdserverpb::AlarmMember;
+use tonic::codegen::BoxFuture;
+
+use crate::{
+    Consistency, Replica,
+    services::{API_VERSION, Store},
+};
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The pages of one replica:
+///
+/// | page | what it says |
+/// | --- | --- |
+/// | `/health` | whether this replica serves: no alarm, a leader, and a linearizable read that succeeds. As with etcd, `?serializable=true` asks this replica only, and `&exclude=NOSPACE` forgives an alarm |
+/// | `/readyz` | the same without the alarms: whether to send clients here |
+/// | `/livez` | whether this replica answers at all: whether not to restart it |
+/// | `/version` | the version of etcd's API, and Synod's own |
+/// | `/metrics` | what there is to measure |
+pub(crate) struct Pages<R> {
+    store: Arc<Store<R>>,
+    metrics: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+impl<R> Clone for Pages<R> {
+    fn clone(&self) -> Pages<R> {
+        Pages { store: self.store.clone(), metrics: self.metrics.clone() }
+    }
+}
+
+impl<R> fmt::Debug for Pages<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pages")
+    }
+}
+
+type Page = Response<Full<Bytes>>;
+
+impl<R: Replica> hyper::service::Service<Request<Incoming>> for Pages<R> {
+    type Response = Page;
+    type Error = Infallible;
+    type Future = BoxFuture<Page, Infallible>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let pages = self.clone();
+        Box::pin(async move { Ok(pages.page(&request).await) })
+    }
+}
+
+impl<R: Replica> Pages<R> {
+    pub(crate) fn new(store: Arc<Store<R>>, metrics: Arc<dyn Fn() -> String + Send + Sync>) -> Pages<R> {
+        Pages { store, metrics }
+    }
+
+    async fn page(&self, request: &Request<Incoming>) -> Page {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let mut page = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n");
+            page.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("it is a header value"));
+            return page;
+        }
+        let parameters = Parameters(request.uri().query().unwrap_or_default());
+        match request.uri().path() {
+            "/health" => match self.health(parameters).await {
+                Ok(()) => page(StatusCode::OK, JSON, json!({"health": "true", "reason": ""}).to_string()),
+                Err(reason) => {
+                    let text = json!({"health": "false", "reason": reason}).to_string();
+                    page(StatusCode::SERVICE_UNAVAILABLE, JSON, text)
+                }
+            },
+            "/readyz" => probe(self.reads(Consistency::Linearizable).await),
+            "/livez" => probe(self.reads(Consistency::Serializable).await),
+            "/version" => {
+                let versions = json!({
+                    "etcdserver": API_VERSION,
+                    "etcdcluster": API_VERSION,
+                    "synod": env!("CARGO_PKG_VERSION"),
+                });
+                page(StatusCode::OK, JSON, versions.to_string())
+            }
+            "/metrics" => page(StatusCode::OK, OPEN_METRICS, (self.metrics)()),
+            _ => {
+                let known = "not found; there are /health, /readyz, /livez, /version and /metrics\n";
+                page(StatusCode::NOT_FOUND, TEXT, known)
+            }
+        }
+    }
+
+    async fn health(&self, parameters: Parameters<'_>) -> Result<(), String> {
+        let consistency = match parameters.last("serializable") {
+            Some("true") => Consistency::Serializable,
+            _ => Consistency::Linearizable,
+        };
+        let raised = self.reads(consistency).await?;
+        match raised
+            .iter()
+            .find(|raised| !parameters.all("exclude").any(|name| name == raised.alarm().as_str_name()))
+        {
+            Some(raised) => Err(format!("ALARM {}", raised.alarm().as_str_name())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a read succeeds; and what alarms are raised.
+    async fn reads(&self, consistency: Consistency) -> Result<Vec<AlarmMember>, String> {
+        if consistency == Consistency::Linearizable && self.store.replica().status().leader.is_none() {
+            return Err("NO LEADER".into());
+        }
+        match self.store.status(consistency).await {
+            Ok(status) => Ok(status.alarms),
+            Err(status) => Err(format!("RANGE ERROR: {}", status.message())),
+        }
+    }
+}
+
+fn page(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Page {
+    let response = Response::builder().status(status).header(CONTENT_TYPE, content_type);
+    response.body(Full::new(text.into())).expect("the header is a constant")
+}
+
+fn probe<T>(outcome: Result<T, String>) -> Page {
+    match outcome {
+        Ok(_) => page(StatusCode::OK, TEXT, "ok\n"),
+        Err(reason) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
+    }
+}
+
+/// The part of a URL behind its question mark. Nothing that is asked for needs escapes.
+#[derive(Clone, Copy)]
+struct Parameters<'a>(&'a str);
+
+impl<'a> Parameters<'a> {
+    fn all(self, name: &str) -> impl Iterator<Item = &'a str> {
+        self.0.split('&').filter_map(move |pair| pair.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    fn last(self, name: &str) -> Option<&'a str> {
+        self.all(name).last()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_found_by_their_whole_name() {
+        let parameters = Parameters("exclude=NOSPACE&exclude=CORRUPT&serializable=true&serializables=no");
+        assert_eq!(parameters.all("exclude").collect::<Vec<_>>(), ["NOSPACE", "CORRUPT"]);
+        assert_eq!(parameters.last("serializable"), Some("true"));
+        assert_eq!(parameters.last("exclud"), None);
+    }
+}

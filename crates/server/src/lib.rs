@@ -1,0 +1,32 @@
+//! What a client of a Synod replica talks to: the etcd v3 API and Synod's own over gRPC, health and metrics over
+//! HTTP.
+//!
+//! The server orders nothing itself. It checks requests, hands them to a [`Replica`] and puts the answers into the
+//! clients' terms, so it knows neither which protocol runs nor whether one does at all: [`InMemory`] is a replica
+//! without any.
+//!
+//! ```text
+//! sockets ── client-io threads ── services ── Replica (execute, query)
+//!            serve.rs, http.rs    kv, cluster, maintenance, native
+//! ```
+//!
+//! - **Threads** ([`Server::start`]): as in Santos 2012, section 9.4, a fixed number of client-I/O threads; every new
+//!   connection is given to the next of them and stays there, so its requests share one thread's caches and its
+//!   answers leave together.
+//! - **Back-pressure**: a request waits inside [`Replica::execute`], whose queues are bounded; the connection's
+//!   window and number of streams bound how many can wait there.
+//!
+//! **Architecture invariant:** `replica.rs` names no type of gRPC, and the services name no type of the runtime.
+
+mod config;
+mod http;
+mod memory;
+mod replica;
+mod serve;
+mod services;
+
+pub use config::{Config, ListenError, listen_addresses};
+pub use memory::InMemory;
+pub use replica::{Consistency, Member, PeerStatus, Replica, RequestError, Role, Status};
+pub use serve::Server;
+pub use services::API_VERSION;

@@ -1,0 +1,292 @@
+//! A replica without replication.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use bytes::Bytes;
+use synod_replica::StateMachine;
+use synod_wire::{Ballot, ClusterId, SessionId, Slot};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{Consistency, Member, Replica, RequestError, Role, Status};
+
+/// Requests that wait for the executor; a further one waits at its sender.
+const QUEUE_MAX: usize = 4096;
+/// Requests that the executor takes at once.
+const TAKE_MAX: usize = 1024;
+/// The only ballot: nobody else will ever lead.
+const BALLOT_ROUND: u64 = 1;
+
+/// A cluster of one replica that keeps its state in memory only: for examples, for tests of clients, and to measure
+/// the server without what is behind it. Everything that it is told is lost when its last handle is dropped.
+#[derive(Clone)]
+pub struct InMemory {
+    requests: mpsc::Sender<Request>,
+    cluster: ClusterId,
+    member: Member,
+    shared: Arc<Shared>,
+}
+
+/// What others may see of the executor.
+#[derive(Debug, Default)]
+struct Shared {
+    applied: AtomicU64,
+    sessions: AtomicU64,
+}
+
+type Answer<T> = oneshot::Sender<Result<T, RequestError>>;
+
+enum Request {
+    Execute {
+        command: Bytes,
+        answer: Answer<Bytes>,
+    },
+    ExecuteInSession {
+        session: SessionId,
+        sequence: u64,
+        lowest_outstanding: u64,
+        command: Bytes,
+        answer: Answer<Bytes>,
+    },
+    OpenSession {
+        answer: Answer<SessionId>,
+    },
+    Query {
+        query: Bytes,
+        answer: Answer<Bytes>,
+    },
+}
+
+impl fmt::Debug for InMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InMemory").field("member", &self.member).finish_non_exhaustive()
+    }
+}
+
+impl InMemory {
+    /// Starts a replica of `machine`, with a thread of its own that ends when the last clone is dropped.
+    ///
+    /// # Errors
+    /// If the thread can not be made.
+    pub fn start(machine: impl StateMachine, cluster: ClusterId, member: Member) -> io::Result<InMemory> {
+        let (requests, mut received) = mpsc::channel(QUEUE_MAX);
+        let shared = Arc::new(Shared::default());
+        let mut executor = Executor { machine, sessions: HashMap::new(), shared: shared.clone() };
+        thread::Builder::new().name("executor".into()).spawn(move || {
+            let mut taken = Vec::with_capacity(TAKE_MAX);
+            while received.blocking_recv_many(&mut taken, TAKE_MAX) > 0 {
+                taken.drain(..).for_each(|request| executor.serve(request));
+            }
+        })?;
+        Ok(InMemory { requests, cluster, member, shared })
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, RequestError> {
+        let (answer, answered) = oneshot::channel();
+        self.requests.send(request(answer)).await.map_err(|_| RequestError::Stopping)?;
+        answered.await.unwrap_or(Err(RequestError::Stopping))
+    }
+}
+
+impl Replica for InMemory {
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        self.ask(|answer| Request::Execute { command, answer }).await
+    }
+
+    async fn execute_in_session(
+        &self,
+        session: SessionId,
+        sequence: u64,
+        lowest_outstanding: u64,
+        command: Bytes,
+    ) -> Result<Bytes, RequestError> {
+        self.ask(|answer| Request::ExecuteInSession {
+            session,
+            sequence,
+            lowest_outstanding,
+            command,
+            answer,
+        })
+        .await
+    }
+
+    async fn open_session(&self) -> Result<SessionId, RequestError> {
+        self.ask(|answer| Request::OpenSession { answer }).await
+    }
+
+    /// Every query sees the newest state there is.
+    async fn query(&self, query: Bytes, _: Consistency) -> Result<Bytes, RequestError> {
+        self.ask(|answer| Request::Query { query, answer }).await
+    }
+
+    fn ballot(&self) -> Ballot {
+        Ballot { round: BALLOT_ROUND, replica: self.member.id }
+    }
+
+    fn status(&self) -> Status {
+        let applied = Slot(self.shared.applied.load(Ordering::Relaxed));
+        Status {
+            cluster: self.cluster,
+            replica: self.member.id,
+            name: self.member.name.clone(),
+            role: Role::Leader,
+            leader: Some(self.member.id),
+            ballot: self.ballot(),
+            protocol: "none".into(),
+            election: "none".into(),
+            durability: "none".into(),
+            decided: applied,
+            applied,
+            log_bytes: 0,
+            snapshot: Slot::ZERO,
+            sessions: self.shared.sessions.load(Ordering::Relaxed),
+            troubles: Vec::new(),
+            peers: Vec::new(),
+        }
+    }
+
+    fn members(&self) -> Vec<Member> {
+        vec![self.member.clone()]
+    }
+}
+
+/// What is remembered of a session.
+#[derive(Default)]
+struct Session {
+    /// The highest that the client has told.
+    lowest_outstanding: u64,
+    /// Replies to the numbers from there on that were executed.
+    replies: BTreeMap<u64, Bytes>,
+}
+
+/// Executes requests in the order in which they come.
+struct Executor<M> {
+    machine: M,
+    sessions: HashMap<SessionId, Session>,
+    shared: Arc<Shared>,
+}
+
+impl<M: StateMachine> Executor<M> {
+    /// Somebody who no longer waits for an answer has gone away, which is his right.
+    fn serve(&mut self, request: Request) {
+        match request {
+            Request::Execute { command, answer } => {
+                let _ = answer.send(Ok(self.apply(&command)));
+            }
+            Request::ExecuteInSession { session, sequence, lowest_outstanding, command, answer } => {
+                let _ = answer.send(self.apply_once(session, sequence, lowest_outstanding, &command));
+            }
+            Request::OpenSession { answer } => {
+                let session = SessionId(self.shared.sessions.fetch_add(1, Ordering::Relaxed) + 1);
+                self.sessions.insert(session, Session::default());
+                let _ = answer.send(Ok(session));
+            }
+            Request::Query { query, answer } => {
+                let _ = answer.send(Ok(self.machine.query(&query)));
+            }
+        }
+    }
+
+    fn apply(&mut self, command: &Bytes) -> Bytes {
+        self.shared.applied.fetch_add(1, Ordering::Relaxed);
+        self.machine.apply(command)
+    }
+
+    fn apply_once(
+        &mut self,
+        session: SessionId,
+        sequence: u64,
+        lowest_outstanding: u64,
+        command: &Bytes,
+    ) -> Result<Bytes, RequestError> {
+        let known = self.sessions.get_mut(&session).ok_or(RequestError::SessionExpired)?;
+        if lowest_outstanding > known.lowest_outstanding {
+            known.lowest_outstanding = lowest_outstanding;
+            known.replies = known.replies.split_off(&lowest_outstanding);
+        }
+        if sequence < known.lowest_outstanding {
+            return Err(RequestError::StaleSequence);
+        }
+        if let Some(reply) = known.replies.get(&sequence) {
+            return Ok(reply.clone());
+        }
+        self.shared.applied.fetch_add(1, Ordering::Relaxed);
+        let reply = self.machine.apply(command);
+        known.replies.insert(sequence, reply.clone());
+        Ok(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use synod_replica::Frozen;
+    use synod_wire::ReplicaId;
+
+    use super::*;
+
+    /// Adds up the lengths of its commands.
+    struct Sum(u64);
+
+    impl StateMachine for Sum {
+        fn apply(&mut self, command: &Bytes) -> Bytes {
+            self.0 += command.len() as u64;
+            self.0.to_string().into()
+        }
+
+        fn query(&self, _: &Bytes) -> Bytes {
+            self.0.to_string().into()
+        }
+
+        fn freeze(&self) -> Box<dyn Frozen> {
+            struct Nothing;
+            impl Frozen for Nothing {
+                fn write_to(&self, _: &mut dyn Write) -> io::Result<()> {
+                    Ok(())
+                }
+            }
+            Box::new(Nothing)
+        }
+
+        fn restore(&mut self, _: &mut dyn Read) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn digest(&self) -> u64 {
+            self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn a_number_is_executed_once_and_forgotten_once_given_up() {
+        let member = Member {
+            id: ReplicaId(1),
+            name: "only".into(),
+            peer_urls: Vec::new(),
+            client_urls: Vec::new(),
+            is_learner: false,
+        };
+        let replica = InMemory::start(Sum(0), ClusterId(1), member).unwrap();
+        let session = replica.open_session().await.unwrap();
+        let add = |sequence, lowest| replica.execute_in_session(session, sequence, lowest, "abc".into());
+        assert_eq!(add(1, 1).await.unwrap(), "3");
+        assert_eq!(add(1, 1).await.unwrap(), "3");
+        assert_eq!(add(2, 1).await.unwrap(), "6");
+        assert_eq!(add(1, 1).await.unwrap(), "3");
+        assert_eq!(add(3, 3).await.unwrap(), "9");
+        assert_eq!(add(2, 2).await, Err(RequestError::StaleSequence));
+        assert_eq!(replica.query(Bytes::new(), Consistency::Linearizable).await.unwrap(), "9");
+        let stranger = SessionId(99);
+        let refused = replica.execute_in_session(stranger, 1, 1, "abc".into()).await;
+        assert_eq!(refused, Err(RequestError::SessionExpired));
+        assert_eq!(replica.status().applied, Slot(3));
+    }
+}

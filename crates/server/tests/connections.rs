@@ -1,0 +1,326 @@
+//! What a server does with connections: good ones, bad ones, and at its end.
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use common::{config, connect, replica, serve};
+use h2::client::SendRequest;
+use http_body_util::{BodyExt, Empty};
+use prost::Message;
+use synod_api::{
+    etcdserverpb::{PutRequest, RangeRequest, kv_client::KvClient},
+    synod::v1::{ExecuteRequest, OpenSessionRequest, StatusRequest, native_client::NativeClient},
+};
+use synod_server::{Config, Consistency, InMemory, Member, Replica, RequestError, Server, Status};
+use synod_wire::{Ballot, SessionId};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+use tonic::{Code, Request, transport::Channel};
+
+const SOON: Duration = Duration::from_secs(5);
+
+async fn kv(server: &Server) -> KvClient<Channel> {
+    KvClient::new(connect(server).await)
+}
+
+fn put(key: &str) -> PutRequest {
+    PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() }
+}
+
+/// The body of a page, and its status.
+async fn page(address: std::net::SocketAddr, path: &str) -> (u16, String) {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut send, connection) =
+        hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = hyper::Request::get(path).header("host", "x").body(Empty::<Bytes>::new()).unwrap();
+    let response = send.send_request(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn pages_are_served_at_both_addresses() {
+    let server = serve(&config(), replica());
+    for address in [server.client_addresses()[0], server.metrics_addresses()[0]] {
+        assert_eq!(page(address, "/health").await, (200, r#"{"health":"true","reason":""}"#.into()));
+        assert_eq!(page(address, "/readyz").await.0, 200);
+        assert_eq!(page(address, "/livez").await.0, 200);
+        let (status, version) = page(address, "/version").await;
+        assert!(status == 200 && version.contains(r#""etcdserver":"3.6.0""#), "{version}");
+        let (status, metrics) = page(address, "/metrics").await;
+        assert!(status == 200 && metrics.contains("made_up 1"), "{metrics}");
+        assert_eq!(page(address, "/nowhere").await.0, 404);
+    }
+}
+
+#[tokio::test]
+async fn health_knows_alarms() {
+    let server = serve(&Config { quota_bytes: 100, ..config() }, replica());
+    let address = server.client_addresses()[0];
+    let full = PutRequest { value: vec![0; 200].into(), ..put("k") };
+    kv(&server).await.put(full).await.unwrap_err();
+    let (status, health) = page(address, "/health").await;
+    assert!(status == 503 && health.contains("NOSPACE"), "{health}");
+    assert_eq!(page(address, "/health?exclude=NOSPACE").await.0, 200);
+    assert_eq!(page(address, "/readyz").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_long_range_comes_in_pieces_of_one_revision() {
+    let server = serve(&config(), replica());
+    let mut client = kv(&server).await;
+    for i in 0..1000 {
+        client.put(put(&format!("k{i:04}"))).await.unwrap();
+    }
+    let all = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+    let collect = async |request: RangeRequest| {
+        let mut stream = client.clone().range_stream(request).await.unwrap().into_inner();
+        let mut keys = Vec::new();
+        let mut pieces = Vec::new();
+        while let Some(piece) = stream.message().await.unwrap() {
+            let piece = piece.range_response.unwrap();
+            keys.extend(piece.kvs.iter().map(|kv| kv.key.clone()));
+            pieces.push(piece);
+            // The next pieces must not show this.
+            client.clone().put(put(&format!("k{:04}x", keys.len()))).await.unwrap();
+        }
+        (keys, pieces)
+    };
+    let (keys, pieces) = collect(all.clone()).await;
+    assert_eq!(keys, (0..1000).map(|i| Bytes::from(format!("k{i:04}"))).collect::<Vec<_>>());
+    let (last, others) = pieces.split_last().unwrap();
+    assert!(others.len() > 1 && others.iter().all(|piece| piece.header.is_none() && piece.count == 0));
+    assert_eq!((last.count, last.more, last.header.unwrap().revision), (1000, false, 1001));
+
+    let (keys, pieces) = collect(RangeRequest { limit: 100, revision: 1001, ..all.clone() }).await;
+    let last = pieces.last().unwrap();
+    assert_eq!((keys.len(), last.count, last.more), (100, 1000, true));
+    let (_, pieces) = collect(RangeRequest { count_only: true, revision: 1001, ..all }).await;
+    assert_eq!((pieces.len(), pieces[0].count), (1, 1000));
+}
+
+#[tokio::test]
+async fn a_session_command_is_executed_once() {
+    let server = serve(&config(), replica());
+    let mut client = NativeClient::new(connect(&server).await);
+    let session = client.open_session(OpenSessionRequest {}).await.unwrap().into_inner().session;
+    let command = synod_api::synod::v1::KvCommand {
+        command: Some(synod_api::synod::v1::kv_command::Command::Put(put("k"))),
+        ..Default::default()
+    };
+    let execute = ExecuteRequest {
+        session,
+        sequence: 1,
+        lowest_outstanding: 1,
+        payload: command.encode_to_vec().into(),
+    };
+    let first = client.execute(execute.clone()).await.unwrap().into_inner();
+    let again = client.execute(execute.clone()).await.unwrap().into_inner();
+    assert_eq!(first, again);
+    let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!((status.revision, status.applied_slot, status.sessions), (2, 1, 1));
+    assert_eq!((status.leader_name.as_str(), status.role.as_str()), ("only", "leader"));
+    let wrong = [
+        (ExecuteRequest { lowest_outstanding: 2, ..execute.clone() }, Code::InvalidArgument),
+        (ExecuteRequest { lowest_outstanding: 0, ..execute.clone() }, Code::InvalidArgument),
+        (ExecuteRequest { session: 99, ..execute.clone() }, Code::NotFound),
+        (ExecuteRequest { payload: vec![0; (3 << 19) + 1].into(), ..execute.clone() }, Code::InvalidArgument),
+    ];
+    for (request, code) in wrong {
+        assert_eq!(client.execute(request).await.unwrap_err().code(), code);
+    }
+    client.execute(ExecuteRequest { sequence: 2, lowest_outstanding: 2, ..execute.clone() }).await.unwrap();
+    assert_eq!(client.execute(execute).await.unwrap_err().code(), Code::OutOfRange);
+}
+
+/// Sends one HTTP/2 request and returns the gRPC status, wherever it is.
+async fn raw(send: &mut SendRequest<Bytes>, path: &str, body: &[u8]) -> Result<String, h2::Error> {
+    let request =
+        hyper::Request::post(format!("http://x{path}")).header("content-type", "application/grpc").body(());
+    let (response, mut stream) = send.send_request(request.unwrap(), false)?;
+    stream.send_data(Bytes::copy_from_slice(body), true)?;
+    let mut response = response.await?;
+    if let Some(status) = response.headers().get("grpc-status") {
+        return Ok(status.to_str().unwrap().to_owned());
+    }
+    while let Some(data) = response.body_mut().data().await {
+        data?;
+    }
+    let trailers = response.body_mut().trailers().await?.expect("gRPC ends with trailers");
+    Ok(trailers["grpc-status"].to_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn malformed_messages_harm_only_themselves() {
+    let server = serve(&config(), replica());
+    let stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+    let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let framed = |flag: u8, len: usize, body: &[u8]| {
+        let mut frame = BytesMut::new();
+        frame.put_u8(flag);
+        frame.put_u32(len as u32);
+        frame.put_slice(body);
+        frame
+    };
+    let put_path = "/etcdserverpb.KV/Put";
+    let good = put("k").encode_to_vec();
+    assert_eq!(raw(&mut send, put_path, &framed(0, good.len(), &good)).await.unwrap(), "0");
+    let bad = [
+        framed(0, 3, b"\xff\xff\xff"), // not protobuf
+        framed(9, good.len(), &good),  // no such compression flag
+        framed(1, good.len(), &good),  // compressed, but nobody said how
+        framed(0, 1000, &good),        // ends early
+        framed(0, u32::MAX as usize, b"x"),
+        BytesMut::new(),
+    ];
+    for body in bad {
+        let status = timeout(SOON, raw(&mut send, put_path, &body)).await.expect("it is answered");
+        assert_ne!(status.unwrap(), "0", "{body:?}");
+    }
+    assert_eq!(raw(&mut send, "/etcdserverpb.KV/Nothing", b"").await.unwrap(), "12");
+    assert_eq!(raw(&mut send, "/nothing", b"").await.unwrap(), "12");
+    assert_eq!(raw(&mut send, "/", b"").await.unwrap(), "12");
+    assert_eq!(raw(&mut send, put_path, &framed(0, good.len(), &good)).await.unwrap(), "0");
+}
+
+#[tokio::test]
+async fn noise_is_cut_off() {
+    let server = serve(&config(), replica());
+    for noise in [
+        &b"PRI * HTTP/3.0\r\n\r\nxx\r\n\r\n"[..],
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        b"POST / HTTP/1.1\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+        stream.write_all(noise).await.unwrap();
+        let mut answer = Vec::new();
+        // Closed, perhaps with a word why, perhaps with a reset.
+        let _ = timeout(SOON, stream.read_to_end(&mut answer)).await.expect("the connection is closed");
+    }
+    kv(&server).await.put(put("k")).await.unwrap();
+}
+
+#[tokio::test]
+async fn connections_are_bounded() {
+    let server = serve(&Config { connections_max: 2, client_io_threads: 2, ..config() }, replica());
+    let (mut one, mut two) = (kv(&server).await, kv(&server).await);
+    one.put(put("k")).await.unwrap();
+    two.put(put("k")).await.unwrap();
+    let mut third = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+    let closed = timeout(SOON, third.read(&mut [0; 10])).await.expect("it is closed at once");
+    assert!(matches!(closed, Ok(0) | Err(_)));
+    drop(one);
+    // Its place is free once the server has seen it go.
+    let again = async {
+        while kv(&server).await.put(put("k")).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, again).await.unwrap();
+    two.put(put("k")).await.unwrap();
+}
+
+/// Answers commands only after a while, or never.
+#[derive(Clone, Debug)]
+struct Slow {
+    inner: InMemory,
+    delay: Duration,
+}
+
+impl Replica for Slow {
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        sleep(self.delay).await;
+        self.inner.execute(command).await
+    }
+    async fn execute_in_session(
+        &self,
+        _: SessionId,
+        _: u64,
+        _: u64,
+        _: Bytes,
+    ) -> Result<Bytes, RequestError> {
+        Err(RequestError::Timeout)
+    }
+    async fn open_session(&self) -> Result<SessionId, RequestError> {
+        Err(RequestError::NoLeader)
+    }
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+        if consistency == Consistency::Linearizable {
+            return Err(RequestError::NoLeader);
+        }
+        self.inner.query(query, consistency).await
+    }
+    fn ballot(&self) -> Ballot {
+        self.inner.ballot()
+    }
+    fn status(&self) -> Status {
+        Status { leader: None, ..self.inner.status() }
+    }
+    fn members(&self) -> Vec<Member> {
+        self.inner.members()
+    }
+}
+
+#[tokio::test]
+async fn without_a_leader_only_what_is_local_is_answered() {
+    let server = serve(&config(), Slow { inner: replica(), delay: Duration::ZERO });
+    let mut client = kv(&server).await;
+    let get = RangeRequest { key: "k".into(), ..Default::default() };
+    let status = client.range(get.clone()).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "etcdserver: no leader"));
+    client.range(RangeRequest { serializable: true, ..get }).await.unwrap();
+    let address = server.metrics_addresses()[0];
+    assert_eq!(page(address, "/health").await, (503, r#"{"health":"false","reason":"NO LEADER"}"#.into()));
+    assert_eq!(page(address, "/health?serializable=true").await.0, 200);
+    assert_eq!(page(address, "/readyz").await.0, 503);
+    assert_eq!(page(address, "/livez").await.0, 200);
+}
+
+#[tokio::test]
+async fn stopping_waits_for_requests_under_way() {
+    let server = serve(&config(), Slow { inner: replica(), delay: Duration::from_millis(300) });
+    let mut client = kv(&server).await;
+    let mut later = client.clone();
+    let under_way = tokio::spawn(async move { client.put(put("k")).await });
+    sleep(Duration::from_millis(100)).await;
+    tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
+    under_way.await.unwrap().unwrap();
+    later.put(put("k")).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn stopping_does_not_wait_for_ever() {
+    let config = Config { stop_timeout: Duration::from_millis(200), ..config() };
+    let server = serve(&config, Slow { inner: replica(), delay: Duration::from_secs(3600) });
+    let mut client = kv(&server).await;
+    let under_way = tokio::spawn(async move { client.put(Request::new(put("k"))).await });
+    sleep(Duration::from_millis(100)).await;
+    let stopped = tokio::task::spawn_blocking(move || server.stop());
+    timeout(SOON, stopped).await.expect("it is broken off").unwrap();
+    under_way.await.unwrap().unwrap_err();
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let first = serve(&config(), replica());
+    let taken = Config { client_addresses: first.client_addresses().to_vec(), ..config() };
+    let error = Server::start(&taken, replica(), String::new).unwrap_err().to_string();
+    assert!(error.contains(&first.client_addresses()[0].to_string()), "{error}");
+}
+
+/// As a program's main thread does it, which is inside of no runtime.
+#[test]
+fn a_server_can_be_stopped_without_a_runtime() {
+    let server = serve(&config(), replica());
+    let address = server.client_addresses()[0];
+    server.stop();
+    assert!(std::net::TcpStream::connect(address).is_err());
+}

@@ -1,0 +1,224 @@
+//! The services of the etcd v3 API. (The folder `compat` has more, through a client that was not made for Synod.)
+
+mod common;
+
+use common::{CLUSTER, MEMBER, config, connect, replica, serve};
+use synod_api::etcdserverpb::{
+    AlarmRequest, AlarmType, CompactionRequest, Compare, DefragmentRequest, DeleteRangeRequest,
+    HashKvRequest, HashRequest, MemberAddRequest, MemberListRequest, MoveLeaderRequest, PutRequest,
+    RangeRequest, RequestOp, SnapshotRequest, StatusRequest, TxnRequest,
+    alarm_request::AlarmAction,
+    cluster_client::ClusterClient,
+    compare::{CompareTarget, TargetUnion},
+    kv_client::KvClient,
+    lease_client::LeaseClient,
+    maintenance_client::MaintenanceClient,
+    request_op::Request,
+    response_op::Response,
+};
+use synod_server::{Config, Server};
+use tonic::{Code, Status, transport::Channel};
+
+async fn kv(server: &Server) -> KvClient<Channel> {
+    KvClient::new(connect(server).await)
+}
+
+fn put(key: &str, value: &str) -> PutRequest {
+    PutRequest { key: key.to_owned().into(), value: value.to_owned().into(), ..Default::default() }
+}
+
+fn get(key: &str) -> RangeRequest {
+    RangeRequest { key: key.to_owned().into(), ..Default::default() }
+}
+
+fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+#[track_caller]
+fn assert_refused<T>(outcome: Result<T, Status>, code: Code, message: &str) {
+    let Err(status) = outcome else { panic!("it should have been refused: {message}") };
+    assert_eq!((status.code(), status.message()), (code, message));
+}
+
+#[tokio::test]
+async fn what_is_put_can_be_got_and_deleted() {
+    let server = serve(&config(), replica());
+    let mut client = kv(&server).await;
+    let header = client.put(put("k", "v1")).await.unwrap().into_inner().header.unwrap();
+    assert_eq!(
+        (header.cluster_id, header.member_id, header.revision, header.raft_term),
+        (CLUSTER, MEMBER, 2, 1)
+    );
+    let response = client.put(PutRequest { prev_kv: true, ..put("k", "v2") }).await.unwrap().into_inner();
+    assert_eq!(response.prev_kv.unwrap().value, "v1");
+    let got = client.range(get("k")).await.unwrap().into_inner();
+    assert_eq!((got.header.unwrap().revision, got.count, &got.kvs[0].value[..]), (3, 1, &b"v2"[..]));
+    let old = client.range(RangeRequest { revision: 2, ..get("k") }).await.unwrap().into_inner();
+    assert_eq!(old.kvs[0].value, "v1");
+    let local = client.range(RangeRequest { serializable: true, ..get("k") }).await.unwrap().into_inner();
+    assert_eq!(local.kvs[0].value, "v2");
+    let delete = DeleteRangeRequest { key: "k".into(), prev_kv: true, ..Default::default() };
+    let deleted = client.delete_range(delete).await.unwrap().into_inner();
+    assert_eq!((deleted.deleted, &deleted.prev_kvs[0].value[..]), (1, &b"v2"[..]));
+    assert!(client.range(get("k")).await.unwrap().into_inner().kvs.is_empty());
+}
+
+#[tokio::test]
+async fn transactions_that_only_read_are_not_ordered() {
+    let server = serve(&config(), replica());
+    let mut client = kv(&server).await;
+    let create = TxnRequest {
+        compare: vec![Compare {
+            key: "lock".into(),
+            target: CompareTarget::Version.into(),
+            target_union: Some(TargetUnion::Version(0)),
+            ..Default::default()
+        }],
+        success: vec![op(Request::RequestPut(put("lock", "mine")))],
+        failure: vec![op(Request::RequestRange(get("lock")))],
+    };
+    let response = client.txn(create.clone()).await.unwrap().into_inner();
+    assert!(response.succeeded);
+    let response = client.txn(create).await.unwrap().into_inner();
+    assert!(!response.succeeded);
+    assert_eq!(response.header.unwrap().member_id, MEMBER);
+    match response.responses[0].response.as_ref().unwrap() {
+        Response::ResponseRange(got) => assert_eq!(got.kvs[0].value, "mine"),
+        other => panic!("{other:?}"),
+    }
+    let mut maintenance = MaintenanceClient::new(connect(&server).await);
+    let ordered = maintenance.status(StatusRequest {}).await.unwrap().into_inner().raft_index;
+    let read = TxnRequest { success: vec![op(Request::RequestRange(get("lock")))], ..Default::default() };
+    let nested = TxnRequest { failure: vec![op(Request::RequestTxn(read.clone()))], ..read };
+    let response = client.txn(nested).await.unwrap().into_inner();
+    assert_eq!((response.succeeded, response.responses.len()), (true, 1));
+    assert_eq!(maintenance.status(StatusRequest {}).await.unwrap().into_inner().raft_index, ordered);
+}
+
+#[tokio::test]
+async fn compaction_forgets() {
+    let server = serve(&config(), replica());
+    let mut client = kv(&server).await;
+    for value in ["1", "2", "3"] {
+        client.put(put("k", value)).await.unwrap();
+    }
+    let to = |revision| CompactionRequest { revision, ..Default::default() };
+    assert_eq!(client.compact(to(3)).await.unwrap().into_inner().header.unwrap().revision, 4);
+    let compacted = "etcdserver: mvcc: required revision has been compacted";
+    assert_refused(client.range(RangeRequest { revision: 2, ..get("k") }).await, Code::OutOfRange, compacted);
+    assert_refused(client.compact(to(3)).await, Code::OutOfRange, compacted);
+    let future = "etcdserver: mvcc: required revision is a future revision";
+    assert_refused(client.range(RangeRequest { revision: 99, ..get("k") }).await, Code::OutOfRange, future);
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_before_it_is_ordered() {
+    let server = serve(&config(), replica());
+    let mut client = kv(&server).await;
+    let no_key = "etcdserver: key is not provided";
+    assert_refused(client.put(put("", "v")).await, Code::InvalidArgument, no_key);
+    assert_refused(client.range(get("")).await, Code::InvalidArgument, no_key);
+    assert_refused(client.range_stream(get("")).await, Code::InvalidArgument, no_key);
+    assert_refused(client.delete_range(DeleteRangeRequest::default()).await, Code::InvalidArgument, no_key);
+    let unsorted = RangeRequest { sort_order: 77, ..get("k") };
+    assert_refused(client.range(unsorted).await, Code::InvalidArgument, "etcdserver: invalid sort option");
+    let many = TxnRequest { success: vec![op(Request::RequestRange(get("k"))); 129], ..Default::default() };
+    let too_many = "etcdserver: too many operations in txn request";
+    assert_refused(client.txn(many).await, Code::InvalidArgument, too_many);
+    let twice = vec![op(Request::RequestPut(put("k", "1"))); 2];
+    let twice = client.txn(TxnRequest { success: twice, ..Default::default() }).await;
+    assert_refused(twice, Code::InvalidArgument, "etcdserver: duplicate key given in txn request");
+    let mut maintenance = MaintenanceClient::new(connect(&server).await);
+    assert_eq!(maintenance.status(StatusRequest {}).await.unwrap().into_inner().raft_index, 0);
+}
+
+#[tokio::test]
+async fn a_request_may_be_just_as_large_as_it_is_said() {
+    let server = serve(&Config { request_bytes_max: 10_000, ..config() }, replica());
+    let mut client = kv(&server).await;
+    let large = |bytes| PutRequest { value: vec![b'v'; bytes].into(), ..put("k", "") };
+    client.put(large(9_900)).await.unwrap();
+    let refused = client.put(large(10_001)).await;
+    assert_refused(refused, Code::InvalidArgument, "etcdserver: request is too large");
+    // Beyond what is read at all, gRPC refuses.
+    let refused = client.put(large(10_000 + (512 << 10))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+    // The connection has survived.
+    assert_eq!(client.range(get("k")).await.unwrap().into_inner().kvs[0].value.len(), 9_900);
+}
+
+#[tokio::test]
+async fn a_full_store_refuses_writes_and_raises_the_alarm() {
+    let server = serve(&Config { quota_bytes: 1000, ..config() }, replica());
+    let mut client = kv(&server).await;
+    let full = PutRequest { value: vec![0; 2000].into(), ..put("k", "") };
+    let message = "etcdserver: mvcc: database space exceeded";
+    assert_refused(client.put(full).await, Code::ResourceExhausted, message);
+    let mut maintenance = MaintenanceClient::new(connect(&server).await);
+    let list = AlarmRequest::default();
+    let alarms = maintenance.alarm(list).await.unwrap().into_inner().alarms;
+    assert_eq!((alarms.len(), alarms[0].member_id, alarms[0].alarm()), (1, MEMBER, AlarmType::Nospace));
+    let others = AlarmRequest { member_id: MEMBER + 1, ..list };
+    assert!(maintenance.alarm(others).await.unwrap().into_inner().alarms.is_empty());
+    let status = maintenance.status(StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.errors, [format!("memberID:{MEMBER} alarm:NOSPACE")]);
+    let disarm = AlarmRequest {
+        action: AlarmAction::Deactivate.into(),
+        member_id: MEMBER,
+        alarm: AlarmType::Nospace.into(),
+    };
+    maintenance.alarm(disarm).await.unwrap();
+    client.put(put("k", "small")).await.unwrap();
+}
+
+#[tokio::test]
+async fn members_status_and_hashes_are_told() {
+    let server = serve(&config(), replica());
+    let channel = connect(&server).await;
+    let mut client = kv(&server).await;
+    client.put(put("k", "v")).await.unwrap();
+    for linearizable in [false, true] {
+        let mut cluster = ClusterClient::new(channel.clone());
+        let members =
+            cluster.member_list(MemberListRequest { linearizable }).await.unwrap().into_inner().members;
+        assert_eq!((members.len(), members[0].id, members[0].name.as_str()), (1, MEMBER, "only"));
+        assert_eq!(members[0].peer_ur_ls, ["http://127.0.0.1:2380"]);
+        assert_eq!(members[0].client_ur_ls, ["http://127.0.0.1:2379"]);
+    }
+    let mut maintenance = MaintenanceClient::new(channel);
+    let status = maintenance.status(StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!((status.version.as_str(), status.leader, status.raft_term), ("3.6.0", MEMBER, 1));
+    assert_eq!((status.raft_index, status.raft_applied_index), (1, 1));
+    assert_eq!(status.header.unwrap().revision, 2);
+    assert!(status.db_size > 0 && status.errors.is_empty());
+    let before = maintenance.hash_kv(HashKvRequest { revision: 0 }).await.unwrap().into_inner();
+    assert_eq!(maintenance.hash(HashRequest {}).await.unwrap().into_inner().hash, before.hash);
+    client.put(put("k", "w")).await.unwrap();
+    let after = maintenance.hash_kv(HashKvRequest { revision: 0 }).await.unwrap().into_inner();
+    assert_ne!(before.hash, after.hash);
+    let again = maintenance.hash_kv(HashKvRequest { revision: 2 }).await.unwrap().into_inner();
+    assert_eq!(before.hash, again.hash);
+    maintenance.defragment(DefragmentRequest {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_not_served_says_so() {
+    let server = serve(&config(), replica());
+    let channel = connect(&server).await;
+    let mut maintenance = MaintenanceClient::new(channel.clone());
+    let outcomes = [
+        LeaseClient::new(channel.clone())
+            .lease_grant(synod_api::etcdserverpb::LeaseGrantRequest::default())
+            .await
+            .err(),
+        ClusterClient::new(channel).member_add(MemberAddRequest::default()).await.err(),
+        maintenance.move_leader(MoveLeaderRequest { target_id: 1 }).await.err(),
+        maintenance.snapshot(SnapshotRequest {}).await.err(),
+    ];
+    for outcome in outcomes {
+        let status = outcome.expect("it is refused");
+        assert_eq!(status.code(), Code::Unimplemented);
+        assert!(status.message().starts_with("synod: "), "{status}");
+    }
+}

@@ -1,0 +1,100 @@
+//! What must hold, each with a name and a source.
+
+use std::fmt;
+
+macro_rules! invariants {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $source:literal;)+) => {
+        /// What must hold after every event, or at the end of a run.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Invariant {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl Invariant {
+            /// All of them.
+            pub const ALL: &'static [Invariant] = &[$(Invariant::$name,)+];
+
+            /// Its name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Invariant::$name => $text,)+ }
+            }
+
+            /// Where it comes from.
+            #[must_use]
+            pub fn source(self) -> &'static str {
+                match self { $(Invariant::$name => $source,)+ }
+            }
+        }
+    };
+}
+
+invariants! {
+    /// One batch a slot: on all replicas, in all their lives, also across restarts.
+    Agreement = "agreement", "Santos 2012, section 7.4: a DECIDED value never changes";
+    /// A replica delivers slots in order, each once a life, without gaps but for those a snapshot fills.
+    DeliveryOrder = "delivery-order", "Santos 2012, section 7.4: instances are executed in order without gaps";
+    /// A delivered command was submitted by a client, or is one of the replicas' own ticks of the replicated clock.
+    Validity = "validity", "Santos 2012, section 2.4: a delivered message was broadcast by somebody";
+    /// A command `(session, sequence)` is executed at most once, and has the same outcome on every replica.
+    Integrity = "integrity", "Santos 2012, section 7.8: the reply cache; DESIGN.md: exactly-once";
+    /// Replicas that have executed the same slots have the same state.
+    SameState = "same-state", "DESIGN.md: identical state at identical slot";
+    /// Every promise and vote that leaves a replica is covered by durable records of that replica.
+    DurableBeforePromise = "durable-before-promise", "DESIGN.md: nothing is promised before it is durable";
+    /// No later life contradicts what an earlier one promised or voted for, unless it lost its log and said so.
+    PromiseKept = "promise-kept", "Santos 2012, section 7.4: no PHASE2B for a view lower than one promised";
+    /// Only its owner speaks in a ballot, and only in one life.
+    OneLeader = "one-leader-a-ballot", "Santos 2012, section 7.2: k comes from a private pool of the proposer";
+    /// At most one batch is proposed for a slot in one ballot.
+    OneProposal = "one-proposal-a-ballot", "Santos 2012, section 7.4: at most one value per (view, i)";
+    /// Once a batch is chosen, every proposal for that slot in a higher ballot has that batch.
+    ChosenStays = "chosen-stays", "Santos 2012, section 7.2: propose the one with the highest k'";
+    /// What is delivered, and so what is acknowledged, was durably accepted by a quorum in one ballot.
+    QuorumDurable = "quorum-durable", "DESIGN.md: an acknowledged write is never lost; Benz 2013, corrected";
+    /// The decided prefix that anybody announces is decided.
+    AnnouncedDecided = "announced-is-decided", "Santos 2012, section 7.2: the decision message";
+    /// Within a life neither the ballot nor the decided prefix nor the executed one goes back.
+    Monotone = "monotone", "Santos 2012, section 7.4: view never decreases";
+    /// Queues, windows and logs in memory stay within the limits that their settings document.
+    Bounded = "bounded-memory", "STYLE.md: a limit on everything";
+    /// A snapshot holds executed slots only, and the log forgets only what a durable snapshot holds.
+    SnapshotCovers = "snapshot-covers", "Santos 2012, section 7.6: only instances not executed stay in the log";
+    /// The clients' history is linearizable.
+    Linearizable = "linearizable", "DESIGN.md: a client history checked for linearizability";
+    /// Once faults stop, a write and a read succeed at every replica within a bound, and replicas converge.
+    Liveness = "liveness", "DESIGN.md: once faults stop, progress within a bound";
+    /// What a replica sends and writes can be read again, and no replica panics.
+    Sound = "sound", "STYLE.md: panic! is for broken invariants only";
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An invariant does not hold.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Which.
+    pub invariant: Invariant,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.invariant, self.detail, self.invariant.source())
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// What a check says.
+pub type Checked = Result<(), Violation>;
+
+/// Demands something; `detail` is only made if it does not hold.
+pub(crate) fn demand(holds: bool, invariant: Invariant, detail: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(Violation { invariant, detail: detail() }) }
+}

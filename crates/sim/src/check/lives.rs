@@ -1,0 +1,129 @@
+//! One life of a replica: what may only grow, and what must stay small.
+
+use synod_consensus::{LeaderView, Role};
+use synod_replica::{ReplicaStatus, Settings};
+use synod_wire::{Ballot, ReplicaId, Slot};
+
+use super::invariant::{Checked, Invariant, demand};
+
+/// What one life has shown so far.
+#[derive(Debug)]
+pub struct Watch {
+    id: ReplicaId,
+    /// The last slot delivered.
+    delivered: Slot,
+    decided: Slot,
+    executed: Slot,
+    ballot: Ballot,
+    /// The last slot that a snapshot on stable storage holds.
+    snapshot: Slot,
+}
+
+impl Watch {
+    /// A life that begins with a snapshot.
+    #[must_use]
+    pub fn new(id: ReplicaId, snapshot: Slot) -> Watch {
+        let (delivered, decided, executed) = (snapshot, snapshot, snapshot);
+        Watch { id, delivered, decided, executed, ballot: Ballot::ZERO, snapshot }
+    }
+
+    /// The replica delivers a slot.
+    pub fn delivers(&mut self, slot: Slot) -> Checked {
+        demand(slot == self.delivered.next(), Invariant::DeliveryOrder, || {
+            format!("{} delivers slot {slot} after slot {}", self.id, self.delivered)
+        })?;
+        self.delivered = slot;
+        Ok(())
+    }
+
+    /// A snapshot of this slot was installed: what it holds is not delivered any more.
+    pub fn installed(&mut self, slot: Slot) {
+        self.delivered = self.delivered.max(slot);
+        self.snapshot = self.snapshot.max(slot);
+    }
+
+    /// A snapshot taken here is on stable storage.
+    pub fn snapshot(&mut self, slot: Slot) -> Checked {
+        self.snapshot = self.snapshot.max(slot);
+        demand(slot <= self.delivered, Invariant::SnapshotCovers, || {
+            format!("{} has a snapshot of slot {slot}, but has delivered {} only", self.id, self.delivered)
+        })
+    }
+
+    /// The replica lets the log forget slots.
+    pub fn trims(&self, through: Slot) -> Checked {
+        demand(through <= self.snapshot, Invariant::SnapshotCovers, || {
+            format!("{} trims its log through {through}; its snapshot holds {} only", self.id, self.snapshot)
+        })
+    }
+
+    /// The replica reports a leader.
+    pub fn leader(&mut self, view: LeaderView) -> Checked {
+        demand(view.ballot >= self.ballot, Invariant::Monotone, || {
+            format!("{} goes back from ballot {} to {}", self.id, self.ballot, view.ballot)
+        })?;
+        self.ballot = view.ballot;
+        demand(view.leader.is_none_or(|leader| leader == view.ballot.replica), Invariant::OneLeader, || {
+            format!(
+                "{} takes {} for the leader of ballot {}",
+                self.id,
+                view.leader.unwrap_or_default(),
+                view.ballot
+            )
+        })
+    }
+
+    /// After a step.
+    pub fn stepped(&mut self, status: &ReplicaStatus, settings: &Settings) -> Checked {
+        let protocol = &status.protocol;
+        for (what, now, before) in [
+            ("decided", protocol.decided, &mut self.decided),
+            ("executed", status.executed, &mut self.executed),
+        ] {
+            demand(now >= *before, Invariant::Monotone, || {
+                format!("{} has {what} slots through {now}, and had {before} before", self.id)
+            })?;
+            *before = now;
+        }
+        demand(status.executed <= protocol.decided, Invariant::DeliveryOrder, || {
+            format!("{} has executed {}, but decided {} only", self.id, status.executed, protocol.decided)
+        })?;
+        demand(
+            protocol.role != Role::Leader || protocol.view.ballot.replica == self.id,
+            Invariant::OneLeader,
+            || format!("{} leads in ballot {}, which is not its own", self.id, protocol.view.ballot),
+        )?;
+        self.bounded(status, settings)
+    }
+
+    fn bounded(&self, status: &ReplicaStatus, settings: &Settings) -> Checked {
+        let ahead_max = usize::try_from(settings.consensus.accept_ahead_max()).unwrap_or(usize::MAX);
+        // A new leader takes over what others accepted, also if it lags behind them.
+        let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
+        let lag = usize::try_from(lag).unwrap_or(usize::MAX);
+        // One command may always enter.
+        let queue_max = settings.queue_bytes_max + COMMAND_BYTES_MAX;
+        let behind = status.protocol.decided.0 - status.executed.0;
+        let behind_max = settings.backlog_slots_max + ahead_max as u64 + FETCH_SLOTS_MAX;
+        for (what, is, max) in [
+            ("slots in flight", status.protocol.in_flight, ahead_max.saturating_add(lag)),
+            ("bytes queued", status.queued_bytes, queue_max),
+            (
+                "slots not executed",
+                usize::try_from(behind).unwrap_or(usize::MAX),
+                usize::try_from(behind_max).unwrap_or(usize::MAX),
+            ),
+        ] {
+            demand(is <= max, Invariant::Bounded, || {
+                format!("{} has {is} {what}; at most {max} are allowed", self.id)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// No simulated command is larger.
+const COMMAND_BYTES_MAX: usize = 8 << 10;
+
+/// More slots than one answer to a fetch brings in a simulation.
+const FETCH_SLOTS_MAX: u64 = 4096;

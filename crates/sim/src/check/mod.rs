@@ -1,0 +1,17 @@
+//! What is checked while a world runs, and at its end.
+
+mod facts;
+mod invariant;
+pub mod linear;
+mod lives;
+mod model;
+mod reference;
+mod votes;
+
+pub(crate) use facts::claim;
+pub(crate) use invariant::demand;
+pub use invariant::{Checked, Invariant, Violation};
+pub(crate) use lives::Watch;
+pub(crate) use model::Model;
+pub(crate) use reference::Reference;
+pub(crate) use votes::Votes;

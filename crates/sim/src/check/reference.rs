@@ -1,0 +1,152 @@
+//! The one log and the one state that all replicas must show.
+//!
+//! The first replica that delivers a slot fixes its batch here, and a reference executor executes it: the same code,
+//! but run once, without restarts, snapshots or gaps. Every other delivery is compared with it.
+
+use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
+
+use bytes::Bytes;
+use synod_kv::KvStore;
+use synod_replica::{Executor, Outcome, SessionLimits};
+use synod_wire::{Batch, Command, CommandKind, SessionId, Slot};
+
+use super::invariant::{Checked, Invariant, demand};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reference {
+    executor: Executor<KvStore>,
+    /// The batch of slot 1, 2, ...
+    log: Vec<Batch>,
+    /// The outcomes of their commands ...
+    outcomes: Vec<Vec<Outcome>>,
+    /// ... and the state's digest after them.
+    digests: Vec<u64>,
+    /// The payloads that clients have submitted.
+    submitted: HashSet<Bytes>,
+    /// Where each command was executed first, and the reply.
+    executed: HashMap<(SessionId, u64), (Slot, Bytes)>,
+    /// Where among all commands one with this payload was executed, and what it was answered.
+    replies: BTreeMap<Bytes, (u64, Bytes)>,
+    commands: u64,
+}
+
+impl Reference {
+    /// The empty log.
+    #[must_use]
+    pub fn new(limits: SessionLimits) -> Reference {
+        Reference {
+            executor: Executor::new(KvStore::new(), limits),
+            log: Vec::new(),
+            outcomes: Vec::new(),
+            digests: Vec::new(),
+            submitted: HashSet::new(),
+            executed: HashMap::new(),
+            replies: BTreeMap::new(),
+            commands: 0,
+        }
+    }
+
+    /// The last slot that some replica has delivered.
+    #[must_use]
+    pub fn last(&self) -> Slot {
+        Slot(self.log.len() as u64)
+    }
+
+    /// A client submits a command.
+    pub fn submitted(&mut self, payload: &Bytes) {
+        self.submitted.insert(payload.clone());
+    }
+
+    /// A replica delivers a slot.
+    pub fn delivered(&mut self, who: impl std::fmt::Display, slot: Slot, batch: &Batch) -> Checked {
+        let index = index_of(slot);
+        if let Some(known) = self.log.get(index) {
+            return demand(known == batch, Invariant::Agreement, || {
+                format!("{who} delivers a batch in slot {slot} that is not the one delivered there before")
+            });
+        }
+        demand(index == self.log.len(), Invariant::DeliveryOrder, || {
+            format!("{who} delivers slot {slot}; nobody has delivered {}", self.last().next())
+        })?;
+        demand(batch.is_intact(), Invariant::Validity, || format!("the batch of slot {slot} is damaged"))?;
+        for command in batch.commands() {
+            let known =
+                command.kind == CommandKind::AdvanceClock || self.submitted.contains(&command.payload);
+            demand(known, Invariant::Validity, || {
+                format!("{who} delivers a command in slot {slot} that no client submitted")
+            })?;
+        }
+        let outcomes = self.executor.execute(slot, batch);
+        for (command, outcome) in batch.commands().zip(&outcomes) {
+            self.outcome(slot, command, outcome)?;
+        }
+        self.log.push(batch.clone());
+        self.outcomes.push(outcomes);
+        self.digests.push(self.executor.digest());
+        Ok(())
+    }
+
+    /// A second reply to a command must be the first one again, from the cache. Every change of the store has a
+    /// revision of its own in its reply, so a second execution shows.
+    fn outcome(&mut self, slot: Slot, command: Command, outcome: &Outcome) -> Checked {
+        let Outcome::Reply(reply) = outcome else { return Ok(()) };
+        match self.executed.entry((command.session, command.sequence)) {
+            Entry::Vacant(vacant) => {
+                vacant.insert((slot, reply.clone()));
+            }
+            Entry::Occupied(occupied) => {
+                let (first, known) = occupied.get();
+                demand(known == reply, Invariant::Integrity, || {
+                    format!(
+                        "command {} of session {} was executed in slot {first} and again in slot {slot}",
+                        command.sequence, command.session
+                    )
+                })?;
+            }
+        }
+        self.commands += 1;
+        if command.kind == CommandKind::Apply {
+            let (_, known) = self.replies.entry(command.payload).or_insert_with(|| (self.commands, reply.clone()));
+            demand(known == reply, Invariant::Integrity, || {
+                format!("a command was executed in two sessions, the second time in slot {slot}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A replica has executed a slot. The outcome is known there unless a snapshot brought the slot.
+    pub fn executed(&self, who: impl std::fmt::Display, slot: Slot, outcomes: &[Outcome]) -> Checked {
+        demand(
+            self.outcomes.get(index_of(slot)).is_some_and(|known| known == outcomes),
+            Invariant::Integrity,
+            || format!("{who} gets other outcomes for the commands of slot {slot} than the reference"),
+        )
+    }
+
+    /// A replica's state has this digest after a slot.
+    pub fn state(&self, who: impl std::fmt::Display, slot: Slot, digest: u64) -> Checked {
+        if slot == Slot::ZERO {
+            return Ok(());
+        }
+        demand(self.digests.get(index_of(slot)) == Some(&digest), Invariant::SameState, || {
+            format!("{who} has another state after slot {slot} than the reference")
+        })
+    }
+
+    /// If a command with this payload was executed: its place among all commands, and its reply.
+    #[must_use]
+    pub fn reply(&self, payload: &Bytes) -> Option<(u64, &Bytes)> {
+        self.replies.get(payload).map(|(place, reply)| (*place, reply))
+    }
+
+    /// Commands in the log.
+    #[must_use]
+    pub fn commands(&self) -> usize {
+        self.outcomes.iter().map(Vec::len).sum()
+    }
+}
+
+fn index_of(slot: Slot) -> usize {
+    usize::try_from(slot.0 - 1).expect("a short log")
+}

@@ -1,0 +1,266 @@
+//! Promises, proposals and votes: what leaves a replica against what its disk holds, and what was said before.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use synod_consensus::Record;
+use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot};
+
+use super::{
+    facts::{Claim, Fact, fact},
+    invariant::{Checked, Invariant, demand},
+};
+
+/// What is known of one replica's log, and of what it told others.
+#[derive(Debug, Default)]
+struct Acceptor {
+    /// What records say that are not durable yet.
+    pending: VecDeque<(Lsn, Fact)>,
+    /// What durable records say.
+    promised: Ballot,
+    accepted: BTreeMap<Slot, Ballot>,
+    /// The highest ballot that it told anybody to follow.
+    told: Ballot,
+    /// The votes for slots that were not chosen when it told of them.
+    told_votes: BTreeMap<Slot, Ballot>,
+}
+
+/// The proposals for one slot.
+#[derive(Debug, Default)]
+struct Proposed {
+    /// In ascending order of ballots: the batch, and who has durably accepted it, as a set of bits.
+    ballots: BTreeMap<Ballot, (Batch, u64)>,
+    /// The lowest ballot in which a quorum has accepted, and what.
+    chosen: Option<(Ballot, Batch)>,
+}
+
+/// See the module. Replicas are named by index.
+#[derive(Debug)]
+pub struct Votes {
+    quorum: u32,
+    acceptors: Vec<Acceptor>,
+    /// The slots from 1 on.
+    slots: BTreeMap<Slot, Proposed>,
+    /// Which life of its owner speaks in a ballot.
+    lives: BTreeMap<Ballot, u64>,
+}
+
+impl Votes {
+    /// A group of so many replicas.
+    #[must_use]
+    pub fn new(replicas: usize) -> Votes {
+        Votes {
+            quorum: u32::try_from(replicas / 2 + 1).expect("a small group"),
+            acceptors: (0..replicas).map(|_| Acceptor::default()).collect(),
+            slots: BTreeMap::new(),
+            lives: BTreeMap::new(),
+        }
+    }
+
+    /// A replica appends a record.
+    pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &Record) {
+        self.acceptors[replica].pending.push_back((lsn, fact(record)));
+    }
+
+    /// A replica's records through `lsn` are durable.
+    pub fn durable(&mut self, replica: usize, lsn: Lsn) -> Checked {
+        while self.acceptors[replica].pending.front().is_some_and(|(at, _)| *at <= lsn) {
+            let (_, fact) = self.acceptors[replica].pending.pop_front().expect("there is a front");
+            self.is_durable(replica, fact)?;
+        }
+        Ok(())
+    }
+
+    fn is_durable(&mut self, replica: usize, fact: Fact) -> Checked {
+        let acceptor = &mut self.acceptors[replica];
+        match fact {
+            Fact::Promised(ballot) => acceptor.promised = acceptor.promised.max(ballot),
+            Fact::Accepted { ballot, slot, batch } => {
+                acceptor.accepted.insert(slot, ballot);
+                self.voted(replica, ballot, slot, batch)?;
+            }
+            Fact::Learned { slot } => {
+                // Stands for every vote: the slot was decided.
+                acceptor.accepted.insert(slot, Ballot { round: u64::MAX, replica: ReplicaId(u64::MAX) });
+            }
+            Fact::Nothing => {}
+        }
+        Ok(())
+    }
+
+    fn voted(&mut self, replica: usize, ballot: Ballot, slot: Slot, batch: Batch) -> Checked {
+        let proposed = self.slots.entry(slot).or_default();
+        let (known, votes) = proposed.ballots.entry(ballot).or_insert_with(|| (batch.clone(), 0));
+        demand(*known == batch, Invariant::OneProposal, || {
+            format!("slot {slot} has two different batches in ballot {ballot}")
+        })?;
+        *votes |= 1 << replica;
+        if votes.count_ones() < self.quorum {
+            return Ok(());
+        }
+        match &mut proposed.chosen {
+            Some((_, chosen)) => demand(*chosen == batch, Invariant::Agreement, || {
+                format!("two different batches are chosen for slot {slot}, one of them in ballot {ballot}")
+            }),
+            None => {
+                proposed.chosen = Some((ballot, batch.clone()));
+                let mut later =
+                    proposed.ballots.range((std::ops::Bound::Excluded(ballot), std::ops::Bound::Unbounded));
+                demand(later.all(|(_, (proposal, _))| *proposal == batch), Invariant::ChosenStays, || {
+                    format!(
+                        "slot {slot}: chosen in ballot {ballot}, but something else was proposed in a later one"
+                    )
+                })
+            }
+        }
+    }
+
+    /// A replica starts, with these records durable. `lost`: it may have lost others, so that what it said before
+    /// binds it no longer.
+    pub fn restarted(
+        &mut self,
+        replica: usize,
+        records: impl Iterator<Item = (Lsn, Record)>,
+        lost: bool,
+    ) -> Checked {
+        let acceptor = &mut self.acceptors[replica];
+        acceptor.pending.clear();
+        if lost {
+            *acceptor = Acceptor::default();
+        }
+        // A prefix of what was not durable at the crash has become so.
+        for (_, record) in records {
+            self.is_durable(replica, fact(&record))?;
+        }
+        Ok(())
+    }
+
+    /// The batch chosen for a slot, if one is.
+    #[must_use]
+    pub fn chosen(&self, slot: Slot) -> Option<&Batch> {
+        self.slots.get(&slot)?.chosen.as_ref().map(|(_, batch)| batch)
+    }
+
+    /// A message leaves a replica in one of its lives. Everything through `decided` is known to be decided.
+    pub fn said(
+        &mut self,
+        replica: usize,
+        id: ReplicaId,
+        life: u64,
+        claim: &Claim<'_>,
+        decided: Slot,
+    ) -> Checked {
+        match claim {
+            // A replica that lost its log may try again in a ballot in which it never led.
+            Claim::Candidate(ballot) => owns(id, *ballot),
+            Claim::Leads { ballot, decided: announced } => {
+                self.speaks_in(id, life, *ballot)?;
+                announced_is_decided(id, *announced, decided)
+            }
+            Claim::Propose { ballot, slot, batch, decided: announced } => {
+                self.speaks_in(id, life, *ballot)?;
+                announced_is_decided(id, *announced, decided)?;
+                self.proposed(*ballot, *slot, batch)
+            }
+            Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
+            Claim::Promise { ballot, from, decided: own, next, accepted } => {
+                announced_is_decided(id, *own, decided)?;
+                self.promise_leaves(replica, id, *ballot, (*from, *next, *own), accepted)
+            }
+            Claim::Nothing => Ok(()),
+        }
+    }
+
+    fn speaks_in(&mut self, id: ReplicaId, life: u64, ballot: Ballot) -> Checked {
+        owns(id, ballot)?;
+        let owner = *self.lives.entry(ballot).or_insert(life);
+        demand(owner == life, Invariant::OneLeader, || {
+            format!("{id} leads in ballot {ballot} in life {life}, and did so in life {owner}")
+        })
+    }
+
+    fn proposed(&mut self, ballot: Ballot, slot: Slot, batch: &Batch) -> Checked {
+        let proposed = self.slots.entry(slot).or_default();
+        if let Some((chosen_in, chosen)) = &proposed.chosen {
+            demand(ballot < *chosen_in || chosen == batch, Invariant::ChosenStays, || {
+                format!(
+                    "slot {slot} was chosen in ballot {chosen_in}; ballot {ballot} proposes something else"
+                )
+            })?;
+        }
+        let (known, _) = proposed.ballots.entry(ballot).or_insert_with(|| (batch.clone(), 0));
+        demand(known == batch, Invariant::OneProposal, || {
+            format!("two different batches are proposed for slot {slot} in ballot {ballot}")
+        })
+    }
+
+    fn vote_leaves(&mut self, replica: usize, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
+        let chosen = self.chosen(slot).is_some();
+        let acceptor = &mut self.acceptors[replica];
+        demand(ballot >= acceptor.told, Invariant::PromiseKept, || {
+            format!("{id} votes for slot {slot} in ballot {ballot}, but has told of ballot {}", acceptor.told)
+        })?;
+        demand(acceptor.promised >= ballot, Invariant::DurableBeforePromise, || {
+            format!("{id} votes in ballot {ballot}; its log promises {} only", acceptor.promised)
+        })?;
+        acceptor.told = ballot;
+        if chosen {
+            // Then a vote changes nothing any more, and needs no record of its own.
+            return Ok(());
+        }
+        let durable = acceptor.accepted.get(&slot).copied().unwrap_or_default();
+        demand(durable >= ballot, Invariant::DurableBeforePromise, || {
+            format!("{id} votes for slot {slot} in ballot {ballot}; its log holds ballot {durable} there")
+        })?;
+        acceptor.told_votes.insert(slot, ballot);
+        Ok(())
+    }
+
+    fn promise_leaves(
+        &mut self,
+        replica: usize,
+        id: ReplicaId,
+        ballot: Ballot,
+        (from, next, decided): (Slot, Option<Slot>, Slot),
+        accepted: &[(Slot, Ballot, &Batch)],
+    ) -> Checked {
+        let acceptor = &mut self.acceptors[replica];
+        demand(ballot >= acceptor.told, Invariant::PromiseKept, || {
+            format!("{id} promises ballot {ballot}, but has told of ballot {}", acceptor.told)
+        })?;
+        demand(acceptor.promised >= ballot, Invariant::DurableBeforePromise, || {
+            format!("{id} promises ballot {ballot}; its log promises {} only", acceptor.promised)
+        })?;
+        acceptor.told = ballot;
+        let first = from.max(decided.next());
+        let acceptor = &self.acceptors[replica];
+        for (&slot, &voted) in acceptor.told_votes.range(first..) {
+            if next.is_some_and(|next| slot >= next) {
+                break;
+            }
+            let reported = accepted.iter().find(|(at, ..)| *at == slot);
+            let holds = match reported {
+                Some((_, in_ballot, _)) if *in_ballot >= voted => true,
+                // What was chosen meanwhile may come from an older ballot: it is the same batch.
+                Some((_, _, batch)) => self.chosen(slot) == Some(batch),
+                None => false,
+            };
+            demand(holds, Invariant::PromiseKept, || {
+                format!(
+                    "{id} has voted for slot {slot} in ballot {voted}; its promise of {ballot} reports {}",
+                    reported.map_or("nothing".to_owned(), |(_, ballot, _)| format!("ballot {ballot}"))
+                )
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn owns(id: ReplicaId, ballot: Ballot) -> Checked {
+    demand(ballot.replica == id, Invariant::OneLeader, || format!("{id} speaks in ballot {ballot}"))
+}
+
+fn announced_is_decided(id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
+    demand(announced <= decided, Invariant::AnnouncedDecided, || {
+        format!("{id} announces slots through {announced}; only those through {decided} are decided")
+    })
+}

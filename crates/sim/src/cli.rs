@@ -1,0 +1,187 @@
+//! `synod sim run`.
+
+use std::{
+    io::{IsTerminal, Write},
+    ops::Range,
+    process::ExitCode,
+    str::FromStr,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use synod_consensus::ProtocolKind;
+
+use crate::{
+    plan::Plan,
+    run::{self, Failure},
+};
+
+/// Failures that are listed in the summary.
+const FAILURES_LISTED: usize = 30;
+/// Failures that are told in full; more are only counted.
+const FAILURES_TOLD: usize = 3;
+
+/// Attacks clusters of real replicas in a simulated world, one seed after the other.
+///
+/// Each seed draws a cluster of 1 to 7 replicas, its settings, its clients, and what goes wrong: lost, late and
+/// doubled messages, partitions, crashes, stalled disks, lost logs, clocks that differ. After every event the
+/// invariants are checked; at the end the clients' history must be linearizable, and the cluster must recover.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// The protocol that orders.
+    #[arg(long, default_value_t = ProtocolKind::MultiPaxos)]
+    pub protocol: ProtocolKind,
+    /// The seeds to run, from A up to and without B; a single number is one seed.
+    #[arg(long, value_name = "A..B", default_value = "0..2000")]
+    pub seeds: Seeds,
+    /// Threads; a seed runs on one. By default one for each processor.
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// Begin no new seed after this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub time_limit: Option<u64>,
+    /// Print every event, of one seed after the other.
+    #[arg(long)]
+    pub trace: bool,
+    /// Go on after the first failure, and count.
+    #[arg(long)]
+    pub keep_going: bool,
+}
+
+/// A range of seeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeds(pub Range<u64>);
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seeds, String> {
+        let number = |text: &str| text.trim().parse::<u64>().map_err(|error| format!("'{text}': {error}"));
+        let range = match text.split_once("..") {
+            Some((first, end)) => number(first)?..number(end)?,
+            None => number(text)?..number(text)?.saturating_add(1),
+        };
+        if range.is_empty() {
+            return Err(format!("'{text}' holds no seed; write A..B with A below B, or one number"));
+        }
+        Ok(Seeds(range))
+    }
+}
+
+/// What all runs came to.
+#[derive(Debug, Default)]
+struct Totals {
+    runs: u64,
+    events: u64,
+    commands: u64,
+    operations: u64,
+    unanswered: u64,
+    undecided: Vec<u64>,
+    simulated: Duration,
+    slowest_recovery: (Duration, u64),
+    failures: Vec<Box<Failure>>,
+}
+
+/// Runs the seeds and reports. The exit code is 1 if something did not hold.
+#[must_use]
+pub fn run(args: &RunArgs) -> ExitCode {
+    let begun = Instant::now();
+    let totals = Mutex::new(Totals::default());
+    let next = AtomicU64::new(args.seeds.0.start);
+    let stop = AtomicBool::new(false);
+    let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let jobs = if args.trace { 1 } else { jobs.max(1) };
+    let limit = args.time_limit.map(Duration::from_secs);
+    let work = || {
+        while !stop.load(Ordering::Relaxed) && limit.is_none_or(|limit| begun.elapsed() < limit) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= args.seeds.0.end {
+                break;
+            }
+            let plan = Plan::draw(seed, args.protocol);
+            let result = if args.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
+            let mut totals = totals.lock().expect("no thread panics while it adds");
+            totals.runs += 1;
+            match result {
+                Ok(outcome) => {
+                    totals.events += outcome.events;
+                    totals.commands += outcome.commands as u64;
+                    totals.operations += outcome.operations as u64;
+                    totals.unanswered += outcome.unanswered as u64;
+                    totals.undecided.extend(outcome.undecided.then_some(seed));
+                    totals.simulated += outcome.simulated;
+                    totals.slowest_recovery = totals.slowest_recovery.max((outcome.recovery, seed));
+                }
+                Err(failure) => {
+                    if totals.failures.len() < FAILURES_TOLD {
+                        println!("{}\n", failure.report(args.protocol));
+                    }
+                    totals.failures.push(failure);
+                    stop.fetch_or(!args.keep_going, Ordering::Relaxed);
+                }
+            }
+            if std::io::stderr().is_terminal() {
+                eprint!("\r{} seeds, {} failures ", totals.runs, totals.failures.len());
+                let _ = std::io::stderr().flush();
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(work);
+        }
+    });
+    let totals = totals.into_inner().expect("no thread panicked while it added");
+    print!("{}", summary(&totals, begun.elapsed(), jobs));
+    if totals.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn summary(totals: &Totals, elapsed: Duration, jobs: usize) -> String {
+    let seconds = elapsed.as_secs_f64().max(1e-9);
+    let mut text = format!(
+        "{} seeds in {seconds:.1} s on {jobs} threads: {:.0} seeds/min, {:.0} simulated seconds a second, \
+         {:.0} events/s\n{} operations, {} without an answer; {} commands in the logs; slowest recovery {:?} \
+         (seed {})\n",
+        totals.runs,
+        totals.runs as f64 / seconds * 60.0,
+        totals.simulated.as_secs_f64() / seconds,
+        totals.events as f64 / seconds,
+        totals.operations,
+        totals.unanswered,
+        totals.commands,
+        totals.slowest_recovery.0,
+        totals.slowest_recovery.1,
+    );
+    if !totals.undecided.is_empty() {
+        text += &format!("too hard to check for linearizability: seeds {:?}\n", totals.undecided);
+    }
+    if totals.failures.is_empty() {
+        text += "every invariant held\n";
+    } else {
+        let mut failures: Vec<_> = totals.failures.iter().collect();
+        failures.sort_by_key(|failure| failure.seed);
+        text += &format!("{} seeds FAILED:\n", failures.len());
+        for failure in failures.iter().take(FAILURES_LISTED) {
+            text += &format!("  seed {}: {}\n", failure.seed, failure.violation);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_range_or_one_number() {
+        assert_eq!("3..7".parse(), Ok(Seeds(3..7)));
+        assert_eq!("42".parse(), Ok(Seeds(42..43)));
+        assert!("7..3".parse::<Seeds>().unwrap_err().contains("no seed"));
+        assert!("a..3".parse::<Seeds>().unwrap_err().contains("'a'"));
+    }
+}

@@ -1,0 +1,210 @@
+//! Messages, records and commands as people read them.
+
+use bytes::Bytes;
+use prost::Message as _;
+use synod_api::{
+    etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
+    synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
+};
+use synod_consensus::{LeaderView, Message, Record, multipaxos};
+use synod_replica::PeerMessage;
+use synod_wire::{Batch, CommandKind, Incarnation, ReplicaId};
+
+/// A message between replicas.
+#[must_use]
+pub fn message(message: &PeerMessage) -> String {
+    match message {
+        PeerMessage::Protocol(Message::MultiPaxos(message)) => multipaxos_message(message),
+        PeerMessage::Forward(forwarded) => format!("Forward {}", batch(forwarded)),
+        PeerMessage::ReadIndex { token } => format!("ReadIndex question {}", question(*token)),
+        PeerMessage::ReadIndexAnswer { token, slot: Some(slot) } => {
+            format!("ReadIndexAnswer question {}: slot {slot}", question(*token))
+        }
+        PeerMessage::ReadIndexAnswer { token, slot: None } => {
+            format!("ReadIndexAnswer question {}: no leader", question(*token))
+        }
+        PeerMessage::Fetch { from } => format!("Fetch from slot {from}"),
+        PeerMessage::Fetched { from, batches } if batches.is_empty() => {
+            format!("Fetched nothing from slot {from}")
+        }
+        PeerMessage::Fetched { from, batches } => {
+            let batches: Vec<String> = batches.iter().map(batch).collect();
+            format!("Fetched from slot {from}: {}", batches.join(" | "))
+        }
+        PeerMessage::SnapshotOffer { slot, .. } => format!("SnapshotOffer to slot {slot}"),
+        PeerMessage::FetchChunk { slot, offset } => format!("FetchChunk of snapshot {slot} at byte {offset}"),
+        PeerMessage::Chunk { slot, total: 0, .. } => format!("Chunk of snapshot {slot}: gone"),
+        PeerMessage::Chunk { slot, offset, total, bytes } => {
+            let end = offset + bytes.len() as u64;
+            let last = if end == *total { ", the last" } else { "" };
+            format!("Chunk of snapshot {slot}, bytes {offset} to {end}{last}")
+        }
+    }
+}
+
+/// Whether a message only says that its sender lives: a script's story can do without it.
+#[must_use]
+pub fn is_sign_of_life(message: &PeerMessage) -> bool {
+    use multipaxos::Message::{Heartbeat, HeartbeatAck};
+    matches!(message, PeerMessage::Protocol(Message::MultiPaxos(Heartbeat { .. } | HeartbeatAck { .. })))
+}
+
+/// The number of a question, without the life of the asker in its upper half.
+fn question(token: u64) -> u64 {
+    token & u64::from(u32::MAX)
+}
+
+fn multipaxos_message(message: &multipaxos::Message) -> String {
+    use multipaxos::Message;
+    match message {
+        Message::Prepare { ballot, from } => format!("Prepare {ballot} from slot {from}"),
+        Message::Promise(promise) => {
+            let accepted = promise.accepted.iter();
+            let accepted: Vec<String> = accepted
+                .map(|value| format!("slot {} in {}: {}", value.slot, value.ballot, batch(&value.batch)))
+                .collect();
+            let accepted =
+                if accepted.is_empty() { "nothing accepted".to_owned() } else { accepted.join("; ") };
+            let next = promise.next.map_or(String::new(), |next| format!("; more from slot {next}"));
+            format!(
+                "Promise {} from slot {}, decided {}: {accepted}{next}{}",
+                promise.ballot,
+                promise.from,
+                promise.decided,
+                lives(&promise.recovered)
+            )
+        }
+        Message::Accept { ballot, slot, decided, batch: proposed } => {
+            format!("Accept {ballot} slot {slot}, decided {decided}: {}", batch(proposed))
+        }
+        Message::Accepted { ballot, slot } => format!("Accepted {ballot} slot {slot}"),
+        Message::Decided { ballot, through } => format!("Decided {ballot} through slot {through}"),
+        Message::Heartbeat { ballot, decided, round } => {
+            format!("Heartbeat {ballot} round {round}, decided {decided}")
+        }
+        Message::HeartbeatAck { ballot, round } => format!("HeartbeatAck {ballot} round {round}"),
+        Message::Reject { promised } => format!("Reject promised {promised}"),
+        Message::Recover { incarnation } => format!("Recover life {incarnation}"),
+        Message::RecoverAnswer { incarnation, promised, next_slot, recovered } => {
+            let leads = next_slot.map_or(String::new(), |slot| format!(", leads, next slot {slot}"));
+            format!("RecoverAnswer life {incarnation}: promised {promised}{leads}{}", lives(recovered))
+        }
+    }
+}
+
+fn lives(recovered: &[(ReplicaId, Incarnation)]) -> String {
+    let lives: Vec<String> =
+        recovered.iter().map(|(replica, life)| format!("{replica} lives life {life}")).collect();
+    if lives.is_empty() { String::new() } else { format!(" ({})", lives.join(", ")) }
+}
+
+/// A record of a log.
+#[must_use]
+pub fn record(record: &Record) -> String {
+    use multipaxos::Record as R;
+    let Record::MultiPaxos(record) = record;
+    match record {
+        R::Promised(ballot) => format!("promised {ballot}"),
+        R::Accepted { value, decided } => {
+            format!(
+                "accepted {} slot {}, decided {decided}: {}",
+                value.ballot,
+                value.slot,
+                batch(&value.batch)
+            )
+        }
+        R::Learned(value) => format!("learned slot {}: {}", value.slot, batch(&value.batch)),
+        R::Recovered(recovered) => format!("lives:{}", lives(recovered)),
+        R::Amnesia(true) => "the log before this is lost".to_owned(),
+        R::Amnesia(false) => "the log is whole".to_owned(),
+        R::Trimmed(slot) => format!("a snapshot covers slots through {slot}"),
+    }
+}
+
+/// Who leads.
+#[must_use]
+pub fn view(view: LeaderView) -> String {
+    match view.leader {
+        Some(leader) => format!("takes {leader} for the leader of ballot {}", view.ballot),
+        None => format!("knows no leader of ballot {}", view.ballot),
+    }
+}
+
+/// The commands of a batch.
+#[must_use]
+pub fn batch(batch: &Batch) -> String {
+    if batch.is_noop() {
+        return "no-op".to_owned();
+    }
+    let commands = batch.commands().map(|entry| {
+        let text = match entry.kind {
+            CommandKind::Apply => command(&entry.payload),
+            CommandKind::OpenSession => "open session".to_owned(),
+            CommandKind::AdvanceClock => "clock".to_owned(),
+        };
+        // The sessions of replicas have large numbers; they say nothing to a reader.
+        let of_client = entry.session.0 >> 63 == 0;
+        if of_client { format!("s{}#{} {text}", entry.session, entry.sequence) } else { text }
+    });
+    commands.collect::<Vec<_>>().join(", ")
+}
+
+/// A command of the key-value store.
+#[must_use]
+pub fn command(payload: &Bytes) -> String {
+    let Ok(command) = KvCommand::decode(payload.clone()) else { return "unreadable".to_owned() };
+    match &command.command {
+        Some(Command::Put(request)) => put(request),
+        Some(Command::DeleteRange(request)) => delete(request),
+        Some(Command::Txn(request)) => txn(request),
+        Some(Command::Compact(request)) => format!("compact {}", request.revision),
+        Some(Command::Alarm(_)) => "alarm".to_owned(),
+        None => "nothing".to_owned(),
+    }
+}
+
+/// A query of the key-value store.
+#[must_use]
+pub fn query(payload: &Bytes) -> String {
+    match KvQuery::decode(payload.clone()).map(|query| query.query) {
+        Ok(Some(Query::Range(request))) => range(&request),
+        Ok(_) => "query".to_owned(),
+        Err(_) => "unreadable".to_owned(),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches(['.', '\0']).to_owned()
+}
+
+fn keys(key: &[u8], range_end: &[u8]) -> String {
+    if range_end.is_empty() { text(key) } else { format!("{}..{}", text(key), text(range_end)) }
+}
+
+fn put(request: &PutRequest) -> String {
+    format!("{}={}", text(&request.key), text(&request.value))
+}
+
+fn delete(request: &DeleteRangeRequest) -> String {
+    format!("delete {}", keys(&request.key, &request.range_end))
+}
+
+fn range(request: &RangeRequest) -> String {
+    format!("get {}", keys(&request.key, &request.range_end))
+}
+
+fn txn(request: &TxnRequest) -> String {
+    let ops: Vec<String> = request
+        .success
+        .iter()
+        .map(|op| match &op.request {
+            Some(Request::RequestPut(request)) => put(request),
+            Some(Request::RequestDeleteRange(request)) => delete(request),
+            Some(Request::RequestRange(request)) => range(request),
+            Some(Request::RequestTxn(request)) => txn(request),
+            None => "nothing".to_owned(),
+        })
+        .collect();
+    let keys: Vec<String> = request.compare.iter().map(|compare| text(&compare.key)).collect();
+    format!("if {} then {}", keys.join(" "), ops.join("+"))
+}

@@ -1,0 +1,272 @@
+//! The disk of one replica: a write-ahead log with group commit, and snapshot files.
+//!
+//! Only the guarantees of `synod-storage` are modelled, the ones that replicas rely on: records become durable in
+//! order, all that were written before a sync began at its end. A crash keeps everything durable and any prefix of
+//! the rest; the record behind that prefix is torn, and recovery cuts it off.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use synod_consensus::Record;
+use synod_wire::{Keep, Lsn, Slot};
+
+/// A record as it lies in the log.
+#[derive(Clone, Debug)]
+struct Stored {
+    lsn: Lsn,
+    keep: Keep,
+    bytes: Bytes,
+}
+
+/// The disk of one replica. It outlives the replica's lives.
+#[derive(Debug, Default)]
+pub struct Disk {
+    log: VecDeque<Stored>,
+    last: Lsn,
+    durable: Lsn,
+    /// A sync is under way that makes everything through this record durable.
+    syncing: Option<Lsn>,
+    /// Until mended, no sync ends.
+    stalled: bool,
+    /// Whole snapshot files, by what they cover.
+    snapshots: BTreeMap<Slot, Bytes>,
+    /// Records were lost, and the replica has not made up for it yet.
+    pub(crate) lost: bool,
+    /// Records were lost, and the log does not say so itself.
+    pub(crate) amnesia: bool,
+}
+
+/// What a replica finds on its disk.
+#[derive(Debug)]
+pub struct Found {
+    /// The log.
+    pub records: Vec<(Lsn, Record)>,
+    /// The number of the last record ever written, as far as the log tells.
+    pub last: Lsn,
+    /// The newest snapshot.
+    pub snapshot: Option<(Slot, Bytes)>,
+}
+
+impl Disk {
+    /// Appends a record; it is not durable yet.
+    ///
+    /// # Panics
+    /// If the record is not the next one: replicas number them without gaps.
+    pub fn append(&mut self, lsn: Lsn, record: &Record) {
+        assert_eq!(lsn, self.last.next(), "records are numbered without gaps");
+        self.last = lsn;
+        self.log.push_back(Stored { lsn, keep: record.keep(), bytes: record.encode().to_bytes() });
+    }
+
+    /// Begins a sync of everything written so far, unless one is under way or there is nothing to do.
+    pub fn begin_sync(&mut self) -> bool {
+        let begins = self.syncing.is_none() && self.durable < self.last;
+        if begins {
+            self.syncing = Some(self.last);
+        }
+        begins
+    }
+
+    /// The sync under way has done its work; what became durable. `None` if the disk is stalled: the sync goes on.
+    pub fn end_sync(&mut self) -> Option<Lsn> {
+        if self.stalled {
+            return None;
+        }
+        self.durable = self.syncing.take()?.max(self.durable);
+        Some(self.durable)
+    }
+
+    /// Whether a sync is under way.
+    #[must_use]
+    pub fn is_syncing(&self) -> bool {
+        self.syncing.is_some()
+    }
+
+    /// Stalls the disk, or lets it go on.
+    pub fn stall(&mut self, stalled: bool) {
+        self.stalled = stalled;
+    }
+
+    /// Whether the disk is stalled.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    /// Records through this one are durable.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    /// The last record written.
+    #[must_use]
+    pub fn last(&self) -> Lsn {
+        self.last
+    }
+
+    /// The log may forget slots through this one, and states that were written again since. Records that are not
+    /// durable stay.
+    pub fn trim(&mut self, through: Slot) {
+        let durable = self.durable;
+        let mut seen = [false; 256];
+        let mut kept: VecDeque<Stored> = VecDeque::new();
+        // From the end, so that the newest record of a state is met first.
+        for stored in std::mem::take(&mut self.log).into_iter().rev() {
+            let needed = match stored.keep {
+                Keep::Slot(slot) => slot > through,
+                Keep::State(key) => !std::mem::replace(&mut seen[usize::from(key)], stored.lsn <= durable),
+            };
+            if needed || stored.lsn > durable {
+                kept.push_front(stored);
+            }
+        }
+        self.log = kept;
+    }
+
+    /// The records, for people and checks.
+    ///
+    /// # Panics
+    /// If a record does not decode, which would be a bug of its codec.
+    pub fn records(&self) -> impl Iterator<Item = (Lsn, Record)> + '_ {
+        self.log.iter().map(|stored| {
+            let record = Record::decode(stored.bytes.clone()).expect("what was encoded decodes");
+            (stored.lsn, record)
+        })
+    }
+
+    /// Writes a snapshot file; older ones go.
+    pub fn write_snapshot(&mut self, slot: Slot, bytes: Bytes) {
+        self.snapshots.insert(slot, bytes);
+        let newest = self.newest_snapshot();
+        self.snapshots.retain(|&slot, _| slot == newest);
+    }
+
+    /// What the newest snapshot covers; 0: there is none.
+    #[must_use]
+    pub fn newest_snapshot(&self) -> Slot {
+        self.snapshots.keys().next_back().copied().unwrap_or_default()
+    }
+
+    /// A snapshot file.
+    #[must_use]
+    pub fn snapshot(&self, slot: Slot) -> Option<&Bytes> {
+        self.snapshots.get(&slot)
+    }
+
+    /// The machine loses power: any prefix of what is not durable survives.
+    pub fn crash(&mut self, rng: &mut Rng) {
+        let kept = rng.u64(self.durable.0..=self.last.0);
+        self.cut(Lsn(kept));
+    }
+
+    /// The machine loses power, and of what is not durable nothing survives.
+    pub fn crash_hard(&mut self) {
+        self.cut(self.durable);
+    }
+
+    fn cut(&mut self, kept: Lsn) {
+        self.log.retain(|stored| stored.lsn <= kept);
+        // Recovery reads what is left and makes sure that it is durable before it goes on.
+        (self.last, self.durable, self.syncing) = (kept, kept, None);
+    }
+
+    /// All that is known is that there was a log. `snapshots`: whether those are lost as well.
+    pub fn lose_log(&mut self, snapshots: bool) {
+        self.log.clear();
+        (self.last, self.durable, self.syncing) = (Lsn::ZERO, Lsn::ZERO, None);
+        if snapshots {
+            self.snapshots.clear();
+        }
+        (self.lost, self.amnesia) = (true, true);
+    }
+
+    /// Some records are damaged, and recognised as such.
+    pub fn damage_log(&mut self, rng: &mut Rng) {
+        self.log.retain(|_| rng.u8(0..4) > 0);
+        (self.lost, self.amnesia) = (true, true);
+    }
+
+    /// What a replica finds when it starts.
+    #[must_use]
+    pub fn recover(&self) -> Found {
+        Found {
+            records: self.records().collect(),
+            last: self.last,
+            snapshot: self.snapshots.iter().next_back().map(|(&slot, bytes)| (slot, bytes.clone())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_consensus::multipaxos::{self, AcceptedValue};
+    use synod_wire::{Ballot, Batch};
+
+    use super::*;
+
+    fn promised(round: u64) -> Record {
+        multipaxos::Record::Promised(Ballot { round, ..Ballot::ZERO }).into()
+    }
+
+    fn accepted(slot: u64) -> Record {
+        let value = AcceptedValue { slot: Slot(slot), ballot: Ballot::ZERO, batch: Batch::noop() };
+        multipaxos::Record::Accepted { value, decided: Slot::ZERO }.into()
+    }
+
+    fn lsns(disk: &Disk) -> Vec<u64> {
+        disk.records().map(|(lsn, _)| lsn.0).collect()
+    }
+
+    #[test]
+    fn what_comes_during_a_sync_goes_with_the_next() {
+        let mut disk = Disk::default();
+        disk.append(Lsn(1), &promised(1));
+        assert!(disk.begin_sync());
+        disk.append(Lsn(2), &promised(2));
+        assert!(!disk.begin_sync());
+        assert_eq!(disk.end_sync(), Some(Lsn(1)));
+        assert!(disk.begin_sync());
+        disk.stall(true);
+        assert_eq!(disk.end_sync(), None);
+        disk.stall(false);
+        assert_eq!(disk.end_sync(), Some(Lsn(2)));
+        assert!(!disk.begin_sync());
+    }
+
+    #[test]
+    fn a_crash_keeps_what_is_durable_and_some_prefix_of_the_rest() {
+        let mut kept = [0; 5];
+        for seed in 0..100 {
+            let mut disk = Disk::default();
+            disk.append(Lsn(1), &promised(1));
+            disk.begin_sync();
+            disk.end_sync();
+            for n in 2..=4 {
+                disk.append(Lsn(n), &promised(n));
+            }
+            disk.crash(&mut Rng::with_seed(seed));
+            let found = lsns(&disk);
+            assert_eq!(found, (1..=disk.last().0).collect::<Vec<_>>());
+            kept[found.len()] += 1;
+        }
+        assert_eq!(kept[0], 0);
+        assert!(kept[1..].iter().all(|&count| count > 0), "{kept:?}");
+    }
+
+    #[test]
+    fn trimming_keeps_later_slots_and_the_latest_state() {
+        let mut disk = Disk::default();
+        let records = [promised(1), accepted(1), promised(2), accepted(2), accepted(3), promised(3)];
+        for (lsn, record) in (1..).zip(&records) {
+            disk.append(Lsn(lsn), record);
+            if lsn == 5 {
+                disk.begin_sync();
+                disk.end_sync();
+            }
+        }
+        disk.trim(Slot(2));
+        assert_eq!(lsns(&disk), [3, 5, 6], "promise 3 is not durable, so promise 2 still matters");
+    }
+}

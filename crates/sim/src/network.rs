@@ -1,0 +1,361 @@
+//! The network between the replicas: one link for each ordered pair.
+//!
+//! A link is of one of two kinds, the same for a whole world:
+//!
+//! - **Stream**, as Synod's TCP transport promises: sessions in which messages arrive in order, once, without gaps;
+//!   when a session ends, a suffix is lost. A cut link holds messages back until it is mended or the session ends.
+//! - **Datagram**: every message for itself; it may be lost, duplicated, and overtake others.
+//!
+//! The network only says what arrives when; the world puts that into its queue.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::Bytes;
+use fastrand::Rng;
+
+use crate::{clock::Moment, odds::Odds};
+
+/// What messages go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// FIFO sessions that may end.
+    Stream,
+    /// Every message for itself.
+    Datagram,
+    /// As `Stream`, but nothing arrives until somebody says so: for scenario scripts.
+    Manual,
+}
+
+/// How the links of a world behave.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkPlan {
+    /// The kind of all links.
+    pub wire: Wire,
+    /// A message takes at least this long ...
+    pub delay_min: Duration,
+    /// ... and, on the slowest link, mostly at most this long.
+    pub delay_max: Duration,
+    /// How many messages take ten times as long.
+    pub slow: Odds,
+    /// How many messages are lost (datagrams only).
+    pub loss: Odds,
+    /// How many messages arrive twice (datagrams only).
+    pub duplicate: Odds,
+    /// How many messages end the session (streams only).
+    pub reset: Odds,
+    /// Messages that a link without a session keeps for the next one; older ones are dropped.
+    pub keep_max: usize,
+}
+
+/// A message that is going to arrive.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// When.
+    pub at: Moment,
+    /// The session in which it was sent.
+    pub session: u64,
+    /// What, if it is a datagram; the front of the stream otherwise.
+    pub body: Option<Bytes>,
+}
+
+/// Messages on their way in a stream, oldest first; bounds the memory of a link that is cut for long.
+const PIPE_MAX: usize = 20_000;
+
+/// One direction between two replicas.
+#[derive(Debug)]
+struct Link {
+    delay_max: Duration,
+    /// Grows with every session; what arrives for an earlier one is lost.
+    session: u64,
+    up: bool,
+    /// How many partitions cut this link.
+    cuts: u32,
+    pipe: VecDeque<Bytes>,
+    /// Arrivals at the cut link: as many messages wait in the pipe for the link to be mended.
+    missed: usize,
+    last_arrival: Moment,
+}
+
+/// All links.
+#[derive(Debug)]
+pub struct Network {
+    plan: NetworkPlan,
+    replicas: usize,
+    links: Vec<Link>,
+    rng: Rng,
+}
+
+impl Network {
+    /// A network of links that are all down (streams) or that need no session (datagrams).
+    #[must_use]
+    pub fn new(plan: NetworkPlan, replicas: usize, mut rng: Rng) -> Network {
+        let mut link = || Link {
+            delay_max: between(&mut rng, plan.delay_min, plan.delay_max),
+            session: 0,
+            up: plan.wire == Wire::Datagram,
+            cuts: 0,
+            pipe: VecDeque::new(),
+            missed: 0,
+            last_arrival: Moment::START,
+        };
+        let links = (0..replicas * replicas).map(|_| link()).collect();
+        Network { plan, replicas, links, rng }
+    }
+
+    /// The kind of the links.
+    #[must_use]
+    pub fn wire(&self) -> Wire {
+        self.plan.wire
+    }
+
+    fn link(&mut self, from: usize, to: usize) -> &mut Link {
+        &mut self.links[from * self.replicas + to]
+    }
+
+    /// Whether nothing gets through.
+    #[must_use]
+    pub fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.links[from * self.replicas + to].cuts > 0
+    }
+
+    /// Whether there is a session.
+    #[must_use]
+    pub fn is_up(&self, from: usize, to: usize) -> bool {
+        self.links[from * self.replicas + to].up
+    }
+
+    /// The present session, or the last one.
+    #[must_use]
+    pub fn session(&self, from: usize, to: usize) -> u64 {
+        self.links[from * self.replicas + to].session
+    }
+
+    /// How long a message sent now takes.
+    fn delay(&mut self, from: usize, to: usize) -> Duration {
+        let (plan, links) = (&self.plan, &self.links[from * self.replicas + to]);
+        let delay = between(&mut self.rng, plan.delay_min, links.delay_max);
+        if plan.slow.hit(&mut self.rng) { delay * 10 } else { delay }
+    }
+
+    /// Sends a message. Returns whether the session ends because of it; arrivals are appended.
+    pub fn send(
+        &mut self,
+        now: Moment,
+        from: usize,
+        to: usize,
+        body: Bytes,
+        arrivals: &mut Vec<Arrival>,
+    ) -> bool {
+        match self.plan.wire {
+            Wire::Datagram => self.send_datagram(now, from, to, &body, arrivals),
+            Wire::Stream | Wire::Manual => return self.send_in_stream(now, from, to, body, arrivals),
+        }
+        false
+    }
+
+    fn send_datagram(
+        &mut self,
+        now: Moment,
+        from: usize,
+        to: usize,
+        body: &Bytes,
+        arrivals: &mut Vec<Arrival>,
+    ) {
+        let copies = 1 + usize::from(self.plan.duplicate.hit(&mut self.rng));
+        for _ in 0..copies {
+            if !self.plan.loss.hit(&mut self.rng) {
+                let at = now + self.delay(from, to);
+                arrivals.push(Arrival { at, session: 0, body: Some(body.clone()) });
+            }
+        }
+    }
+
+    fn send_in_stream(
+        &mut self,
+        now: Moment,
+        from: usize,
+        to: usize,
+        body: Bytes,
+        arrivals: &mut Vec<Arrival>,
+    ) -> bool {
+        let delay = self.delay(from, to);
+        let (keep_max, manual) = (self.plan.keep_max, self.plan.wire == Wire::Manual);
+        let resets = self.plan.reset.hit(&mut self.rng);
+        let link = self.link(from, to);
+        if link.pipe.len() >= PIPE_MAX {
+            return true;
+        }
+        if manual && !link.up {
+            return false;
+        }
+        link.pipe.push_back(body);
+        if link.up && !manual {
+            // A message behind others comes no earlier than they do.
+            link.last_arrival = link.last_arrival.max(now + delay);
+            arrivals.push(Arrival { at: link.last_arrival, session: link.session, body: None });
+            return resets;
+        }
+        while !manual && link.pipe.len() > keep_max {
+            link.pipe.pop_front();
+        }
+        false
+    }
+
+    /// What arrives now, if anything does.
+    pub fn arrive(&mut self, from: usize, to: usize, session: u64, body: Option<Bytes>) -> Option<Bytes> {
+        let link = self.link(from, to);
+        if body.is_some() {
+            return body.filter(|_| link.cuts == 0);
+        }
+        if link.session != session || !link.up {
+            return None;
+        }
+        if link.cuts > 0 {
+            link.missed += 1;
+            return None;
+        }
+        link.pipe.pop_front()
+    }
+
+    /// Cuts a link; it takes as many [`Network::mend`]s to mend it.
+    pub fn cut(&mut self, from: usize, to: usize) {
+        self.link(from, to).cuts += 1;
+    }
+
+    /// Takes one cut back. What a stream held back arrives after all.
+    pub fn mend(&mut self, now: Moment, from: usize, to: usize, arrivals: &mut Vec<Arrival>) {
+        let delay = self.delay(from, to);
+        let link = self.link(from, to);
+        assert!(link.cuts > 0, "only what was cut is mended");
+        link.cuts -= 1;
+        if link.cuts == 0 && link.missed > 0 {
+            link.last_arrival = link.last_arrival.max(now + delay);
+            let arrival = Arrival { at: link.last_arrival, session: link.session, body: None };
+            arrivals.extend((0..link.missed).map(|_| arrival.clone()));
+            link.missed = 0;
+        }
+    }
+
+    /// A session begins; what waited for it is on its way.
+    pub fn connect(&mut self, now: Moment, from: usize, to: usize, arrivals: &mut Vec<Arrival>) {
+        let delay = self.delay(from, to);
+        let manual = self.plan.wire == Wire::Manual;
+        let link = self.link(from, to);
+        assert!(!link.up, "one session at a time");
+        link.up = true;
+        link.session += 1;
+        link.missed = 0;
+        link.last_arrival = link.last_arrival.max(now + delay);
+        if !manual {
+            let arrival = Arrival { at: link.last_arrival, session: link.session, body: None };
+            arrivals.extend((0..link.pipe.len()).map(|_| arrival.clone()));
+        }
+    }
+
+    /// The session ends; what is under way is lost. False if there was none.
+    pub fn disconnect(&mut self, from: usize, to: usize) -> bool {
+        let link = self.link(from, to);
+        link.pipe.clear();
+        link.missed = 0;
+        std::mem::take(&mut link.up)
+    }
+
+    /// What is under way in a stream, oldest first.
+    pub fn in_transit(&self, from: usize, to: usize) -> impl Iterator<Item = &Bytes> {
+        self.links[from * self.replicas + to].pipe.iter()
+    }
+
+    /// Takes a message out of a stream: for scenario scripts.
+    pub fn take(&mut self, from: usize, to: usize, index: usize) -> Option<Bytes> {
+        self.link(from, to).pipe.remove(index)
+    }
+
+    /// From now on nothing is lost, duplicated or reset, and no delay is extraordinary.
+    pub fn calm(&mut self) {
+        self.plan.slow = Odds::NEVER;
+        self.plan.loss = Odds::NEVER;
+        self.plan.duplicate = Odds::NEVER;
+        self.plan.reset = Odds::NEVER;
+    }
+}
+
+/// A duration between two, both included.
+pub(crate) fn between(rng: &mut Rng, low: Duration, high: Duration) -> Duration {
+    let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).expect("a simulation is short");
+    Duration::from_nanos(rng.u64(nanos(low)..=nanos(high).max(nanos(low))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn plan(wire: Wire) -> NetworkPlan {
+        NetworkPlan {
+            wire,
+            delay_min: MS,
+            delay_max: MS * 20,
+            slow: Odds::percent(10),
+            loss: Odds::NEVER,
+            duplicate: Odds::NEVER,
+            reset: Odds::NEVER,
+            keep_max: 3,
+        }
+    }
+
+    fn body(n: u8) -> Bytes {
+        Bytes::copy_from_slice(&[n])
+    }
+
+    /// Plays arrivals in the order of their instants.
+    fn play(network: &mut Network, mut arrivals: Vec<Arrival>) -> Vec<u8> {
+        arrivals.sort_by_key(|arrival| arrival.at);
+        let bodies = arrivals.into_iter().filter_map(|a| network.arrive(0, 1, a.session, a.body));
+        bodies.map(|body| body[0]).collect()
+    }
+
+    #[test]
+    fn a_stream_keeps_its_order_and_a_cut_only_delays() {
+        let mut network = Network::new(plan(Wire::Stream), 2, Rng::with_seed(1));
+        let mut arrivals = Vec::new();
+        network.connect(Moment::START, 0, 1, &mut arrivals);
+        for n in 0..50 {
+            network.send(Moment::START, 0, 1, body(n), &mut arrivals);
+        }
+        network.cut(0, 1);
+        assert_eq!(play(&mut network, std::mem::take(&mut arrivals)), []);
+        network.mend(Moment::START, 0, 1, &mut arrivals);
+        network.send(Moment::START, 0, 1, body(50), &mut arrivals);
+        assert_eq!(play(&mut network, arrivals), (0..=50).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn an_ended_session_loses_what_is_under_way_and_the_next_one_brings_what_was_kept() {
+        let mut network = Network::new(plan(Wire::Stream), 2, Rng::with_seed(1));
+        let mut arrivals = Vec::new();
+        network.connect(Moment::START, 0, 1, &mut arrivals);
+        network.send(Moment::START, 0, 1, body(1), &mut arrivals);
+        assert!(network.disconnect(0, 1));
+        for n in 10..20 {
+            network.send(Moment::START, 0, 1, body(n), &mut arrivals);
+        }
+        network.connect(Moment::START, 0, 1, &mut arrivals);
+        assert_eq!(play(&mut network, arrivals), [17, 18, 19]);
+    }
+
+    #[test]
+    fn datagrams_overtake_each_other_and_are_lost_and_doubled() {
+        let rough =
+            NetworkPlan { loss: Odds::percent(20), duplicate: Odds::percent(20), ..plan(Wire::Datagram) };
+        let mut network = Network::new(rough, 2, Rng::with_seed(1));
+        let mut arrivals = Vec::new();
+        for n in 0..200 {
+            network.send(Moment::START, 0, 1, body(n), &mut arrivals);
+        }
+        let order = play(&mut network, arrivals);
+        assert!(!order.is_sorted());
+        assert!((0..200).any(|n| !order.contains(&n)), "some are lost");
+        assert!((0..200).any(|n| order.iter().filter(|m| **m == n).count() == 2), "some come twice");
+    }
+}

@@ -1,0 +1,293 @@
+//! What the simulated clients ask of the key-value store, as bytes of its API and back.
+
+use std::fmt;
+
+use bytes::Bytes;
+use prost::Message;
+use synod_api::{
+    etcdserverpb::{
+        CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseHeader,
+        TxnRequest,
+        compare::{CompareResult, CompareTarget, TargetUnion},
+        request_op::Request,
+        response_op::Response,
+    },
+    mvccpb::KeyValue,
+    synod::v1::{
+        KvAnswer, KvCommand, KvQuery, KvReply, kv_answer::Answer as QueryAnswer, kv_command::Command,
+        kv_query::Query, kv_reply::Reply,
+    },
+};
+
+/// A key; there are few, so that operations meet.
+pub type Key = u8;
+
+/// An operation on the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Write a key.
+    Put {
+        /// The key.
+        key: Key,
+        /// No two operations write the same value.
+        value: u64,
+    },
+    /// Delete the keys from `first` through `last`.
+    Delete {
+        /// The first key.
+        first: Key,
+        /// The last key.
+        last: Key,
+    },
+    /// If the key was last changed at revision `expected` (0: does not exist), write it, and do something to
+    /// another; otherwise read it.
+    Swap {
+        /// The key.
+        key: Key,
+        /// The revision.
+        expected: i64,
+        /// The value to write.
+        value: u64,
+        /// What else to do.
+        other: Other,
+    },
+    /// Forget what was before a revision.
+    Compact {
+        /// The revision.
+        revision: i64,
+    },
+    /// Read the keys from `first` through `last`.
+    Get {
+        /// The first key.
+        first: Key,
+        /// The last key.
+        last: Key,
+    },
+}
+
+/// What a transaction does beside its main purpose, so that it touches two keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Other {
+    /// Nothing.
+    Nothing,
+    /// Write the same value to this key.
+    Put(Key),
+    /// Delete this key.
+    Delete(Key),
+}
+
+/// One key as it is seen by a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// The key.
+    pub key: Key,
+    /// Its value.
+    pub value: u64,
+    /// The revision at which it came into being.
+    pub created: i64,
+    /// The revision of its last change.
+    pub modified: i64,
+    /// How many changes it has seen since it came into being.
+    pub version: i64,
+}
+
+/// The answer to an operation: everything that the store's reply says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It was done.
+    Done {
+        /// The store's revision after it.
+        revision: i64,
+        /// Whether the comparisons held; true for what is no transaction.
+        succeeded: bool,
+        /// The answers to its parts.
+        parts: Vec<Part>,
+    },
+    /// The store refused it with this gRPC code.
+    Refused(i32),
+}
+
+/// The answer to one part of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Written; what was there before.
+    Put(Option<Entry>),
+    /// Deleted; what was there before.
+    Delete(Vec<Entry>),
+    /// Read.
+    Get(Vec<Entry>),
+}
+
+impl Op {
+    /// Whether it changes nothing and goes without the log.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(self, Op::Get { .. })
+    }
+
+    /// The bytes of the command, or of the query if it is a read. `id` makes the bytes of a command unlike those of
+    /// every other; `padding` is the number of bytes that a written value is longer than it need be.
+    #[must_use]
+    pub fn encode(&self, id: u64, padding: usize) -> Bytes {
+        let command = match self {
+            Op::Get { first, last } => {
+                let query = KvQuery { query: Some(Query::Range(range_request(*first, *last))) };
+                return query.encode_to_vec().into();
+            }
+            Op::Put { key, value } => Command::Put(put_request(*key, *value, padding)),
+            Op::Delete { first, last } => Command::DeleteRange(delete_request(*first, *last)),
+            Op::Swap { key, expected, value, other } => {
+                let compare = Compare {
+                    result: CompareResult::Equal.into(),
+                    target: CompareTarget::Mod.into(),
+                    key: key_bytes(*key),
+                    target_union: Some(TargetUnion::ModRevision(*expected)),
+                    ..Compare::default()
+                };
+                let mut success = vec![Request::RequestPut(put_request(*key, *value, padding))];
+                success.extend(match other {
+                    Other::Nothing => None,
+                    Other::Put(other) => Some(Request::RequestPut(put_request(*other, *value, padding))),
+                    Other::Delete(other) => Some(Request::RequestDeleteRange(delete_request(*other, *other))),
+                });
+                let failure = vec![Request::RequestRange(range_request(*key, *key))];
+                let ops = |requests: Vec<Request>| {
+                    requests.into_iter().map(|request| RequestOp { request: Some(request) }).collect()
+                };
+                Command::Txn(TxnRequest {
+                    compare: vec![compare],
+                    success: ops(success),
+                    failure: ops(failure),
+                })
+            }
+            Op::Compact { revision } => {
+                Command::Compact(CompactionRequest { revision: *revision, physical: false })
+            }
+        };
+        // Without a quota the store does not look at the member.
+        KvCommand { command: Some(command), quota_bytes: 0, member_id: id }.encode_to_vec().into()
+    }
+}
+
+impl Answer {
+    /// Reads the reply to a command or the answer to a query; `None` if it is not one that the operation can have.
+    #[must_use]
+    pub fn decode(op: &Op, bytes: &Bytes) -> Option<Answer> {
+        if op.is_read() {
+            return match KvAnswer::decode(bytes.clone()).ok()?.answer? {
+                QueryAnswer::Range(range) => done(range.header, true, vec![Part::Get(entries(&range.kvs)?)]),
+                QueryAnswer::Error(failure) => Some(Answer::Refused(failure.code)),
+                _ => None,
+            };
+        }
+        match KvReply::decode(bytes.clone()).ok()?.reply? {
+            Reply::Put(put) => done(put.header, true, vec![Part::Put(optional(put.prev_kv.as_ref())?)]),
+            Reply::DeleteRange(delete) => {
+                let gone = entries(&delete.prev_kvs)?;
+                (usize::try_from(delete.deleted) == Ok(gone.len())).then_some(())?;
+                done(delete.header, true, vec![Part::Delete(gone)])
+            }
+            Reply::Txn(txn) => {
+                let parts = txn.responses.iter().map(|response| part(response.response.as_ref()));
+                done(txn.header, txn.succeeded, parts.collect::<Option<_>>()?)
+            }
+            Reply::Compact(compact) => done(compact.header, true, Vec::new()),
+            Reply::Error(failure) => Some(Answer::Refused(failure.code)),
+            Reply::Alarm(_) => None,
+        }
+    }
+
+    /// The store's revision after the operation, if it was done.
+    #[must_use]
+    pub fn revision(&self) -> Option<i64> {
+        match self {
+            Answer::Done { revision, .. } => Some(*revision),
+            Answer::Refused(_) => None,
+        }
+    }
+
+    /// What the answer says about keys.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        let parts: &[Part] = match self {
+            Answer::Done { parts, .. } => parts,
+            Answer::Refused(_) => &[],
+        };
+        parts.iter().flat_map(|part| match part {
+            Part::Get(entries) => entries.as_slice(),
+            Part::Put(_) | Part::Delete(_) => &[],
+        })
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Answer::Done { revision, parts, .. } = self else { return f.write_str("refused") };
+        for part in parts {
+            match part {
+                Part::Put(_) => f.write_str("done")?,
+                Part::Delete(gone) => write!(f, "{} deleted", gone.len())?,
+                Part::Get(entries) if entries.is_empty() => f.write_str("nothing")?,
+                Part::Get(entries) => {
+                    let entries: Vec<String> =
+                        entries.iter().map(|entry| format!("k{}={}", entry.key, entry.value)).collect();
+                    f.write_str(&entries.join(" "))?;
+                }
+            }
+            f.write_str(", ")?;
+        }
+        write!(f, "revision {revision}")
+    }
+}
+
+fn done(header: Option<ResponseHeader>, succeeded: bool, parts: Vec<Part>) -> Option<Answer> {
+    Some(Answer::Done { revision: header?.revision, succeeded, parts })
+}
+
+fn part(response: Option<&Response>) -> Option<Part> {
+    match response? {
+        Response::ResponsePut(put) => Some(Part::Put(optional(put.prev_kv.as_ref())?)),
+        Response::ResponseDeleteRange(delete) => Some(Part::Delete(entries(&delete.prev_kvs)?)),
+        Response::ResponseRange(range) => Some(Part::Get(entries(&range.kvs)?)),
+        Response::ResponseTxn(_) => None,
+    }
+}
+
+fn key_bytes(key: Key) -> Bytes {
+    format!("k{key}").into()
+}
+
+/// The end of a range that includes `last`.
+fn end_bytes(first: Key, last: Key) -> Bytes {
+    if first == last { Bytes::new() } else { format!("k{last}\0").into() }
+}
+
+fn range_request(first: Key, last: Key) -> RangeRequest {
+    RangeRequest { key: key_bytes(first), range_end: end_bytes(first, last), ..RangeRequest::default() }
+}
+
+fn delete_request(first: Key, last: Key) -> DeleteRangeRequest {
+    DeleteRangeRequest { key: key_bytes(first), range_end: end_bytes(first, last), prev_kv: true }
+}
+
+fn put_request(key: Key, value: u64, padding: usize) -> PutRequest {
+    let value = format!("{value}{}", ".".repeat(padding)).into();
+    PutRequest { key: key_bytes(key), value, prev_kv: true, ..PutRequest::default() }
+}
+
+fn entry(pair: &KeyValue) -> Option<Entry> {
+    let key = std::str::from_utf8(&pair.key).ok()?.strip_prefix('k')?.parse().ok()?;
+    let value = std::str::from_utf8(&pair.value).ok()?.trim_end_matches('.').parse().ok()?;
+    let KeyValue { create_revision: created, mod_revision: modified, version, .. } = *pair;
+    Some(Entry { key, value, created, modified, version })
+}
+
+fn entries(pairs: &[KeyValue]) -> Option<Vec<Entry>> {
+    pairs.iter().map(entry).collect()
+}
+
+fn optional(pair: Option<&KeyValue>) -> Option<Option<Entry>> {
+    match pair {
+        Some(pair) => entry(pair).map(Some),
+        None => Some(None),
+    }
+}

@@ -1,0 +1,291 @@
+//! What a seed draws: a cluster, its settings, its clients and what goes wrong.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use synod_consensus::{Decision, Options, ProtocolKind};
+use synod_replica::{SessionLimits, Settings};
+
+use crate::{
+    network::{NetworkPlan, Wire, between},
+    odds::Odds,
+};
+
+/// A span from which durations are drawn, both ends included.
+pub type Span = (Duration, Duration);
+
+/// Whether logs survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Records are durable once a sync has ended.
+    Sync,
+    /// Logs live in memory: what is appended counts as durable, and a restart finds nothing.
+    Memory,
+}
+
+/// Everything about a run but its random numbers.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed of all random numbers.
+    pub seed: u64,
+    /// How many replicas there are.
+    pub replicas: usize,
+    /// The settings of all of them.
+    pub settings: Settings,
+    /// Whether logs survive.
+    pub durability: Durability,
+    /// The network between replicas.
+    pub network: NetworkPlan,
+    /// Their disks.
+    pub disk: DiskPlan,
+    /// A clock runs at most so many parts per million too fast or too slow.
+    pub clock_drift_ppm: u64,
+    /// How late a timer may fire.
+    pub timer_late: Duration,
+    /// How long it takes to execute a few batches.
+    pub execute: Span,
+    /// After an event, a replica's burst ends so much later; zero: every event is a burst.
+    pub burst: Duration,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+    /// Who asks for what.
+    pub clients: ClientPlan,
+    /// For how long faults happen and clients ask.
+    pub duration: Duration,
+}
+
+/// How disks behave.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskPlan {
+    /// How long a sync takes.
+    pub sync: Span,
+    /// How long it takes to write, read or install a snapshot or a piece of one.
+    pub snapshot: Span,
+    /// How often a snapshot or a piece of it can not be written.
+    pub snapshot_fails: Odds,
+    /// How often the log is not trimmed although it could be: whole segments are removed in practice.
+    pub trim_waits: Odds,
+    /// After the loss of a log in memory, snapshot files are lost as well.
+    pub snapshots_lost: Odds,
+}
+
+/// What goes wrong, and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultPlan {
+    /// Time from one fault to the next.
+    pub gap: Span,
+    /// How long a fault lasts.
+    pub lasts: Span,
+    /// How often the leader is hit by what hits one replica.
+    pub leader: Odds,
+    /// The weight of each kind; zero: it does not happen.
+    pub weights: FaultWeights,
+}
+
+/// Weights of faults; see [`FaultPlan`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FaultWeights {
+    /// A replica crashes and is restarted.
+    pub crash: u32,
+    /// All replicas crash at once.
+    pub crash_all: u32,
+    /// A replica crashes and finds its log lost or damaged.
+    pub lose_log: u32,
+    /// A replica stops, and goes on with its old state.
+    pub pause: u32,
+    /// Two groups of replicas do not reach each other.
+    pub split: u32,
+    /// Some pairs of replicas do not reach each other, in both directions or in one.
+    pub partial: u32,
+    /// A replica reaches nobody, or nobody reaches it.
+    pub one_way: u32,
+    /// A disk does not answer.
+    pub stall: u32,
+    /// Sessions end.
+    pub reset: u32,
+}
+
+/// Who asks for what.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientPlan {
+    /// Clients that have no session of their own.
+    pub direct: usize,
+    /// Clients that have one, and ask again elsewhere.
+    pub sessions: usize,
+    /// How many commands a client of the second kind has outstanding.
+    pub pipeline: usize,
+    /// The number of keys.
+    pub keys: u8,
+    /// How many operations there are in all.
+    pub operations: usize,
+    /// Time between an answer and the next operation.
+    pub think: Span,
+    /// When a client gives an attempt up.
+    pub timeout: Duration,
+    /// Values are longer than they need be by at most so many bytes.
+    pub padding_max: usize,
+    /// How many reads are served from whatever state a replica has.
+    pub stale_reads: Odds,
+}
+
+/// About the largest snapshot that a run has.
+const SNAPSHOT_BYTES: usize = 100_000;
+
+const MS: Duration = Duration::from_millis(1);
+const US: Duration = Duration::from_micros(1);
+
+fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
+    choices[rng.usize(0..choices.len())]
+}
+
+impl Plan {
+    /// What a seed draws for a protocol.
+    #[must_use]
+    pub fn draw(seed: u64, protocol: ProtocolKind) -> Plan {
+        let mut rng = Rng::with_seed(seed ^ 0x5_e7_0d);
+        let rng = &mut rng;
+        let replicas = pick(rng, &[1, 3, 3, 3, 3, 3, 3, 5, 5, 5, 7, 2, 4, 6]);
+        let network = draw_network(rng);
+        let disk = draw_disk(rng);
+        let mut settings = draw_settings(rng, protocol, network.delay_max);
+        let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
+        let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
+        let clients = draw_clients(rng, duration, settings.consensus.election_timeout);
+        // A laggard is never helped if a newer snapshot always replaces the one that it is being sent; a server
+        // that is configured sensibly keeps more slots than that takes.
+        let piece = network.delay_max * 2 + disk.snapshot.1 * 2;
+        let batch_bytes = 100 + clients.padding_max as u64 * 2;
+        let slots = settings.snapshot_slots.min(settings.snapshot_log_bytes / batch_bytes).max(1);
+        let slot_interval = settings.clock_interval.min(settings.consensus.election_timeout / 4);
+        let interval = slot_interval * u32::try_from(slots).expect("small");
+        let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
+        let chunk_min = SNAPSHOT_BYTES / usize::try_from(pieces).expect("clamped");
+        settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
+        Plan {
+            seed,
+            replicas,
+            durability,
+            network,
+            disk,
+            clock_drift_ppm: pick(rng, &[0, 100, 10_000, 50_000]),
+            timer_late: pick(rng, &[Duration::ZERO, 100 * US, 2 * MS]),
+            execute: pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]),
+            burst: pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]),
+            faults: draw_faults(rng, settings.consensus.election_timeout),
+            clients,
+            settings,
+            duration,
+        }
+    }
+}
+
+fn draw_network(rng: &mut Rng) -> NetworkPlan {
+    let delay_min = pick(rng, &[5 * US, 50 * US, 500 * US, 5 * MS]);
+    let rough = rng.u8(0..3) > 0;
+    let few = |rng: &mut Rng, max: u32| if rough { Odds::per_million(rng.u32(0..max)) } else { Odds::NEVER };
+    NetworkPlan {
+        wire: if rng.u8(0..3) == 0 { Wire::Datagram } else { Wire::Stream },
+        delay_min,
+        delay_max: delay_min * pick(rng, &[1, 2, 5, 20]),
+        slow: few(rng, 20_000),
+        loss: few(rng, 200_000),
+        duplicate: few(rng, 100_000),
+        reset: few(rng, 2_000),
+        keep_max: pick(rng, &[0, 3, 1_000]),
+    }
+}
+
+fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> Settings {
+    // What a server would be configured with: well above a few round trips.
+    let election_timeout = pick(rng, &[150 * MS, 300 * MS, 1_000 * MS]).max(delay_max * 12);
+    let window_max = pick(rng, &[1, 2, 4, 16, 32]);
+    let snapshot_slots = pick(rng, &[5, 20, 50, 1_000]);
+    let snapshot_log_bytes = pick(rng, &[2_000, 1 << 20]);
+    Settings {
+        consensus: Options {
+            protocol,
+            decision: pick(rng, &[Decision::Leader, Decision::Leader, Decision::All]),
+            heartbeat_interval: election_timeout / pick(rng, &[3, 5, 10]),
+            election_timeout,
+            window_max,
+            retransmit_after: (election_timeout / pick(rng, &[2, 5, 10])).max(delay_max * 2),
+            promise_bytes_max: pick(rng, &[1, 300, 1 << 20]),
+            ..Options::default()
+        },
+        sessions: SessionLimits {
+            clients_max: pick(rng, &[2, 5, 100]),
+            outstanding_max: 64,
+            replica_outstanding_max: 1 << 12,
+            idle_max: pick(rng, &[200 * MS, 5_000 * MS, 600_000 * MS]),
+        },
+        batch_bytes_max: pick(rng, &[1, 300, 2_000, 64 << 10]),
+        batch_delay_max: pick(rng, &[Duration::ZERO, MS, 20 * MS]),
+        queue_bytes_max: pick(rng, &[2_000, 1 << 20]),
+        forward_window_max: pick(rng, &[1, 2, 8]),
+        request_timeout: election_timeout * pick(rng, &[2, 5]),
+        snapshot_slots,
+        snapshot_log_bytes,
+        keep_slots: pick(rng, &[0, 3, 20, 1_000]),
+        keep_bytes: pick(rng, &[1_000, 1 << 20]),
+        kept_bytes_max: snapshot_log_bytes * pick(rng, &[4, 1_000]),
+        fetch_bytes_max: pick(rng, &[1, 500, 1 << 20]),
+        chunk_bytes_max: pick(rng, &[100, 1_000, 1 << 20]),
+        backlog_slots_max: pick(rng, &[5, 50, 1_000]),
+        clock_interval: pick(rng, &[100 * MS, 1_000 * MS]),
+    }
+}
+
+fn draw_disk(rng: &mut Rng) -> DiskPlan {
+    let sync_min = pick(rng, &[20 * US, 100 * US, 2 * MS]);
+    DiskPlan {
+        sync: (sync_min, sync_min * pick(rng, &[1, 3, 20])),
+        snapshot: pick(rng, &[(Duration::ZERO, 50 * US), (MS, 10 * MS)]),
+        snapshot_fails: pick(rng, &[Odds::NEVER, Odds::percent(10)]),
+        trim_waits: pick(rng, &[Odds::NEVER, Odds::percent(50)]),
+        snapshots_lost: pick(rng, &[Odds::NEVER, Odds::percent(50), Odds::ALWAYS]),
+    }
+}
+
+fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
+    let mut weight = |most: u32| if rng.u8(0..3) > 0 { rng.u32(1..=most) } else { 0 };
+    let weights = FaultWeights {
+        crash: weight(10),
+        crash_all: weight(2),
+        lose_log: weight(3),
+        pause: weight(5),
+        split: weight(5),
+        partial: weight(5),
+        one_way: weight(5),
+        stall: weight(4),
+        reset: weight(4),
+    };
+    // From a fault now and then to one before the last has been got over.
+    let gap = election_timeout * pick(rng, &[1, 3, 6]);
+    FaultPlan {
+        gap: (gap / 4, gap * 2),
+        lasts: (election_timeout / 20, election_timeout * pick(rng, &[1, 3])),
+        leader: Odds::percent(50),
+        weights,
+    }
+}
+
+fn draw_clients(rng: &mut Rng, duration: Duration, election_timeout: Duration) -> ClientPlan {
+    let direct = rng.usize(1..=4);
+    let sessions = rng.usize(0..=3);
+    let pipeline = pick(rng, &[1, 1, 3]);
+    let operations = rng.usize(40..=160);
+    let workers = u32::try_from(direct + sessions * pipeline).expect("a few");
+    // Spread over about the first three quarters of the run.
+    let pause = duration * 3 / 2 * workers / u32::try_from(operations).expect("a few hundred");
+    ClientPlan {
+        direct,
+        sessions,
+        pipeline,
+        keys: pick(rng, &[1, 2, 4]),
+        operations,
+        think: pick(rng, &[(Duration::ZERO, pause), (Duration::ZERO, 2 * MS)]),
+        timeout: election_timeout * pick(rng, &[1, 2, 6]),
+        padding_max: pick(rng, &[0, 50, 400]),
+        stale_reads: Odds::percent(5),
+    }
+}

@@ -1,0 +1,101 @@
+//! Running a plan, and telling what went wrong.
+
+use std::{
+    cell::RefCell,
+    fmt::Write as _,
+    panic::{self, AssertUnwindSafe},
+    sync::Once,
+};
+
+use synod_consensus::ProtocolKind;
+
+use crate::{
+    check::{Invariant, Violation},
+    plan::Plan,
+    trace::Trace,
+    world::{Outcome, World},
+};
+
+/// Lines of the trace that a failure shows.
+const TRACE_LINES: usize = 60;
+
+/// A run in which something did not hold.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// What did not hold.
+    pub violation: Violation,
+    /// The last events before it was noticed.
+    pub trace: Vec<String>,
+}
+
+impl Failure {
+    /// The whole story, with the command that replays it.
+    #[must_use]
+    pub fn report(&self, protocol: ProtocolKind) -> String {
+        let mut text = String::new();
+        for line in &self.trace {
+            let _ = writeln!(text, "{line}");
+        }
+        let Failure { seed, violation, .. } = self;
+        let _ = writeln!(text, "seed {seed} violates {violation}");
+        let end = seed.saturating_add(1);
+        let _ = write!(text, "replay: synod sim run --protocol {protocol} --seeds {seed}..{end} --trace");
+        text
+    }
+}
+
+/// Runs a plan. If something does not hold, the run is repeated with a trace: runs are repeatable.
+pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
+    let seed = plan.seed;
+    let (result, _) = attempt(plan, Trace::Off);
+    result.map_err(|first| {
+        let (again, trace) = attempt(plan, Trace::last(TRACE_LINES));
+        let violation = match again {
+            Err(violation) => violation,
+            Ok(_) => Violation {
+                invariant: Invariant::Sound,
+                detail: format!("a run with the same seed went another way; the first one: {first}"),
+            },
+        };
+        Box::new(Failure { seed, violation, trace })
+    })
+}
+
+/// Runs a plan and prints every event.
+pub fn run_with_trace(plan: &Plan) -> Result<Outcome, Box<Failure>> {
+    let (result, trace) = attempt(plan, Trace::Print);
+    result.map_err(|violation| Box::new(Failure { seed: plan.seed, violation, trace }))
+}
+
+fn attempt(plan: &Plan, trace: Trace) -> (Result<Outcome, Violation>, Vec<String>) {
+    let mut world = World::new(plan.clone(), trace);
+    let result = catch(|| world.run());
+    let result = result.unwrap_or_else(|detail| Err(Violation { invariant: Invariant::Sound, detail }));
+    (result, world.take_trace())
+}
+
+thread_local! {
+    /// While a run is watched, the message of a panic comes here instead of to the terminal.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+fn catch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let watched = PANIC.with_borrow_mut(|message| {
+                message.as_mut().map(|message| *message = info.to_string().replace('\n', " ")).is_some()
+            });
+            if !watched {
+                usual(info);
+            }
+        }));
+    });
+    PANIC.set(Some(String::new()));
+    let result = panic::catch_unwind(AssertUnwindSafe(run));
+    let message = PANIC.take().unwrap_or_default();
+    result.map_err(|_| message)
+}

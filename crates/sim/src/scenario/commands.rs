@@ -1,0 +1,450 @@
+//! The commands of scripts.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use synod_consensus::{Options, ProtocolKind};
+use synod_replica::{SessionCommand, Settings};
+use synod_wire::SessionId;
+
+use crate::{
+    network::{NetworkPlan, Wire},
+    odds::Odds,
+    ops::{Answer, Op},
+    plan::{ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan},
+    trace::Trace,
+    world::World,
+};
+
+/// Every command, with what it does.
+pub const COMMANDS: &[(&str, &str)] = &[
+    ("cluster N [SETTING=VALUE ...]", "start N replicas with empty disks and sessions between all of them"),
+    ("quietly COMMAND", "do it, and print nothing: for what the story is not about"),
+    ("elect N", "let replica N time out, and deliver messages, until it leads"),
+    ("timeout N", "set the clock of replica N forward to its next deadline"),
+    ("put N KEY=VALUE ... [as sS#Q]", "a client asks replica N to write keys, each in one command"),
+    ("delete N KEY [as sS#Q]", "a client asks replica N to delete a key"),
+    ("get N [KEY]", "a client reads at replica N, linearizably"),
+    ("peek N", "show all keys as replica N has them, without asking anybody"),
+    ("open-session N", "a client asks replica N for a session; its commands say 'as s1#1'"),
+    ("deliver A->B [KIND] [COUNT]", "deliver messages that are under way from A to B"),
+    ("drop A->B [KIND] [COUNT]", "lose messages that are under way from A to B"),
+    ("messages", "show all messages that are under way"),
+    ("stabilize", "deliver all messages until none is under way"),
+    ("tick TIME", "let time pass; no message arrives"),
+    ("run TIME", "let time pass; every message arrives at once; signs of life are not shown"),
+    ("partition A B | C ...", "cut all links between groups of replicas, and end their sessions"),
+    ("cut A->B", "cut one direction, and end its session"),
+    ("heal", "mend all cuts; sessions begin"),
+    ("crash N ...", "end replicas; what is not durable is gone"),
+    ("restart N ...", "start replicas again"),
+    ("lose-log N", "a crashed replica loses its log and its snapshots"),
+    ("pause N", "stop a replica as it is"),
+    ("resume N", "let it go on"),
+    ("stall-disk N", "from now on nothing becomes durable at N"),
+    ("sync N", "make durable what N has written so far; the disk stays stalled"),
+    ("unstall-disk N", "let the disk go on"),
+    ("status", "show all replicas"),
+    ("log N", "show the log of replica N"),
+];
+
+/// The settings of `cluster`.
+const SETTINGS: &str = "protocol, decision, durability, window, batch-bytes, promise-bytes, snapshot-slots, \
+                        keep-slots, chunk-bytes, fetch-bytes, clock-interval";
+
+type Result<T> = std::result::Result<T, String>;
+
+/// The cluster that a script plays with.
+#[derive(Debug, Default)]
+pub(super) struct Stage {
+    world: Option<World>,
+}
+
+impl Stage {
+    /// Plays one command; the lines that it prints.
+    pub(super) fn play(&mut self, command: &str) -> Result<Vec<String>> {
+        if let Some(command) = command.strip_prefix("quietly ") {
+            return self.play(command).map(|_| Vec::new());
+        }
+        let mut words = command.split_whitespace();
+        let name = words.next().ok_or("a command is missing")?;
+        let words: Vec<&str> = words.collect();
+        if name == "cluster" {
+            self.world = Some(cluster(&words)?);
+        }
+        let Some(world) = &mut self.world else {
+            return Err("there is no cluster yet; begin with 'cluster 3'".to_owned());
+        };
+        let mut printed = Vec::new();
+        match name {
+            "cluster" => {
+                checked(world.start_all())?;
+                world.take_trace();
+            }
+            "status" => printed = status(world),
+            "messages" => printed = messages(world),
+            "log" => printed = world.log(one_replica(world, &words)?),
+            "peek" => printed.push(peek(world, &words)?),
+            _ => act(world, name, &words)?,
+        }
+        let mut lines = world.take_trace();
+        lines.append(&mut printed);
+        Ok(lines)
+    }
+}
+
+fn checked(result: std::result::Result<(), crate::check::Violation>) -> Result<()> {
+    result.map_err(|violation| format!("violates {violation}"))
+}
+
+/// The commands that change something.
+fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
+    match name {
+        "elect" => {
+            let of = one_replica(world, words)?;
+            elect(world, of)
+        }
+        "timeout" => checked(world.let_time_out(one_replica(world, words)?)),
+        "put" | "delete" | "get" | "open-session" => ask(world, name, words),
+        "deliver" | "drop" => {
+            let (link, rest) = words.split_first().ok_or("which link? write 1->2")?;
+            let (from, to) = parse_link(world, link)?;
+            transmit(world, from, to, rest, name == "deliver")
+        }
+        "stabilize" => checked(world.stabilize()),
+        "tick" => checked(world.pass(time(words)?)),
+        "run" => checked(world.pass_and_deliver(time(words)?)),
+        "partition" => {
+            let links = between_groups(world, words)?;
+            checked(world.part(links))
+        }
+        "cut" => {
+            let [link] = words else { return Err("write cut 1->2".to_owned()) };
+            let link = parse_link(world, link)?;
+            checked(world.part(vec![link]))
+        }
+        "heal" => checked(world.join()),
+        "crash" => {
+            for of in replicas(world, words)? {
+                world.crash(of);
+            }
+            checked(world.settle())
+        }
+        "restart" => {
+            for of in replicas(world, words)? {
+                if world.view(of).is_some() {
+                    return Err(format!("r{} is up", of + 1));
+                }
+                checked(world.start(of))?;
+            }
+            checked(world.join())
+        }
+        "lose-log" => {
+            let of = one_replica(world, words)?;
+            if world.view(of).is_some() {
+                return Err(format!("r{} is up; crash it first", of + 1));
+            }
+            world.lose_log(of);
+            Ok(())
+        }
+        "pause" => {
+            world.pause(one_replica(world, words)?);
+            Ok(())
+        }
+        "resume" => {
+            let of = one_replica(world, words)?;
+            checked(world.resume(of))?;
+            checked(world.settle())
+        }
+        "stall-disk" => {
+            world.stall(one_replica(world, words)?);
+            Ok(())
+        }
+        "sync" => checked(world.sync(one_replica(world, words)?)),
+        "unstall-disk" => {
+            world.unstall(one_replica(world, words)?);
+            checked(world.settle())
+        }
+        _ => {
+            let names: Vec<&str> = COMMANDS.iter().map(|(usage, _)| *usage).collect();
+            Err(format!("there is no such command; there are: {}", names.join("; ")))
+        }
+    }
+}
+
+fn cluster(words: &[&str]) -> Result<World> {
+    let (count, rest) = words.split_first().ok_or("how many replicas? write 'cluster 3'")?;
+    let replicas = count.parse().ok().filter(|count| (1..=7).contains(count));
+    let replicas: usize = replicas.ok_or(format!("'{count}' is not a number of replicas from 1 to 7"))?;
+    let mut plan = calm_plan(replicas);
+    for word in rest {
+        let (key, value) = word.split_once('=').ok_or(format!("'{word}' is not SETTING=VALUE"))?;
+        set(&mut plan, key, value)?;
+    }
+    Ok(World::new(plan, Trace::Script(Vec::new())))
+}
+
+/// A world without accidents, in which everything is immediate.
+fn calm_plan(replicas: usize) -> Plan {
+    let at_once = (Duration::ZERO, Duration::ZERO);
+    Plan {
+        seed: 0,
+        replicas,
+        settings: Settings {
+            consensus: Options { protocol: ProtocolKind::MultiPaxos, ..Options::default() },
+            // A replicated clock that ticks would get into stories that are about something else.
+            clock_interval: Duration::from_secs(3600),
+            ..Settings::default()
+        },
+        durability: Durability::Sync,
+        network: NetworkPlan {
+            wire: Wire::Manual,
+            delay_min: Duration::ZERO,
+            delay_max: Duration::ZERO,
+            slow: Odds::NEVER,
+            loss: Odds::NEVER,
+            duplicate: Odds::NEVER,
+            reset: Odds::NEVER,
+            keep_max: 0,
+        },
+        disk: DiskPlan {
+            sync: at_once,
+            snapshot: at_once,
+            snapshot_fails: Odds::NEVER,
+            trim_waits: Odds::NEVER,
+            snapshots_lost: Odds::NEVER,
+        },
+        clock_drift_ppm: 0,
+        timer_late: Duration::ZERO,
+        execute: at_once,
+        burst: Duration::ZERO,
+        faults: FaultPlan { gap: at_once, lasts: at_once, leader: Odds::NEVER, weights: FaultWeights::default() },
+        clients: ClientPlan {
+            direct: 0,
+            sessions: 0,
+            pipeline: 0,
+            keys: 9,
+            operations: 0,
+            think: at_once,
+            timeout: Duration::ZERO,
+            padding_max: 0,
+            stale_reads: Odds::NEVER,
+        },
+        duration: Duration::ZERO,
+    }
+}
+
+fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
+    fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
+        value.parse().map_err(|_| format!("{key}: '{value}' is not a number"))
+    }
+    let settings = &mut plan.settings;
+    let consensus = &mut settings.consensus;
+    match key {
+        "protocol" => consensus.protocol = value.parse().map_err(|error| format!("{error}"))?,
+        "decision" => consensus.decision = value.parse().map_err(|error| format!("{error}"))?,
+        "durability" => {
+            plan.durability = match value {
+                "sync" => Durability::Sync,
+                "memory" => Durability::Memory,
+                _ => return Err(format!("durability: '{value}' is neither sync nor memory")),
+            };
+        }
+        "window" => consensus.window_max = number(key, value)?,
+        "promise-bytes" => consensus.promise_bytes_max = number(key, value)?,
+        "batch-bytes" => settings.batch_bytes_max = number(key, value)?,
+        "snapshot-slots" => settings.snapshot_slots = number(key, value)?,
+        "keep-slots" => settings.keep_slots = number(key, value)?,
+        "chunk-bytes" => settings.chunk_bytes_max = number(key, value)?,
+        "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
+        "clock-interval" => settings.clock_interval = duration(value)?,
+        _ => return Err(format!("there is no setting '{key}'; there are {SETTINGS}")),
+    }
+    Ok(())
+}
+
+fn replica(world: &World, word: &str) -> Result<usize> {
+    let number: Option<usize> = word.trim_start_matches('r').parse().ok();
+    let index = number.and_then(|number| number.checked_sub(1)).filter(|&index| index < world.replicas());
+    index.ok_or(format!("'{word}' is no replica; there are 1 to {}", world.replicas()))
+}
+
+fn replicas(world: &World, words: &[&str]) -> Result<Vec<usize>> {
+    if words.is_empty() {
+        return Err("which replica?".to_owned());
+    }
+    words.iter().map(|word| replica(world, word)).collect()
+}
+
+fn one_replica(world: &World, words: &[&str]) -> Result<usize> {
+    let [word] = words else { return Err("name one replica".to_owned()) };
+    replica(world, word)
+}
+
+fn parse_link(world: &World, word: &str) -> Result<(usize, usize)> {
+    let (from, to) = word.split_once("->").ok_or(format!("'{word}' is no link; write 1->2"))?;
+    let link = (replica(world, from)?, replica(world, to)?);
+    if link.0 == link.1 { Err(format!("'{word}' leads nowhere")) } else { Ok(link) }
+}
+
+fn duration(word: &str) -> Result<Duration> {
+    let (number, unit) = word.split_at(word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len()));
+    let number: u64 = number.parse().map_err(|_| format!("'{word}' is no time; write 50ms or 2s"))?;
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" => Ok(Duration::from_secs(number)),
+        _ => Err(format!("'{word}' is no time; write 50ms or 2s")),
+    }
+}
+
+fn time(words: &[&str]) -> Result<Duration> {
+    let [word] = words else { return Err("how long? write 50ms or 2s".to_owned()) };
+    duration(word)
+}
+
+/// All links between replicas of different groups.
+fn between_groups(world: &World, words: &[&str]) -> Result<Vec<(usize, usize)>> {
+    let mut groups = BTreeMap::new();
+    for (group, words) in words.split(|word| *word == "|").enumerate() {
+        for of in replicas(world, words)? {
+            if groups.insert(of, group).is_some() {
+                return Err(format!("r{} is in two groups", of + 1));
+            }
+        }
+    }
+    let all: Vec<(usize, usize)> = groups.into_iter().collect();
+    let pairs = all.iter().flat_map(|&from| all.iter().map(move |&to| (from, to)));
+    Ok(pairs.filter(|(from, to)| from.1 != to.1).map(|(from, to)| (from.0, to.0)).collect())
+}
+
+fn elect(world: &mut World, of: usize) -> Result<()> {
+    // Its next deadline may be about something else than the election.
+    for _ in 0..20 {
+        if world.leads(of) {
+            return Ok(());
+        }
+        checked(world.let_time_out(of))?;
+        checked(world.stabilize())?;
+    }
+    Err(format!("r{} does not become leader", of + 1))
+}
+
+fn transmit(world: &mut World, from: usize, to: usize, rest: &[&str], arrives: bool) -> Result<()> {
+    let (mut kind, mut count) = ("", usize::MAX);
+    for word in rest {
+        match word.parse() {
+            Ok(number) => count = number,
+            Err(_) => kind = word,
+        }
+    }
+    // Only what is under way now; answers to it are another matter.
+    let waiting = world.under_way(from, to);
+    let is_meant = |text: &String| kind.is_empty() || text.split(' ').next() == Some(kind);
+    let places: Vec<usize> = (0..waiting.len()).filter(|&place| is_meant(&waiting[place])).take(count).collect();
+    if places.is_empty() {
+        return Err("no such message is under way".to_owned());
+    }
+    for (taken, place) in places.into_iter().enumerate() {
+        if arrives {
+            checked(world.deliver(from, to, place - taken))?;
+        } else {
+            world.lose(from, to, place - taken);
+        }
+    }
+    Ok(())
+}
+
+/// A session's command: `as s1#2`. The lowest number outstanding is taken to be this one.
+fn session<'a>(words: &[&'a str]) -> Result<(Vec<&'a str>, Option<SessionCommand>)> {
+    let Some(place) = words.iter().position(|word| *word == "as") else { return Ok((words.to_vec(), None)) };
+    let wrong = || "write 'as s1#2' at the end: session 1, command 2".to_owned();
+    let [word] = &words[place + 1..] else { return Err(wrong()) };
+    let parts = word.strip_prefix('s').and_then(|word| word.split_once('#')).ok_or_else(wrong)?;
+    let id = parts.0.parse().map_err(|_| wrong())?;
+    let sequence = parts.1.parse().map_err(|_| wrong())?;
+    let command = SessionCommand { session: SessionId(id), sequence, lowest_outstanding: sequence };
+    Ok((words[..place].to_vec(), Some(command)))
+}
+
+fn key(word: &str) -> Result<u8> {
+    let key = word.strip_prefix('k').and_then(|number| number.parse().ok()).filter(|key| (1..=9).contains(key));
+    key.ok_or(format!("'{word}' is no key; there are k1 to k9"))
+}
+
+fn ask(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
+    let (first, rest) = words.split_first().ok_or("which replica?")?;
+    let of = replica(world, first)?;
+    let (rest, session) = session(rest)?;
+    // A command that is sent again must be the same, byte by byte.
+    let id = session.map(|place| place.session.0 << 32 | place.sequence);
+    let mut questions: Vec<(Option<Op>, String)> = Vec::new();
+    match (name, rest.as_slice()) {
+        ("open-session", []) => questions.push((None, "open-session".to_owned())),
+        ("get", []) => questions.push((Some(Op::Get { first: 1, last: 9 }), "get".to_owned())),
+        ("get", [word]) => {
+            let key = key(word)?;
+            questions.push((Some(Op::Get { first: key, last: key }), format!("get {word}")));
+        }
+        ("delete", [word]) => {
+            let key = key(word)?;
+            questions.push((Some(Op::Delete { first: key, last: key }), format!("delete {word}")));
+        }
+        ("put", [_, ..]) => {
+            for word in rest {
+                let wrong = || format!("'{word}' is not KEY=NUMBER");
+                let (name, value) = word.split_once('=').ok_or_else(wrong)?;
+                let value = value.parse().map_err(|_| wrong())?;
+                questions.push((Some(Op::Put { key: key(name)?, value }), format!("put {word}")));
+            }
+        }
+        _ => {
+            let usage = COMMANDS.iter().find(|(usage, _)| usage.split(' ').next() == Some(name));
+            return Err(format!("write {}", usage.map_or(name, |(usage, _)| usage)));
+        }
+    }
+    if session.is_some() && questions.len() > 1 {
+        return Err("a number of a session is for one command".to_owned());
+    }
+    for (op, text) in questions {
+        checked(world.ask_in_script(of, op, id, session, text))?;
+    }
+    checked(world.settle())
+}
+
+fn status(world: &World) -> Vec<String> {
+    let line = |of: usize| {
+        let name = format!("r{}", of + 1);
+        match world.view(of) {
+            Some(view) => {
+                let snapshot =
+                    if view.snapshot == 0 { String::new() } else { format!(", snapshot {}", view.snapshot) };
+                format!(
+                    "{name}  {:<10} {}, decided {}, executed {}{snapshot}",
+                    view.role, view.ballot, view.decided, view.executed
+                )
+            }
+            None => format!("{name}  down"),
+        }
+    };
+    (0..world.replicas()).map(line).collect()
+}
+
+fn messages(world: &World) -> Vec<String> {
+    let mut lines = Vec::new();
+    for from in 0..world.replicas() {
+        for to in (0..world.replicas()).filter(|&to| to != from) {
+            let waiting = world.under_way(from, to);
+            lines.extend(waiting.into_iter().map(|text| format!("r{} → r{}  {text}", from + 1, to + 1)));
+        }
+    }
+    if lines.is_empty() {
+        lines.push("none".to_owned());
+    }
+    lines
+}
+
+fn peek(world: &World, words: &[&str]) -> Result<String> {
+    let of = one_replica(world, words)?;
+    let op = Op::Get { first: 1, last: 9 };
+    let reply = world.look(of, &op.encode(0, 0)).ok_or(format!("r{} is down", of + 1))?;
+    Answer::decode(&op, &reply).map(|answer| answer.to_string()).ok_or("an answer of another kind".to_owned())
+}

@@ -1,0 +1,175 @@
+//! Carrying out what replicas want.
+
+use std::time::Duration;
+
+use synod_replica::{Action, Event};
+use synod_wire::ReplicaId;
+
+use super::{Happening, World, machine::Task};
+use crate::{check::Checked, describe, network::{Wire, between}, plan::Durability};
+
+impl World {
+    fn index(&self, id: ReplicaId) -> usize {
+        let index = usize::try_from(id.0).expect("a small number") - 1;
+        assert!(index < self.machines.len(), "replicas send to members only");
+        index
+    }
+
+    /// Carries out actions in their order.
+    pub(super) fn carry_out(&mut self, of: usize, actions: Vec<Action>) -> Checked {
+        for action in actions {
+            self.act(of, action)?;
+        }
+        self.write_log(of);
+        self.go_on_executing(of);
+        Ok(())
+    }
+
+    fn act(&mut self, of: usize, action: Action) -> Checked {
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return Ok(()) };
+        match action {
+            Action::Append { lsn, record } => {
+                machine.disk.append(lsn, &record);
+                self.votes.appended(of, lsn, &record);
+                let shown = self.shows_log(of);
+                self.note_if(shown, of, || format!("log {lsn}: {}", describe::record(&record)));
+            }
+            Action::Send { to, message, after } => {
+                if after > machine.disk.durable() {
+                    life.held.push((after, to, message));
+                } else {
+                    let to = self.index(to);
+                    self.send(of, to, &message)?;
+                }
+            }
+            Action::Execute { slot, batch, requests } => {
+                life.watch.delivers(slot)?;
+                let id = machine.id;
+                life.tasks.push_back(Task::Execute { slot, batch: batch.clone(), requests });
+                self.note(of, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
+                self.reference.delivered(id, slot, &batch)?;
+                self.check_chosen(of, slot, &batch)?;
+            }
+            Action::ReadAt { read, slot } => {
+                life.reads.push((slot, read));
+                self.answer_reads(of);
+            }
+            Action::ReadFailed { read, error } => self.fail_read(of, read, error),
+            Action::RequestFailed { request, error } => self.fail_request(of, request, error),
+            Action::Leader(view) => {
+                life.watch.leader(view)?;
+                self.note(of, || describe::view(view));
+            }
+            Action::Deadline(deadline) => {
+                life.deadline = deadline;
+                self.set_timer(of);
+            }
+            Action::TakeSnapshot => life.tasks.push_back(Task::Snapshot),
+            Action::ReadChunk { to, slot, offset, len_max } => {
+                let file = machine.disk.snapshot(slot);
+                let total = file.map_or(0, |file| file.len() as u64);
+                let bytes = file.map(|file| {
+                    let begin = usize::try_from(offset).unwrap_or(usize::MAX).min(file.len());
+                    file.slice(begin..(begin + len_max).min(file.len()))
+                });
+                let bytes = bytes.unwrap_or_default();
+                self.notice_after_disk(of, Event::ChunkRead { to, slot, offset, total, bytes });
+            }
+            Action::WriteChunk { info, offset, bytes } => {
+                if offset == 0 {
+                    life.receiving.clear();
+                }
+                assert_eq!(life.receiving.len() as u64, offset, "pieces come in order");
+                let fails = self.plan.disk.snapshot_fails.hit(&mut self.rng);
+                let event = if fails {
+                    Event::SnapshotInstalled(None)
+                } else {
+                    life.receiving.extend_from_slice(&bytes);
+                    Event::ChunkWritten { slot: info.slot, end: life.receiving.len() as u64 }
+                };
+                self.notice_after_disk(of, event);
+            }
+            Action::InstallSnapshot(info) => life.tasks.push_back(Task::Install(info)),
+            Action::Trim(through) => {
+                life.watch.trims(through)?;
+                if !self.plan.disk.trim_waits.hit(&mut self.rng) {
+                    machine.disk.trim(through);
+                }
+                self.note(of, || format!("trims its log through slot {through}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// In a script, records are shown only while the disk is what the story is about.
+    fn shows_log(&self, of: usize) -> bool {
+        self.network.wire() != Wire::Manual || self.machines[of].disk.is_stalled()
+    }
+
+    /// Tells a replica something after the time that its disk needs for a piece of a snapshot.
+    pub(super) fn notice_after_disk(&mut self, of: usize, event: Event) {
+        let (low, high) = self.plan.disk.snapshot;
+        let wait = between(&mut self.rng, low, high);
+        self.notice_after(of, wait, event);
+    }
+
+    pub(super) fn notice_after(&mut self, of: usize, wait: Duration, event: Event) {
+        let life = self.machines[of].lives;
+        self.queue.push(self.now + wait, Happening::Notice { of, life, event: Box::new(event) });
+    }
+
+    /// Begins a sync if there is something to be made durable.
+    pub(super) fn write_log(&mut self, of: usize) {
+        let machine = &mut self.machines[of];
+        if !machine.is_running() || !machine.disk.begin_sync() {
+            return;
+        }
+        let (life, stalled) = (machine.lives, machine.disk.is_stalled());
+        let wait = match self.plan.durability {
+            Durability::Sync if stalled => return,
+            Durability::Sync => between(&mut self.rng, self.plan.disk.sync.0, self.plan.disk.sync.1),
+            Durability::Memory => Duration::ZERO,
+        };
+        self.queue.push(self.now + wait, Happening::SyncEnds { of, life });
+    }
+
+    /// A sync ends, unless the disk is stalled: then it ends when that is over.
+    pub(super) fn sync_ends(&mut self, of: usize, life: u64) -> Checked {
+        let machine = &mut self.machines[of];
+        if machine.in_life(life).is_none() {
+            return Ok(());
+        }
+        let Some(lsn) = machine.disk.end_sync() else { return Ok(()) };
+        let disk = &mut machine.disk;
+        if let Some(life) = &mut machine.life {
+            if life.confesses_at.take_if(|at| *at <= lsn).is_some() {
+                disk.amnesia = false;
+            }
+            if life.whole_at.take_if(|at| *at <= lsn).is_some() {
+                disk.lost = false;
+            }
+        }
+        self.votes.durable(of, lsn)?;
+        let shown = self.shows_log(of);
+        self.note_if(shown, of, || format!("log durable to {lsn}"));
+        self.happen(Happening::Notice { of, life, event: Box::new(Event::Durable(lsn)) })?;
+        self.write_log(of);
+        Ok(())
+    }
+
+    /// Lets the messages leave whose records are durable.
+    pub(super) fn release(&mut self, of: usize) -> Checked {
+        let durable = self.machines[of].disk.durable();
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let (ready, held) =
+            std::mem::take(&mut life.held).into_iter().partition(|(after, ..)| *after <= durable);
+        life.held = held;
+        let ready: Vec<_> = ready;
+        for (_, to, message) in ready {
+            let to = self.index(to);
+            self.send(of, to, &message)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! The executor's work: batches, reads and snapshots.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use synod_replica::{Event, SnapshotInfo};
+use synod_wire::{Batch, Slot};
+
+use super::{Happening, World, lives::restore, machine::Task};
+use crate::{
+    check::{Checked, Invariant, demand},
+    network::between,
+};
+
+/// Tasks that the executor does in one go.
+const BURST_MAX: usize = 8;
+
+/// Digests are compared after every so many slots.
+const DIGEST_EVERY: u64 = 8;
+
+impl World {
+    /// Wakes the executor if it sleeps and has something to do.
+    pub(super) fn go_on_executing(&mut self, of: usize) {
+        let Some(life) = &mut self.machines[of].life else { return };
+        if life.executing || life.tasks.is_empty() {
+            return;
+        }
+        life.executing = true;
+        let life = life.number;
+        let (low, high) = self.plan.execute;
+        let wait = between(&mut self.rng, low, high);
+        self.queue.push(self.now + wait, Happening::Execute { of, life });
+    }
+
+    /// The executor does some of its tasks.
+    pub(super) fn execute(&mut self, of: usize, number: u64) -> Checked {
+        let mut executed = None;
+        for _ in 0..BURST_MAX {
+            let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+            let Some(task) = life.tasks.pop_front() else { break };
+            match task {
+                Task::Execute { slot, batch, requests } => {
+                    let known = slot <= life.executor.applied();
+                    let outcomes = life.executor.execute(slot, &batch);
+                    if !known {
+                        self.reference.executed(self.machines[of].id, slot, &outcomes)?;
+                    }
+                    executed = Some(slot);
+                    for (place, request) in requests {
+                        self.answer_request(of, request, outcomes[place].clone());
+                    }
+                    if slot.0 % DIGEST_EVERY == 0 {
+                        self.check_state(of)?;
+                    }
+                }
+                Task::Snapshot => self.freeze(of)?,
+                Task::Install(info) => self.install(of, info)?,
+            }
+        }
+        self.answer_reads(of);
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+        life.executing = false;
+        self.go_on_executing(of);
+        match executed {
+            Some(slot) => self.step(of, Event::Executed(slot)),
+            None => Ok(()),
+        }
+    }
+
+    /// Compares a replica's state with the reference.
+    pub(super) fn check_state(&self, of: usize) -> Checked {
+        let Some(life) = &self.machines[of].life else { return Ok(()) };
+        self.reference.state(self.machines[of].id, life.executor.applied(), life.executor.digest())
+    }
+
+    /// What is delivered must have been chosen: durably accepted by a quorum in one ballot.
+    pub(super) fn check_chosen(&self, of: usize, slot: Slot, batch: &Batch) -> Checked {
+        demand(self.votes.chosen(slot) == Some(batch), Invariant::QuorumDurable, || {
+            format!("r{} delivers slot {slot}, which no quorum has durably accepted in one ballot", of + 1)
+        })
+    }
+
+    fn freeze(&mut self, of: usize) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let (number, slot) = (life.number, life.executor.applied());
+        if self.plan.disk.snapshot_fails.hit(&mut self.rng) {
+            self.notice_after_disk(of, Event::SnapshotTaken(None));
+            return Ok(());
+        }
+        let mut file = Vec::new();
+        life.executor.freeze().write_to(&mut file).expect("memory takes everything");
+        let (low, high) = self.plan.disk.snapshot;
+        let wait = between(&mut self.rng, low, high);
+        let happening = Happening::SnapshotWritten { of, life: number, slot, bytes: file.into() };
+        self.queue.push(self.now + wait, happening);
+        self.check_state(of)
+    }
+
+    /// A snapshot file is whole and durable; one that a crash interrupts leaves nothing behind.
+    pub(super) fn snapshot_written(&mut self, of: usize, number: u64, slot: Slot, bytes: Bytes) -> Checked {
+        let machine = &mut self.machines[of];
+        if machine.in_life(number).is_none() {
+            return Ok(());
+        }
+        let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
+        machine.disk.write_snapshot(slot, bytes);
+        if let Some(life) = &mut machine.life {
+            life.watch.snapshot(slot)?;
+        }
+        self.note(of, || format!("has a snapshot to slot {slot}"));
+        self.notice_after(of, Duration::ZERO, Event::SnapshotTaken(Some(info)));
+        Ok(())
+    }
+
+    /// The received snapshot becomes a file of this replica, and its state.
+    fn install(&mut self, of: usize, info: SnapshotInfo) -> Checked {
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return Ok(()) };
+        let bytes: Bytes = std::mem::take(&mut life.receiving).into();
+        demand(bytes.len() as u64 == info.bytes, Invariant::Sound, || {
+            format!("r{} installs a snapshot of {} bytes; it has {}", of + 1, info.bytes, bytes.len())
+        })?;
+        if info.slot > life.executor.applied() {
+            restore(&mut life.executor, info.slot, &bytes)?;
+        }
+        machine.disk.write_snapshot(info.slot, bytes);
+        self.note(of, || format!("installs the snapshot to slot {}", info.slot));
+        self.check_state(of)?;
+        self.notice_after_disk(of, Event::SnapshotInstalled(Some(info)));
+        Ok(())
+    }
+}

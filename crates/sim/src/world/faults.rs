@@ -1,0 +1,340 @@
+//! What goes wrong, and the end of all that.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use fastrand::Rng;
+use synod_consensus::Role;
+
+use super::{Happening, World};
+use crate::{
+    check::{Checked, Invariant, Violation},
+    clock::Moment,
+    network::{Wire, between},
+    odds::Odds,
+    plan::Durability,
+};
+
+/// Once faults have stopped, everything must work within so many election time-outs ...
+const RECOVERY_TIMEOUTS: u32 = 60;
+/// ... and this.
+const RECOVERY_EXTRA: Duration = Duration::from_secs(5);
+
+/// Faults under way.
+#[derive(Debug)]
+pub(super) struct Faults {
+    rng: Rng,
+    /// What each partition cuts.
+    partitions: BTreeMap<u64, Vec<(usize, usize)>>,
+    last_partition: u64,
+    /// Whether a replica (by index) is dialling another.
+    dialing: Vec<bool>,
+    replicas: usize,
+    over: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Crash,
+    CrashAll,
+    LoseLog,
+    Pause,
+    Split,
+    Partial,
+    OneWay,
+    Stall,
+    Reset,
+}
+
+impl Faults {
+    pub(super) fn new(replicas: usize, rng: Rng) -> Faults {
+        Faults {
+            rng,
+            partitions: BTreeMap::new(),
+            last_partition: 0,
+            dialing: vec![false; replicas * replicas],
+            replicas,
+            over: false,
+        }
+    }
+
+    /// Notes whether a replica is dialling another; says whether it was before.
+    pub(super) fn dialing(&mut self, from: usize, to: usize, dials: bool) -> bool {
+        std::mem::replace(&mut self.dialing[from * self.replicas + to], dials)
+    }
+}
+
+impl World {
+    /// The first fault is on its way.
+    pub(super) fn begin_faults(&mut self) {
+        let gap = self.plan.faults.gap;
+        let wait = between(&mut self.faults.rng, gap.0, gap.1);
+        self.queue.push(self.now + wait, Happening::Fault);
+    }
+
+    /// Something goes wrong.
+    pub(super) fn fault(&mut self) -> Checked {
+        if self.faults.over {
+            return Ok(());
+        }
+        self.begin_faults();
+        let weights = self.plan.faults.weights;
+        let kinds = [
+            (weights.crash, Kind::Crash),
+            (weights.crash_all, Kind::CrashAll),
+            (weights.lose_log, Kind::LoseLog),
+            (weights.pause, Kind::Pause),
+            (weights.split, Kind::Split),
+            (weights.partial, Kind::Partial),
+            (weights.one_way, Kind::OneWay),
+            (weights.stall, Kind::Stall),
+            (weights.reset, Kind::Reset),
+        ];
+        let total: u32 = kinds.iter().map(|(weight, _)| weight).sum();
+        if total == 0 {
+            return Ok(());
+        }
+        let mut drawn = self.faults.rng.u32(0..total);
+        for (weight, kind) in kinds {
+            if drawn < weight {
+                self.go_wrong(kind);
+                break;
+            }
+            drawn -= weight;
+        }
+        Ok(())
+    }
+
+    fn lasts(&mut self) -> Duration {
+        let (low, high) = self.plan.faults.lasts;
+        between(&mut self.faults.rng, low, high)
+    }
+
+    /// Whom a fault hits: the leader, or anybody.
+    fn victim(&mut self) -> usize {
+        let leads = |of: &usize| {
+            let life = self.machines[*of].life.as_ref();
+            life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
+        };
+        let leader = (0..self.machines.len()).find(leads);
+        let hits_leader = self.plan.faults.leader.hit(&mut self.faults.rng);
+        let anybody = self.faults.rng.usize(0..self.machines.len());
+        leader.filter(|_| hits_leader).unwrap_or(anybody)
+    }
+
+    fn go_wrong(&mut self, kind: Kind) {
+        let of = self.victim();
+        match kind {
+            Kind::Crash => self.crash_for_a_while(of),
+            Kind::CrashAll => {
+                if self.plan.durability == Durability::Sync {
+                    (0..self.machines.len()).for_each(|of| self.crash_for_a_while(of));
+                }
+            }
+            Kind::LoseLog => self.crash_and_lose_log(of),
+            Kind::Pause => {
+                self.pause(of);
+                let lasts = self.lasts();
+                self.queue.push(self.now + lasts, Happening::Resume { of });
+            }
+            Kind::Split => {
+                let side: Vec<bool> = self.machines.iter().map(|_| self.faults.rng.bool()).collect();
+                self.partition(|_, from, to| side[from] != side[to]);
+            }
+            Kind::Partial => {
+                let symmetric = self.faults.rng.bool();
+                let mut cut = std::collections::BTreeSet::new();
+                self.partition(|rng, from, to| {
+                    let cuts = if symmetric && from > to { cut.contains(&(to, from)) } else { rng.bool() };
+                    if cuts {
+                        cut.insert((from, to));
+                    }
+                    cuts
+                });
+            }
+            Kind::OneWay => {
+                let (deaf, mute) = [(true, false), (false, true), (true, true)][self.faults.rng.usize(0..3)];
+                self.partition(|_, from, to| deaf && to == of || mute && from == of);
+            }
+            Kind::Stall => {
+                self.note(of, || "disk stalls".to_owned());
+                self.machines[of].disk.stall(true);
+                let lasts = self.lasts();
+                self.queue.push(self.now + lasts, Happening::Unstall { of });
+            }
+            Kind::Reset => {
+                for from in 0..self.machines.len() {
+                    for to in (0..self.machines.len()).filter(|&to| to != from) {
+                        if self.network.wire() == Wire::Stream && self.faults.rng.bool() {
+                            self.end_session(from, to);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Replicas whose logs were lost and who have not made up for it.
+    fn lost(&self) -> usize {
+        self.machines.iter().filter(|machine| machine.disk.lost).count()
+    }
+
+    /// With a quorum's memory gone, acknowledged writes may be gone by right; so only a minority may lose its log.
+    fn may_lose(&self, of: usize) -> bool {
+        let minority = (self.machines.len() - 1) / 2;
+        self.machines[of].disk.lost || self.lost() < minority
+    }
+
+    fn crash_for_a_while(&mut self, of: usize) {
+        if self.plan.durability == Durability::Memory && !self.may_lose(of) {
+            return;
+        }
+        self.crash(of);
+        let lasts = self.lasts();
+        self.queue.push(self.now + lasts, Happening::Restart { of });
+    }
+
+    fn crash_and_lose_log(&mut self, of: usize) {
+        if !self.may_lose(of) {
+            return;
+        }
+        self.crash(of);
+        let disk = &mut self.machines[of].disk;
+        if self.faults.rng.bool() {
+            let snapshots = self.plan.disk.snapshots_lost.hit(&mut self.faults.rng);
+            disk.lose_log(snapshots);
+        } else {
+            disk.damage_log(&mut self.faults.rng);
+        }
+        self.note(of, || "loses (part of) its log".to_owned());
+        let lasts = self.lasts();
+        self.queue.push(self.now + lasts, Happening::Restart { of });
+    }
+
+    /// Cuts the links that are chosen.
+    fn partition(&mut self, mut cuts: impl FnMut(&mut Rng, usize, usize) -> bool) {
+        let mut links = Vec::new();
+        for from in 0..self.machines.len() {
+            for to in (0..self.machines.len()).filter(|&to| to != from) {
+                if cuts(&mut self.faults.rng, from, to) {
+                    links.push((from, to));
+                }
+            }
+        }
+        let lasts = self.lasts();
+        let partition = self.cut(links);
+        self.queue.push(self.now + lasts, Happening::Mend { partition });
+    }
+
+    /// Cuts links; sessions over them may end, at any time until the partition does.
+    pub(crate) fn cut(&mut self, links: Vec<(usize, usize)>) -> u64 {
+        self.trace.line(self.now, || {
+            let links: Vec<String> =
+                links.iter().map(|(from, to)| format!("r{}→r{}", from + 1, to + 1)).collect();
+            format!("network   cut: {}", links.join(" "))
+        });
+        let patience = self.plan.faults.lasts.1;
+        for &(from, to) in &links {
+            self.network.cut(from, to);
+            if self.network.wire() == Wire::Stream && self.faults.rng.bool() {
+                let session = self.network.session(from, to);
+                let wait = between(&mut self.faults.rng, Duration::ZERO, patience);
+                self.queue.push(self.now + wait, Happening::Hangup { from, to, session });
+            }
+        }
+        self.faults.last_partition += 1;
+        self.faults.partitions.insert(self.faults.last_partition, links);
+        self.faults.last_partition
+    }
+
+    /// A partition ends.
+    pub(super) fn mend(&mut self, partition: u64) {
+        let Some(links) = self.faults.partitions.remove(&partition) else { return };
+        self.trace.line(self.now, || "network   mended".to_owned());
+        for (from, to) in links {
+            self.uncut(from, to);
+        }
+    }
+
+    /// All partitions end.
+    pub(crate) fn mend_all(&mut self) {
+        let partitions: Vec<u64> = self.faults.partitions.keys().copied().collect();
+        partitions.into_iter().for_each(|partition| self.mend(partition));
+    }
+
+    pub(crate) fn unstall(&mut self, of: usize) {
+        let machine = &mut self.machines[of];
+        if !machine.disk.is_stalled() {
+            return;
+        }
+        machine.disk.stall(false);
+        let life = machine.lives;
+        if machine.disk.is_syncing() {
+            self.queue.push(self.now, Happening::SyncEnds { of, life });
+        }
+        self.note(of, || "disk goes on".to_owned());
+    }
+
+    /// Everything is mended, everybody is up again, and nothing goes wrong any more.
+    pub(super) fn make_peace(&mut self) -> Checked {
+        self.trace.line(self.now, || "all faults are over".to_owned());
+        self.faults.over = true;
+        self.network.calm();
+        self.plan.disk.snapshot_fails = Odds::NEVER;
+        // Clients are patient from now on: whoever gives up early and asks for more keeps a small cluster overloaded.
+        self.plan.clients.timeout = self.plan.clients.timeout.max(self.plan.settings.request_timeout * 2);
+        self.mend_all();
+        for of in 0..self.machines.len() {
+            self.unstall(of);
+            self.resume(of)?;
+            self.restart(of)?;
+        }
+        Ok(())
+    }
+
+    /// Runs until every replica has taken a write and answered a read, and all have the same state.
+    pub(super) fn run_to_recovery(&mut self, peace: Moment) -> Checked {
+        self.begin_probing();
+        let timeout = self.plan.settings.consensus.election_timeout;
+        let end = peace + timeout * RECOVERY_TIMEOUTS + RECOVERY_EXTRA;
+        while self.now < end {
+            self.run_until(self.now + timeout / 4)?;
+            if self.probes_missing().is_empty() && self.converged() {
+                return (0..self.machines.len()).try_for_each(|of| self.check_state(of));
+            }
+        }
+        let states: Vec<String> = self
+            .machines
+            .iter()
+            .map(|machine| {
+                let Some(life) = &machine.life else { return "down".to_owned() };
+                let status = life.replica.status();
+                let protocol = status.protocol;
+                format!(
+                    "{} is {} in {}, has decided {} of {} and executed {}",
+                    machine.id,
+                    protocol.role.as_str(),
+                    protocol.view.ballot,
+                    protocol.decided,
+                    protocol.decided_elsewhere,
+                    status.executed
+                )
+            })
+            .collect();
+        let missing: Vec<String> = self.probes_missing().iter().map(|of| format!("r{}", of + 1)).collect();
+        let detail = format!(
+            "{:?} after the last fault, no write and read succeeded at [{}]; {}",
+            end.since(peace),
+            missing.join(" "),
+            states.join("; ")
+        );
+        Err(Violation { invariant: Invariant::Liveness, detail })
+    }
+
+    /// Whether all replicas have executed everything that anybody has decided.
+    fn converged(&self) -> bool {
+        let last = self.reference.last();
+        self.machines.iter().all(|machine| {
+            machine.life.as_ref().is_some_and(|life| life.executor.applied() == last && life.replica.votes())
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! Sessions between replicas, and messages in them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use synod_replica::{Event, PeerMessage};
+
+use super::{Happening, World};
+use crate::{
+    check::{Checked, Invariant, Violation, claim},
+    describe,
+    network::{Wire, between},
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+impl World {
+    /// A message leaves a replica, its records being durable.
+    pub(super) fn send(&mut self, from: usize, to: usize, message: &PeerMessage) -> Checked {
+        let life = self.machines[from].lives;
+        if let PeerMessage::Protocol(message) = message {
+            let id = self.machines[from].id;
+            self.votes.said(from, id, life, &claim(message), self.reference.last())?;
+        }
+        let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
+        if self.network.wire() == Wire::Manual && shown {
+            let lost = if self.network.is_up(from, to) { "" } else { " (no session: lost)" };
+            self.note(from, || format!("→ r{}  {}{lost}", to + 1, describe::message(message)));
+        }
+        let body = message.encode().to_bytes();
+        self.fold(body.len() as u64);
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        let ends = self.network.send(self.now, from, to, body, &mut arrivals);
+        if self.network.wire() == Wire::Datagram && arrivals.is_empty() {
+            self.note(from, || format!("→ r{}  lost: {}", to + 1, describe::message(message)));
+        }
+        self.expect(from, to, arrivals);
+        if ends {
+            self.end_session(from, to);
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, from: usize, to: usize, mut arrivals: Vec<crate::network::Arrival>) {
+        for arrival in arrivals.drain(..) {
+            let (session, body) = (arrival.session, arrival.body);
+            self.queue.push(arrival.at, Happening::Arrive { from, to, session, body });
+        }
+        self.arrivals = arrivals;
+    }
+
+    pub(super) fn arrive(&mut self, from: usize, to: usize, session: u64, body: Option<Bytes>) -> Checked {
+        match self.network.arrive(from, to, session, body) {
+            Some(body) => self.receive(from, to, body),
+            None => Ok(()),
+        }
+    }
+
+    /// A replica gets a message, if it lives.
+    pub(crate) fn receive(&mut self, from: usize, to: usize, body: Bytes) -> Checked {
+        if !self.machines[to].is_alive() {
+            return Ok(());
+        }
+        let message = PeerMessage::decode(body).map_err(|error| Violation {
+            invariant: Invariant::Sound,
+            detail: format!("r{} can not read a message of r{}: {error}", to + 1, from + 1),
+        })?;
+        let brief = self.network.wire() == Wire::Manual;
+        let shown = !(self.idles && describe::is_sign_of_life(&message));
+        self.note_if(shown, to, || {
+            let text = describe::message(&message);
+            // In a script the whole message is shown when it is sent.
+            let text = if brief { text.split(' ').next().unwrap_or_default() } else { &text };
+            format!("← r{}  {text}", from + 1)
+        });
+        self.fold((from * 8 + to) as u64);
+        let from = self.machines[from].id;
+        self.step(to, Event::Receive { from, message })
+    }
+
+    /// A life has begun: it makes sessions to all peers.
+    pub(super) fn make_sessions(&mut self, of: usize) {
+        let life = self.machines[of].lives;
+        for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
+            if self.network.wire() == Wire::Datagram {
+                self.tell_link(of, life, peer, true);
+            } else {
+                // Whatever an earlier life had is over.
+                self.network.disconnect(of, peer);
+                self.dial_soon(of, peer);
+            }
+        }
+    }
+
+    /// A life has ended: sessions to it end. What it had sent may still arrive, or not.
+    pub(super) fn break_sessions(&mut self, of: usize) {
+        for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
+            if self.network.wire() != Wire::Datagram {
+                self.end_session(peer, of);
+                if self.network.wire() == Wire::Stream && self.rng.bool() {
+                    self.network.disconnect(of, peer);
+                }
+            }
+        }
+    }
+
+    fn dial_soon(&mut self, from: usize, to: usize) {
+        if self.faults.dialing(from, to, true) {
+            return;
+        }
+        let wait = match self.network.wire() {
+            Wire::Manual => Duration::ZERO,
+            Wire::Stream | Wire::Datagram => between(&mut self.rng, MS / 10, 30 * MS),
+        };
+        self.queue.push(self.now + wait, Happening::Dial { from, to });
+    }
+
+    pub(super) fn dial(&mut self, from: usize, to: usize) -> Checked {
+        self.faults.dialing(from, to, false);
+        let life = self.machines[from].lives;
+        if !self.machines[from].is_alive() || self.network.is_up(from, to) {
+            return Ok(());
+        }
+        let reachable = !self.network.is_cut(from, to) && !self.network.is_cut(to, from);
+        if reachable && self.machines[to].is_running() && self.machines[from].is_running() {
+            let mut arrivals = std::mem::take(&mut self.arrivals);
+            self.network.connect(self.now, from, to, &mut arrivals);
+            self.expect(from, to, arrivals);
+            self.tell_link(from, life, to, true);
+        } else if self.network.wire() != Wire::Manual {
+            self.dial_soon(from, to);
+        }
+        Ok(())
+    }
+
+    /// A session ends for whatever reason; the sender is told, and dials again.
+    pub(super) fn end_session(&mut self, from: usize, to: usize) {
+        if !self.network.disconnect(from, to) || !self.machines[from].is_alive() {
+            return;
+        }
+        let life = self.machines[from].lives;
+        self.tell_link(from, life, to, false);
+        if self.network.wire() != Wire::Manual {
+            self.dial_soon(from, to);
+        }
+    }
+
+    fn tell_link(&mut self, of: usize, life: u64, peer: usize, up: bool) {
+        let event = Box::new(Event::Link { peer: self.machines[peer].id, up });
+        self.queue.push(self.now, Happening::Notice { of, life, event });
+    }
+
+    /// Mends what a partition cut.
+    pub(super) fn uncut(&mut self, from: usize, to: usize) {
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        self.network.mend(self.now, from, to, &mut arrivals);
+        self.expect(from, to, arrivals);
+    }
+}

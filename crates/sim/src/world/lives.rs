@@ -1,0 +1,230 @@
+//! Starts, crashes and pauses of replicas, and what they are told.
+
+use std::{collections::VecDeque, time::Duration};
+
+use synod_consensus::Members;
+use synod_kv::KvStore;
+use synod_replica::{Event, Executor, Recovered, Replica, SnapshotInfo};
+use synod_wire::{Incarnation, Slot, Time};
+
+use super::{Happening, World, machine::Life};
+use crate::{
+    check::{Checked, Invariant, Violation, Watch, demand},
+    clock::{Clock, PERFECT_PPM},
+    network::{Wire, between},
+    plan::Durability,
+};
+
+impl World {
+    /// Begins a life on a machine from what its disk holds.
+    pub(crate) fn start(&mut self, of: usize) -> Checked {
+        let machine = &mut self.machines[of];
+        assert!(machine.life.is_none(), "one life at a time");
+        machine.lives += 1;
+        let (number, amnesia) = (machine.lives, machine.disk.amnesia);
+        let found = machine.disk.recover();
+        self.votes.restarted(of, machine.disk.records(), machine.disk.amnesia)?;
+
+        let mut executor = Executor::new(KvStore::new(), self.plan.settings.sessions);
+        #[cfg(feature = "planted-bugs")]
+        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
+            executor.execute_repeats();
+        }
+        let mut snapshot = None;
+        if let Some((slot, bytes)) = found.snapshot {
+            restore(&mut executor, slot, &bytes)?;
+            snapshot = Some(SnapshotInfo { slot, bytes: bytes.len() as u64 });
+        }
+        let first = snapshot.map_or(Slot::ZERO, |snapshot| snapshot.slot);
+
+        let drift = self.plan.clock_drift_ppm;
+        let rate = PERFECT_PPM - drift + self.rng.u64(0..=2 * drift);
+        let shown = between(&mut self.rng, Duration::ZERO, Duration::from_secs(100_000));
+        let clock = Clock::new(self.now, shown, rate);
+        let members = Members::new(self.machines.iter().map(|machine| machine.id), self.machines[of].id);
+        let records = found.records.into_iter().map(|(_, record)| record).collect();
+        let incarnation = Incarnation(number);
+        let recovered = Recovered { records, last_lsn: found.last, snapshot, amnesia, incarnation };
+        self.note(of, || {
+            let lost = if amnesia { ", its log lost" } else { "" };
+            format!("starts life {number} with a log to {} and a snapshot to slot {first}{lost}", found.last)
+        });
+        let mut actions = Vec::new();
+        let settings = self.plan.settings.clone();
+        let replica = Replica::start(settings, members, recovered, clock.read(self.now), &mut actions);
+        self.machines[of].life = Some(Life {
+            number,
+            replica,
+            executor,
+            clock,
+            watch: Watch::new(self.machines[of].id, first),
+            deadline: Time::NEVER,
+            timer_at: None,
+            flush_due: false,
+            held: Vec::new(),
+            tasks: VecDeque::new(),
+            executing: false,
+            reads: Vec::new(),
+            receiving: Vec::new(),
+            confesses_at: None,
+            whole_at: None,
+            seen_revision: 0,
+        });
+        self.check_state(of)?;
+        self.carry_out(of, actions)?;
+        let machine = &mut self.machines[of];
+        if let Some(life) = &mut machine.life {
+            life.confesses_at = amnesia.then_some(machine.disk.last());
+        }
+        self.make_sessions(of);
+        self.stepped(of)
+    }
+
+    /// Starts a replica again, unless something else has.
+    pub(super) fn restart(&mut self, of: usize) -> Checked {
+        if self.machines[of].is_alive() { Ok(()) } else { self.start(of) }
+    }
+
+    /// Ends a life. The disk keeps what is durable, and some prefix of the rest.
+    pub(crate) fn crash(&mut self, of: usize) {
+        let Some(life) = self.machines[of].life.take() else { return };
+        self.note(of, || match life.held.len() {
+            0 => "crashes".to_owned(),
+            held => format!("crashes; {held} messages that waited for its disk are never sent"),
+        });
+        let machine = &mut self.machines[of];
+        machine.paused = None;
+        match self.plan.durability {
+            Durability::Sync if self.network.wire() == Wire::Manual => machine.disk.crash_hard(),
+            Durability::Sync => machine.disk.crash(&mut self.rng),
+            Durability::Memory => {
+                let snapshots = self.plan.disk.snapshots_lost.hit(&mut self.rng);
+                machine.disk.lose_log(snapshots);
+            }
+        }
+        self.break_sessions(of);
+        self.hang_up_clients(of);
+    }
+
+    /// A replica stops doing anything; what is meant for it waits.
+    pub(crate) fn pause(&mut self, of: usize) {
+        if self.machines[of].is_running() {
+            self.note(of, || "stops".to_owned());
+            self.machines[of].paused = Some(VecDeque::new());
+        }
+    }
+
+    /// A paused replica goes on with its old state, and finds that time has jumped.
+    pub(crate) fn resume(&mut self, of: usize) -> Checked {
+        let Some(waiting) = self.machines[of].paused.take() else { return Ok(()) };
+        self.note(of, || "goes on".to_owned());
+        // Clients and peers have sockets of their own: what came first need not be read first.
+        let clients_first = self.rng.bool();
+        let of_client = |happening: &Happening| matches!(happening, Happening::Asked { .. });
+        let (first, then): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|happening| clients_first && of_client(happening));
+        for happening in first.into_iter().chain(then) {
+            self.happen(happening)?;
+        }
+        self.write_log(of);
+        Ok(())
+    }
+
+    /// One of a replica's own threads tells it something.
+    pub(super) fn notice(&mut self, of: usize, life: u64, event: Event) -> Checked {
+        let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
+        if let Event::SnapshotInstalled(Some(info)) = &event {
+            life.watch.installed(info.slot);
+        }
+        if let Event::Durable(_) = &event {
+            self.release(of)?;
+        }
+        self.step(of, event)
+    }
+
+    /// Gives an event to a replica and carries out what it wants.
+    pub(crate) fn step(&mut self, of: usize, event: Event) -> Checked {
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let now = life.clock.read(self.now);
+        let mut actions = Vec::new();
+        life.replica.step(now, event, &mut actions);
+        if self.plan.burst.is_zero() {
+            life.replica.flush(now, &mut actions);
+        } else if !life.flush_due {
+            life.flush_due = true;
+            let (burst, life) = (self.plan.burst, life.number);
+            let wait = between(&mut self.rng, Duration::ZERO, burst);
+            self.queue.push(self.now + wait, Happening::Flush { of, life });
+        }
+        self.carry_out(of, actions)?;
+        self.stepped(of)
+    }
+
+    pub(super) fn flush(&mut self, of: usize, life: u64) -> Checked {
+        let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
+        life.flush_due = false;
+        let mut actions = Vec::new();
+        life.replica.flush(life.clock.read(self.now), &mut actions);
+        self.carry_out(of, actions)?;
+        self.stepped(of)
+    }
+
+    pub(super) fn timer(&mut self, of: usize, number: u64) -> Checked {
+        let now = self.now;
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+        if life.timer_at.is_none_or(|at| at > now) {
+            // An earlier look made this one superfluous.
+            return Ok(());
+        }
+        life.timer_at = None;
+        if life.clock.read(now) < life.deadline {
+            self.set_timer(of);
+            return Ok(());
+        }
+        life.deadline = Time::NEVER;
+        self.step(of, Event::Timer)
+    }
+
+    /// Sees to it that the deadline is looked at when it passes, or a little later.
+    pub(super) fn set_timer(&mut self, of: usize) {
+        let now = self.now;
+        let late = between(&mut self.rng, Duration::ZERO, self.plan.timer_late);
+        let Some(life) = &mut self.machines[of].life else { return };
+        let Some(rings) = life.clock.when(life.deadline) else { return };
+        // Time passes between one look and the next.
+        let at = rings.max(now + Duration::from_micros(1)) + late;
+        if life.timer_at.is_none_or(|earlier| at < earlier) {
+            life.timer_at = Some(at);
+            let life = life.number;
+            self.queue.push(at, Happening::Timer { of, life });
+        }
+    }
+
+    /// What has to hold after every step of a replica.
+    fn stepped(&mut self, of: usize) -> Checked {
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return Ok(()) };
+        if machine.disk.lost && life.whole_at.is_none() && life.replica.votes() {
+            life.whole_at = Some(machine.disk.last());
+        }
+        life.watch.stepped(&life.replica.status(), &self.plan.settings)?;
+        let held_max = HELD_MAX;
+        demand(life.held.len() <= held_max, Invariant::Bounded, || {
+            format!("{} holds {} messages back; at most {held_max} are allowed", machine.id, life.held.len())
+        })
+    }
+}
+
+/// Messages that wait for a disk: a stalled one stops the window, retransmission goes on.
+const HELD_MAX: usize = 20_000;
+
+/// Restores an executor from a snapshot file that was written completely.
+pub(super) fn restore(executor: &mut Executor<KvStore>, slot: Slot, bytes: &[u8]) -> Checked {
+    executor.restore(&mut &bytes[..]).map_err(|error| Violation {
+        invariant: Invariant::Sound,
+        detail: format!("the snapshot of slot {slot} can not be restored: {error}"),
+    })?;
+    demand(executor.applied() == slot, Invariant::SnapshotCovers, || {
+        format!("the snapshot of slot {slot} holds the state of slot {}", executor.applied())
+    })
+}

@@ -1,0 +1,90 @@
+//! One replica's machine: a disk that lasts, and the life that runs on it for a while.
+
+use std::collections::VecDeque;
+
+use synod_kv::KvStore;
+use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
+use synod_wire::{Batch, Lsn, ReplicaId, Slot, Time};
+
+use super::Happening;
+use crate::{
+    check::Watch,
+    clock::{Clock, Moment},
+    disk::Disk,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) id: ReplicaId,
+    pub(crate) disk: Disk,
+    /// How many lives have begun.
+    pub(crate) lives: u64,
+    pub(crate) life: Option<Life>,
+    /// What waits for the process to go on, if it is paused.
+    pub(crate) paused: Option<VecDeque<Happening>>,
+}
+
+/// A replica from its start to its crash.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) number: u64,
+    pub(crate) replica: Replica,
+    pub(crate) executor: Executor<KvStore>,
+    pub(crate) clock: Clock,
+    pub(crate) watch: Watch,
+    /// The deadline that the replica asked for last ...
+    pub(crate) deadline: Time,
+    /// ... and the instant at which it is looked at next.
+    pub(crate) timer_at: Option<Moment>,
+    /// The burst of events has to be ended.
+    pub(crate) flush_due: bool,
+    /// Messages that wait for their records.
+    pub(crate) held: Vec<(Lsn, ReplicaId, PeerMessage)>,
+    /// What the executor has to do.
+    pub(crate) tasks: VecDeque<Task>,
+    pub(crate) executing: bool,
+    /// Reads that wait for a slot.
+    pub(crate) reads: Vec<(Slot, ReadId)>,
+    /// The pieces of a snapshot that came so far.
+    pub(crate) receiving: Vec<u8>,
+    /// If this life began without its log: once this record is durable, the log says so itself.
+    pub(crate) confesses_at: Option<Lsn>,
+    /// If the replica had lost its log and votes again: once this record is durable, the loss is made good.
+    pub(crate) whole_at: Option<Lsn>,
+    /// The newest revision that a stale read has shown.
+    pub(crate) seen_revision: i64,
+}
+
+/// Work of the executor, which does one thing after the other.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Execute a batch and answer requests.
+    Execute { slot: Slot, batch: Batch, requests: Vec<(usize, RequestId)> },
+    /// Freeze the state and write it.
+    Snapshot,
+    /// Replace the state by the one received.
+    Install(SnapshotInfo),
+}
+
+impl Machine {
+    /// A machine with an empty disk.
+    pub(crate) fn new(id: ReplicaId) -> Machine {
+        Machine { id, disk: Disk::default(), lives: 0, life: None, paused: None }
+    }
+
+    /// Whether a replica runs here, paused or not.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.life.is_some()
+    }
+
+    /// Whether a replica runs here and does something.
+    pub(crate) fn is_running(&self) -> bool {
+        self.life.is_some() && self.paused.is_none()
+    }
+
+    /// The present life, if it is this one.
+    pub(crate) fn in_life(&mut self, number: u64) -> Option<&mut Life> {
+        self.life.as_mut().filter(|life| life.number == number)
+    }
+}

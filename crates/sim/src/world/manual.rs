@@ -1,0 +1,197 @@
+//! A world that a script moves, step by step: nothing is random, no message arrives by itself.
+//!
+//! Disks answer at once unless they are stalled, batches are executed at once, and time stands still until the
+//! script lets it pass.
+
+use std::time::Duration;
+
+use synod_consensus::Role;
+use synod_replica::{Event, PeerMessage};
+use synod_wire::Time;
+
+use super::{Happening, World};
+use crate::{
+    check::{Checked, Invariant, Violation},
+    clock::Moment,
+    describe,
+};
+
+/// More messages than any script's story needs.
+const DELIVERIES_MAX: usize = 2_000;
+
+/// One replica, as a script's `status` shows it.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) role: &'static str,
+    pub(crate) ballot: String,
+    pub(crate) decided: u64,
+    pub(crate) executed: u64,
+    pub(crate) snapshot: u64,
+}
+
+impl World {
+    /// How many replicas there are.
+    pub(crate) fn replicas(&self) -> usize {
+        self.machines.len()
+    }
+
+    /// Starts all replicas.
+    pub(crate) fn start_all(&mut self) -> Checked {
+        (0..self.machines.len()).try_for_each(|of| self.start(of))?;
+        self.settle()
+    }
+
+    /// Lets everything happen that is due now.
+    pub(crate) fn settle(&mut self) -> Checked {
+        self.run_until(self.now)
+    }
+
+    /// Lets time pass; no message arrives.
+    pub(crate) fn pass(&mut self, time: Duration) -> Checked {
+        self.run_until(self.now + time)
+    }
+
+    /// Lets time pass, and every message arrive as soon as it is sent. Signs of life are not shown.
+    pub(crate) fn pass_and_deliver(&mut self, time: Duration) -> Checked {
+        self.idles = true;
+        let result = self.deliver_until(self.now + time);
+        self.idles = false;
+        result
+    }
+
+    fn deliver_until(&mut self, end: Moment) -> Checked {
+        loop {
+            self.stabilize()?;
+            match self.queue.next_at().filter(|at| *at <= end) {
+                Some(at) => self.run_until(at)?,
+                None => return self.run_until(end),
+            }
+        }
+    }
+
+    /// Delivers all messages, and those that are sent because of them, until there are no more.
+    pub(crate) fn stabilize(&mut self) -> Checked {
+        for _ in 0..DELIVERIES_MAX {
+            let links = (0..self.machines.len()).flat_map(|from| (0..self.machines.len()).map(move |to| (from, to)));
+            let next = links.into_iter().find(|&(from, to)| {
+                self.machines[to].is_running() && self.network.in_transit(from, to).next().is_some()
+            });
+            let Some((from, to)) = next else { return Ok(()) };
+            self.deliver(from, to, 0)?;
+        }
+        let detail = format!("{DELIVERIES_MAX} messages, and no end");
+        Err(Violation { invariant: Invariant::Liveness, detail })
+    }
+
+    /// Delivers the message at a place in a stream.
+    pub(crate) fn deliver(&mut self, from: usize, to: usize, place: usize) -> Checked {
+        let Some(body) = self.network.take(from, to, place) else { return Ok(()) };
+        self.receive(from, to, body)?;
+        self.settle()
+    }
+
+    /// Loses the message at a place in a stream.
+    pub(crate) fn lose(&mut self, from: usize, to: usize, place: usize) {
+        let lost = self.network.take(from, to, place).and_then(|body| PeerMessage::decode(body).ok());
+        if let Some(message) = lost {
+            self.note(from, || format!("→ r{}  lost: {}", to + 1, describe::message(&message)));
+        }
+    }
+
+    /// The messages under way in a stream.
+    pub(crate) fn under_way(&self, from: usize, to: usize) -> Vec<String> {
+        let messages = self.network.in_transit(from, to).map(|body| PeerMessage::decode(body.clone()));
+        messages.map(|message| message.map_or("unreadable".to_owned(), |message| describe::message(&message))).collect()
+    }
+
+    /// Sets a replica's clock forward to its deadline, so that it finds a leader silent, or retries something.
+    pub(crate) fn let_time_out(&mut self, of: usize) -> Checked {
+        let now = self.now;
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        if life.deadline != Time::NEVER {
+            life.clock = life.clock.set_forward(now, life.deadline);
+            life.timer_at = None;
+            life.deadline = Time::NEVER;
+            self.step(of, Event::Timer)?;
+        }
+        self.settle()
+    }
+
+    /// What a replica is, if it is up.
+    pub(crate) fn view(&self, of: usize) -> Option<View> {
+        let machine = &self.machines[of];
+        let status = machine.life.as_ref()?.replica.status();
+        Some(View {
+            role: status.protocol.role.as_str(),
+            ballot: status.protocol.view.ballot.to_string(),
+            decided: status.protocol.decided.0,
+            executed: status.executed.0,
+            snapshot: machine.disk.newest_snapshot().0,
+        })
+    }
+
+    /// Whether a replica leads.
+    pub(crate) fn leads(&self, of: usize) -> bool {
+        let life = self.machines[of].life.as_ref();
+        life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
+    }
+
+    /// A replica's log, record after record.
+    pub(crate) fn log(&self, of: usize) -> Vec<String> {
+        let disk = &self.machines[of].disk;
+        let line = |(lsn, record)| {
+            let durable = if lsn <= disk.durable() { "" } else { " (not durable)" };
+            format!("{lsn}: {}{durable}", describe::record(&record))
+        };
+        disk.records().map(line).collect()
+    }
+
+    /// Answers a query from whatever state a replica has.
+    pub(crate) fn look(&self, of: usize, query: &bytes::Bytes) -> Option<bytes::Bytes> {
+        self.machines[of].life.as_ref().map(|life| life.executor.query(query))
+    }
+
+    /// Stalls a disk.
+    pub(crate) fn stall(&mut self, of: usize) {
+        self.machines[of].disk.stall(true);
+    }
+
+    /// A stalled disk makes durable what was written so far, and stalls again.
+    pub(crate) fn sync(&mut self, of: usize) -> Checked {
+        let life = self.machines[of].lives;
+        let disk = &mut self.machines[of].disk;
+        disk.begin_sync();
+        disk.stall(false);
+        let syncing = disk.is_syncing();
+        if syncing {
+            self.sync_ends(of, life)?;
+        }
+        self.machines[of].disk.stall(true);
+        self.settle()
+    }
+
+    /// A replica that is down loses its log, and its snapshots as well.
+    pub(crate) fn lose_log(&mut self, of: usize) {
+        self.machines[of].disk.lose_log(true);
+    }
+
+    /// Cuts links and ends their sessions.
+    pub(crate) fn part(&mut self, links: Vec<(usize, usize)>) -> Checked {
+        self.cut(links.clone());
+        for (from, to) in links {
+            self.end_session(from, to);
+        }
+        self.settle()
+    }
+
+    /// Mends all cuts; sessions begin wherever both sides are up.
+    pub(crate) fn join(&mut self) -> Checked {
+        self.mend_all();
+        for from in 0..self.machines.len() {
+            for to in (0..self.machines.len()).filter(|&to| to != from) {
+                self.queue.push(self.now, Happening::Dial { from, to });
+            }
+        }
+        self.settle()
+    }
+}

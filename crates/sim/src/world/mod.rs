@@ -1,0 +1,281 @@
+//! A cluster in its simulated world: virtual time, one queue of what is going to happen, one seed.
+//!
+//! | file | story |
+//! | --- | --- |
+//! | `mod.rs` | what happens, one thing after the other |
+//! | `machine.rs` | a replica's disk, and the life that runs on it |
+//! | `lives.rs` | starts, crashes, pauses; events in |
+//! | `actions.rs` | actions out |
+//! | `execution.rs` | the executor's work: batches, reads, snapshots |
+//! | `links.rs` | sessions between replicas |
+//! | `clients.rs` | who asks for what, and the history of it |
+//! | `faults.rs` | what goes wrong, and the end of all that |
+//! | `manual.rs` | a world that a script moves, step by step |
+
+mod actions;
+mod clients;
+mod execution;
+mod faults;
+mod links;
+mod lives;
+mod machine;
+mod manual;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use synod_replica::Event;
+use synod_wire::{ReplicaId, Slot};
+
+use crate::{
+    check::{Checked, Invariant, Reference, Violation, Votes},
+    clock::Moment,
+    network::{Arrival, Network},
+    plan::Plan,
+    queue::EventQueue,
+    trace::Trace,
+};
+use clients::{Ask, Clients, Heard};
+use faults::Faults;
+use machine::Machine;
+
+/// More events than any run needs: a replica that asks for the same instant again and again is found out.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// Something that is going to happen. Replicas are named by index.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    /// A message arrives: the front of the stream of that session, or `body`.
+    Arrive { from: usize, to: usize, session: u64, body: Option<Bytes> },
+    /// A replica tries to begin a session to a peer.
+    Dial { from: usize, to: usize },
+    /// A session that is cut ends, if it still is.
+    Hangup { from: usize, to: usize, session: u64 },
+    /// A replica is told something by its own threads.
+    Notice { of: usize, life: u64, event: Box<Event> },
+    /// A deadline may have passed.
+    Timer { of: usize, life: u64 },
+    /// A burst ends.
+    Flush { of: usize, life: u64 },
+    /// A sync of the disk ends.
+    SyncEnds { of: usize, life: u64 },
+    /// The executor goes on.
+    Execute { of: usize, life: u64 },
+    /// A snapshot file is complete.
+    SnapshotWritten { of: usize, life: u64, slot: Slot, bytes: Bytes },
+    /// A client's question reaches a replica.
+    Asked { of: usize, ask: Ask },
+    /// An answer reaches a client.
+    Heard(Heard),
+    /// A client's worker thinks of what to do next.
+    Think { client: usize, worker: usize },
+    /// A client's patience with an attempt is over.
+    Impatient { client: usize, worker: usize, attempt: u64 },
+    /// Somebody looks at a replica's state as it is.
+    Peek { of: usize },
+    /// Something goes wrong.
+    Fault,
+    /// A crashed replica starts again.
+    Restart { of: usize },
+    /// A paused replica goes on.
+    Resume { of: usize },
+    /// A stalled disk goes on.
+    Unstall { of: usize },
+    /// A partition ends.
+    Mend { partition: u64 },
+}
+
+/// A cluster and everything around it.
+#[derive(Debug)]
+pub struct World {
+    plan: Plan,
+    now: Moment,
+    queue: EventQueue<Happening>,
+    machines: Vec<Machine>,
+    network: Network,
+    clients: Clients,
+    faults: Faults,
+    votes: Votes,
+    reference: Reference,
+    trace: Trace,
+    rng: Rng,
+    events: u64,
+    /// Folds what happened when; equal for equal runs.
+    fingerprint: u64,
+    /// Time passes in a script; signs of life are not shown meanwhile.
+    idles: bool,
+    /// Scratch space.
+    arrivals: Vec<Arrival>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Simulated time.
+    pub simulated: std::time::Duration,
+    /// What happened, counted.
+    pub events: u64,
+    /// Commands in the log at the end.
+    pub commands: usize,
+    /// Operations in the clients' history, and how many of them have no answer.
+    pub operations: usize,
+    /// See `operations`.
+    pub unanswered: usize,
+    /// Equal for equal runs.
+    pub fingerprint: u64,
+    /// The search for a linearization was given up.
+    pub undecided: bool,
+    /// How long after the end of all faults every replica served again and had the same state.
+    pub recovery: std::time::Duration,
+}
+
+impl World {
+    /// A world as it is before anything happens.
+    #[must_use]
+    pub fn new(plan: Plan, trace: Trace) -> World {
+        let mut rng = Rng::with_seed(plan.seed);
+        let replicas = plan.replicas;
+        World {
+            now: Moment::START,
+            queue: EventQueue::default(),
+            machines: (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id))).collect(),
+            network: Network::new(plan.network, replicas, rng.fork()),
+            clients: Clients::new(&plan, rng.fork()),
+            faults: Faults::new(replicas, rng.fork()),
+            votes: Votes::new(replicas),
+            reference: Reference::new(plan.settings.sessions),
+            trace,
+            rng,
+            events: 0,
+            fingerprint: 0,
+            idles: false,
+            arrivals: Vec::new(),
+            plan,
+        }
+    }
+
+    /// Runs from the start to the end of the plan: faults, then peace, then the history's check.
+    pub fn run(&mut self) -> Result<Outcome, Violation> {
+        for of in 0..self.machines.len() {
+            self.start(of)?;
+        }
+        self.begin_asking();
+        self.begin_faults();
+        self.run_until(Moment::after(self.plan.duration))?;
+        let peace = self.now;
+        self.make_peace()?;
+        self.run_to_recovery(peace)?;
+        let recovery = self.now.since(peace);
+        let undecided = self.check_history()?;
+        let (operations, unanswered) = self.clients.counts();
+        Ok(Outcome {
+            simulated: self.now.since(Moment::START),
+            events: self.events,
+            commands: self.reference.commands(),
+            operations,
+            unanswered,
+            fingerprint: self.fingerprint,
+            undecided,
+            recovery,
+        })
+    }
+
+    /// Lets everything happen that is due through an instant.
+    pub(crate) fn run_until(&mut self, end: Moment) -> Checked {
+        while self.queue.next_at().is_some_and(|at| at <= end) {
+            self.next()?;
+        }
+        self.now = end;
+        Ok(())
+    }
+
+    /// Lets one thing happen.
+    fn next(&mut self) -> Checked {
+        let Some((at, happening)) = self.queue.pop() else { return Ok(()) };
+        debug_assert!(at >= self.now, "time goes on");
+        self.now = at;
+        self.events += 1;
+        if self.events > EVENTS_MAX {
+            let detail = format!("{EVENTS_MAX} events, and no end: {happening:?} is next");
+            return Err(Violation { invariant: Invariant::Liveness, detail });
+        }
+        self.happen(happening)
+    }
+
+    /// The lines of the trace, if they were kept.
+    pub fn take_trace(&mut self) -> Vec<String> {
+        self.trace.take()
+    }
+
+    /// Adds a line about a replica to the trace.
+    fn note(&mut self, of: usize, text: impl FnOnce() -> String) {
+        self.trace.line(self.now, || format!("r{:<9}{}", of + 1, text()));
+    }
+
+    fn note_if(&mut self, shown: bool, of: usize, text: impl FnOnce() -> String) {
+        if shown {
+            self.note(of, text);
+        }
+    }
+
+    /// A process that something is addressed to.
+    fn addressee(happening: &Happening) -> Option<usize> {
+        match happening {
+            Happening::Arrive { to, .. } => Some(*to),
+            Happening::Notice { of, .. }
+            | Happening::Timer { of, .. }
+            | Happening::Flush { of, .. }
+            | Happening::Execute { of, .. }
+            | Happening::Peek { of }
+            | Happening::Asked { of, .. } => Some(*of),
+            _ => None,
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) -> Checked {
+        if let Some(of) = World::addressee(&happening)
+            && let Some(waiting) = &mut self.machines[of].paused
+        {
+            waiting.push_back(happening);
+            return Ok(());
+        }
+        match happening {
+            Happening::Arrive { from, to, session, body } => self.arrive(from, to, session, body),
+            Happening::Dial { from, to } => self.dial(from, to),
+            Happening::Hangup { from, to, session } => {
+                if self.network.is_cut(from, to) && self.network.session(from, to) == session {
+                    self.end_session(from, to);
+                }
+                Ok(())
+            }
+            Happening::Notice { of, life, event } => self.notice(of, life, *event),
+            Happening::Timer { of, life } => self.timer(of, life),
+            Happening::Flush { of, life } => self.flush(of, life),
+            Happening::SyncEnds { of, life } => self.sync_ends(of, life),
+            Happening::Execute { of, life } => self.execute(of, life),
+            Happening::SnapshotWritten { of, life, slot, bytes } => {
+                self.snapshot_written(of, life, slot, bytes)
+            }
+            Happening::Asked { of, ask } => self.asked(of, ask),
+            Happening::Heard(heard) => self.heard(heard),
+            Happening::Think { client, worker } => self.think(client, worker),
+            Happening::Impatient { client, worker, attempt } => self.impatient(client, worker, attempt),
+            Happening::Peek { of } => self.peek(of),
+            Happening::Fault => self.fault(),
+            Happening::Restart { of } => self.restart(of),
+            Happening::Resume { of } => self.resume(of),
+            Happening::Unstall { of } => {
+                self.unstall(of);
+                Ok(())
+            }
+            Happening::Mend { partition } => {
+                self.mend(partition);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes equal runs recognisable: folds a number into the fingerprint.
+    fn fold(&mut self, number: u64) {
+        self.fingerprint = (self.fingerprint.rotate_left(7) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}

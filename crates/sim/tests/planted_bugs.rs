@@ -1,0 +1,79 @@
+//! The simulator is tested: every known bug that can be planted is found, and nothing is found without it.
+
+use std::time::Duration;
+
+use synod_consensus::{Bug, ProtocolKind};
+use synod_sim::{
+    Odds,
+    plan::{Durability, FaultWeights, Plan},
+};
+
+/// Seeds within which every bug must be found.
+const SEEDS_MAX: u64 = 50;
+
+/// What a seed draws, with more of what brings a bug to light.
+fn plan(seed: u64, bug: Bug) -> Plan {
+    let mut plan = Plan::draw(seed, ProtocolKind::MultiPaxos);
+    let timeout = plan.settings.consensus.election_timeout;
+    let no_faults = FaultWeights::default();
+    match bug {
+        // A leader that sleeps, and is asked meanwhile, does not know yet that it is a leader no more.
+        Bug::ReadWithoutConfirmation => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { pause: 2, split: 1, ..no_faults };
+            plan.faults.leader = Odds::ALWAYS;
+            plan.faults.lasts = (timeout * 2, timeout * 4);
+            plan.faults.gap = (timeout * 2, timeout * 6);
+            plan.clients.timeout = timeout * 6;
+            plan.clients.think = (Duration::ZERO, timeout / 2);
+            plan.clients.operations = 300;
+            plan.clients.keys = 1;
+            plan.clients.direct = 5;
+            plan.durability = Durability::Sync;
+        }
+        // Followers that hold something of an old leader and hear of decisions of the new one.
+        Bug::DecideAcrossBallots | Bug::AdoptLowestBallot => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights =
+                FaultWeights { crash: 2, pause: 1, split: 2, partial: 4, one_way: 2, reset: 1, ..no_faults };
+            plan.faults.leader = Odds::percent(80);
+            plan.faults.lasts = (timeout / 4, timeout * 2);
+            plan.faults.gap = (timeout / 4, timeout);
+            plan.clients.think = (Duration::ZERO, timeout / 50);
+            plan.clients.operations = 200;
+        }
+        Bug::VoteWithAmnesia => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { lose_log: 3, split: 1, ..no_faults };
+        }
+        Bug::ForgetPromise | Bug::ReuseBallot => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
+        }
+        _ => {}
+    }
+    plan
+}
+
+/// Looks for a bug; without it the same seeds must pass.
+fn find(bug: Bug) {
+    for seed in 0..SEEDS_MAX {
+        let sound = plan(seed, bug);
+        let mut buggy = sound.clone();
+        buggy.settings.consensus.planted = Some(bug);
+        let found = synod_sim::run(&buggy);
+        if let Err(failure) = synod_sim::run(&sound) {
+            panic!("{bug:?} is not planted, and yet: {}", failure.report(ProtocolKind::MultiPaxos));
+        }
+        if let Err(failure) = found {
+            println!("{bug:?}: found after {} seeds by {}", seed + 1, failure.violation);
+            return;
+        }
+    }
+    panic!("{bug:?} was not found in {SEEDS_MAX} seeds");
+}
+
+#[test]
+fn every_planted_bug_is_found_and_nothing_without_it() {
+    Bug::ALL.iter().for_each(|&bug| find(bug));
+}

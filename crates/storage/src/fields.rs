@@ -1,0 +1,117 @@
+//! Small files of `key = value` lines with a checksum: readable by people, and no half-written one passes.
+//!
+//! ```text
+//! # synod log state
+//! version = 1
+//! cluster = 00000000000000a1
+//! checksum = 7d1c9f02
+//! ```
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, str::FromStr};
+
+use crate::{
+    StorageError,
+    disk::{Disk, replace_file},
+};
+
+/// The fields of one file, by key.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fields {
+    fields: BTreeMap<String, String>,
+}
+
+impl Fields {
+    /// Sets a field. A value is one line.
+    pub(crate) fn set(&mut self, key: &str, value: impl ToString) {
+        let value = value.to_string().replace(['\n', '\r'], " ");
+        self.fields.insert(key.to_owned(), value);
+    }
+
+    /// The field as text.
+    pub(crate) fn text(&self, key: &str) -> Result<&str, String> {
+        self.fields.get(key).map(String::as_str).ok_or_else(|| format!("it has no line \"{key} = ...\""))
+    }
+
+    /// The field as what it should be.
+    pub(crate) fn parse<T: FromStr>(&self, key: &str) -> Result<T, String> {
+        let text = self.text(key)?;
+        text.parse().map_err(|_| format!("\"{key} = {text}\" makes no sense"))
+    }
+
+    /// The field as a hexadecimal number.
+    pub(crate) fn hex(&self, key: &str) -> Result<u64, String> {
+        let text = self.text(key)?;
+        u64::from_str_radix(text, 16).map_err(|_| format!("\"{key} = {text}\" is not a hexadecimal number"))
+    }
+
+    /// Reads a file; `None` if there is none. The inner error says why its contents can not be trusted.
+    pub(crate) fn read(path: &Path) -> Result<Option<Result<Fields, String>>, StorageError> {
+        match fs::read(path) {
+            Ok(bytes) => Ok(Some(Fields::decode(&bytes))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StorageError::io("read", path, error)),
+        }
+    }
+
+    /// Replaces the file, durably.
+    pub(crate) fn write(&self, disk: &dyn Disk, path: &Path, title: &str) -> Result<(), StorageError> {
+        replace_file(disk, path, self.encode(title).as_bytes())
+    }
+
+    fn encode(&self, title: &str) -> String {
+        let mut text = format!("# {title}\n");
+        for (key, value) in &self.fields {
+            writeln!(text, "{key} = {value}").expect("writing to a string");
+        }
+        let checksum = crc32fast::hash(text.as_bytes());
+        writeln!(text, "checksum = {checksum:08x}").expect("writing to a string");
+        text
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Fields, String> {
+        let text = std::str::from_utf8(bytes).map_err(|_| "it is not text".to_owned())?;
+        let (body, checksum) = text.rsplit_once("checksum = ").ok_or("it has no checksum")?;
+        let found = checksum.strip_suffix('\n').filter(|digits| digits.len() == 8);
+        let expected = format!("{:08x}", crc32fast::hash(body.as_bytes()));
+        if found != Some(&expected) {
+            return Err(format!("its checksum should be {expected}; was it edited or cut?"));
+        }
+        let fields = body
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| match line.split_once(" = ") {
+                Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+                None => Err(format!("the line \"{line}\" is not \"key = value\"")),
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Fields { fields })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_back_what_was_written_and_nothing_else() {
+        let mut fields = Fields::default();
+        fields.set("name", "a replica = \"x\"");
+        fields.set("cluster", "00ff");
+        fields.set("empty", "");
+        fields.set("lines", "one\ntwo");
+        let text = fields.encode("test");
+        let back = Fields::decode(text.as_bytes()).unwrap();
+        assert_eq!(back, fields);
+        assert_eq!(back.text("lines"), Ok("one two"));
+        assert_eq!(back.hex("cluster"), Ok(255));
+        assert!(back.parse::<u64>("name").is_err());
+        assert!(back.text("other").is_err());
+
+        for at in 0..text.len() {
+            let mut damaged = text.clone().into_bytes();
+            damaged[at] ^= 1;
+            assert!(Fields::decode(&damaged).is_err(), "byte {at} changed");
+            assert!(Fields::decode(&text.as_bytes()[..at]).is_err(), "cut at byte {at}");
+        }
+    }
+}

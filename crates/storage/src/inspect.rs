@@ -1,0 +1,310 @@
+//! Reading a log without opening it: for tools.
+//!
+//! Nothing is written or locked, so it works beside a running replica. `dir` may be a data directory or the
+//! log's own.
+
+use std::{
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use synod_wire::{Incarnation, Lsn, Slot};
+
+use crate::{
+    Damage, Durability, Identity, Keep, Loss, StorageError,
+    disk::file_names,
+    lock::DirLock,
+    wal::{
+        assess::assess,
+        format::{NoHeader, PAGE, SegmentHeader, segment_name, segment_number},
+        open::{ReadSegment, read_segment, split_off_unused},
+        state::{LogState, Previous},
+    },
+};
+
+/// Something found in a log, in the order of the files.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// A segment's file begins.
+    Segment {
+        /// Its number.
+        segment: u64,
+        /// Its file.
+        path: PathBuf,
+        /// Bytes of the file.
+        file_bytes: u64,
+        /// What its header says.
+        header: Header,
+    },
+    /// A record, readable or not.
+    Record {
+        /// The segment that it is in.
+        segment: u64,
+        /// Where in the file, in bytes.
+        offset: u64,
+        /// Its number.
+        lsn: Lsn,
+        /// How long it matters.
+        keep: Keep,
+        /// It repeats an earlier record, at the head of the segment.
+        restated: bool,
+        /// The last record that was durable when this one was written.
+        durable: Lsn,
+        /// Its contents; `None` if they do not have their checksum.
+        bytes: Option<Bytes>,
+    },
+    /// Something that can not be read, with readable records behind it.
+    Unreadable {
+        /// The segment that it is in.
+        segment: u64,
+        /// Where in the file, in bytes.
+        offset: u64,
+        /// What was found.
+        reason: String,
+    },
+    /// What is left of records that can not be read, with nothing readable behind it: half-written, or just
+    /// being written.
+    Torn {
+        /// The segment that it is in.
+        segment: u64,
+        /// Where in the file, in bytes.
+        offset: u64,
+        /// How far its traces go.
+        bytes: u64,
+    },
+}
+
+/// What a segment's header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// The segment is made ready and not begun.
+    Blank,
+    /// It can not be read.
+    Damaged,
+    /// It can be read.
+    Intact {
+        /// The first record that is not a restated one.
+        first_lsn: Lsn,
+        /// The life of the replica that began the segment.
+        incarnation: Incarnation,
+        /// Records repeated at its head.
+        restated: u32,
+    },
+}
+
+/// The state of a whole log.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Whose log it is.
+    pub identity: Identity,
+    /// A replica has it open; its end may be in the middle of a write.
+    pub running: bool,
+    /// How the last life wrote it, if that is known.
+    pub durability: Option<Durability>,
+    /// The last record, if the log was closed in good order.
+    pub closed_at: Option<Lsn>,
+    /// What the last life was told it had forgotten, and has not made good.
+    pub loss: Option<Loss>,
+    /// Segments with records.
+    pub segments: usize,
+    /// Bytes of them up to their last record.
+    pub bytes: u64,
+    /// Readable records that count, repeated ones not included.
+    pub records: u64,
+    /// The first of them; [`Lsn::ZERO`] if there is none.
+    pub first: Lsn,
+    /// The last of them.
+    pub last: Lsn,
+    /// The lowest and highest slot in them.
+    pub slots: Option<(Slot, Slot)>,
+    /// Recognisable bytes behind the last record. A restart cuts them off; they were never durable.
+    pub torn_bytes: u64,
+    /// Something that was durable can not be read.
+    pub damage: Option<Damage>,
+    /// Damaged files that were set aside.
+    pub set_aside: Vec<PathBuf>,
+}
+
+/// Shows everything that is in a log, in order.
+///
+/// # Errors
+/// There is no log, it is of another version, or a file can not be read.
+pub fn dump(dir: &Path, mut show: impl FnMut(Entry)) -> Result<(), StorageError> {
+    let (dir, identity, _) = locate(dir)?;
+    for segment in segments(&dir)? {
+        // A running replica may have trimmed it by now.
+        let Some(read) = read_unless_gone(&dir, segment, identity)? else { continue };
+        dump_segment(read, &mut show);
+    }
+    Ok(())
+}
+
+fn dump_segment(ReadSegment { scan, bytes }: ReadSegment, show: &mut impl FnMut(Entry)) {
+    let segment = scan.segment;
+    let header = match &scan.header {
+        Ok(header) if !scan.header_rebuilt => Header::Intact {
+            first_lsn: header.first_lsn,
+            incarnation: header.identity.incarnation,
+            restated: header.restated,
+        },
+        Err(NoHeader::Blank) => Header::Blank,
+        _ => Header::Damaged,
+    };
+    show(Entry::Segment { segment, path: scan.path.clone(), file_bytes: scan.file_bytes, header });
+    let mut flaws = scan.flaws.iter().peekable();
+    let mut flaws_until = |offset: u64, show: &mut dyn FnMut(Entry)| {
+        while let Some(flaw) = flaws.next_if(|flaw| flaw.offset <= offset) {
+            show(Entry::Unreadable { segment, offset: flaw.offset, reason: flaw.reason.clone() });
+        }
+    };
+    for record in &scan.records {
+        flaws_until(record.offset, show);
+        show(Entry::Record {
+            segment,
+            offset: record.offset,
+            lsn: record.header.lsn,
+            keep: record.header.keep,
+            restated: record.header.restated,
+            durable: record.header.durable,
+            bytes: record.body_ok.then(|| record.body(&bytes)),
+        });
+    }
+    flaws_until(u64::MAX, show);
+    if let Some(end) = scan.trace_end {
+        show(Entry::Torn { segment, offset: scan.end, bytes: end - scan.end });
+    }
+}
+
+/// Reads a whole log and judges it as a start of the replica would.
+///
+/// # Errors
+/// There is no log, it is of another version, or a file can not be read. Damage is no error.
+pub fn verify(dir: &Path) -> Result<Report, StorageError> {
+    let (dir, identity, previous) = locate(dir)?;
+    for _ in 0..5 {
+        let report = verify_once(&dir, identity, &previous)?;
+        if report.damage.is_none() || !report.running {
+            return Ok(report);
+        }
+        // A replica that writes while this reads can make a record seem to be missing before a later one.
+        thread::sleep(Duration::from_millis(100));
+    }
+    verify_once(&dir, identity, &previous)
+}
+
+fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Report, StorageError> {
+    let running = DirLock::is_taken(dir);
+    let (begins, unfinished) = match previous {
+        Previous::Read(state) => (state.begins, state.unfinished.unwrap_or(u64::MAX)),
+        _ => (0, u64::MAX),
+    };
+    let mut read = read_newest_first(dir, identity, begins..unfinished)?;
+    split_off_unused(&mut read);
+    let scans: Vec<_> = read.into_iter().map(|segment| segment.scan).collect();
+    let state = match previous {
+        Previous::Read(state) => Some(state),
+        _ => None,
+    };
+    let closed_at = state.and_then(|state| state.closed_at).filter(|_| !running);
+    let verdict = assess(&scans, closed_at);
+
+    let counts = || {
+        let records = scans.iter().flat_map(|scan| &scan.records);
+        records.filter(|r| r.body_ok && !r.header.restated && r.header.lsn <= verdict.last).map(|r| &r.header)
+    };
+    let slots = || counts().filter_map(|r| if let Keep::Slot(slot) = r.keep { Some(slot) } else { None });
+    let set_aside = file_names(dir)?.into_iter().filter(|name| name.ends_with(".damaged"));
+    Ok(Report {
+        identity,
+        running,
+        durability: state.map(|state| state.durability),
+        closed_at,
+        loss: match previous {
+            Previous::Read(state) => state.loss.clone(),
+            Previous::Unreadable(reason) => Some(Loss::StateUnreadable(reason.clone())),
+            Previous::None => None,
+        },
+        segments: scans.len(),
+        bytes: scans.iter().map(|scan| scan.end).sum(),
+        records: counts().count() as u64,
+        first: counts().map(|record| record.lsn).min().unwrap_or(Lsn::ZERO),
+        last: counts().map(|record| record.lsn).max().unwrap_or(Lsn::ZERO),
+        slots: slots().min().zip(slots().max()),
+        torn_bytes: verdict.torn_bytes,
+        damage: verdict.damage,
+        set_aside: set_aside.map(|name| dir.join(name)).collect(),
+    })
+}
+
+/// Reads the segments whose numbers are in `range`, without their records' bodies; returns them in order.
+fn read_newest_first(
+    dir: &Path,
+    identity: Identity,
+    range: Range<u64>,
+) -> Result<Vec<ReadSegment>, StorageError> {
+    loop {
+        let listed: Vec<_> = segments(dir)?.into_iter().filter(|segment| range.contains(segment)).collect();
+        let mut read = Vec::new();
+        let mut all_there = true;
+        // What is before a segment that was begun does not change any more, but may be trimmed.
+        for &segment in listed.iter().rev() {
+            match read_unless_gone(dir, segment, identity)? {
+                // Only the scan is looked at; one segment at a time is in memory.
+                Some(segment) => read.push(ReadSegment { bytes: Bytes::new(), ..segment }),
+                None => {
+                    all_there = false;
+                    break;
+                }
+            }
+        }
+        read.reverse();
+        // If not even the one in use was still there, the list was out of date. A replica needs to write whole
+        // segments for that to happen, so it does not happen for ever.
+        if all_there || read.iter().any(|segment| segment.scan.is_begun()) {
+            return Ok(read);
+        }
+    }
+}
+
+/// The log's own directory, whose it is, and what its state file says.
+fn locate(dir: &Path) -> Result<(PathBuf, Identity, Previous), StorageError> {
+    let below = dir.join("wal");
+    let dir = if below.is_dir() { below } else { dir.to_owned() };
+    let previous = LogState::read(&dir)?;
+    if let Previous::Read(state) = &previous {
+        return Ok((dir, state.identity, previous));
+    }
+    for segment in segments(&dir)? {
+        let path = dir.join(segment_name(segment));
+        let page = fs::read(&path).map_err(|error| StorageError::io("read", &path, error))?;
+        if let Ok(header) = SegmentHeader::decode(&page[..page.len().min(PAGE)]) {
+            return Ok((dir, header.identity, previous));
+        }
+    }
+    Err(StorageError::Malformed {
+        path: dir,
+        reason: "there is no log in it that says whose it is".to_owned(),
+    })
+}
+
+fn segments(dir: &Path) -> Result<Vec<u64>, StorageError> {
+    Ok(file_names(dir)?.iter().filter_map(|name| segment_number(name)).collect())
+}
+
+/// `None` if the file is not in the log any more.
+fn read_unless_gone(
+    dir: &Path,
+    segment: u64,
+    identity: Identity,
+) -> Result<Option<ReadSegment>, StorageError> {
+    match read_segment(dir, segment, identity) {
+        Err(error) if error.is_not_found() => Ok(None),
+        // Trimmed while it was read, and perhaps written over.
+        Ok(read) if !read.scan.path.exists() => Ok(None),
+        other => other.map(Some),
+    }
+}

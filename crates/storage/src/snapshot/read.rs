@@ -1,0 +1,136 @@
+//! Reading a snapshot, with every byte checked before it is handed out.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use synod_wire::{ClusterId, Slot};
+
+use super::format::{CHUNK_BYTES, CHUNK_CRC_BYTES, HEADER_BYTES, Header, TRAILER_BYTES};
+use crate::StorageError;
+
+/// Reads the contents of a snapshot. A chunk is checked before any of it is returned, and the end of the input
+/// is reported only when the whole file was seen to be right; anything else is an error of kind `InvalidData`.
+#[derive(Debug)]
+pub struct SnapshotReader {
+    path: PathBuf,
+    file: File,
+    header: Header,
+    /// Payload bytes that were not read from the file yet.
+    left: u64,
+    chunk: Vec<u8>,
+    /// What of the chunk was handed out.
+    taken: usize,
+    crc: crc32fast::Hasher,
+    ended: bool,
+}
+
+impl SnapshotReader {
+    pub(crate) fn open(path: &Path, cluster: ClusterId, slot: Slot) -> Result<SnapshotReader, StorageError> {
+        let failed = |error| StorageError::io("read", path, error);
+        let rejected = |reason: String| StorageError::SnapshotRejected { path: path.to_owned(), reason };
+        let mut file = File::open(path).map_err(|error| StorageError::io("open", path, error))?;
+        let file_bytes = file.metadata().map_err(failed)?.len();
+        if file_bytes < (HEADER_BYTES + TRAILER_BYTES) as u64 {
+            return Err(rejected(format!("it has only {file_bytes} bytes")));
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        file.read_exact(&mut bytes).map_err(failed)?;
+        let header = Header::decode(&bytes).map_err(rejected)?;
+        if header.cluster != cluster {
+            return Err(rejected(format!("it is of cluster {}, not {cluster}", header.cluster)));
+        }
+        if header.slot != slot {
+            return Err(rejected(format!("it is of slot {}, not {slot}", header.slot)));
+        }
+        if header.file_bytes() != file_bytes {
+            return Err(rejected(format!("it has {file_bytes} bytes instead of {}", header.file_bytes())));
+        }
+        Ok(SnapshotReader {
+            path: path.to_owned(),
+            file,
+            header,
+            left: header.length,
+            chunk: Vec::new(),
+            taken: 0,
+            crc: crc32fast::Hasher::new(),
+            ended: false,
+        })
+    }
+
+    /// The slot through which the state machine has executed what is in here.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        self.header.slot
+    }
+
+    /// Bytes of the contents.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.header.length
+    }
+
+    /// Reads to the end to see whether all is right.
+    pub(crate) fn verify(mut self) -> Result<(), StorageError> {
+        loop {
+            match self.next_chunk() {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    return Err(StorageError::SnapshotRejected {
+                        path: self.path,
+                        reason: error.to_string(),
+                    });
+                }
+                Err(error) => return Err(StorageError::io("read", &self.path, error)),
+            }
+        }
+    }
+
+    /// Reads and checks one more chunk; at the end, the trailer. Returns whether there was a chunk.
+    fn next_chunk(&mut self) -> io::Result<bool> {
+        let invalid = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        self.chunk.clear();
+        self.taken = 0;
+        if self.left == 0 {
+            if !self.ended {
+                let mut trailer = [0; TRAILER_BYTES];
+                self.file.read_exact(&mut trailer)?;
+                if trailer != self.header.trailer(self.crc.clone().finalize()) {
+                    return invalid("its end does not have the right checksum".to_owned());
+                }
+                self.ended = true;
+            }
+            return Ok(false);
+        }
+        let len = self.left.min(CHUNK_BYTES as u64) as usize;
+        let mut crc = [0; CHUNK_CRC_BYTES];
+        self.file.read_exact(&mut crc)?;
+        self.chunk.resize(len, 0);
+        self.file.read_exact(&mut self.chunk)?;
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(&self.chunk);
+        if sum.clone().finalize() != u32::from_le_bytes(crc) {
+            let at = self.header.length - self.left;
+            self.chunk.clear();
+            return invalid(format!("the chunk at byte {at} of the contents does not have its checksum"));
+        }
+        self.crc.combine(&sum);
+        self.left -= len as u64;
+        Ok(true)
+    }
+}
+
+impl Read for SnapshotReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() || (self.taken == self.chunk.len() && !self.next_chunk()?) {
+            return Ok(0);
+        }
+        let len = buffer.len().min(self.chunk.len() - self.taken);
+        buffer[..len].copy_from_slice(&self.chunk[self.taken..self.taken + len]);
+        self.taken += len;
+        Ok(len)
+    }
+}

@@ -1,0 +1,243 @@
+//! Writing a snapshot of one's own, and receiving one from a peer.
+
+use std::{
+    fs::File,
+    io::{self, IoSlice, Write},
+    path::PathBuf,
+};
+
+use bytes::Bytes;
+use synod_wire::{ClusterId, Slot};
+
+use super::{
+    SnapshotFile, SnapshotStore,
+    format::{CHUNK_BYTES, HEADER_BYTES, Header, TRAILER_BYTES},
+    read::SnapshotReader,
+};
+use crate::{
+    StorageError,
+    disk::{remove_file, sync_dir, write_all_at},
+};
+
+/// What was written is pushed to the disk every so many bytes. One large fsync at the end would hold up those of
+/// the log, which wait for the same disk.
+const SYNC_BYTES: u64 = 8 << 20;
+
+/// A file that gets its name when it is complete, and is removed otherwise.
+#[derive(Debug)]
+struct Draft {
+    store: SnapshotStore,
+    path: PathBuf,
+    file: File,
+    end: u64,
+    synced: u64,
+    named: bool,
+}
+
+impl Draft {
+    fn new(store: &SnapshotStore, slot: Slot) -> Result<Draft, StorageError> {
+        let path = store.temporary_path(slot);
+        let file = File::options().read(true).write(true).create_new(true).open(&path);
+        let file = file.map_err(|error| StorageError::io("create", &path, error))?;
+        Ok(Draft { store: store.clone(), path, file, end: 0, synced: 0, named: false })
+    }
+
+    fn append(&mut self, parts: &mut [IoSlice<'_>]) -> Result<(), StorageError> {
+        let len: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        write_all_at(&*self.store.disk, &self.file, &self.path, parts, self.end)?;
+        self.end += len;
+        if self.end - self.synced >= SYNC_BYTES {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), StorageError> {
+        self.synced = self.end;
+        let synced = self.store.disk.sync_data(&self.file);
+        synced.map_err(|error| StorageError::io("make durable", &self.path, error))
+    }
+
+    fn give_name(mut self, slot: Slot) -> Result<SnapshotFile, StorageError> {
+        self.sync()?;
+        let path = self.store.path(slot);
+        let renamed = self.store.disk.rename(&self.path, &path);
+        renamed.map_err(|error| StorageError::io("rename to", &path, error))?;
+        self.named = true;
+        sync_dir(&*self.store.disk, &self.store.dir)?;
+        self.store.trust(slot);
+        Ok(SnapshotFile { slot, path, file_bytes: self.end })
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.named
+            && let Err(error) = remove_file(&self.path)
+        {
+            tracing::warn!(%error, "could not remove an unfinished snapshot");
+        }
+    }
+}
+
+/// Writes a snapshot. It exists once [`SnapshotWriter::finish`] has returned; a writer that is dropped, or a
+/// process that ends, leaves nothing.
+#[derive(Debug)]
+pub struct SnapshotWriter {
+    draft: Draft,
+    cluster: ClusterId,
+    slot: Slot,
+    chunk: Vec<u8>,
+    length: u64,
+    crc: crc32fast::Hasher,
+    /// A write failed; the snapshot can not be finished.
+    failure: Option<StorageError>,
+}
+
+impl SnapshotWriter {
+    pub(crate) fn new(store: &SnapshotStore, slot: Slot) -> Result<SnapshotWriter, StorageError> {
+        let mut draft = Draft::new(store, slot)?;
+        // The header is written when the length is known.
+        draft.end = HEADER_BYTES as u64;
+        Ok(SnapshotWriter {
+            draft,
+            cluster: store.cluster,
+            slot,
+            chunk: Vec::with_capacity(CHUNK_BYTES),
+            length: 0,
+            crc: crc32fast::Hasher::new(),
+            failure: None,
+        })
+    }
+
+    /// Completes the snapshot and makes it durable.
+    ///
+    /// # Errors
+    /// The disk failed, now or during an earlier write; nothing is left of the snapshot then.
+    pub fn finish(mut self) -> Result<SnapshotFile, StorageError> {
+        self.write_chunk()?;
+        let header = Header { cluster: self.cluster, slot: self.slot, length: self.length };
+        let trailer = header.trailer(self.crc.clone().finalize());
+        self.draft.append(&mut [IoSlice::new(&trailer)])?;
+        let (disk, path) = (&self.draft.store.disk, &self.draft.path);
+        write_all_at(&**disk, &self.draft.file, path, &mut [IoSlice::new(&header.encode())], 0)?;
+        assert_eq!(self.draft.end, header.file_bytes(), "the file is as long as its header says");
+        self.draft.give_name(self.slot)
+    }
+
+    /// Gives the snapshot up.
+    pub fn abort(self) {}
+
+    fn write_chunk(&mut self) -> Result<(), StorageError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&self.chunk);
+        let sum = crc.clone().finalize().to_le_bytes();
+        let written = self.draft.append(&mut [IoSlice::new(&sum), IoSlice::new(&self.chunk)]);
+        if let Err(error) = written {
+            self.failure = Some(error.clone());
+            return Err(error);
+        }
+        self.crc.combine(&crc);
+        self.length += self.chunk.len() as u64;
+        self.chunk.clear();
+        Ok(())
+    }
+}
+
+impl Write for SnapshotWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.chunk.len() == CHUNK_BYTES {
+            self.write_chunk().map_err(io::Error::other)?;
+        }
+        let taken = bytes.len().min(CHUNK_BYTES - self.chunk.len());
+        self.chunk.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    /// Does nothing: only [`SnapshotWriter::finish`] makes a snapshot durable.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes the file of a snapshot from a peer, piece by piece. It exists once [`SnapshotReceiver::finish`] has
+/// returned.
+#[derive(Debug)]
+pub struct SnapshotReceiver {
+    draft: Draft,
+    slot: Slot,
+    file_bytes: u64,
+}
+
+impl SnapshotReceiver {
+    pub(crate) fn new(
+        store: &SnapshotStore,
+        slot: Slot,
+        file_bytes: u64,
+    ) -> Result<SnapshotReceiver, StorageError> {
+        let draft = Draft::new(store, slot)?;
+        let receiver = SnapshotReceiver { draft, slot, file_bytes };
+        if file_bytes < (HEADER_BYTES + TRAILER_BYTES) as u64 {
+            return Err(receiver.rejected(format!("{file_bytes} bytes were announced, which is too few")));
+        }
+        Ok(receiver)
+    }
+
+    fn rejected(&self, reason: String) -> StorageError {
+        StorageError::SnapshotRejected { path: self.draft.store.path(self.slot), reason }
+    }
+
+    /// Which snapshot it is.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// Where the next piece begins, in bytes of the file.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.draft.end
+    }
+
+    /// Whether all pieces are there.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.draft.end == self.file_bytes
+    }
+
+    /// Takes a piece. One that does not begin at [`SnapshotReceiver::offset`] (sent twice, or one before it was
+    /// lost) is ignored. Returns the new offset, which is what to ask the peer for next.
+    ///
+    /// # Errors
+    /// The piece goes beyond the end, or the disk failed. The receiver is of no use then.
+    pub fn write_chunk(&mut self, offset: u64, bytes: &Bytes) -> Result<u64, StorageError> {
+        if offset == self.draft.end {
+            if bytes.len() as u64 > self.file_bytes - offset {
+                let (len, all) = (bytes.len(), self.file_bytes);
+                return Err(self.rejected(format!("{len} bytes at {offset} go beyond the announced {all}")));
+            }
+            self.draft.append(&mut [IoSlice::new(bytes)])?;
+        }
+        Ok(self.draft.end)
+    }
+
+    /// Checks the whole file and gives it its name.
+    ///
+    /// # Errors
+    /// Something is missing, or it is not a snapshot of this cluster and slot with the right checksums; or the
+    /// disk failed. Nothing is left of it then.
+    pub fn finish(self) -> Result<SnapshotFile, StorageError> {
+        if !self.is_complete() {
+            let (have, all) = (self.draft.end, self.file_bytes);
+            return Err(self.rejected(format!("only {have} of {all} bytes have arrived")));
+        }
+        SnapshotReader::open(&self.draft.path, self.draft.store.cluster, self.slot)?.verify()?;
+        self.draft.give_name(self.slot)
+    }
+}

@@ -1,0 +1,242 @@
+//! What the scanned segments mean together: which records count, where the log ends, what is damaged.
+//!
+//! The rule that tells a torn tail from corruption: a record that can not be read is **torn** if nothing proves
+//! that it was ever durable, and **damaged** if something does. Proof is
+//!
+//! - the `durable` field of any record whose header is intact,
+//! - the beginning of a later segment, since a segment is begun only when the one before it is durable,
+//! - a clean close, which notes the last record.
+//!
+//! Everything behind a torn record was written in the same commit (had an earlier commit ended in between, a
+//! later record would prove it), so nothing of it was ever acknowledged, and it is dropped with it.
+//!
+//! Nothing here touches a file.
+
+use std::collections::BTreeSet;
+
+use synod_wire::Lsn;
+
+use super::{
+    format::PAGE,
+    scan::{ScannedRecord, SegmentScan},
+};
+use crate::{Damage, DamageSpot, Keep};
+
+/// The verdict.
+#[derive(Debug)]
+pub(crate) struct Assessment {
+    /// The number of the last record that counts; records behind it are dropped.
+    pub last: Lsn,
+    /// The highest record that is proven to have been durable; those behind it, up to `last`, are there, but
+    /// perhaps only in the kernel's memory.
+    pub proven: Lsn,
+    /// Where the log ends. `None` if no segment was begun.
+    pub end: Option<End>,
+    /// Recognisable bytes behind the end.
+    pub torn_bytes: u64,
+    pub damage: Option<Damage>,
+}
+
+/// The place where the next record goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Index among the segments that were given.
+    pub segment: usize,
+    pub offset: u64,
+}
+
+/// Judges the begun segments of a log, in order. `closed_at` is the last record at a clean close, if that is how
+/// the previous life ended.
+pub(crate) fn assess(segments: &[SegmentScan], closed_at: Option<Lsn>) -> Assessment {
+    let proven = proven(segments, closed_at);
+    let walk = Walk::over(segments, proven);
+    let state = state_survived(segments, walk.last);
+    let mut spots = walk.spots;
+    if let (Err(spot), true) = (&state, spots.is_empty()) {
+        spots.push(spot.clone());
+    }
+    let damage = (!spots.is_empty()).then_some(Damage { spots, state_intact: state.is_ok() });
+
+    let end = end_after(segments, walk.last);
+    let torn_bytes = end.map_or(0, |end| torn_bytes(segments, end));
+    Assessment { last: walk.last, proven: proven.min(walk.last), end, torn_bytes, damage }
+}
+
+fn proven(segments: &[SegmentScan], closed_at: Option<Lsn>) -> Lsn {
+    let by_records = segments.iter().flat_map(|s| &s.records).map(|record| record.header.durable);
+    let by_headers = segments.iter().filter_map(|s| s.header.as_ref().ok()).map(|h| before(h.first_lsn));
+    by_records.chain(by_headers).chain(closed_at).max().unwrap_or(Lsn::ZERO)
+}
+
+/// The record number before this one.
+fn before(lsn: Lsn) -> Lsn {
+    Lsn(lsn.0.saturating_sub(1))
+}
+
+/// Goes through the log in order and notes what is missing, until something is missing that is torn.
+struct Walk {
+    /// The record that comes next.
+    expected: Lsn,
+    /// Where it should begin.
+    at: End,
+    last: Lsn,
+    spots: Vec<DamageSpot>,
+}
+
+impl Walk {
+    fn over(segments: &[SegmentScan], proven: Lsn) -> Walk {
+        let mut walk = Walk {
+            expected: Lsn(1),
+            at: End { segment: 0, offset: PAGE as u64 },
+            last: Lsn::ZERO,
+            spots: Vec::new(),
+        };
+        if let Some(Ok(first)) = segments.first().map(|segment| &segment.header) {
+            // What is before the first segment was trimmed.
+            walk.expected = first.first_lsn;
+            walk.last = before(first.first_lsn);
+        }
+        for (index, segment) in segments.iter().enumerate() {
+            if let Ok(header) = &segment.header {
+                // Proven, so never the torn tail.
+                walk.miss(
+                    segments,
+                    header.first_lsn,
+                    proven,
+                    End { segment: index, offset: segment.head_end() },
+                );
+                walk.at = End { segment: index, offset: segment.head_end() };
+            }
+            for record in segment.records.iter().filter(|record| !record.header.restated && record.body_ok) {
+                if record.header.lsn < walk.expected {
+                    continue;
+                }
+                let place = End { segment: index, offset: record.offset };
+                if !walk.miss(segments, record.header.lsn, proven, place) {
+                    return walk;
+                }
+                walk.last = record.header.lsn;
+                walk.expected = record.header.lsn.next();
+                walk.at = End { segment: index, offset: record.end() };
+            }
+        }
+        walk.miss(segments, proven.next(), proven, End { segment: segments.len(), offset: 0 });
+        walk
+    }
+
+    /// Notes that the records from the expected one to the one before `next`, which is at `place`, are missing.
+    /// Returns whether `next` still counts: it does not if one of them is torn.
+    fn miss(&mut self, segments: &[SegmentScan], next: Lsn, proven: Lsn, place: End) -> bool {
+        if self.expected >= next {
+            return true;
+        }
+        let damaged_to = proven.min(before(next));
+        if self.expected <= damaged_to {
+            let (place, reason) = self.reason(segments, place);
+            self.spots.push(DamageSpot {
+                segment: place.0,
+                offset: place.1,
+                first_lost: self.expected,
+                last_lost: damaged_to,
+                reason,
+            });
+            self.expected = damaged_to.next();
+            self.last = damaged_to;
+        }
+        self.expected == next
+    }
+
+    /// What is to be seen where the expected record should be: segment, offset, and in words.
+    fn reason(&self, segments: &[SegmentScan], until: End) -> ((u64, u64), String) {
+        for (index, segment) in
+            segments.iter().enumerate().skip(self.at.segment).take_while(|s| s.0 <= until.segment)
+        {
+            let from = if index == self.at.segment { self.at.offset } else { 0 };
+            let to = if index == until.segment { until.offset } else { u64::MAX };
+            if let Some(flaw) = segment.flaws.iter().find(|flaw| (from..to).contains(&flaw.offset)) {
+                return ((segment.segment, flaw.offset), flaw.reason.clone());
+            }
+            let missing_from = segment.segment + 1;
+            let next =
+                segments.get(index + 1).filter(|next| index < until.segment && next.segment > missing_from);
+            if let Some(next) = next {
+                let missing_to = next.segment - 1;
+                let reason = if missing_from == missing_to {
+                    format!("segment {missing_from} is missing")
+                } else {
+                    format!("segments {missing_from} to {missing_to} are missing")
+                };
+                return ((missing_from, 0), reason);
+            }
+        }
+        let segment = segments.get(self.at.segment).map_or(0, |segment| segment.segment);
+        ((segment, self.at.offset), "the records end here, but later ones were durable".to_owned())
+    }
+}
+
+/// Whether the latest `State` record of every key can be read; otherwise, where the doubt is.
+fn state_survived(segments: &[SegmentScan], last: Lsn) -> Result<(), DamageSpot> {
+    let doubt = |segment: u64, offset: u64, reason: String| {
+        Err(DamageSpot { segment, offset, first_lost: Lsn::ZERO, last_lost: Lsn::ZERO, reason })
+    };
+    let counts = |s: &SegmentScan| s.header.as_ref().is_ok_and(|h| before(h.first_lsn) <= last);
+    let Some(base) = segments.iter().rposition(|s| counts(s) && s.head_is_complete()) else {
+        return match segments.first() {
+            Some(first) => {
+                doubt(first.segment, PAGE as u64, "the promises repeated here can not be read".into())
+            }
+            None if last > Lsn::ZERO => doubt(0, 0, "no segment is left".into()),
+            None => Ok(()),
+        };
+    };
+    // At the beginning of the base everything was known. From there on, every record names the latest `State`
+    // record before it: those must all be readable. (Of a run of lost records, the next intact header names the
+    // last `State` record in it, so that none goes unnoticed.)
+    let base_lsn = segments[base].header.as_ref().expect("the base has a header").first_lsn;
+    let readable: BTreeSet<Lsn> = segments
+        .iter()
+        .flat_map(|segment| &segment.records)
+        .filter(|record| record.body_ok && matches!(record.header.keep, Keep::State(_)))
+        .map(|record| record.header.lsn)
+        .collect();
+    let mut reached = before(base_lsn);
+    for segment in &segments[base..] {
+        for record in segment.records.iter().filter(|r| !r.header.restated && r.header.lsn <= last) {
+            let ScannedRecord { header, offset, .. } = *record;
+            reached = header.lsn;
+            let is_state = matches!(header.keep, Keep::State(_));
+            for state in [Some(header.last_state), is_state.then_some(header.lsn)].into_iter().flatten() {
+                if state >= base_lsn && !readable.contains(&state) {
+                    return doubt(segment.segment, offset, format!("the promise in record {state} is lost"));
+                }
+            }
+        }
+    }
+    if reached < last {
+        // The last records are gone, with all that could say what they were.
+        let end = &segments[segments.len() - 1];
+        return doubt(end.segment, end.end, "the records end here, but later ones were durable".into());
+    }
+    Ok(())
+}
+
+/// Where the log goes on behind record `last`.
+fn end_after(segments: &[SegmentScan], last: Lsn) -> Option<End> {
+    // A segment that was properly begun is gone on with, even if it has no record yet: its head may hold the
+    // only copy of the promises.
+    let begun =
+        |s: &SegmentScan| s.head_is_complete() && s.header.as_ref().is_ok_and(|h| h.first_lsn == last.next());
+    let holds = |s: &SegmentScan| s.records.iter().any(|r| !r.header.restated && r.header.lsn <= last);
+    let index = segments.iter().rposition(|s| begun(s) || holds(s))?;
+    let segment = &segments[index];
+    let kept = segment.records.iter().filter(|r| r.header.restated || r.header.lsn <= last);
+    let offset = kept.map(ScannedRecord::end).max().unwrap_or(PAGE as u64);
+    Some(End { segment: index, offset })
+}
+
+fn torn_bytes(segments: &[SegmentScan], end: End) -> u64 {
+    let traces = |s: &SegmentScan| s.trace_end.unwrap_or(0).max(s.end);
+    let here = traces(&segments[end.segment]).saturating_sub(end.offset);
+    let later = segments[end.segment + 1..].iter().map(|s| traces(s).saturating_sub(PAGE as u64));
+    here + later.sum::<u64>()
+}

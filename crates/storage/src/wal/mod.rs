@@ -1,0 +1,412 @@
+//! The write-ahead log.
+//!
+//! One thread owns a [`Wal`]. It appends every record that waits, then commits them together: one gathered write
+//! and one `fdatasync` for all of them. Records are kept in segment files of a fixed size; `format` draws
+//! them, `assess` has the rule that tells a torn tail from corruption.
+
+pub(crate) mod assess;
+pub(crate) mod format;
+pub(crate) mod open;
+mod prepare;
+mod quarantine;
+pub(crate) mod scan;
+pub(crate) mod state;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use synod_wire::{Encoded, Lsn, Slot};
+
+use self::{
+    prepare::Preparer,
+    state::LogState,
+    writer::{Active, Body, Label},
+};
+use crate::{
+    Damage, Identity, Loss, StorageError,
+    disk::{Disk, RealDisk},
+    lock::DirLock,
+};
+
+pub use synod_wire::Keep;
+
+/// What a commit waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// For the disk (`fdatasync`): what was committed survives a power failure.
+    #[default]
+    Sync,
+    /// For the kernel: what was committed survives the end of the process, not that of the machine.
+    Async,
+    /// For nothing; records are not written at all. A restart is told that the identity lost its memory.
+    Memory,
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Durability::Sync => "sync",
+            Durability::Async => "async",
+            Durability::Memory => "memory",
+        })
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Durability, String> {
+        match text {
+            "sync" => Ok(Durability::Sync),
+            "async" => Ok(Durability::Async),
+            "memory" => Ok(Durability::Memory),
+            _ => Err(format!("\"{text}\" is no durability; there are sync, async and memory")),
+        }
+    }
+}
+
+/// Settings of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What a commit waits for.
+    pub durability: Durability,
+    /// Size of a segment's file in bytes, 16 KiB to 4 GiB. The first one of a new log is at most 4 MiB, so that
+    /// a new replica starts at once; one that holds a record larger than this is as large as it must be.
+    pub segment_bytes: u64,
+    /// How many trimmed segments are kept to be used again rather than deleted.
+    pub recycled_segments_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { durability: Durability::Sync, segment_bytes: 64 << 20, recycled_segments_max: 4 }
+    }
+}
+
+impl Options {
+    fn check(&self) -> Result<(), StorageError> {
+        if (16 << 10..=4 << 30).contains(&self.segment_bytes) {
+            return Ok(());
+        }
+        let accepted = "from 16384 to 4294967296 (bytes)".to_owned();
+        Err(StorageError::Option { option: "segment_bytes", value: self.segment_bytes, accepted })
+    }
+}
+
+/// Bytes of the largest record that the log takes.
+pub const RECORD_BYTES_MAX: usize = 1 << 30;
+
+/// What a log held when it was opened.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The records in the order of their numbers. `State` records that were overwritten may be among them, so
+    /// replaying all in order is right. Numbers have gaps where the log was trimmed or is damaged.
+    pub records: Vec<RecoveredRecord>,
+    /// The number of the last record: [`Wal::append`] goes on with the one after it.
+    pub last: Lsn,
+    /// Something that was once durable can not be read. Nothing was changed on disk, and the log takes no
+    /// records until [`Wal::quarantine`].
+    pub damage: Option<Damage>,
+    /// Promises of this identity may be missing although no file is damaged.
+    pub loss: Option<Loss>,
+    /// Bytes of records that a crash left half-written, and that were cut off. They were never durable.
+    pub torn_bytes_cut: u64,
+}
+
+/// A record that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredRecord {
+    /// Its number.
+    pub lsn: Lsn,
+    /// How long it matters.
+    pub keep: Keep,
+    /// What was appended. A slice of its segment, so it keeps that in memory as long as it lives.
+    pub bytes: Bytes,
+}
+
+/// Counters since the log was opened, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WalStats {
+    /// Commits that wrote something.
+    pub commits: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes written, headers and repeated records included.
+    pub bytes_written: u64,
+    /// Segments that were begun.
+    pub segments_begun: u64,
+    /// How many times the next segment was needed before it was written through.
+    pub segment_waits: u64,
+}
+
+/// The write-ahead log of one replica.
+///
+/// The first write or fsync that fails makes the log fail for good: every later call returns the same error. A
+/// kernel that failed to write a page may mark it clean, so that a second fsync succeeds without the data being
+/// anywhere; only a restart, which reads what is really there, can go on.
+#[derive(Debug)]
+pub struct Wal {
+    dir: PathBuf,
+    identity: Identity,
+    options: Options,
+    disk: Arc<dyn Disk>,
+    /// What `log.state` says.
+    state: LogState,
+    /// Not written yet, in order.
+    pending: Vec<Pending>,
+    pending_bytes: usize,
+    /// The last record that was appended.
+    appended: Lsn,
+    /// The last record that was committed.
+    durable: Lsn,
+    /// The latest record of every `State` key.
+    states: BTreeMap<u8, (Lsn, Body)>,
+    /// The latest `State` record of any key.
+    last_state: Lsn,
+    /// `None` for durability `memory`, and while damage is not dealt with.
+    files: Option<LogFiles>,
+    /// The damage that waits for [`Wal::quarantine`].
+    damage: Option<Damage>,
+    failure: Option<StorageError>,
+    stats: WalStats,
+    /// Last, so that the directory is free only when nothing here works on it any more.
+    _lock: DirLock,
+}
+
+#[derive(Debug)]
+struct Pending {
+    lsn: Lsn,
+    keep: Keep,
+    body: Body,
+}
+
+/// The files of a log that is written.
+#[derive(Debug)]
+struct LogFiles {
+    active: Active,
+    /// Segments before the active one, oldest first.
+    full: VecDeque<FullSegment>,
+    preparer: Preparer,
+}
+
+#[derive(Debug)]
+struct FullSegment {
+    segment: u64,
+    /// Bytes of records and header.
+    bytes: u64,
+    /// The highest slot of its records.
+    slot_max: Slot,
+}
+
+impl Wal {
+    /// Opens the log in `dir`, which is created if there is none, and reads all of it.
+    ///
+    /// # Errors
+    /// The directory is in use, belongs to another cluster or replica, was written by a later version, can not
+    /// be read or written, or an option is out of bounds. Damage is no error: see [`Recovered::damage`].
+    pub fn open(dir: &Path, identity: Identity, options: Options) -> Result<(Wal, Recovered), StorageError> {
+        Wal::open_on(Arc::new(RealDisk), dir, identity, options)
+    }
+
+    /// Adds a record, to be written by the next [`Wal::commit`]. Large parts are kept by reference until then.
+    /// The caller bounds how much it appends before it commits; see [`Wal::pending_bytes`].
+    ///
+    /// # Panics
+    /// If `lsn` is not the one after the last record, or the record exceeds [`RECORD_BYTES_MAX`].
+    pub fn append(&mut self, lsn: Lsn, keep: Keep, record: Encoded) {
+        assert_eq!(lsn, self.appended.next(), "records are appended in the order of their numbers");
+        assert!(record.len() <= RECORD_BYTES_MAX, "a record of {} bytes is too large", record.len());
+        self.push(lsn, keep, Body::Encoded(record));
+    }
+
+    fn push(&mut self, lsn: Lsn, keep: Keep, body: Body) {
+        self.appended = lsn;
+        self.pending_bytes += body.len();
+        self.pending.push(Pending { lsn, keep, body });
+    }
+
+    /// Writes everything that was appended and waits as the durability demands. Returns the number of the last
+    /// record that is durable: the last one appended.
+    ///
+    /// # Errors
+    /// A write or fsync failed, now or earlier, or the disk is full, or damage is not dealt with. What was
+    /// committed before is safe; of what was appended since, any part may be on disk.
+    pub fn commit(&mut self) -> Result<Lsn, StorageError> {
+        self.check()?;
+        if self.pending.is_empty() {
+            return Ok(self.durable);
+        }
+        if let Err(error) = self.write_pending() {
+            tracing::error!(%error, "the log failed and takes no more records");
+            self.failure = Some(error.clone());
+            return Err(error);
+        }
+        assert!(self.durable <= self.appended, "nothing is durable that was not appended");
+        self.durable = self.appended;
+        self.pending_bytes = 0;
+        self.stats.commits += 1;
+        Ok(self.durable)
+    }
+
+    fn check(&self) -> Result<(), StorageError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        match &self.damage {
+            Some(damage) => Err(StorageError::Damaged { dir: self.dir.clone(), reason: damage.to_string() }),
+            None => Ok(()),
+        }
+    }
+
+    fn write_pending(&mut self) -> Result<(), StorageError> {
+        self.stats.records += self.pending.len() as u64;
+        let sync = self.options.durability == Durability::Sync;
+        for Pending { lsn, keep, body } in std::mem::take(&mut self.pending) {
+            if let Some(files) = &mut self.files {
+                if !files.active.has_room_for(body.len()) {
+                    // Synchronously durable before the next segment begins: that it has begun proves that this
+                    // one is whole.
+                    files.active.flush(&*self.disk, sync)?;
+                    self.begin_segment(lsn)?;
+                }
+                let files = self.files.as_mut().expect("a log with files keeps them");
+                let label =
+                    Label { lsn, keep, restated: false, durable: self.durable, last_state: self.last_state };
+                self.stats.bytes_written += files.active.put(label, &body);
+            }
+            if let Keep::State(key) = keep {
+                self.states.insert(key, (lsn, body));
+                self.last_state = lsn;
+            }
+        }
+        match &mut self.files {
+            Some(files) => files.active.flush(&*self.disk, sync),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the prepared segment the active one, with `first` as its first record. Its header and the repeated
+    /// `State` records are written with whatever comes next.
+    fn begin_segment(&mut self, first: Lsn) -> Result<(), StorageError> {
+        let files = self.files.as_mut().expect("only a log with files begins segments");
+        let (prepared, waited) = files.preparer.take()?;
+        self.stats.segments_begun += 1;
+        self.stats.segment_waits += u64::from(waited);
+        assert_eq!(prepared.segment, files.active.segment + 1, "segments are numbered without gaps");
+        let next = Active::begin(prepared, self.identity, first, self.states.len() as u32);
+        let full = std::mem::replace(&mut files.active, next);
+        files.full.push_back(FullSegment { segment: full.segment, bytes: full.end, slot_max: full.slot_max });
+        self.restate();
+        Ok(())
+    }
+
+    /// Repeats the latest `State` records in the segment that was just begun.
+    fn restate(&mut self) {
+        let Some(files) = &mut self.files else { return };
+        for (&key, (lsn, body)) in &self.states {
+            let label = Label {
+                lsn: *lsn,
+                keep: Keep::State(key),
+                restated: true,
+                durable: self.durable,
+                last_state: Lsn::ZERO,
+            };
+            self.stats.bytes_written += files.active.put(label, body);
+        }
+    }
+
+    /// Lets go of records whose slot is at most `through`, as far as whole segments, from the oldest on, hold
+    /// nothing else. The files are renamed or removed in the background; a crash before that only means that
+    /// some of the records come back.
+    ///
+    /// # Errors
+    /// The log failed earlier, or damage is not dealt with.
+    pub fn trim(&mut self, through: Slot) -> Result<(), StorageError> {
+        self.check()?;
+        let Some(files) = &mut self.files else { return Ok(()) };
+        let count = files.full.iter().take_while(|full| full.slot_max <= through).count();
+        if count > 0 {
+            files.preparer.retire(files.full.drain(..count).map(|full| full.segment));
+        }
+        Ok(())
+    }
+
+    /// Says that the replica has made up for the [`Loss`] it was told at opening (it was re-admitted, or has
+    /// everything again that it could have promised), so that the next start is not told of it any more.
+    ///
+    /// # Errors
+    /// The note could not be written.
+    pub fn loss_made_good(&mut self) -> Result<(), StorageError> {
+        self.check()?;
+        self.state.loss = None;
+        self.write_state()
+    }
+
+    fn write_state(&mut self) -> Result<(), StorageError> {
+        let written = self.state.write(&*self.disk, &self.dir);
+        if let Err(error) = &written {
+            self.failure = Some(error.clone());
+        }
+        written
+    }
+
+    /// Commits what is left and notes where the log ends, so that the next start can tell that nothing is
+    /// missing at its end. A log that is dropped instead is as after a crash.
+    ///
+    /// # Errors
+    /// As [`Wal::commit`].
+    pub fn close(mut self) -> Result<(), StorageError> {
+        self.commit()?;
+        if self.options.durability == Durability::Async {
+            self.sync_everything()?;
+        }
+        self.state.closed_at = (self.options.durability != Durability::Memory).then_some(self.durable);
+        self.write_state()
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The last record that is durable.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    /// Bytes of records that were appended and not committed.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.pending_bytes
+    }
+
+    /// Bytes of all segments that were not trimmed, without the unused rest of the last one.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let Some(files) = &self.files else { return 0 };
+        files.active.end + files.full.iter().map(|full| full.bytes).sum::<u64>()
+    }
+
+    /// How many segments were not trimmed.
+    #[must_use]
+    pub fn segments(&self) -> usize {
+        self.files.as_ref().map_or(0, |files| files.full.len() + 1)
+    }
+
+    /// Counters since the log was opened.
+    #[must_use]
+    pub fn stats(&self) -> WalStats {
+        self.stats
+    }
+}

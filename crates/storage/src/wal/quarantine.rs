@@ -1,0 +1,80 @@
+//! Setting damaged files aside and beginning afresh.
+
+use synod_wire::Lsn;
+
+use super::{Durability, Keep, RecoveredRecord, Wal, format::segment_number, open::set_aside, writer::Body};
+use crate::{
+    Loss, StorageError,
+    disk::{file_names, sync_dir},
+};
+
+/// Records are copied into the fresh log in commits of about this many bytes.
+const COMMIT_BYTES: usize = 8 << 20;
+
+impl Wal {
+    /// Begins a fresh log with the records in `keep`, under new and higher numbers but in their order, and sets
+    /// all older files aside as `*.damaged`. Returns the number of the last record; the next one that is
+    /// appended follows it.
+    ///
+    /// `keep` is what the caller still believes in, usually all of [`super::Recovered::records`]. Every later
+    /// start is told [`Loss::Quarantined`] until [`Wal::loss_made_good`]: what the damaged records promised is
+    /// not known to this replica any more.
+    ///
+    /// Either all of it happens or, if the process ends in between, nothing.
+    ///
+    /// # Errors
+    /// The disk failed or is full; the log is then failed.
+    ///
+    /// # Panics
+    /// If the log was not found damaged when it was opened.
+    pub fn quarantine(&mut self, keep: &[RecoveredRecord]) -> Result<Lsn, StorageError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let damage = self.damage.take().expect("only a damaged log is set aside");
+        let done = self.begin_afresh(keep, damage.to_string());
+        if let Err(error) = &done {
+            self.failure = Some(error.clone());
+        }
+        done.map(|()| self.durable)
+    }
+
+    fn begin_afresh(&mut self, keep: &[RecoveredRecord], reason: String) -> Result<(), StorageError> {
+        self.pending.clear();
+        self.pending_bytes = 0;
+        let old: Vec<_> =
+            file_names(&self.dir)?.into_iter().filter(|name| segment_number(name).is_some()).collect();
+        let first = old.iter().filter_map(|name| segment_number(name)).max().map_or(1, |last| last + 1);
+
+        // From here until `begins` is written, a restart removes what is written below.
+        self.state.loss = Some(Loss::Quarantined(reason));
+        self.state.unfinished = Some(first);
+        self.state.write(&*self.disk, &self.dir)?;
+
+        self.states.clear();
+        self.last_state = Lsn::ZERO;
+        self.appended = self.durable;
+        if self.options.durability != Durability::Memory {
+            self.files = Some(self.first_files(first, self.durable.next())?);
+        }
+        for record in keep {
+            self.push(self.appended.next(), record.keep, Body::Read(record.bytes.clone()));
+            if self.pending_bytes >= COMMIT_BYTES {
+                self.commit()?;
+            }
+        }
+        self.commit()?;
+        self.sync_everything()?;
+
+        self.state.begins = first;
+        self.state.unfinished = None;
+        self.state.write(&*self.disk, &self.dir)?;
+        for name in &old {
+            set_aside(&*self.disk, &self.dir.join(name))?;
+        }
+        sync_dir(&*self.disk, &self.dir)?;
+        let promises = keep.iter().filter(|record| matches!(record.keep, Keep::State(_))).count();
+        tracing::warn!(records = keep.len(), promises, segment = first, "began a fresh log");
+        Ok(())
+    }
+}

@@ -1,0 +1,427 @@
+//! Files that changed after they were durable.
+
+use super::*;
+use crate::{
+    Damage, Loss, inspect,
+    wal::{
+        assess::assess,
+        open::{read_segment, split_off_unused},
+        scan::scan,
+    },
+};
+
+/// A log of three segments with promises and slots in all of them, in several commits; the last one has two
+/// records. Returns the records and the number of the first one of the last commit.
+fn build(dir: &Path) -> (Vec<RecoveredRecord>, Lsn) {
+    let (mut wal, _) = open(dir);
+    let mut written = Vec::new();
+    for segment in 0..3 {
+        wal.files.as_ref().unwrap().preparer.settle();
+        written.push(append(&mut wal, Keep::State(0), format!("promise {segment}").as_bytes()));
+        wal.commit().unwrap();
+        written.push(append(&mut wal, slot(segment * 10 + 1), b"small"));
+        written.push(append(&mut wal, slot(segment * 10 + 2), b""));
+        wal.commit().unwrap();
+        if segment == 1 {
+            written.push(append(&mut wal, Keep::State(1), b"second key"));
+            wal.commit().unwrap();
+        }
+        if segment < 2 {
+            // Fills the segment, so that the next record begins another.
+            let rest = 16_384 - wal.files.as_ref().unwrap().active.end as usize;
+            written.push(append(&mut wal, slot(segment * 10 + 3), &vec![segment as u8; rest - 70]));
+            wal.commit().unwrap();
+        }
+    }
+    let last_commit = wal.appended.next();
+    written.push(append(&mut wal, slot(30), b"last but one"));
+    written.push(append(&mut wal, slot(31), b"last"));
+    wal.commit().unwrap();
+    assert_eq!(wal.segments(), 3);
+    (written, last_commit)
+}
+
+/// What a reader was told must be true: no record is other than it was written, and what is missing is either
+/// declared as damage or was never proven durable.
+fn check(
+    written: &[RecoveredRecord],
+    unproven: Lsn,
+    records: &[RecoveredRecord],
+    damage: Option<&Damage>,
+    what: &str,
+) {
+    for record in records {
+        assert_eq!(Some(record), written.get(record.lsn.0 as usize - 1), "{what}: a wrong record");
+    }
+    assert!(lsns(records).is_sorted_by(|a, b| a < b), "{what}");
+    let missing = written.iter().filter(|record| !records.contains(record));
+    for record in missing {
+        let declared = damage
+            .is_some_and(|d| d.spots.iter().any(|s| (s.first_lost..=s.last_lost).contains(&record.lsn)));
+        assert!(declared || record.lsn >= unproven, "{what}: record {} silently lost", record.lsn);
+    }
+    let state_intact = damage.is_none_or(|damage| damage.state_intact);
+    for key in [0, 1] {
+        if state_intact {
+            assert_eq!(state(records, key), state(written, key), "{what}: promise {key} lost");
+        }
+    }
+}
+
+/// Positions worth changing: all that is not in the middle of a large body or behind the end.
+fn positions(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let dull = |at: usize| {
+        at > 8 && at + 40 < bytes.len() && bytes[at - 8..at + 40].iter().all(|byte| *byte == bytes[at])
+    };
+    (0..bytes.len()).filter(move |&at| !dull(at) || at % 1009 == 0)
+}
+
+#[test]
+fn no_flipped_bit_goes_unnoticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (written, last_commit) = build(dir.path());
+    let originals: Vec<_> = (1..=3).map(|s| std::fs::read(segment_path(dir.path(), s)).unwrap()).collect();
+    let last = Lsn(written.len() as u64);
+    let (mut torn, mut damaged, mut harmless) = (0, 0, 0);
+    for index in 0..originals.len() {
+        for at in positions(&originals[index]) {
+            for bit in 0..8 {
+                let mut files = originals.clone();
+                files[index][at] ^= 1 << bit;
+                let what = format!("segment {}, byte {at}, bit {bit}", index + 1);
+                let scans: Vec<_> = files
+                    .iter()
+                    .enumerate()
+                    .map(|(i, f)| scan(i as u64 + 1, "x".into(), f, IDENTITY))
+                    .collect();
+                for closed_at in [None, Some(last)] {
+                    let verdict = assess(&scans, closed_at);
+                    let mut records: Vec<_> = scans
+                        .iter()
+                        .zip(&files)
+                        .flat_map(|(s, f)| {
+                            let file = Bytes::copy_from_slice(f);
+                            s.records.iter().filter(|r| r.body_ok && r.header.lsn <= verdict.last).map(
+                                move |r| RecoveredRecord {
+                                    lsn: r.header.lsn,
+                                    keep: r.header.keep,
+                                    bytes: r.body(&file),
+                                },
+                            )
+                        })
+                        .collect();
+                    records.sort_by_key(|r| r.lsn);
+                    records.dedup_by_key(|r| r.lsn);
+                    let unproven = if closed_at.is_some() { last.next() } else { last_commit };
+                    check(&written, unproven, &records, verdict.damage.as_ref(), &what);
+                    match (&verdict.damage, verdict.last < last) {
+                        (Some(_), _) => damaged += 1,
+                        (None, true) => torn += 1,
+                        (None, false) => harmless += 1,
+                    }
+                }
+            }
+        }
+    }
+    // The test would show nothing if it did not meet all three.
+    assert!(
+        torn > 500 && damaged > 3000 && harmless > 500,
+        "{torn} torn, {damaged} damaged, {harmless} harmless"
+    );
+}
+
+#[test]
+fn a_damaged_log_is_left_alone_until_it_is_set_aside() {
+    let template = tempfile::tempdir().unwrap();
+    let (written, last_commit) = build(template.path());
+    let mut damaged = 0;
+    for segment in 1..=3 {
+        let bytes = std::fs::read(segment_path(template.path(), segment)).unwrap();
+        for at in positions(&bytes).step_by(23) {
+            let what = format!("segment {segment}, byte {at}");
+            let dir = tempfile::tempdir().unwrap();
+            for name in crate::disk::file_names(template.path()).unwrap() {
+                std::fs::copy(template.path().join(&name), dir.path().join(&name)).unwrap();
+            }
+            change(&segment_path(dir.path(), segment), |bytes| bytes[at] ^= 0xff);
+            let (wal, recovered) = open(dir.path());
+            check(&written, last_commit, &recovered.records, recovered.damage.as_ref(), &what);
+            if recovered.damage.is_some() {
+                damaged += 1;
+                set_aside(dir.path(), wal, recovered, &what);
+            }
+        }
+    }
+    assert!(damaged > 20, "{damaged}");
+}
+
+fn set_aside(dir: &Path, mut wal: Wal, recovered: Recovered, what: &str) {
+    // Opening changed nothing, and the log takes no records.
+    append(&mut wal, slot(99), b"refused");
+    assert!(matches!(wal.commit(), Err(StorageError::Damaged { .. })), "{what}");
+    drop(wal);
+    let (mut wal, again) = open(dir);
+    assert_eq!((&again.records, &again.damage), (&recovered.records, &recovered.damage), "{what}");
+
+    let last = wal.quarantine(&again.records).unwrap();
+    assert_eq!(last.0, again.last.0 + again.records.len() as u64, "{what}");
+    let next = append(&mut wal, slot(100), b"after");
+    wal.commit().unwrap();
+    drop(wal);
+
+    let (_, fresh) = open(dir);
+    assert_eq!(fresh.damage, None, "{what}");
+    assert!(matches!(fresh.loss, Some(Loss::Quarantined(_))), "{what}");
+    let contents = |records: &[RecoveredRecord]| -> Vec<_> {
+        records.iter().map(|r| (r.keep, r.bytes.clone())).collect()
+    };
+    let mut expected = contents(&again.records);
+    expected.push((next.keep, next.bytes));
+    assert_eq!(contents(&fresh.records), expected, "{what}");
+    assert!(!inspect::verify(dir).unwrap().set_aside.is_empty(), "{what}");
+}
+
+#[test]
+fn a_missing_segment_is_damage() {
+    for gone in 1..=2 {
+        let dir = tempfile::tempdir().unwrap();
+        let (written, last_commit) = build(dir.path());
+        std::fs::remove_file(segment_path(dir.path(), gone)).unwrap();
+        let (_, recovered) = open(dir.path());
+        if gone == 1 {
+            // The oldest ones may have been trimmed: nothing tells the difference, and the promises are in the
+            // next one.
+            assert_eq!(recovered.damage, None);
+            assert_eq!(state(&recovered.records, 0), state(&written, 0));
+        } else {
+            let damage = recovered.damage.unwrap();
+            assert!(damage.to_string().contains("segment 2 is missing"), "{damage}");
+            assert!(damage.state_intact);
+            check(&written, last_commit, &recovered.records, Some(&damage), "segment 2 missing");
+        }
+    }
+}
+
+#[test]
+fn a_shortened_segment_in_the_middle_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let (written, last_commit) = build(dir.path());
+    change(&segment_path(dir.path(), 1), |bytes| bytes.truncate(6000));
+    let (_, recovered) = open(dir.path());
+    let damage = recovered.damage.unwrap();
+    assert_eq!((damage.spots[0].first_lost, damage.spots[0].last_lost), (Lsn(4), Lsn(4)), "{damage}");
+    assert!(damage.state_intact, "the next segment repeats the promises");
+    check(&written, last_commit, &recovered.records, Some(&damage), "short");
+}
+
+#[test]
+fn a_promise_that_may_be_lost_is_said_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open(dir.path());
+    append(&mut wal, Keep::State(0), b"promise one");
+    wal.commit().unwrap();
+    let at = wal.files.as_ref().unwrap().active.end as usize;
+    append(&mut wal, Keep::State(0), b"promise two");
+    wal.commit().unwrap();
+    append(&mut wal, slot(1), b"proof");
+    wal.commit().unwrap();
+    drop(wal);
+    for (offset, what) in [(at, "header"), (at + 60, "body")] {
+        change(&segment_path(dir.path(), 1), |bytes| bytes[offset] ^= 1);
+        let (_, recovered) = open(dir.path());
+        assert!(!recovered.damage.unwrap().state_intact, "{what}");
+        change(&segment_path(dir.path(), 1), |bytes| bytes[offset] ^= 1);
+    }
+    assert_eq!(open(dir.path()).1.damage, None);
+}
+
+#[test]
+fn promises_survive_the_loss_of_a_slot() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open(dir.path());
+    let promise = append(&mut wal, Keep::State(0), b"promise");
+    wal.commit().unwrap();
+    let at = wal.files.as_ref().unwrap().active.end as usize;
+    append(&mut wal, slot(1), b"lost");
+    wal.commit().unwrap();
+    append(&mut wal, slot(2), b"proof");
+    wal.commit().unwrap();
+    drop(wal);
+    change(&segment_path(dir.path(), 1), |bytes| bytes[at..at + 30].fill(0x11));
+    let (_, recovered) = open(dir.path());
+    let damage = recovered.damage.unwrap();
+    assert!(damage.state_intact, "{damage}");
+    assert_eq!(
+        (damage.spots.len(), damage.spots[0].first_lost, damage.spots[0].last_lost),
+        (1, Lsn(2), Lsn(2))
+    );
+    assert_eq!(damage.spots[0].offset as usize, at);
+    assert_eq!(lsns(&recovered.records), [1, 3]);
+    assert_eq!(state(&recovered.records, 0), Some(&promise));
+}
+
+#[test]
+fn after_a_clean_close_a_missing_end_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open(dir.path());
+    append(&mut wal, slot(1), b"one");
+    wal.commit().unwrap();
+    let end = wal.files.as_ref().unwrap().active.end as usize;
+    append(&mut wal, slot(2), b"two");
+    wal.close().unwrap();
+    change(&segment_path(dir.path(), 1), |bytes| bytes[end..].fill(0));
+    let (_, recovered) = open(dir.path());
+    let damage = recovered.damage.unwrap();
+    assert_eq!((damage.spots[0].first_lost, damage.spots[0].last_lost), (Lsn(2), Lsn(2)));
+    // Nothing is left that could say what the lost record was.
+    assert!(!damage.state_intact);
+
+    std::fs::remove_file(segment_path(dir.path(), 1)).unwrap();
+    let (_, recovered) = open(dir.path());
+    assert!(!recovered.damage.unwrap().state_intact);
+}
+
+#[test]
+fn a_setting_aside_that_was_interrupted_is_undone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, _) = build(dir.path());
+    change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 200] ^= 0xff);
+    let (wal, before) = open(dir.path());
+    assert!(before.damage.is_some());
+    drop(wal);
+
+    // The disk fills up, sooner or later while the records are copied.
+    for room in [0, 10_000, 21_000, 35_000, 40_000] {
+        let disk = Arc::new(TestDisk::default());
+        let (mut wal, recovered) = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options()).unwrap();
+        assert_eq!(
+            (&recovered.records, &recovered.damage),
+            (&before.records, &before.damage),
+            "room for {room}"
+        );
+        disk.set_room(room);
+        let error = wal.quarantine(&recovered.records).unwrap_err();
+        assert!(matches!(error, StorageError::Full { .. }), "{error}");
+        assert!(wal.commit().is_err());
+        disk.set_room(None);
+    }
+
+    let (mut wal, after) = open(dir.path());
+    assert_eq!((&after.records, &after.damage), (&before.records, &before.damage));
+    wal.quarantine(&after.records).unwrap();
+    wal.loss_made_good().unwrap();
+    drop(wal);
+    let (_, fresh) = open(dir.path());
+    assert_eq!((fresh.records.len(), fresh.damage, fresh.loss), (after.records.len(), None, None));
+}
+
+#[test]
+fn a_setting_aside_that_ended_before_the_renames_is_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    build(dir.path());
+    change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 200] ^= 0xff);
+    let (mut wal, recovered) = open(dir.path());
+    wal.quarantine(&recovered.records).unwrap();
+    drop(wal);
+    let damaged = |segment| segment_path(dir.path(), segment).with_extension("wal.damaged");
+    std::fs::rename(damaged(2), segment_path(dir.path(), 2)).unwrap();
+    let (_, fresh) = open(dir.path());
+    assert_eq!((fresh.records.len(), fresh.damage), (recovered.records.len(), None));
+    assert!(damaged(2).exists());
+}
+
+#[test]
+fn tools_see_what_a_start_sees() {
+    let dir = tempfile::tempdir().unwrap();
+    let (written, _) = build(dir.path());
+    let (wal, _) = open(dir.path());
+    let report = inspect::verify(dir.path()).unwrap();
+    assert!(report.running && report.damage.is_none());
+    assert_eq!(
+        (report.first, report.last, report.records),
+        (Lsn(1), Lsn(written.len() as u64), written.len() as u64)
+    );
+    assert_eq!((report.segments, report.slots), (3, Some((Slot(1), Slot(31)))));
+    assert_eq!(report.identity, IDENTITY);
+    drop(wal);
+
+    let mut seen = Vec::new();
+    let mut segments = 0;
+    inspect::dump(dir.path(), |entry| match entry {
+        inspect::Entry::Segment { header, .. } => segments += u64::from(header != inspect::Header::Blank),
+        inspect::Entry::Record { lsn, keep, restated: false, bytes, .. } => {
+            seen.push(RecoveredRecord { lsn, keep, bytes: bytes.unwrap() });
+        }
+        inspect::Entry::Record { restated: true, .. } => {}
+        other => panic!("{other:?}"),
+    })
+    .unwrap();
+    assert_eq!((seen, segments), (written, 3));
+
+    change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 200] ^= 0xff);
+    let before = std::fs::read(segment_path(dir.path(), 2)).unwrap();
+    let report = inspect::verify(dir.path()).unwrap();
+    assert!(!report.running);
+    assert_eq!(report.damage, open(dir.path()).1.damage);
+    assert!(report.damage.is_some());
+    let mut unreadable = 0;
+    inspect::dump(dir.path(), |entry| {
+        unreadable += u64::from(matches!(entry, inspect::Entry::Unreadable { .. }))
+    })
+    .unwrap();
+    assert_eq!(unreadable, 1);
+    assert_eq!(std::fs::read(segment_path(dir.path(), 2)).unwrap(), before);
+
+    let empty = tempfile::tempdir().unwrap();
+    assert!(inspect::verify(empty.path()).is_err());
+}
+
+#[test]
+fn tools_see_no_damage_in_a_log_that_is_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open(dir.path());
+    let writing = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 1.. {
+                append(&mut wal, Keep::State(0), &[i as u8; 20]);
+                append(&mut wal, slot(i), &[i as u8; 700]);
+                wal.commit().unwrap();
+                wal.trim(Slot(i.saturating_sub(100))).unwrap();
+                if i > 300 && !writing.load(Ordering::SeqCst) {
+                    break;
+                }
+            }
+        });
+        // Ends the writer however this ends.
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::SeqCst);
+            }
+        }
+        let _stop = Stop(&writing);
+        let mut last = Lsn::ZERO;
+        for _ in 0..100 {
+            let report = inspect::verify(dir.path()).unwrap();
+            assert_eq!(report.damage, None);
+            assert!(report.running && report.last >= last, "{report:?}");
+            last = report.last;
+            inspect::dump(dir.path(), |_| {}).unwrap();
+        }
+    });
+    assert!(wal.segments() > 3);
+}
+
+#[test]
+fn a_segment_destroyed_between_others_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    build(dir.path());
+    change(&segment_path(dir.path(), 2), |bytes| bytes.fill(0xee));
+    let mut read: Vec<_> = (1..=3).map(|s| read_segment(dir.path(), s, IDENTITY).unwrap()).collect();
+    assert!(split_off_unused(&mut read).is_empty());
+    let (_, recovered) = open(dir.path());
+    let damage = recovered.damage.unwrap();
+    assert!(damage.to_string().contains("segment 2 at byte 0: nothing in this segment"), "{damage}");
+    assert!(damage.state_intact);
+}

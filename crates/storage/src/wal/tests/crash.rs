@@ -1,0 +1,241 @@
+//! What a power failure in the middle of a commit leaves behind.
+
+use super::*;
+
+/// Three committed records, then a commit of three more that a crash will tear. Returns all records, and where
+/// the last commit begins and ends in segment 1.
+fn log_with_last_commit(dir: &Path) -> (Vec<RecoveredRecord>, usize, usize) {
+    let (mut wal, _) = open(dir);
+    let mut written = Vec::new();
+    written.push(append(&mut wal, Keep::State(0), b"promise"));
+    written.push(append(&mut wal, slot(1), b"first"));
+    wal.commit().unwrap();
+    written.push(append(&mut wal, slot(2), b"second"));
+    wal.commit().unwrap();
+    let start = wal.files.as_ref().unwrap().active.end as usize;
+    written.push(append(&mut wal, slot(3), b"the third is a little longer than the others"));
+    written.push(append(&mut wal, Keep::State(0), b"another promise"));
+    written.push(append(&mut wal, slot(4), b"last"));
+    wal.commit().unwrap();
+    let end = wal.files.as_ref().unwrap().active.end as usize;
+    (written, start, end)
+}
+
+/// Recovers after `tear`, checks that a prefix survived, goes on, and checks again. Returns how many survived.
+fn survive(tear: impl FnOnce(&mut Vec<u8>), what: &str) -> usize {
+    let dir = tempfile::tempdir().unwrap();
+    let (written, _, _) = log_with_last_commit(dir.path());
+    change(&segment_path(dir.path(), 1), tear);
+
+    let (mut wal, recovered) = open(dir.path());
+    assert_eq!(recovered.damage, None, "{what}");
+    let survived = recovered.records.len();
+    assert!(survived >= 3, "{what}: what was committed before is there");
+    assert_eq!(recovered.records, written[..survived], "{what}");
+    assert_eq!(recovered.last, Lsn(survived as u64), "{what}");
+
+    // Records as long as the ones that were torn, so that remains of those would fit behind them.
+    let mut expected = recovered.records;
+    for (i, old) in written[survived..].iter().enumerate() {
+        expected.push(append(&mut wal, slot(100), &vec![b'n'; old.bytes.len() - 4]));
+        wal.commit().unwrap();
+        drop(wal);
+        let recovered;
+        (wal, recovered) = open(dir.path());
+        assert_eq!((recovered.records, recovered.damage), (expected.clone(), None), "{what}, {i} later");
+    }
+    survived
+}
+
+#[test]
+fn the_last_commit_may_be_cut_at_every_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let (written, start, end) = log_with_last_commit(dir.path());
+    let mut seen = Vec::new();
+    for cut in start..=end {
+        let survived = survive(|bytes| bytes.truncate(cut), &format!("file cut at {cut}"));
+        assert_eq!(survive(|bytes| bytes[cut..].fill(0), &format!("zeros from {cut}")), survived);
+        survive(|bytes| bytes[cut..end].fill(0xaa), &format!("garbage from {cut}"));
+        seen.push(survived);
+    }
+    assert!(seen.is_sorted());
+    assert_eq!((seen[0], seen[seen.len() - 1]), (3, written.len()));
+}
+
+#[test]
+fn any_stretch_of_the_last_commit_may_be_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, start, end) = log_with_last_commit(dir.path());
+    for from in (start..end).step_by(5) {
+        for to in (from + 1..end).step_by(11) {
+            survive(|bytes| bytes[from..to].fill(0), &format!("bytes {from} to {to} missing"));
+        }
+    }
+}
+
+#[test]
+fn a_torn_tail_is_reported_and_cut_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, start, end) = log_with_last_commit(dir.path());
+    change(&segment_path(dir.path(), 1), |bytes| bytes[start + 3] ^= 1);
+    let (wal, recovered) = open(dir.path());
+    assert_eq!(recovered.torn_bytes_cut, (end - start) as u64);
+    drop(wal);
+    let (_, recovered) = open(dir.path());
+    assert_eq!((recovered.torn_bytes_cut, recovered.records.len()), (0, 3));
+}
+
+/// A log whose last commit began segment 2, and the segment's bytes before that.
+fn log_with_new_segment(dir: &Path) -> Vec<RecoveredRecord> {
+    let (mut wal, _) = open(dir);
+    wal.files.as_ref().unwrap().preparer.settle();
+    let mut written = Vec::new();
+    written.push(append(&mut wal, Keep::State(3), b"promise"));
+    written.push(append(&mut wal, slot(1), &[1; 10_000]));
+    wal.commit().unwrap();
+    written.push(append(&mut wal, slot(2), &[2; 5_000]));
+    written.push(append(&mut wal, slot(3), b"three"));
+    wal.commit().unwrap();
+    assert_eq!(wal.segments(), 2);
+    written
+}
+
+#[test]
+fn a_crash_while_a_segment_begins_loses_nothing_that_was_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    log_with_new_segment(dir.path());
+    let end = 4096 + 64 + 5_100 + 100;
+    for from in (0..end).step_by(61) {
+        for len in [8, 512, 4096, 20_000] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut expected = log_with_new_segment(dir.path());
+            change(&segment_path(dir.path(), 2), |bytes| {
+                let to = (from + len).min(bytes.len());
+                bytes[from..to].fill(0);
+            });
+            let (mut wal, recovered) = open(dir.path());
+            assert_eq!(recovered.damage, None, "{len} bytes from {from}");
+            let survived = recovered.records.len();
+            assert!(survived >= 2, "{len} bytes from {from}");
+            assert_eq!(recovered.records, expected[..survived]);
+            expected.truncate(survived);
+            for i in 0..3 {
+                expected.push(append(&mut wal, slot(10 + i), &[9; 5_000]));
+                wal.commit().unwrap();
+            }
+            drop(wal);
+            let (_, recovered) = open(dir.path());
+            assert_eq!((recovered.records, recovered.damage), (expected, None), "{len} bytes from {from}");
+        }
+    }
+}
+
+#[test]
+fn a_segment_that_was_cut_off_does_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut expected = log_with_new_segment(dir.path());
+    // The first record of segment 2 is torn; the second one is whole, and would be the right number later.
+    change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 72..4096 + 100].fill(0));
+    let disk = Arc::new(TestDisk::default());
+    // So that nothing is written over it by chance.
+    disk.naming_fails.store(true, Ordering::SeqCst);
+    let (mut wal, recovered) = Wal::open_on(disk, dir.path(), IDENTITY, options()).unwrap();
+    assert_eq!(recovered.records, expected[..2]);
+    expected.truncate(2);
+    // Without the segment's head, which is whole, the log would go on in segment 1.
+    expected.push(append(&mut wal, slot(2), b"another three"));
+    wal.commit().unwrap();
+    drop(wal);
+    let (_, recovered) = open(dir.path());
+    assert_eq!((recovered.records, recovered.damage), (expected, None));
+}
+
+#[test]
+fn a_segment_with_a_torn_head_does_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut expected = log_with_new_segment(dir.path());
+    // The repeated promise and the first record are torn; the header and the second record are whole.
+    change(&segment_path(dir.path(), 2), |bytes| bytes[4096..4096 + 100].fill(0));
+    let disk = Arc::new(TestDisk::default());
+    disk.naming_fails.store(true, Ordering::SeqCst);
+    let (mut wal, recovered) = Wal::open_on(disk, dir.path(), IDENTITY, options()).unwrap();
+    assert_eq!((&recovered.records[..], &recovered.damage), (&expected[..2], &None));
+    assert_eq!(wal.segments(), 1);
+    expected.truncate(2);
+    expected.push(append(&mut wal, slot(2), b"another three"));
+    wal.commit().unwrap();
+    drop(wal);
+    let (_, recovered) = open(dir.path());
+    assert_eq!((recovered.records, recovered.damage), (expected, None));
+}
+
+#[test]
+fn the_only_copy_of_a_promise_survives_the_loss_of_everything_behind_it() {
+    // Segment 1 is trimmed; segment 2 has the repeated promise and one record, which is torn.
+    let dir = tempfile::tempdir().unwrap();
+    let written = log_with_new_segment(dir.path());
+    let (mut wal, _) = open(dir.path());
+    wal.trim(Slot(1)).unwrap();
+    wal.files.as_ref().unwrap().preparer.settle();
+    drop(wal);
+    assert!(!segment_path(dir.path(), 1).exists());
+    change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 72..].fill(0));
+    let (mut wal, recovered) = open(dir.path());
+    assert_eq!(recovered.damage, None);
+    assert_eq!(recovered.records, written[..1]);
+    assert_eq!(recovered.last, Lsn(2));
+    let next = append(&mut wal, slot(2), b"again");
+    wal.commit().unwrap();
+    drop(wal);
+    assert_eq!(open(dir.path()).1.records, [written[0].clone(), next]);
+}
+
+#[test]
+fn stale_records_of_a_recycled_file_do_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open(dir.path());
+    // Every record has the same size, so that old ones lie exactly where new ones would.
+    for i in 1..=60 {
+        append(&mut wal, slot(i), &[i as u8; 2000]);
+        wal.commit().unwrap();
+        wal.trim(Slot(i.saturating_sub(6))).unwrap();
+        wal.files.as_ref().unwrap().preparer.settle();
+    }
+    drop(wal);
+    for _ in 0..12 {
+        let (mut wal, recovered) = open(dir.path());
+        let last = recovered.last.0;
+        assert_eq!(recovered.damage, None);
+        for record in &recovered.records {
+            assert_eq!(record.keep, slot(record.lsn.0));
+            assert_eq!(record.bytes[4..], [record.lsn.0 as u8; 2000], "record {}", record.lsn);
+        }
+        append(&mut wal, slot(last + 1), &[(last + 1) as u8; 2000]);
+        wal.commit().unwrap();
+        wal.trim(Slot(last - 6)).unwrap();
+        wal.files.as_ref().unwrap().preparer.settle();
+        drop(wal);
+        assert_eq!(open(dir.path()).1.last, Lsn(last + 1));
+    }
+}
+
+#[test]
+fn leftovers_of_an_interrupted_preparation_are_harmless() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open(dir.path());
+    let record = append(&mut wal, slot(1), b"x");
+    wal.commit().unwrap();
+    wal.files.as_ref().unwrap().preparer.settle();
+    drop(wal);
+    std::fs::write(dir.path().join("00000000000000000009.tmp"), [1; 100]).unwrap();
+    std::fs::write(dir.path().join("00000000000000000007.spare"), [1; 100]).unwrap();
+    // Prepared, but too short to be used.
+    std::fs::write(segment_path(dir.path(), 2), [0; 8192]).unwrap();
+    let (wal, recovered) = open(dir.path());
+    assert_eq!((recovered.records, recovered.damage), (vec![record], None));
+    wal.files.as_ref().unwrap().preparer.settle();
+    let mut names = crate::disk::file_names(dir.path()).unwrap();
+    names.retain(|name| name.ends_with(".tmp") || name.ends_with(".spare"));
+    assert!(names.is_empty(), "{names:?}");
+    assert_eq!(std::fs::metadata(segment_path(dir.path(), 2)).unwrap().len(), 16 << 10);
+}

@@ -1,0 +1,105 @@
+//! What a replica may have forgotten without a file being damaged.
+
+use super::*;
+use crate::Loss;
+
+fn open_as(dir: &Path, durability: Durability, incarnation: u64) -> (Wal, Recovered) {
+    let identity = Identity { incarnation: Incarnation(incarnation), ..IDENTITY };
+    let options = Options { durability, ..options() };
+    Wal::open_on(Arc::new(TestDisk::default()), dir, identity, options).unwrap()
+}
+
+fn pretend_reboot(dir: &Path) {
+    let crate::wal::state::Previous::Read(mut state) = crate::wal::LogState::read(dir).unwrap() else {
+        panic!("the log was opened before")
+    };
+    state.boot = "another boot".to_owned();
+    state.write(&RealDisk, dir).unwrap();
+}
+
+#[test]
+fn memory_keeps_nothing_and_the_next_start_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, recovered) = open_as(dir.path(), Durability::Memory, 1);
+    assert_eq!(recovered.loss, None);
+    append(&mut wal, Keep::State(0), b"promise");
+    append(&mut wal, slot(1), b"vote");
+    assert_eq!(wal.commit().unwrap(), Lsn(2));
+    wal.trim(Slot(1)).unwrap();
+    assert_eq!((wal.bytes(), wal.segments()), (0, 0));
+    wal.close().unwrap();
+    let names = crate::disk::file_names(dir.path()).unwrap();
+    assert!(names.iter().all(|name| !name.ends_with(".wal")), "{names:?}");
+
+    for durability in [Durability::Memory, Durability::Sync, Durability::Sync] {
+        let (_, recovered) = open_as(dir.path(), durability, 2);
+        assert_eq!((recovered.loss, recovered.records.len()), (Some(Loss::Memory), 0));
+    }
+    let (mut wal, _) = open_as(dir.path(), Durability::Sync, 3);
+    wal.loss_made_good().unwrap();
+    drop(wal);
+    assert_eq!(open_as(dir.path(), Durability::Sync, 4).1.loss, None);
+}
+
+#[test]
+fn async_survives_the_process_and_a_clean_reboot_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open_as(dir.path(), Durability::Async, 1);
+    append(&mut wal, slot(1), b"vote");
+    wal.commit().unwrap();
+    drop(wal);
+    let (wal, recovered) = open_as(dir.path(), Durability::Async, 2);
+    assert_eq!((recovered.loss, recovered.records.len()), (None, 1));
+    wal.close().unwrap();
+    pretend_reboot(dir.path());
+    let (wal, recovered) = open_as(dir.path(), Durability::Async, 3);
+    assert_eq!(recovered.loss, None);
+    drop(wal);
+    pretend_reboot(dir.path());
+    let (wal, recovered) = open_as(dir.path(), Durability::Sync, 4);
+    assert_eq!((recovered.loss, recovered.records.len()), (Some(Loss::Reboot), 1));
+    drop(wal);
+    assert_eq!(open_as(dir.path(), Durability::Sync, 5).1.loss, Some(Loss::Reboot));
+}
+
+#[test]
+fn async_waits_for_no_fsync() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(TestDisk::default());
+    let options = Options { durability: Durability::Async, ..options() };
+    let (mut wal, _) = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options).unwrap();
+    wal.files.as_ref().unwrap().preparer.settle();
+    let (writes, syncs) = disk.counts();
+    append(&mut wal, slot(1), b"vote");
+    wal.commit().unwrap();
+    assert_eq!(disk.counts(), (writes + 1, syncs));
+    wal.close().unwrap();
+    assert!(disk.counts().1 > syncs);
+}
+
+#[test]
+fn a_log_that_was_deleted_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("wal");
+    assert_eq!(open_as(&path, Durability::Sync, 1).1.loss, None);
+    std::fs::remove_dir_all(&path).unwrap();
+    assert_eq!(open_as(&path, Durability::Sync, 2).1.loss, Some(Loss::LogMissing));
+}
+
+#[test]
+fn an_unreadable_state_file_is_no_comfort() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open_as(dir.path(), Durability::Sync, 1);
+    append(&mut wal, slot(1), b"vote");
+    wal.commit().unwrap();
+    drop(wal);
+    let file = dir.path().join("log.state");
+    change(&file, |bytes| bytes[40] ^= 1);
+    let (wal, recovered) = open_as(dir.path(), Durability::Sync, 2);
+    assert!(matches!(recovered.loss, Some(Loss::StateUnreadable(_))));
+    assert_eq!(recovered.records.len(), 1);
+    drop(wal);
+    std::fs::remove_file(&file).unwrap();
+    let (_, recovered) = open_as(dir.path(), Durability::Sync, 3);
+    assert!(matches!(recovered.loss, Some(Loss::StateUnreadable(why)) if why.contains("missing")));
+}

@@ -1,0 +1,170 @@
+//! Tests of the log as a whole. Most run on a disk whose fsync is free, since what they test is the logic.
+
+mod basics;
+mod corruption;
+mod crash;
+mod faults;
+mod losses;
+mod model;
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, IoSlice},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use synod_wire::{ClusterId, Encoded, Incarnation, Lsn, ReplicaId, Slot, Writer};
+
+use super::{Durability, Keep, Options, Recovered, RecoveredRecord, Wal, format::segment_name};
+use crate::{
+    Identity, StorageError,
+    disk::{Disk, RealDisk},
+};
+
+const IDENTITY: Identity =
+    Identity { cluster: ClusterId(0xc1a5), replica: ReplicaId(2), incarnation: Incarnation(1) };
+
+/// A disk that counts, and fails when it is told to. Its fsync does nothing.
+#[derive(Debug, Default)]
+struct TestDisk {
+    writes: AtomicU64,
+    syncs: AtomicU64,
+    /// Writes of nothing but zeros take a while.
+    slow_zeros: AtomicBool,
+    zero_writes: AtomicU64,
+    sync_fails: AtomicBool,
+    /// No file can be given the name of a segment.
+    naming_fails: AtomicBool,
+    /// Files with records that were written and not synced.
+    dirty: Mutex<BTreeSet<u64>>,
+    /// Bytes that can still be written; unlimited if `None`.
+    room: Mutex<Option<u64>>,
+}
+
+impl TestDisk {
+    fn set_room(&self, bytes: impl Into<Option<u64>>) {
+        *self.room.lock().unwrap() = bytes.into();
+    }
+
+    /// That a segment has begun must prove that those before it are durable.
+    fn check_order(&self, file: &File, parts: &[IoSlice<'_>], offset: u64) {
+        // The preparer's zeros are no records.
+        if parts.iter().all(|part| part.iter().all(|&byte| byte == 0)) {
+            self.zero_writes.fetch_add(1, Ordering::SeqCst);
+            if self.slow_zeros.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            return;
+        }
+        let file = file.metadata().unwrap().ino();
+        let mut dirty = self.dirty.lock().unwrap();
+        if offset == 0 && parts[0].starts_with(b"SYNODWAL") {
+            assert!(
+                dirty.iter().all(|&other| other == file),
+                "a segment began before the last one was durable"
+            );
+        }
+        dirty.insert(file);
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.writes.load(Ordering::SeqCst), self.syncs.load(Ordering::SeqCst))
+    }
+}
+
+impl Disk for TestDisk {
+    fn write_at(&self, file: &File, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        self.check_order(file, parts, offset);
+        let mut room = self.room.lock().unwrap();
+        let Some(left) = room.as_mut() else { return RealDisk.write_at(file, parts, offset) };
+        // As a real one does, it takes what still fits and refuses the rest at the next call.
+        let wanted: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let fits = wanted.len().min(*left as usize);
+        if fits == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        *left -= fits as u64;
+        RealDisk.write_at(file, &[IoSlice::new(&wanted[..fits])], offset)
+    }
+
+    fn sync_data(&self, file: &File) -> io::Result<()> {
+        self.dirty.lock().unwrap().remove(&file.metadata()?.ino());
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        if self.sync_fails.load(Ordering::SeqCst) {
+            Err(io::Error::other("the disk is broken"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.naming_fails.load(Ordering::SeqCst) && to.extension().is_some_and(|e| e == "wal") {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        RealDisk.rename(from, to)
+    }
+}
+
+/// Small segments, so that few records fill many.
+fn options() -> Options {
+    Options { segment_bytes: 16 << 10, recycled_segments_max: 2, ..Options::default() }
+}
+
+fn open(dir: &Path) -> (Wal, Recovered) {
+    try_open(dir).unwrap()
+}
+
+fn try_open(dir: &Path) -> Result<(Wal, Recovered), StorageError> {
+    Wal::open_on(Arc::new(TestDisk::default()), dir, IDENTITY, options())
+}
+
+fn encoded(bytes: &[u8]) -> Encoded {
+    let mut writer = Writer::new();
+    writer.shared(&Bytes::copy_from_slice(bytes));
+    writer.finish()
+}
+
+/// Appends a record and returns it as it should come back.
+fn append(wal: &mut Wal, keep: Keep, bytes: &[u8]) -> RecoveredRecord {
+    let lsn = wal.appended.next();
+    let record = encoded(bytes);
+    let bytes = record.to_bytes();
+    wal.append(lsn, keep, record);
+    RecoveredRecord { lsn, keep, bytes }
+}
+
+fn slot(slot: u64) -> Keep {
+    Keep::Slot(Slot(slot))
+}
+
+/// The latest record of a `State` key.
+fn state(records: &[RecoveredRecord], key: u8) -> Option<&RecoveredRecord> {
+    records.iter().rfind(|record| record.keep == Keep::State(key))
+}
+
+fn lsns(records: &[RecoveredRecord]) -> Vec<u64> {
+    records.iter().map(|record| record.lsn.0).collect()
+}
+
+fn segment_path(dir: &Path, segment: u64) -> PathBuf {
+    dir.join(segment_name(segment))
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}

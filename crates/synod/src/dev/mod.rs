@@ -1,0 +1,113 @@
+//! `synod dev`: a whole cluster on this machine, each replica a process of its own.
+
+mod plan;
+mod replica;
+mod watch;
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{ArgMatches, Args, Command, parser::ValueSource};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, watch as value},
+    task::JoinSet,
+};
+
+use self::{
+    plan::{Folder, Plan},
+    replica::Ended,
+};
+use crate::{client::block_on, failure::Failure, serve::flags::Tuning};
+
+/// Arguments of `synod dev`.
+#[derive(Clone, Debug, Args)]
+pub struct DevArgs {
+    /// How many replicas: 1, 3, 5 or 7 [default: as many as there is data of, else 3].
+    #[arg(long, value_name = "COUNT", value_parser = ["1", "3", "5", "7"])]
+    replicas: Option<String>,
+    /// Where the replicas keep their data; a second start goes on with it.
+    #[arg(long, value_name = "DIR", default_value = "synod-data", conflicts_with = "ephemeral")]
+    data: PathBuf,
+    /// Keep the data in a temporary folder that is removed at the end.
+    #[arg(long)]
+    ephemeral: bool,
+    /// The first of the ports to use: replica i gets PORT+10(i-1) for clients and the next for peers [default: 2379,
+    /// 22379, 32379, ... and the next, as in etcd's examples].
+    #[arg(long, value_name = "PORT")]
+    base_port: Option<u16>,
+    /// Start a replica again a second after it died. Otherwise it stays dead, so that one can see what that does.
+    #[arg(long)]
+    restart: bool,
+    /// What the replicas say, as for `serve`. That a peer can not be reached is no news here.
+    #[arg(long, value_name = "LEVEL", default_value = "warn,synod_transport=error")]
+    log_level: String,
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+/// Runs a cluster until it is told to stop or nothing of it is left.
+pub fn run(args: DevArgs, given: &ArgMatches) -> Result<(), Failure> {
+    let folder = Folder::choose(&args.data, args.ephemeral)?;
+    let replicas =
+        folder.replicas(args.replicas.as_deref().map(|text| text.parse().expect("clap checked it")))?;
+    let mut flags = passed_on(given);
+    flags.push(format!("--log-level={}", args.log_level).into());
+    let plan = Plan::new(replicas, args.base_port, folder.path(), flags)?;
+    plan.check_ports()?;
+    plan.replicas().iter().for_each(|replica| println!("{}", replica.describe()));
+    let kept = if args.ephemeral { "removed at the end" } else { "kept for the next start" };
+    println!("data   {} ({kept})", folder.path().display());
+    block_on(supervise(&plan, args.restart))
+}
+
+/// The settings that were typed, for the replicas; those of the environment they inherit.
+fn passed_on(given: &ArgMatches) -> Vec<OsString> {
+    let tuning = Tuning::augment_args(Command::new("tuning"));
+    let typed = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
+    let mut flags = Vec::new();
+    for arg in tuning.get_arguments().filter(|arg| typed(arg.get_id().as_str())) {
+        for value in given.get_raw(arg.get_id().as_str()).into_iter().flatten() {
+            let mut flag = OsString::from(format!("--{}=", arg.get_long().expect("all have a name")));
+            flag.push(value);
+            flags.push(flag);
+        }
+    }
+    flags
+}
+
+async fn supervise(plan: &Plan, restart: bool) -> Result<(), Failure> {
+    let unheard = |error| Failure::failed(format!("signals can not be received: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(unheard)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(unheard)?;
+    let (stop, stopping) = value::channel(false);
+    let (died, mut deaths) = mpsc::channel(plan.replicas().len());
+    let mut replicas = JoinSet::new();
+    for replica in plan.replicas() {
+        replicas.spawn(replica::keep(replica.clone(), restart, stopping.clone(), died.clone()));
+    }
+    let watcher = tokio::spawn(watch::leader(plan.endpoints(), plan.advice()));
+
+    let outcome = loop {
+        tokio::select! {
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+            Some(Ended { name, how, returns }) = deaths.recv() => {
+                let then = if returns { "it starts again in a second" } else { "it stays dead" };
+                println!("{name} has ended ({how}); {then}");
+            }
+            joined = replicas.join_next() => if joined.is_none() || replicas.is_empty() {
+                while let Ok(Ended { name, how, .. }) = deaths.try_recv() {
+                    println!("{name} has ended ({how})");
+                }
+                break Err(Failure::failed("no replica is left; what they said is above"));
+            },
+        }
+    };
+    watcher.abort();
+    if outcome.is_ok() {
+        println!("stopping");
+    }
+    stop.send_replace(true);
+    while replicas.join_next().await.is_some() {}
+    outcome
+}

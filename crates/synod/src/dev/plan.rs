@@ -1,0 +1,222 @@
+//! Who runs where: names, ports, folders, and the command lines that follow.
+
+use std::{
+    env,
+    ffi::OsString,
+    fmt::Write as _,
+    fs, io,
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use crate::failure::Failure;
+
+/// The client ports of etcd's examples, as far as they go; a peer port is the next number.
+const CLIENT_PORTS: [u16; 7] = [2379, 22379, 32379, 42379, 52379, 62379, 12379];
+/// Between the client ports of two replicas if a first one is given.
+const PORT_STEP: u16 = 10;
+
+/// Where the data is.
+#[derive(Debug)]
+pub enum Folder {
+    Kept(PathBuf),
+    Removed(TempDir),
+}
+
+impl Folder {
+    pub fn choose(data: &Path, ephemeral: bool) -> Result<Folder, Failure> {
+        if ephemeral {
+            let made = tempfile::Builder::new().prefix("synod-").tempdir();
+            return made
+                .map(Folder::Removed)
+                .map_err(|error| Failure::failed(format!("a temporary folder can not be made: {error}")));
+        }
+        Ok(Folder::Kept(data.to_owned()))
+    }
+
+    pub fn path(&self) -> &Path {
+        match self {
+            Folder::Kept(path) => path,
+            Folder::Removed(folder) => folder.path(),
+        }
+    }
+
+    /// How many replicas to run: a cluster can not change its members yet.
+    pub fn replicas(&self, wanted: Option<usize>) -> Result<usize, Failure> {
+        let found = match fs::read_dir(self.path()) {
+            Ok(entries) => entries.flatten().filter(|entry| entry.path().join("identity").is_file()).count(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(Failure::failed(format!("{}: {error}", self.path().display()))),
+        };
+        match (wanted, found) {
+            (None, 0) => Ok(3),
+            (Some(wanted), 0) => Ok(wanted),
+            (None, found) => Ok(found),
+            (Some(wanted), found) if wanted == found => Ok(wanted),
+            (Some(wanted), found) => Err(Failure::usage(format!(
+                "--replicas {wanted}: {} holds the data of {found}; accepted: {found}, or another folder with --data",
+                self.path().display()
+            ))),
+        }
+    }
+}
+
+/// One replica and how it is started.
+#[derive(Clone, Debug)]
+pub struct ReplicaPlan {
+    pub name: String,
+    pub program: PathBuf,
+    pub args: Vec<OsString>,
+    client_port: u16,
+    peer_port: u16,
+}
+
+impl ReplicaPlan {
+    pub fn describe(&self) -> String {
+        format!("{:<6} clients {}  peers {}", self.name, url(self.client_port), url(self.peer_port))
+    }
+}
+
+/// All replicas.
+#[derive(Debug)]
+pub struct Plan {
+    replicas: Vec<ReplicaPlan>,
+    usual_ports: bool,
+}
+
+impl Plan {
+    pub fn new(
+        replicas: usize,
+        base_port: Option<u16>,
+        folder: &Path,
+        flags: Vec<OsString>,
+    ) -> Result<Plan, Failure> {
+        let ports = ports(replicas, base_port)?;
+        let program = env::current_exe()
+            .map_err(|error| Failure::failed(format!("the path of this program is not known: {error}")))?;
+        let members: Vec<_> =
+            ports.iter().zip(1..).map(|(&port, number)| (format!("n{number}"), port)).collect();
+        let list = |port_of: fn(u16) -> u16| {
+            let pairs = members.iter().map(|(name, port)| format!("{name}={}", url(port_of(*port))));
+            pairs.collect::<Vec<_>>().join(",")
+        };
+        let (peers, clients) = (list(|port| port + 1), list(|port| port));
+        let replicas = members.iter().map(|(name, port)| {
+            let mut args: Vec<OsString> = vec!["serve".into(), "--exit-with-stdin".into()];
+            args.push(format!("--name={name}").into());
+            let mut dir = OsString::from("--data-dir=");
+            dir.push(folder.join(name));
+            args.push(dir);
+            args.push(format!("--listen-client-urls={}", url(*port)).into());
+            args.push(format!("--advertise-client-urls={}", url(*port)).into());
+            args.push(format!("--listen-peer-urls={}", url(port + 1)).into());
+            args.push(format!("--initial-advertise-peer-urls={}", url(port + 1)).into());
+            args.push(format!("--initial-cluster={peers}").into());
+            args.push(format!("--initial-cluster-client-urls={clients}").into());
+            args.push("--initial-cluster-token=synod-dev".into());
+            args.push("--initial-cluster-state=new".into());
+            args.extend(flags.iter().cloned());
+            ReplicaPlan {
+                name: name.clone(),
+                program: program.clone(),
+                args,
+                client_port: *port,
+                peer_port: port + 1,
+            }
+        });
+        Ok(Plan { replicas: replicas.collect(), usual_ports: base_port.is_none() })
+    }
+
+    pub fn replicas(&self) -> &[ReplicaPlan] {
+        &self.replicas
+    }
+
+    /// Where clients connect.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.replicas.iter().map(|replica| url(replica.client_port)).collect()
+    }
+
+    /// Refuses to start what could not listen.
+    pub fn check_ports(&self) -> Result<(), Failure> {
+        let wanted = self.replicas.iter().flat_map(|replica| [replica.client_port, replica.peer_port]);
+        for port in wanted {
+            TcpListener::bind(("127.0.0.1", port)).map_err(|error| {
+                Failure::failed(format!(
+                    "port {port} can not be used: {error}. Stop what listens there, or choose other ports: \
+                     --base-port 7000"
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What to try next.
+    pub fn advice(&self) -> String {
+        let program = env::args().next().unwrap_or_else(|| "synod".to_owned());
+        let mut text = String::from("\nTry, in another terminal:\n");
+        if !self.usual_ports {
+            let _ = writeln!(text, "  export SYNOD_ENDPOINTS={}", self.endpoints().join(","));
+        }
+        let endpoints = self.endpoints().join(",");
+        let lines = [
+            format!("{program} put city Lausanne"),
+            format!("{program} get city"),
+            format!("{program} status --cluster"),
+            format!("{program} bench put --endpoints {endpoints} --clients 64"),
+            format!("etcdctl --endpoints {endpoints} endpoint status -w table"),
+        ];
+        for line in lines {
+            let _ = writeln!(text, "  {line}");
+        }
+        text.push_str("Kill a replica (kill -9 PID) and go on. Ctrl-C stops all.\n");
+        text
+    }
+}
+
+fn url(port: u16) -> String {
+    format!("http://127.0.0.1:{port}")
+}
+
+fn ports(replicas: usize, base_port: Option<u16>) -> Result<Vec<u16>, Failure> {
+    let Some(base) = base_port else { return Ok(CLIENT_PORTS[..replicas].to_vec()) };
+    let span = PORT_STEP * u16::try_from(replicas).expect("at most 7");
+    if base == 0 || base > u16::MAX - span {
+        return Err(Failure::usage(format!("--base-port {base}: accepted: 1 to {}", u16::MAX - span)));
+    }
+    Ok((base..base + span).step_by(PORT_STEP.into()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_those_of_etcds_examples_or_follow_the_first() {
+        assert_eq!(ports(3, None).unwrap(), [2379, 22379, 32379]);
+        assert_eq!(ports(3, Some(7000)).unwrap(), [7000, 7010, 7020]);
+        assert!(ports(7, Some(65_500)).unwrap_err().to_string().contains("accepted: 1 to 65465"));
+    }
+
+    #[test]
+    fn a_taken_port_is_named_with_the_remedy() {
+        let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let plan = Plan::new(1, Some(port), Path::new("x"), Vec::new()).unwrap();
+        let error = plan.check_ports().unwrap_err().to_string();
+        assert!(error.contains(&format!("port {port}")) && error.contains("--base-port"), "{error}");
+    }
+
+    #[test]
+    fn the_number_of_replicas_is_that_of_the_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Folder::Kept(folder.path().to_owned());
+        assert_eq!(kept.replicas(None).unwrap(), 3);
+        assert_eq!(kept.replicas(Some(5)).unwrap(), 5);
+        fs::create_dir(folder.path().join("n1")).unwrap();
+        fs::write(folder.path().join("n1/identity"), "").unwrap();
+        assert_eq!(kept.replicas(None).unwrap(), 1);
+        assert!(kept.replicas(Some(3)).unwrap_err().to_string().contains("data of 1"));
+    }
+}

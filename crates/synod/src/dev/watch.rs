@@ -1,0 +1,78 @@
+//! Says who leads, whenever that changes.
+
+use std::time::Duration;
+
+use synod_client::{Client, Config, native::StatusResponse};
+use tokio::time::sleep;
+
+const INTERVAL: Duration = Duration::from_millis(250);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// An election takes a second or two; after this long without a leader the user is told.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks the replicas again and again. `advice` is printed once somebody leads.
+pub async fn leader(endpoints: Vec<String>, advice: String) {
+    let config = Config { request_timeout: ANSWER_TIMEOUT, ..Config::new(endpoints) };
+    let client = Client::new(config).expect("the plan's URLs are well formed");
+    let mut advice = Some(advice);
+    let mut last: Option<(String, String)> = None;
+    let mut without = Duration::ZERO;
+    loop {
+        let answers: Vec<_> = client.native_status().await.into_iter().flatten().collect();
+        match leading(&answers) {
+            Some(status) => {
+                let now = (status.name.clone(), status.ballot.clone());
+                if last.as_ref() != Some(&now) {
+                    println!("{} leads (ballot {})", now.0, now.1);
+                    last = Some(now);
+                }
+                if let Some(advice) = advice.take() {
+                    println!("{advice}");
+                }
+                without = Duration::ZERO;
+            }
+            None => {
+                let before = without;
+                without += INTERVAL;
+                if before < PATIENCE && without >= PATIENCE {
+                    println!(
+                        "nobody leads; {} of the replicas answer, and a majority is needed",
+                        answers.len()
+                    );
+                    last = None;
+                }
+            }
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// Of those that say that they lead, the one with the highest ballot: one that was deposed may not know it yet.
+fn leading(answers: &[StatusResponse]) -> Option<&StatusResponse> {
+    let round = |status: &&StatusResponse| {
+        status.ballot.split('@').next().and_then(|round| round.parse::<u64>().ok()).unwrap_or(0)
+    };
+    answers.iter().filter(|status| status.role == "leader").max_by_key(round)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_leaders_the_later_one_leads() {
+        let status = |name: &str, role: &str, ballot: &str| StatusResponse {
+            name: name.into(),
+            role: role.into(),
+            ballot: ballot.into(),
+            ..StatusResponse::default()
+        };
+        let all = [
+            status("n1", "leader", "9@r1"),
+            status("n2", "leader", "10@r2"),
+            status("n3", "follower", "10@r2"),
+        ];
+        assert_eq!(leading(&all).map(|status| &*status.name), Some("n2"));
+        assert!(leading(&all[2..]).is_none());
+    }
+}

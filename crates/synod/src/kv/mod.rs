@@ -1,0 +1,113 @@
+//! `synod put|get|del|txn|compact`: the key-value store from a shell.
+
+mod ops;
+mod print;
+mod txn;
+
+use std::io::{self, IsTerminal, Read};
+
+use clap::Args;
+use synod_client::api::CompactionRequest;
+
+pub use self::print::header_json;
+use self::{
+    ops::{DelOp, GetOp, PutOp},
+    print::GetStyle,
+};
+use crate::{
+    client::{ClientArgs, block_on},
+    failure::Failure,
+};
+
+/// Arguments of `synod put`.
+#[derive(Clone, Debug, Args)]
+pub struct PutArgs {
+    #[command(flatten)]
+    op: PutOp,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Arguments of `synod get`.
+#[derive(Clone, Debug, Args)]
+pub struct GetArgs {
+    #[command(flatten)]
+    op: GetOp,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Arguments of `synod del`.
+#[derive(Clone, Debug, Args)]
+pub struct DelArgs {
+    #[command(flatten)]
+    op: DelOp,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Arguments of `synod txn`.
+#[derive(Clone, Debug, Args)]
+pub struct TxnArgs {
+    /// Say what comes next, for a person who types; so it is anyway if standard input is a terminal.
+    #[arg(short, long)]
+    interactive: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Arguments of `synod compact`.
+#[derive(Clone, Debug, Args)]
+pub struct CompactArgs {
+    /// Versions that no read at or after this revision can see are forgotten.
+    revision: i64,
+    /// Answer once they take no more space, rather than once it is decided. (They never do take longer here; the flag
+    /// is etcdctl's.)
+    #[arg(long)]
+    physical: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+pub fn put(args: PutArgs) -> Result<(), Failure> {
+    let read_value = || {
+        let mut value = Vec::new();
+        io::stdin().lock().read_to_end(&mut value).map_err(|error| format!("standard input: {error}"))?;
+        Ok(value.into())
+    };
+    let request = args.op.request(read_value).map_err(Failure::input)?;
+    let client = args.client.client()?;
+    let response = block_on(async { Ok(client.put(request).await?) })?;
+    print::put(args.client.write_out, &response)
+}
+
+pub fn get(args: GetArgs) -> Result<(), Failure> {
+    let style = GetStyle { count_only: args.op.count_only, value_only: args.op.print_value_only };
+    let client = args.client.client()?;
+    let response = block_on(async { Ok(client.get(args.op.request()).await?) })?;
+    print::get(args.client.write_out, style, &response)
+}
+
+pub fn del(args: DelArgs) -> Result<(), Failure> {
+    let client = args.client.client()?;
+    let response = block_on(async { Ok(client.delete(args.op.request()).await?) })?;
+    print::del(args.client.write_out, &response)
+}
+
+pub fn txn(args: TxnArgs) -> Result<(), Failure> {
+    let client = args.client.client()?;
+    let mut input = io::stdin().lock();
+    let mut prompt = io::stderr();
+    let prompted = args.interactive || input.is_terminal();
+    let request = txn::read(&mut input, prompted.then_some(&mut prompt as &mut dyn io::Write))
+        .map_err(Failure::input)?;
+    let response = block_on(async { Ok(client.txn(request).await?) })?;
+    print::txn(args.client.write_out, &response)
+}
+
+pub fn compact(args: CompactArgs) -> Result<(), Failure> {
+    let client = args.client.client()?;
+    let request = CompactionRequest { revision: args.revision, physical: args.physical };
+    let response = block_on(async { Ok(client.compact(request).await?) })?;
+    print::compact(args.client.write_out, args.revision, &response)
+}

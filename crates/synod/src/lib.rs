@@ -1,0 +1,116 @@
+//! One replicated log with interchangeable consensus, to be embedded: **replicate your own deterministic state
+//! machine** over 1 to 7 machines, so that it survives the loss of a minority of them and never shows two truths.
+//!
+//! (The program of the same name, a key-value store that speaks the etcd v3 API, is made of the same parts. An embedder
+//! leaves it out with `default-features = false`.)
+//!
+//! # How to use it
+//!
+//! 1. Write a [`StateMachine`]: commands and queries are bytes in an encoding of your own.
+//! 2. Start a [`Node`] in each process, with a [`Config`] that says who the replicas are and where the data lives.
+//! 3. Use the node's [`Handle`]: [`execute`](Handle::execute) a command, [`query`](Handle::query) the state. Any
+//!    replica takes both, whoever leads.
+//!
+//! ```
+//! use std::{io, net::TcpListener};
+//! use bytes::Bytes;
+//! use synod::{ClusterId, Config, Frozen, MemberAddress, Node, ReplicaId, StateMachine};
+//!
+//! /// Remembers the longest command.
+//! #[derive(Clone, Default)]
+//! struct Longest(Bytes);
+//!
+//! impl StateMachine for Longest {
+//!     fn apply(&mut self, command: &Bytes) -> Bytes {
+//!         if command.len() > self.0.len() {
+//!             self.0 = command.clone();
+//!         }
+//!         self.0.clone()
+//!     }
+//!     fn query(&self, _: &Bytes) -> Bytes {
+//!         self.0.clone()
+//!     }
+//!     fn freeze(&self) -> Box<dyn Frozen> {
+//!         Box::new(self.clone())
+//!     }
+//!     fn restore(&mut self, snapshot: &mut dyn io::Read) -> io::Result<()> {
+//!         let mut bytes = Vec::new();
+//!         snapshot.read_to_end(&mut bytes)?;
+//!         self.0 = bytes.into();
+//!         Ok(())
+//!     }
+//!     fn digest(&self) -> u64 {
+//!         self.0.iter().fold(0, |digest, &byte| digest * 31 + u64::from(byte))
+//!     }
+//! }
+//!
+//! impl Frozen for Longest {
+//!     fn write_to(&self, out: &mut dyn io::Write) -> io::Result<()> {
+//!         out.write_all(&self.0)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let data_dir = folder.path().to_owned();
+//! # let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+//! # let address = free.to_string();
+//! // A cluster of one; each further replica is one more member, and a node elsewhere with another `me`.
+//! let members = vec![MemberAddress { id: ReplicaId(1), name: "one".into(), address: address.clone() }];
+//! let mut config = Config::new(ClusterId(42), ReplicaId(1), members, data_dir);
+//! config.listen = vec![address.parse()?];
+//! let node = Node::start(config, Longest::default())?;
+//!
+//! let handle = node.handle();
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! # runtime.block_on(async {
+//! handle.execute("Lausanne".into()).await?;
+//! assert_eq!(handle.execute("Bern".into()).await?, "Lausanne");
+//! assert_eq!(handle.query("".into()).await?, "Lausanne");
+//! # Ok::<(), synod::RequestError>(())
+//! # })?;
+//! node.stop()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/counter.rs` has three replicas in one process, and loses one of them.
+//!
+//! # What is promised
+//!
+//! - A command that was answered is never lost while a majority of the replicas keeps its disks ([`Durability`] says
+//!   what a disk is), and every replica executes the same commands in the same order.
+//! - A command is executed **at most once**, and exactly once if it was answered. After [`RequestError::Timeout`] the
+//!   outcome is unknown; a client that must know opens a session ([`Handle::open_session`]), numbers its commands
+//!   ([`Handle::execute_in_session`]) and sends the same number again.
+//! - A query through [`Handle::query`] sees everything that was answered before it was asked. One through
+//!   [`Handle::query_stale`] sees some earlier state, and needs no other replica.
+//! - While a majority can talk to each other, commands are answered. With no majority nothing is, and nothing breaks.
+//!
+//! # What a state machine must keep to
+//!
+//! It must be **deterministic**: no clock, no random numbers, no iteration over randomly hashed maps, no reading of
+//! files. It must not panic on a command, since every replica would. [`StateMachine::digest`] is there to find out in
+//! tests whether replicas have diverged ([`Handle::digest`]).
+//!
+//! Snapshots are taken while commands go on: [`StateMachine::freeze`] should be quick (share what is large, copy on
+//! write), and [`Frozen::write_to`] may take its time on another thread.
+//!
+//! # What can be set
+//!
+//! [`Config`] holds what one replica is told; in it, [`Settings`] batching, time-outs, snapshots and limits; in that,
+//! [`Options`] the protocol ([`ProtocolKind`]), the election ([`ElectionKind`]) and their times. [`Settings`] and
+//! [`SessionLimits`] must be the same on all replicas of a group.
+//!
+//! # When a replica ends
+//!
+//! A replica stops by itself when it can not keep its promises any more, above all when its disk fails: [`Node::wait`]
+//! says so. Nothing acknowledged is lost by that; repair the cause and start it again. A replica whose log was damaged
+//! learns from its peers before it votes again. One that has lost its whole data directory must not come back under
+//! its old id.
+
+pub use synod_consensus::{Decision, ElectionKind, MEMBERS_MAX, Options, ProtocolKind, Role, UnknownName};
+pub use synod_node::{Config, Handle, MemberAddress, Node, NodeMetrics, NodeStatus, PeerLink, StartError};
+pub use synod_replica::{Frozen, RequestError, SessionCommand, SessionLimits, Settings, StateMachine};
+pub use synod_storage::{Durability, StorageError};
+pub use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};

@@ -1,0 +1,140 @@
+//! The program `synod`: everything that Synod can do, as commands.
+//!
+//! There is no logic here beyond wiring and presentation: `serve` puts the replica, the key-value store and the server
+//! together, the other commands ask a cluster, or run another crate's tool.
+
+mod client;
+mod dev;
+mod failure;
+mod kv;
+mod member;
+mod output;
+mod serve;
+mod sim;
+mod status;
+mod wal;
+
+use std::{env, ffi::OsString, process::ExitCode};
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::failure::Failure;
+
+/// One replicated log with interchangeable consensus: a key-value store that speaks the etcd v3 API, and the tools to
+/// run, use, measure and break it.
+#[derive(Debug, Parser)]
+#[command(name = "synod", version, arg_required_else_help = true, after_help = "Begin with: synod dev")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Said at the end of the help of `serve` and `dev`.
+const UNITS: &str = "TIME is in milliseconds, or has a unit: 500us, 100ms, 2s, 10m. SIZE is in bytes, or has a unit: \
+                     64KiB, 1.5MiB, 2GiB. All limits are per replica.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a cluster on this machine, to try things out
+    #[command(after_help = UNITS)]
+    Dev(dev::DevArgs),
+    /// Run one replica
+    #[command(after_help = UNITS)]
+    Serve(Box<serve::flags::ServeArgs>),
+    /// Write a key
+    Put(kv::PutArgs),
+    /// Read a key or a range of keys
+    Get(kv::GetArgs),
+    /// Delete a key or a range of keys
+    Del(kv::DelArgs),
+    /// Compare, then do one of two lists of operations, all at one revision; read from standard input
+    ///
+    /// Three lists, each ended by an empty line: what must hold; what to do if all of it does; what to do otherwise.
+    ///
+    ///   mod("city") > "0"          mod, create, version or value of a key; =, !=, < or >
+    ///
+    ///   put city "Lausanne"        put, get and del with the flags of those commands
+    ///   get country
+    ///
+    ///   del city
+    #[command(verbatim_doc_comment)]
+    Txn(kv::TxnArgs),
+    /// Forget versions that no read at or after a revision can see
+    #[command(visible_alias = "compaction")]
+    Compact(kv::CompactArgs),
+    /// Show every replica as it sees itself
+    Status(status::StatusArgs),
+    /// Show the members of the cluster
+    Member(member::MemberArgs),
+    /// Measure throughput and latency of a cluster, Synod's or etcd's
+    Bench(synod_lab::bench::Args),
+    /// Attack the consensus code in a simulated world
+    Sim(sim::SimArgs),
+    /// Look into a replica's write-ahead log
+    Wal(wal::WalArgs),
+    /// Print the version
+    Version,
+}
+
+fn main() -> ExitCode {
+    run(env::args_os().collect()).unwrap_or_else(Failure::report)
+}
+
+fn run(mut args: Vec<OsString>) -> Result<ExitCode, Failure> {
+    let mut matches = Cli::command().get_matches_from(&args);
+    if let Some(("serve", given)) = matches.subcommand()
+        && let Some(path) = given.get_one::<std::path::PathBuf>("config_file")
+    {
+        // In front of the user's own, which may end with whatever clap does not take an option behind.
+        args.splice(2..2, serve::file_arguments(path, given)?);
+        matches = Cli::command().get_matches_from(&args);
+    }
+    dispatch(&matches)
+}
+
+fn dispatch(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let cli = Cli::from_arg_matches(matches).map_err(Failure::usage)?;
+    match cli.command {
+        Command::Dev(args) => {
+            let (_, given) = matches.subcommand().expect("it was parsed from one");
+            dev::run(args, given)
+        }
+        Command::Serve(args) => serve::serve(&args),
+        Command::Put(args) => kv::put(args),
+        Command::Get(args) => kv::get(args),
+        Command::Del(args) => kv::del(args),
+        Command::Txn(args) => kv::txn(args),
+        Command::Compact(args) => kv::compact(args),
+        Command::Status(args) => status::run(args),
+        Command::Member(args) => member::run(args),
+        Command::Wal(args) => wal::run(args),
+        Command::Version => version(),
+        // These two report for themselves.
+        Command::Bench(args) => return Ok(synod_lab::bench::main(args)),
+        Command::Sim(args) => return Ok(sim::run(&args)),
+    }
+    .map(|()| ExitCode::SUCCESS)
+}
+
+fn version() -> Result<(), Failure> {
+    let protocols = synod_consensus::ProtocolKind::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    output::print(
+        format!(
+            "synod {}\netcd API {}\nprotocols {}\n",
+            env!("CARGO_PKG_VERSION"),
+            synod_server::API_VERSION,
+            protocols.join(", ")
+        )
+        .as_bytes(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

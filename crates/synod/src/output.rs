@@ -1,0 +1,103 @@
+//! How answers are printed.
+
+use std::{
+    fmt,
+    io::{self, Write},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use clap::ValueEnum;
+use comfy_table::{Table, presets};
+use serde_json::{Map, Value};
+
+use crate::failure::Failure;
+
+/// The forms of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Lines for people and shell scripts, as etcdctl prints them.
+    Simple,
+    /// One JSON object with etcdctl's names; keys and values are in base64.
+    Json,
+    /// A table for people.
+    Table,
+}
+
+/// Writes to standard output. A reader that has seen enough is no failure.
+pub fn print(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a line of JSON to standard output.
+pub fn print_json(value: &Value) -> Result<(), Failure> {
+    print(format!("{value}\n").as_bytes())
+}
+
+/// A table with this head.
+pub fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_FULL_CONDENSED).set_header(head);
+    rows.into_iter().for_each(|row| _ = table.add_row(row));
+    format!("{table}\n")
+}
+
+/// An object without the fields that are at their defaults, as etcdctl leaves them out.
+pub fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    let is_default = |value: &Value| match value {
+        Value::Null => true,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_u64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(_) => false,
+    };
+    let kept = fields.into_iter().filter(|(_, value)| !is_default(value));
+    Value::Object(kept.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+}
+
+/// Bytes as JSON can hold them.
+pub fn base64(bytes: &[u8]) -> Value {
+    Value::String(STANDARD.encode(bytes))
+}
+
+/// A number of bytes for people.
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let exponent = (self.0.ilog2() / 10).min(4);
+        let value = self.0 as f64 / f64::from(exponent * 10).exp2();
+        write!(f, "{value:.1} {}", UNITS[exponent as usize - 1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn sizes_for_people() {
+        let text = |bytes| Bytes(bytes).to_string();
+        assert_eq!([text(0), text(1023), text(1024), text(3 << 19)], ["0 B", "1023 B", "1.0 KiB", "1.5 MiB"]);
+        assert_eq!(text(5 << 50), "5120.0 TiB");
+    }
+
+    #[test]
+    fn what_is_at_its_default_is_left_out() {
+        let fields =
+            [("a", json!(0)), ("b", json!(1)), ("c", json!("")), ("d", json!(false)), ("e", json!([]))];
+        assert_eq!(object(fields).to_string(), r#"{"b":1}"#);
+    }
+}

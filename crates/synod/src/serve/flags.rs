@@ -1,0 +1,332 @@
+//! The flags of `synod serve`. Where etcd has the same thing, they have etcd's names.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use synod_consensus::{Decision, ElectionKind, ProtocolKind};
+use synod_storage::Durability;
+
+use super::units;
+
+/// What can be said about one replica.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// A TOML file with settings; its keys are the flags' names without the dashes.
+    ///
+    /// A flag wins over the environment, the environment over the file, the file over the default. A list of URLs may
+    /// be an array, and initial-cluster a table of names and URLs.
+    #[arg(long, env = "SYNOD_CONFIG_FILE", value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub member: MemberArgs,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub tuning: Tuning,
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// Stop, as on SIGTERM, when standard input ends: for a parent process that may be killed.
+    #[arg(long, hide = true)]
+    pub exit_with_stdin: bool,
+}
+
+/// This replica.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "This replica")]
+pub struct MemberArgs {
+    /// Its name; one of those in --initial-cluster.
+    #[arg(long, env = "SYNOD_NAME", default_value = "default")]
+    pub name: String,
+    /// Where its log and snapshots live [default: NAME.synod].
+    #[arg(long, env = "SYNOD_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where to listen for clients (etcd v3 API and Synod's own over gRPC; /health and /metrics over HTTP).
+    #[arg(
+        long,
+        env = "SYNOD_LISTEN_CLIENT_URLS",
+        value_name = "URL,...",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:2379"
+    )]
+    pub listen_client_urls: Vec<String>,
+    /// Where clients are told to reach it [default: --listen-client-urls].
+    #[arg(long, env = "SYNOD_ADVERTISE_CLIENT_URLS", value_name = "URL,...", value_delimiter = ',')]
+    pub advertise_client_urls: Vec<String>,
+    /// Where to listen for other replicas.
+    #[arg(
+        long,
+        env = "SYNOD_LISTEN_PEER_URLS",
+        value_name = "URL,...",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:2380"
+    )]
+    pub listen_peer_urls: Vec<String>,
+    /// Where to serve /health and /metrics besides the client URLs.
+    #[arg(long, env = "SYNOD_LISTEN_METRICS_URLS", value_name = "URL,...", value_delimiter = ',')]
+    pub listen_metrics_urls: Vec<String>,
+}
+
+/// The cluster that it belongs to.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "The cluster (the same on all replicas)")]
+pub struct ClusterArgs {
+    /// All replicas and where each is reached by the others [default: only this one].
+    ///
+    /// Sorted by name they get the ids 1, 2, 3, ... Names and token make the cluster's id, so those can not change
+    /// later; a URL can, if it changes here on all replicas.
+    #[arg(long, env = "SYNOD_INITIAL_CLUSTER", value_name = "NAME=URL,...", value_delimiter = ',')]
+    pub initial_cluster: Vec<String>,
+    /// Where clients reach each replica, for lists of members. A name may be repeated.
+    ///
+    /// A replica knows its own URLs from --advertise-client-urls, and those of others from here only.
+    #[arg(
+        long,
+        env = "SYNOD_INITIAL_CLUSTER_CLIENT_URLS",
+        value_name = "NAME=URL,...",
+        value_delimiter = ','
+    )]
+    pub initial_cluster_client_urls: Vec<String>,
+    /// Tells clusters apart whose replicas have the same names.
+    #[arg(long, env = "SYNOD_INITIAL_CLUSTER_TOKEN", value_name = "TEXT", default_value = "synod-cluster")]
+    pub initial_cluster_token: String,
+    /// Whether this may be the replica's first start.
+    ///
+    /// With `existing` it refuses to start without the data of an earlier one. A replica that has lost its data must
+    /// not start as new under its old name: it would break promises that it no longer remembers.
+    #[arg(
+        long,
+        env = "SYNOD_INITIAL_CLUSTER_STATE",
+        value_name = "STATE",
+        value_enum,
+        default_value = "new"
+    )]
+    pub initial_cluster_state: ClusterState,
+    /// Where the others reach this replica; must be what --initial-cluster says of it, which is the default.
+    #[arg(long, env = "SYNOD_INITIAL_ADVERTISE_PEER_URLS", value_name = "URL")]
+    pub initial_advertise_peer_urls: Option<String>,
+}
+
+/// Whether a cluster begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClusterState {
+    /// The data directory is made if there is none.
+    New,
+    /// There must be one.
+    Existing,
+}
+
+/// Everything that trades speed, memory and safety against each other.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Consensus (the same on all replicas)")]
+pub struct Tuning {
+    /// Which protocol orders commands: multipaxos.
+    #[arg(long, env = "SYNOD_PROTOCOL", default_value = "multipaxos")]
+    pub protocol: ProtocolKind,
+    /// How a leader is found: rotating (the next replica in line follows one that falls silent).
+    #[arg(long, env = "SYNOD_ELECTION", default_value = "rotating")]
+    pub election: ElectionKind,
+    /// Who finds out that a slot is decided: leader (it tells the others; fewest messages) or all (each replica by
+    /// itself; one message delay less at followers).
+    #[arg(long, env = "SYNOD_DECISION", default_value = "leader")]
+    pub decision: Decision,
+    /// How often a leader says that it lives.
+    #[arg(
+        long, env = "SYNOD_HEARTBEAT_INTERVAL", value_name = "TIME", default_value = "100ms",
+        value_parser = units::duration_above_zero
+    )]
+    pub heartbeat_interval: Duration,
+    /// How long a leader may be silent, cut off or waiting for its disk; at least 3 heartbeats.
+    #[arg(
+        long, env = "SYNOD_ELECTION_TIMEOUT", value_name = "TIME", default_value = "1000ms",
+        value_parser = units::duration_above_zero
+    )]
+    pub election_timeout: Duration,
+    /// After how long an unanswered proposal is sent again, at first.
+    #[arg(
+        long, env = "SYNOD_RETRANSMIT_AFTER", value_name = "TIME", default_value = "100ms",
+        value_parser = units::duration_above_zero
+    )]
+    pub retransmit_after: Duration,
+    /// Slots that a leader may have undecided at a time; 1 is one after the other.
+    #[arg(
+        long, env = "SYNOD_WINDOW_MAX", value_name = "SLOTS", default_value = "32",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
+    pub window_max: u16,
+
+    /// A batch is closed when the next command would make it larger; 1 makes every command a batch.
+    #[arg(
+        long, env = "SYNOD_BATCH_BYTES_MAX", value_name = "SIZE", default_value = "64KiB",
+        value_parser = units::memory_bytes, help_heading = "Batching and queues"
+    )]
+    pub batch_bytes_max: usize,
+    /// How long the first command of a batch waits for others when the window is full.
+    #[arg(
+        long, env = "SYNOD_BATCH_DELAY_MAX", value_name = "TIME", default_value = "1ms",
+        value_parser = units::duration, help_heading = "Batching and queues"
+    )]
+    pub batch_delay_max: Duration,
+    /// Commands that may wait for a decision; clients of more feel back-pressure.
+    #[arg(
+        long, env = "SYNOD_QUEUE_BYTES_MAX", value_name = "SIZE", default_value = "64MiB",
+        value_parser = units::memory_bytes, help_heading = "Batching and queues"
+    )]
+    pub queue_bytes_max: usize,
+    /// Batches that a follower may have on their way to the leader.
+    #[arg(
+        long, env = "SYNOD_FORWARD_WINDOW_MAX", value_name = "BATCHES", default_value = "8",
+        value_parser = clap::value_parser!(u16).range(1..), help_heading = "Batching and queues"
+    )]
+    pub forward_window_max: u16,
+
+    /// A request that has no decision for this long fails.
+    #[arg(
+        long, env = "SYNOD_REQUEST_TIMEOUT", value_name = "TIME", default_value = "5s",
+        value_parser = units::duration_above_zero, help_heading = "Clients"
+    )]
+    pub request_timeout: Duration,
+    /// The largest request.
+    #[arg(
+        long, env = "SYNOD_MAX_REQUEST_BYTES", value_name = "SIZE", default_value = "1.5MiB",
+        value_parser = units::memory_bytes, help_heading = "Clients"
+    )]
+    pub max_request_bytes: usize,
+    /// Most operations in a list of a transaction.
+    #[arg(
+        long, env = "SYNOD_MAX_TXN_OPS", value_name = "COUNT", default_value = "128",
+        value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"
+    )]
+    pub max_txn_ops: u32,
+    /// Most requests under way on one connection.
+    #[arg(
+        long, env = "SYNOD_MAX_CONCURRENT_STREAMS", value_name = "COUNT", default_value = "4096",
+        value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"
+    )]
+    pub max_concurrent_streams: u32,
+    /// Most connections of clients.
+    #[arg(
+        long, env = "SYNOD_CONNECTIONS_MAX", value_name = "COUNT", default_value = "10000",
+        value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"
+    )]
+    pub connections_max: u32,
+    /// Writes are refused, and an alarm is raised, once the keys take more than this; 0 for 2 GiB, -1 for no bound.
+    #[arg(
+        long, env = "SYNOD_QUOTA_BACKEND_BYTES", value_name = "SIZE", default_value = "2GiB",
+        value_parser = units::quota, allow_hyphen_values = true, help_heading = "Clients"
+    )]
+    pub quota_backend_bytes: u64,
+    /// What an acknowledged write survives: sync (a power failure, on a majority), async (the end of a process, not
+    /// of its machine), memory (only the loss of a minority).
+    #[arg(long, env = "SYNOD_DURABILITY", default_value = "sync", help_heading = "Log and snapshots")]
+    pub durability: Durability,
+    /// Size of a segment of the log, 16KiB to 4GiB.
+    #[arg(
+        long, env = "SYNOD_WAL_SEGMENT_BYTES", value_name = "SIZE", default_value = "64MiB",
+        value_parser = units::bytes, help_heading = "Log and snapshots"
+    )]
+    pub wal_segment_bytes: u64,
+    /// Take a snapshot, and trim the log, after so many slots...
+    #[arg(
+        long, env = "SYNOD_SNAPSHOT_COUNT", value_name = "SLOTS", default_value = "10000",
+        value_parser = clap::value_parser!(u64).range(1..), help_heading = "Log and snapshots"
+    )]
+    pub snapshot_count: u64,
+    /// ...or after this much log.
+    #[arg(
+        long, env = "SYNOD_SNAPSHOT_LOG_BYTES", value_name = "SIZE", default_value = "128MiB",
+        value_parser = units::bytes, help_heading = "Log and snapshots"
+    )]
+    pub snapshot_log_bytes: u64,
+    /// Slots behind a snapshot that stay in memory for replicas that lag; others are sent the snapshot.
+    #[arg(
+        long,
+        env = "SYNOD_KEEP_SLOTS",
+        value_name = "SLOTS",
+        default_value = "5000",
+        help_heading = "Log and snapshots"
+    )]
+    pub keep_slots: u64,
+    /// The most memory that those may take.
+    #[arg(
+        long, env = "SYNOD_KEEP_BYTES", value_name = "SIZE", default_value = "32MiB",
+        value_parser = units::bytes, help_heading = "Log and snapshots"
+    )]
+    pub keep_bytes: u64,
+
+    /// Threads that serve connections of clients.
+    #[arg(
+        long, env = "SYNOD_CLIENT_IO_THREADS", value_name = "COUNT", default_value = "1",
+        value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Threads"
+    )]
+    pub client_io_threads: u16,
+    /// Execute commands on a thread of its own; with false the protocol's thread does, which saves a hand-over a
+    /// command and lets a slow command delay the protocol.
+    #[arg(
+        long, env = "SYNOD_EXECUTOR_THREAD", value_name = "true|false", default_value = "true",
+        action = clap::ArgAction::Set, help_heading = "Threads"
+    )]
+    pub executor_thread: bool,
+}
+
+/// What it says about itself.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Messages")]
+pub struct LogArgs {
+    /// error, warn, info, debug or trace; or one for each part, as in info,synod_transport=debug.
+    #[arg(long, env = "SYNOD_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
+    pub log_level: String,
+    /// text (a line a message) or json (an object a line).
+    #[arg(long, env = "SYNOD_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// How messages are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line a message.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+
+    /// The environment can hold everything, and a variable is found from the flag.
+    #[test]
+    fn every_flag_has_its_variable() {
+        let command = ServeArgs::augment_args(Command::new("serve"));
+        let flags = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        let mut seen = 0;
+        for arg in flags {
+            let expected = format!("SYNOD_{}", arg.get_id().as_str().to_uppercase());
+            assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(expected.as_str()));
+            seen += 1;
+        }
+        assert!(seen > 30, "{seen} flags");
+    }
+
+    /// The command line and the library start from the same settings.
+    #[test]
+    fn defaults_are_those_of_the_library() {
+        let tuning = Cli::parse_from(["serve"]).args.tuning;
+        let settings = synod_replica::Settings::default();
+        let defaults = super::super::config::settings(&tuning);
+        assert_eq!(format!("{defaults:?}"), format!("{settings:?}"));
+        let server = synod_server::Config::default();
+        assert_eq!(tuning.max_request_bytes, server.request_bytes_max);
+        assert_eq!(tuning.quota_backend_bytes, server.quota_bytes);
+        assert_eq!(tuning.max_txn_ops as usize, server.txn_ops_max);
+        assert_eq!(tuning.connections_max as usize, server.connections_max);
+        assert_eq!(tuning.max_concurrent_streams, server.streams_per_connection_max);
+    }
+}

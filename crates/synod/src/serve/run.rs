@@ -1,0 +1,147 @@
+//! A replica's life in a process: start, serve, stop.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Read as _},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use prometheus_client::registry::Registry;
+use synod_kv::KvStore;
+use synod_node::{Node, StartError};
+use synod_server::Server;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{
+    config::Checked,
+    flags::ServeArgs,
+    log,
+    replica::{Fixed, Served},
+};
+use crate::failure::Failure;
+
+/// How long a request to stop may go unnoticed.
+const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Runs a replica until it is told to stop or can not go on.
+pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
+    let checked = super::config::check(args).map_err(Failure::usage)?;
+    log::start(&args.log)?;
+    // Before anything is started, so that an early signal is not lost.
+    let stop = stop_requests(args.exit_with_stdin).map_err(Failure::failed)?;
+    checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    describe(&checked, args);
+
+    let Checked { node: config, server: server_config, members, .. } = checked;
+    let data_dir = config.data_dir.clone();
+    let fixed = Fixed {
+        cluster: config.cluster,
+        me: config.me,
+        members,
+        protocol: args.tuning.protocol.to_string(),
+        election: args.tuning.election.to_string(),
+        durability: args.tuning.durability.to_string(),
+    };
+    let node = Node::start(config, KvStore::new()).map_err(start_failure)?;
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(node.metrics()));
+    let server = Server::start(&server_config, Served::new(node.handle(), fixed), move || metrics(&registry))
+        .map_err(|error| {
+            Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
+        })?;
+    tracing::info!(name = args.member.name, "serving");
+
+    let mut ended = None;
+    while ended.is_none() && !stop.load(Ordering::Acquire) {
+        ended = node.wait(GLANCE_INTERVAL);
+    }
+    if ended.is_none() {
+        tracing::info!("stopping: requests under way are finished, then the log is closed");
+    }
+    server.stop();
+    node.stop().map_err(|reason| {
+        tracing::error!(reason, "the replica can not go on");
+        Failure::failed(format!(
+            "{reason}\nThe replica has stopped, since it must not promise what it can not keep. Nothing acknowledged \
+             is lost. Repair the disk of {} or make room on it, then start the replica again.",
+            data_dir.display()
+        ))
+    })?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn describe(checked: &Checked, args: &ServeArgs) {
+    for member in &checked.members {
+        let own = if member.id == checked.node.me { " (this replica)" } else { "" };
+        let (peers, clients) = (member.peer_urls.join(","), member.client_urls.join(","));
+        tracing::info!(id = %member.id, peers, clients, "member {}{own}", member.name);
+    }
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        cluster = %checked.node.cluster,
+        data_dir = %checked.node.data_dir.display(),
+        protocol = %args.tuning.protocol,
+        election = %args.tuning.election,
+        durability = %args.tuning.durability,
+        "synod"
+    );
+}
+
+fn start_failure(error: StartError) -> Failure {
+    match error {
+        StartError::Config(_) => Failure::usage(error),
+        _ => Failure::failed(error),
+    }
+}
+
+fn metrics(registry: &Registry) -> String {
+    let mut text = String::new();
+    if let Err(error) = prometheus_client::encoding::text::encode(&mut text, registry) {
+        text.clear();
+        let _ = write!(text, "# metrics can not be written: {error}\n# EOF\n");
+    }
+    text
+}
+
+/// Becomes true on SIGTERM, on SIGINT and, if asked for, at the end of standard input.
+fn stop_requests(exit_with_stdin: bool) -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut terminate, mut interrupt) = {
+        let _context = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+    let signalled = Arc::clone(&stop);
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        runtime.block_on(async {
+            terminate_or_interrupt(&mut terminate, &mut interrupt).await;
+            signalled.store(true, Ordering::Release);
+            // Whoever asks twice does not want to wait for requests under way.
+            terminate_or_interrupt(&mut terminate, &mut interrupt).await;
+            eprintln!("asked to stop for the second time: not waiting for anything");
+            std::process::exit(1);
+        });
+    })?;
+    if exit_with_stdin {
+        let orphaned = Arc::clone(&stop);
+        thread::Builder::new().name("stdin".into()).spawn(move || {
+            let mut nobody_writes = [0];
+            while io::stdin().read(&mut nobody_writes).is_ok_and(|read| read > 0) {}
+            orphaned.store(true, Ordering::Release);
+        })?;
+    }
+    Ok(stop)
+}
+
+async fn terminate_or_interrupt(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -1,0 +1,156 @@
+//! How times, sizes and URLs are written in a configuration.
+
+use std::time::Duration;
+
+/// Reads a time: `100` (milliseconds, as in etcd's flags), `100ms`, `500us`, `2s`, `1.5m`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is not a time; accepted: 100 (milliseconds), 500us, 100ms, 2s, 10m, 1h");
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        "us" => number / 1e6,
+        "" | "ms" => number / 1e3,
+        "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(wrong()),
+    };
+    // A year is more than any of our times, and far below what sums of them bear.
+    if !(0.0..=31_536_000.0).contains(&seconds) {
+        return Err(wrong());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// The same for times that must not be zero.
+pub fn duration_above_zero(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err(format!("'{text}' is no time at all; accepted: a time above 0, such as 100ms")),
+        duration => Ok(duration),
+    }
+}
+
+/// Reads a size in bytes: `65536`, `64KiB`, `1.5MiB`, `2GiB`.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || {
+        format!("'{text}' is not a size; accepted: a number of bytes, or one with KiB, MiB, GiB, as 64KiB")
+    };
+    if let Ok(bytes) = text.parse() {
+        return Ok(bytes);
+    }
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(unit_at);
+    let shift = match unit {
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let bytes = number * f64::from(1_u32 << shift);
+    // 2^53: beyond it not every number of bytes has a double.
+    if !(0.0..=9_007_199_254_740_992.0).contains(&bytes) {
+        return Err(wrong());
+    }
+    Ok(bytes as u64)
+}
+
+/// The same for sizes of things that are kept in memory, at least one byte.
+pub fn memory_bytes(text: &str) -> Result<usize, String> {
+    match usize::try_from(bytes(text)?) {
+        Ok(0) => Err(format!("'{text}' is too small; accepted: 1 or more bytes, as 64KiB")),
+        Ok(bytes) => Ok(bytes),
+        Err(_) => Err(format!("'{text}' is more than this machine can address")),
+    }
+}
+
+/// Reads a quota as etcd does: 0 stands for the default of 2 GiB, a negative number for none. The result's 0 stands
+/// for none.
+pub fn quota(text: &str) -> Result<u64, String> {
+    const DEFAULT: u64 = 2 << 30;
+    if text.strip_prefix('-').is_some_and(|digits| digits.parse::<u64>().is_ok_and(|number| number > 0)) {
+        return Ok(0);
+    }
+    let quota = bytes(text).map_err(|error| format!("{error}; 0 for 2GiB; -1 for no bound"))?;
+    Ok(if quota == 0 { DEFAULT } else { quota })
+}
+
+/// The `host:port` of a URL.
+pub fn authority(url: &str) -> Result<&str, String> {
+    let wrong = |why: &str| format!("'{url}' {why}; accepted: http://host:port");
+    if url.starts_with("https://") {
+        return Err(wrong("asks for TLS, which is not supported yet"));
+    }
+    let authority = url.strip_prefix("http://").ok_or_else(|| wrong("does not begin with http://"))?;
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let (host, port) = authority.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
+    if host.is_empty() || host.contains(['/', '@', ' ']) {
+        return Err(wrong("has no host that can be looked up"));
+    }
+    if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+        return Err(wrong("has a port that is not one of 1 to 65535"));
+    }
+    Ok(authority)
+}
+
+/// Whether the host of `host:port` stands for "all addresses of this machine", to which nobody can connect.
+pub fn is_wildcard(authority: &str) -> bool {
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    matches!(host, "0.0.0.0" | "[::]" | "[::0]" | "*")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_milliseconds_unless_they_have_a_unit() {
+        assert_eq!(duration("100"), Ok(Duration::from_millis(100)));
+        assert_eq!(duration("500us"), Ok(Duration::from_micros(500)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["", "s", "-1", "1 s", "10parsecs", "1e300h", "NaN"] {
+            assert!(duration(wrong).unwrap_err().contains("accepted: 100 (milliseconds)"), "{wrong}");
+        }
+        assert!(duration_above_zero("0").unwrap_err().contains("above 0"));
+    }
+
+    #[test]
+    fn sizes_are_bytes_unless_they_have_a_unit() {
+        assert_eq!(bytes("65536"), Ok(65_536));
+        assert_eq!(bytes("1.5MiB"), Ok(3 << 19));
+        assert_eq!(bytes("2GiB"), Ok(2 << 30));
+        for wrong in ["", "KiB", "-1", "1KB", "1 KiB", "1e300GiB"] {
+            assert!(bytes(wrong).unwrap_err().contains("64KiB"), "{wrong}");
+        }
+        assert!(memory_bytes("0").is_err());
+    }
+
+    #[test]
+    fn a_quota_is_written_as_for_etcd() {
+        assert_eq!(quota("0"), Ok(2 << 30));
+        assert_eq!(quota("-1"), Ok(0));
+        assert_eq!(quota("8589934592"), Ok(8 << 30));
+        assert!(quota("-x").unwrap_err().contains("-1 for no bound"));
+    }
+
+    #[test]
+    fn urls_have_a_scheme_a_host_and_a_port() {
+        assert_eq!(authority("http://node-1:2380/"), Ok("node-1:2380"));
+        assert_eq!(authority("http://[::1]:2380"), Ok("[::1]:2380"));
+        let wrong = [
+            ("https://a:1", "TLS"),
+            ("a:1", "http://"),
+            ("http://a", "no port"),
+            ("http://:1", "no host"),
+            ("http://a/b:1", "no host"),
+            ("http://a:0", "65535"),
+            ("http://a:99999", "65535"),
+        ];
+        for (url, why) in wrong {
+            let error = authority(url).unwrap_err();
+            assert!(error.contains(why) && error.contains("http://host:port"), "{error}");
+        }
+        assert!(is_wildcard("0.0.0.0:1") && is_wildcard("[::]:1") && !is_wildcard("127.0.0.1:1"));
+    }
+}

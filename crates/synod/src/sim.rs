@@ -1,0 +1,24 @@
+//! `synod sim`: the deterministic simulator.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+/// Arguments of `synod sim`.
+#[derive(Clone, Debug, Args)]
+pub struct SimArgs {
+    #[command(subcommand)]
+    command: SimCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum SimCommand {
+    /// Attack simulated clusters, one seed after the other, and check that nothing gives
+    Run(synod_sim::cli::RunArgs),
+}
+
+pub fn run(args: &SimArgs) -> ExitCode {
+    match &args.command {
+        SimCommand::Run(args) => synod_sim::cli::run(args),
+    }
+}

@@ -1,0 +1,171 @@
+//! `synod status`: every replica as it sees itself, side by side.
+
+use clap::Args;
+use serde_json::{Value, json};
+use synod_client::{Error, native::StatusResponse};
+
+use crate::{
+    client::{ClientArgs, block_on},
+    failure::Failure,
+    output::{self, Bytes, Format},
+};
+
+/// Arguments of `synod status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    /// Ask all members that the endpoints know of.
+    #[arg(long)]
+    cluster: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// What one endpoint said.
+struct Asked {
+    endpoint: String,
+    answer: Result<StatusResponse, Error>,
+}
+
+pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
+    let asked = block_on(async {
+        if args.cluster {
+            let members = args.client.client()?.member_list(false).await?.members;
+            args.client.endpoints = members.into_iter().flat_map(|member| member.client_ur_ls).collect();
+        }
+        let client = args.client.client()?;
+        let answers = client.native_status().await;
+        let asked = client.endpoints().map(str::to_owned).zip(answers);
+        Ok(asked.map(|(endpoint, answer)| Asked { endpoint, answer }).collect::<Vec<_>>())
+    })?;
+    // How far the cluster is, as far as anybody asked knows.
+    let newest =
+        asked.iter().filter_map(|asked| asked.answer.as_ref().ok()).map(|status| status.decided_slot);
+    let newest = newest.max().unwrap_or(0);
+    match args.client.write_out {
+        // Both are for people, and side by side needs columns.
+        Format::Simple | Format::Table => output::print(to_table(&asked, newest).as_bytes())?,
+        Format::Json => output::print_json(&asked.iter().map(|asked| to_json(asked, newest)).collect())?,
+    }
+    let silent: Vec<_> = asked.iter().filter_map(|asked| asked.answer.as_ref().err()).collect();
+    for error in &silent {
+        eprintln!("{error}");
+    }
+    match silent.len() {
+        0 => Ok(()),
+        number => Err(Failure::failed(format!("{number} of {} endpoints gave no status", asked.len()))),
+    }
+}
+
+const HEAD: [&str; 13] = [
+    "ENDPOINT", "REPLICA", "ROLE", "LEADER", "BALLOT", "PROTOCOL", "SLOT", "APPLIED", "LAG", "LOG",
+    "SNAPSHOT", "REVISION", "PEERS UP",
+];
+
+fn to_table(asked: &[Asked], newest: u64) -> String {
+    let row = |asked: &Asked| {
+        let mut row = [const { String::new() }; HEAD.len()];
+        row[0].clone_from(&asked.endpoint);
+        let status = match &asked.answer {
+            Ok(status) => status,
+            Err(error) => {
+                row[2] = trouble(error).to_owned();
+                return row;
+            }
+        };
+        let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
+        let peers_up = status.peers.iter().filter(|peer| peer.up).count();
+        let snapshot = match status.snapshot_slot {
+            0 => "none".to_owned(),
+            slot => slot.to_string(),
+        };
+        row[1..].clone_from_slice(&[
+            status.name.clone(),
+            status.role.clone(),
+            or_none(&status.leader_name),
+            status.ballot.clone(),
+            status.protocol.clone(),
+            status.decided_slot.to_string(),
+            status.applied_slot.to_string(),
+            newest.saturating_sub(status.applied_slot).to_string(),
+            Bytes(status.log_bytes).to_string(),
+            snapshot,
+            status.revision.to_string(),
+            format!("{peers_up} of {}", status.peers.len()),
+        ]);
+        row
+    };
+    output::table(HEAD, asked.iter().map(row))
+}
+
+/// Why there is no status, in a word or two.
+fn trouble(error: &Error) -> &'static str {
+    match error {
+        Error::Refused { code: synod_client::Code::Unimplemented, .. } => "not synod",
+        Error::Refused { .. } => "refused",
+        _ => "unreachable",
+    }
+}
+
+fn to_json(asked: &Asked, newest: u64) -> Value {
+    let status = match &asked.answer {
+        Ok(status) => status,
+        Err(error) => {
+            return json!({"endpoint": asked.endpoint, "state": trouble(error), "error": error.to_string()});
+        }
+    };
+    let peers = status.peers.iter().map(|peer| json!({"id": peer.replica, "name": peer.name, "up": peer.up}));
+    json!({
+        "endpoint": asked.endpoint,
+        "state": "reachable",
+        "cluster_id": status.cluster_id,
+        "id": status.replica,
+        "name": status.name,
+        "role": status.role,
+        "leader": status.leader,
+        "leader_name": status.leader_name,
+        "ballot": status.ballot,
+        "protocol": status.protocol,
+        "election": status.election,
+        "durability": status.durability,
+        "slot": status.decided_slot,
+        "applied": status.applied_slot,
+        "lag": newest.saturating_sub(status.applied_slot),
+        "log_bytes": status.log_bytes,
+        "snapshot_slot": status.snapshot_slot,
+        "sessions": status.sessions,
+        "revision": status.revision,
+        "db_bytes": status.db_size,
+        "peers": peers.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_silent_has_a_row_too() {
+        let status = StatusResponse {
+            name: "n1".into(),
+            role: "leader".into(),
+            decided_slot: 9,
+            applied_slot: 7,
+            log_bytes: 4096,
+            ..StatusResponse::default()
+        };
+        let error =
+            Error::Unavailable { attempts: 1, endpoint: "http://b:1".into(), cause: "refused".into() };
+        let asked = [
+            Asked { endpoint: "http://a:1".into(), answer: Ok(status) },
+            Asked { endpoint: "http://b:1".into(), answer: Err(error) },
+        ];
+        let table = to_table(&asked, 9);
+        let line = |part: &str| table.lines().find(|line| line.contains(part)).expect(part).to_owned();
+        let cells: Vec<_> = line("http://a:1").split('|').map(|cell| cell.trim().to_owned()).collect();
+        assert_eq!(cells[2..5], ["n1", "leader", "none"]);
+        assert_eq!(cells[7..12], ["9", "7", "2", "4.0 KiB", "none"]);
+        assert!(line("http://b:1").contains("unreachable"));
+        assert_eq!(to_json(&asked[0], 9)["lag"], 2);
+        assert_eq!(to_json(&asked[1], 9)["state"], "unreachable");
+    }
+}

@@ -1,0 +1,301 @@
+//! The program as a person or a script meets it: messages, exit codes, `dev`, and the commands on keys.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use self::support::{free_ports, stop};
+
+const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn synod(args: &[&str]) -> Output {
+    Command::new(SYNOD).args(args).stdin(Stdio::null()).output().expect("the program can be started")
+}
+
+#[track_caller]
+fn refused(output: &Output, code: i32, parts: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    for part in parts {
+        assert!(said.contains(part), "{said}\nshould contain {part}");
+    }
+    assert_eq!(output.status.code(), Some(code), "{said}");
+}
+
+#[test]
+fn a_wrong_setting_is_named_with_its_value_and_what_is_accepted() {
+    refused(&synod(&["serve", "--protocol", "rafft"]), 2, &["rafft", "--protocol", "accepted: multipaxos"]);
+    refused(
+        &synod(&["serve", "--election-timeout", "soon"]),
+        2,
+        &["soon", "--election-timeout", "accepted: 100"],
+    );
+    refused(&synod(&["serve", "--window-max", "0"]), 2, &["0", "--window-max", "1.."]);
+    refused(&synod(&["serve", "--data-dirr", "x"]), 2, &["--data-dirr", "--data-dir"]);
+    refused(
+        &synod(&["serve", "--name", "x", "--initial-cluster", "a=http://h:1"]),
+        2,
+        &["--name x", "accepted: a"],
+    );
+    refused(
+        &synod(&["serve", "--listen-client-urls", "https://127.0.0.1:1"]),
+        2,
+        &["--listen-client-urls https://127.0.0.1:1", "TLS"],
+    );
+    refused(&synod(&["serve", "--log-level", "x=y=z"]), 2, &["--log-level x=y=z", "accepted: error, warn"]);
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("synod.toml");
+    fs::write(&file, "election-timeout = 110\nheartbeat-interval = '90ms'\n").unwrap();
+    let serve = |args: &[&str], env: Option<&str>| {
+        let mut command = Command::new(SYNOD);
+        command.args(["serve", "--config-file"]).arg(&file).args(args);
+        command.envs(env.map(|value| ("SYNOD_ELECTION_TIMEOUT", value)));
+        command.output().unwrap()
+    };
+    // All are too short for the file's heartbeat, so the refusal tells which one counts.
+    refused(&serve(&[], None), 2, &["--election-timeout 110ms", "90ms"]);
+    refused(&serve(&[], Some("120")), 2, &["--election-timeout 120ms", "90ms"]);
+    refused(&serve(&["--election-timeout=130"], Some("120")), 2, &["--election-timeout 130ms", "90ms"]);
+
+    fs::write(&file, "elektion-timeout = 110\n").unwrap();
+    refused(&serve(&[], None), 2, &["synod.toml", "unknown key 'elektion-timeout'", "election-timeout"]);
+    fs::write(&file, "decision = 'both'\n").unwrap();
+    refused(&serve(&[], None), 2, &["synod.toml", "decision = both", "accepted: leader, all"]);
+    fs::remove_file(&file).unwrap();
+    refused(&serve(&[], None), 2, &["synod.toml", "can not be read"]);
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", taken.local_addr().unwrap());
+    let data = folder.path().join("data");
+    let dir = data.to_str().unwrap();
+    let peers = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+    let serve =
+        synod(&["serve", "--data-dir", dir, "--listen-client-urls", &url, "--listen-peer-urls", &peers]);
+    refused(&serve, 1, &[&url["http://".len()..], "in use", "--listen-client-urls"]);
+}
+
+#[test]
+fn what_can_not_be_reached_or_read_is_a_failure() {
+    let nobody = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+    let get = synod(&["get", "a", "--endpoints", &nobody, "--command-timeout", "200ms"]);
+    refused(&get, 1, &[&nobody, "refused"]);
+    refused(&synod(&["wal", "verify", "/nowhere"]), 1, &["/nowhere"]);
+    refused(&synod(&["put", "--endpoints", "https://a:1", "a", "b"]), 2, &["https://a:1", "http://"]);
+}
+
+/// `synod dev` with what it says line by line.
+struct Dev {
+    process: Child,
+    lines: mpsc::Receiver<String>,
+    endpoints: String,
+}
+
+impl Dev {
+    fn start(data: &Path, base_port: u16) -> Dev {
+        let mut process = Command::new(SYNOD)
+            .args(["dev", "--election-timeout=500ms", &format!("--base-port={base_port}"), "--data"])
+            .arg(data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program can be started");
+        let said = BufReader::new(process.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || said.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let urls = (0..3).map(|index| format!("http://127.0.0.1:{}", base_port + 10 * index));
+        Dev { process, lines, endpoints: urls.collect::<Vec<_>>().join(",") }
+    }
+
+    /// Waits for a line with this in it.
+    fn wait_for(&self, part: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let mut before = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.contains(part) => return line,
+                Ok(line) => before.push(line),
+                Err(_) => panic!("dev did not say '{part}', only {before:#?}"),
+            }
+        }
+    }
+
+    /// Runs a command against it that must succeed; `input` is its standard input.
+    fn synod(&self, args: &[&str], input: &str) -> String {
+        let mut command = Command::new(SYNOD)
+            .args(args)
+            .env("SYNOD_ENDPOINTS", &self.endpoints)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        command.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = command.wait_with_output().unwrap();
+        assert!(output.status.success(), "synod {args:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+/// Waits until nobody listens at these ports.
+fn wait_until_free(ports: &[u16]) {
+    let deadline = Instant::now() + PATIENCE;
+    while !ports.iter().all(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+        assert!(Instant::now() < deadline, "a replica outlives dev");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn dev_starts_serves_stops_and_goes_on_with_its_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let base = free_block();
+    let ports: Vec<u16> = (0..3).flat_map(|index| [base + 10 * index, base + 10 * index + 1]).collect();
+
+    let dev = Dev::start(&data, base);
+    dev.wait_for("n3     clients http://127.0.0.1:");
+    dev.wait_for(" leads (ballot ");
+    dev.wait_for("Try, in another terminal");
+    keys(&dev);
+    overview(&dev);
+    assert!(stop(dev.process).success(), "SIGTERM stops dev in good order");
+    wait_until_free(&ports);
+    for name in ["n1", "n2", "n3"] {
+        let verify = synod(&["wal", "verify", data.join(name).to_str().unwrap()]);
+        let said = String::from_utf8_lossy(&verify.stdout);
+        assert!(verify.status.success() && said.contains("closed in good order"), "{said}");
+    }
+    dumped(&data.join("n1"));
+
+    let dev = Dev::start(&data, base);
+    let leader = dev.wait_for(" leads (ballot ");
+    assert_eq!(dev.synod(&["get", "city"], ""), "city\nLausanne\n");
+    // The next start with other ports: addresses are not part of the cluster's identity.
+    let pid = dev.process.id();
+    kill_replica(&dev, &leader);
+    dev.wait_for("it stays dead");
+    dev.wait_for(" leads (ballot ");
+    assert_eq!(dev.synod(&["put", "after", "kill"], ""), "OK\n");
+
+    // A dev that is killed takes its replicas with it.
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let mut process = dev.process;
+    process.wait().unwrap();
+    wait_until_free(&ports);
+
+    let moved = free_block();
+    let dev = Dev::start(&data, moved);
+    dev.wait_for(" leads (ballot ");
+    assert_eq!(dev.synod(&["get", "after", "--print-value-only"], ""), "kill\n");
+    assert!(stop(dev.process).success());
+    refused(
+        &synod(&["dev", "--replicas", "5", "--data", data.to_str().unwrap()]),
+        2,
+        &["--replicas 5", "data of 3", "--data"],
+    );
+    damaged(&data.join("n2"));
+}
+
+/// A port with free ones behind it where `dev` will look for them.
+fn free_block() -> u16 {
+    loop {
+        let base = free_ports(1)[0];
+        let wanted = (0..3).flat_map(|index| [base + 10 * index, base + 10 * index + 1]);
+        if wanted.into_iter().all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+            return base;
+        }
+    }
+}
+
+/// Kills the replica that leads by its process id, which dev has told.
+fn kill_replica(dev: &Dev, leader: &str) {
+    let name = leader.split(' ').next().unwrap();
+    let status = dev.synod(&["status", "-w", "json"], "");
+    assert!(status.contains(&format!(r#""leader_name":"{name}""#)), "{status}");
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", dev.process.id())).unwrap();
+    let is_leader = |pid: &&str| {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split('\0').any(|arg| arg == format!("--name={name}"))
+    };
+    let pid = children.split_whitespace().find(is_leader).expect("the leader is a child of dev");
+    let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+/// The commands on keys, in the manner of etcdctl.
+fn keys(dev: &Dev) {
+    assert_eq!(dev.synod(&["put", "city", "Bern"], ""), "OK\n");
+    assert_eq!(dev.synod(&["put", "city", "--prev-kv"], "Lausanne"), "OK\ncity\nBern\n");
+    assert_eq!(dev.synod(&["put", "country", "Switzerland"], ""), "OK\n");
+    assert_eq!(dev.synod(&["get", "city"], ""), "city\nLausanne\n");
+    assert_eq!(dev.synod(&["get", "city", "--rev", "2"], ""), "city\nBern\n");
+    assert_eq!(dev.synod(&["get", "c", "--prefix", "--keys-only"], ""), "city\n\ncountry\n\n");
+    assert_eq!(dev.synod(&["get", "c", "--prefix", "--count-only"], ""), "2\n");
+    let descending = ["get", "", "--prefix", "--order", "DESCEND", "--limit", "1", "--print-value-only"];
+    assert_eq!(dev.synod(&descending, ""), "Switzerland\n");
+    assert_eq!(dev.synod(&["get", "nothing", "--serializable"], ""), "");
+    let json = dev.synod(&["get", "city", "-w", "json"], "");
+    assert!(json.contains(r#""key":"Y2l0eQ==""#) && json.contains(r#""mod_revision":3"#), "{json}");
+    let table = dev.synod(&["get", "city", "-w", "table"], "");
+    assert!(table.contains("| city | Lausanne |"), "{table}");
+
+    let txn = "value(\"city\") = \"Lausanne\"\n\nput state Vaud\nget city\n\ndel city\n\n";
+    assert_eq!(dev.synod(&["txn"], txn), "SUCCESS\n\nOK\n\ncity\nLausanne\n");
+    let txn = "version(\"city\") < \"2\"\n\nput state Bern\n\nget state\n\n";
+    assert_eq!(dev.synod(&["txn"], txn), "FAILURE\n\nstate\nVaud\n");
+    assert_eq!(dev.synod(&["del", "state", "--prev-kv"], ""), "1\nstate\nVaud\n");
+    assert_eq!(dev.synod(&["compact", "4"], ""), "compacted revision 4\n");
+    let old = ["get", "city", "--rev", "2", "--endpoints", &dev.endpoints];
+    refused(&synod(&old), 1, &["etcdserver: mvcc: required revision has been compacted"]);
+}
+
+fn overview(dev: &Dev) {
+    let members = dev.synod(&["member", "list"], "");
+    assert_eq!(members.lines().count(), 3, "{members}");
+    assert!(members.starts_with("1, started, n1, http://127.0.0.1:"), "{members}");
+    let status = dev.synod(&["status"], "");
+    assert_eq!(status.matches("| leader ").count(), 1, "{status}");
+    assert_eq!(status.matches("| follower ").count(), 2, "{status}");
+    let first = dev.endpoints.split(',').next().unwrap();
+    let status = dev.synod(&["status", "--cluster", "-w", "json", "--endpoints", first], "");
+    assert_eq!(status.matches(r#""state":"reachable""#).count(), 3, "{status}");
+}
+
+fn dumped(dir: &Path) {
+    let dump = synod(&["wal", "dump", dir.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&dump.stdout);
+    assert!(dump.status.success() && said.contains("slot 1, ") && said.contains("1 commands in "), "{said}");
+}
+
+/// A byte in the middle of a log is changed: that is damage, not a torn end.
+fn damaged(dir: &Path) {
+    let dump = synod(&["wal", "dump", dir.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&dump.stdout).into_owned();
+    let at = said.split("at byte ").nth(2).and_then(|rest| rest.split(',').next()).unwrap();
+    let segment = said.lines().next().unwrap().split(' ').nth(2).unwrap();
+    let mut bytes = fs::read(segment).unwrap();
+    bytes[at.parse::<usize>().unwrap() + 60] ^= 0xff;
+    fs::write(segment, bytes).unwrap();
+    let verify = synod(&["wal", "verify", dir.to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&verify.stdout).contains("DAMAGED"), "{verify:?}");
+    refused(&verify, 1, &["not whole"]);
+}

@@ -1,0 +1,184 @@
+//! Clients that never rest, over the official Rust client of etcd.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use etcd_client::{Client, Compare, CompareOp, ConnectOptions, Error, Txn, TxnOp, TxnOpResponse};
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::history::{Answer, History, Op, Seen};
+
+/// How long one request may take: longer than an election, so that some requests live through one.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between a failed request and the next.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Between the requests of one client: many clients that share two processors with three replicas leave them some.
+const BREATH: Duration = Duration::from_millis(2);
+/// Few, so that clients meet.
+const KEYS: u8 = 4;
+
+/// A client of these endpoints.
+pub async fn connect(endpoints: &[String]) -> Client {
+    let options =
+        ConnectOptions::new().with_timeout(REQUEST_TIMEOUT).with_connect_timeout(Duration::from_millis(500));
+    Client::connect(endpoints, Some(options)).await.expect("endpoints are well formed; nothing is sent yet")
+}
+
+/// Everything that runs.
+#[derive(Debug)]
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    pub history: Arc<History>,
+    /// Acknowledged writes, growing.
+    pub acknowledged: Arc<AtomicU64>,
+    writers: JoinSet<Vec<String>>,
+    clients: JoinSet<()>,
+}
+
+impl Load {
+    /// Starts a writer for each endpoint, one for all of them, and four clients that read, write and swap.
+    pub fn start(endpoints: &[String]) -> Load {
+        let mut load = Load {
+            stop: Arc::default(),
+            history: Arc::default(),
+            acknowledged: Arc::default(),
+            writers: JoinSet::new(),
+            clients: JoinSet::new(),
+        };
+        let single = endpoints.iter().map(std::slice::from_ref);
+        for (number, endpoints) in single.chain([endpoints]).enumerate() {
+            let (stop, count) = (load.stop.clone(), load.acknowledged.clone());
+            load.writers.spawn(write(number, endpoints.to_vec(), stop, count));
+        }
+        let values = Arc::new(AtomicU64::new(1));
+        for seed in 0..4 {
+            let (stop, history, values) = (load.stop.clone(), load.history.clone(), values.clone());
+            load.clients.spawn(meet(seed, endpoints.to_vec(), stop, history, values));
+        }
+        load
+    }
+
+    /// Ends it; returns the keys whose writes were acknowledged.
+    pub async fn stop(mut self) -> (Vec<String>, Arc<History>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut keys = Vec::new();
+        while let Some(written) = self.writers.join_next().await {
+            keys.extend(written.expect("a writer does not panic"));
+        }
+        while let Some(client) = self.clients.join_next().await {
+            client.expect("a client does not panic");
+        }
+        (keys, self.history)
+    }
+}
+
+/// Writes one key after the other, each once; returns those that were acknowledged.
+async fn write(
+    number: usize,
+    endpoints: Vec<String>,
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+) -> Vec<String> {
+    let mut client = connect(&endpoints).await;
+    let mut acknowledged = Vec::new();
+    for sequence in 0_u64.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let key = format!("load/{number}/{sequence:08}");
+        match client.put(key.clone(), sequence.to_string(), None).await {
+            Ok(_) => {
+                acknowledged.push(key);
+                count.fetch_add(1, Ordering::Relaxed);
+                sleep(BREATH).await;
+            }
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+    acknowledged
+}
+
+/// Reads, writes and swaps a few keys that others use too, and records what it sees.
+async fn meet(
+    seed: u64,
+    endpoints: Vec<String>,
+    stop: Arc<AtomicBool>,
+    history: Arc<History>,
+    values: Arc<AtomicU64>,
+) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut client = connect(&endpoints).await;
+    let mut last_seen = [0; KEYS as usize];
+    while !stop.load(Ordering::Relaxed) {
+        let key = random.u8(..KEYS);
+        let fresh = || values.fetch_add(1, Ordering::Relaxed);
+        let op = match random.u8(..10) {
+            0..4 => Op::Get,
+            4..7 => Op::Put(fresh()),
+            _ => Op::Swap { expected: last_seen[usize::from(key)], new: fresh() },
+        };
+        let invoked = history.begin();
+        let seen = ask(&mut client, key, op).await.ok();
+        history.end(key, op, invoked, seen);
+        match (seen.map(|seen| seen.answer), op) {
+            (Some(Answer::Holds(value)), _) | (Some(Answer::Written), Op::Put(value)) => {
+                last_seen[usize::from(key)] = value;
+            }
+            (Some(Answer::Swapped), Op::Swap { new, .. }) => last_seen[usize::from(key)] = new,
+            _ => {}
+        }
+        sleep(if seen.is_some() { BREATH } else { PAUSE }).await;
+    }
+}
+
+async fn ask(client: &mut Client, key: u8, op: Op) -> Result<Seen, Error> {
+    let name = format!("met/{key}");
+    let revision =
+        |header: Option<&etcd_client::ResponseHeader>| header.map_or(0, |header| header.revision());
+    match op {
+        Op::Get => {
+            let response = client.get(name, None).await?;
+            let revision = revision(response.header());
+            Ok(match response.kvs().first() {
+                Some(kv) => Seen {
+                    answer: Answer::Holds(number(kv.value())),
+                    revision,
+                    written_at: kv.mod_revision(),
+                },
+                None => Seen { answer: Answer::Holds(0), revision, written_at: 0 },
+            })
+        }
+        Op::Put(value) => {
+            let response = client.put(name, value.to_string(), None).await?;
+            Ok(Seen { answer: Answer::Written, revision: revision(response.header()), written_at: 0 })
+        }
+        Op::Swap { expected, new } => {
+            let compare = match expected {
+                0 => Compare::create_revision(name.clone(), CompareOp::Equal, 0),
+                value => Compare::value(name.clone(), CompareOp::Equal, value.to_string()),
+            };
+            let txn = Txn::new()
+                .when([compare])
+                .and_then([TxnOp::put(name.clone(), new.to_string(), None)])
+                .or_else([TxnOp::get(name, None)]);
+            let response = client.txn(txn).await?;
+            let answer = if response.succeeded() { Answer::Swapped } else { Answer::NotSwapped };
+            if let (false, Some(TxnOpResponse::Get(get))) =
+                (response.succeeded(), response.op_responses().first())
+            {
+                let held = get.kvs().first().map_or(0, |kv| number(kv.value()));
+                assert_ne!(held, expected, "a comparison failed although it holds");
+            }
+            Ok(Seen { answer, revision: revision(response.header()), written_at: 0 })
+        }
+    }
+}
+
+fn number(value: &[u8]) -> u64 {
+    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).expect("only numbers are written here")
+}

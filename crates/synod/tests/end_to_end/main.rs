@@ -1,0 +1,153 @@
+//! Three replicas as real processes, killed again and again under load.
+//!
+//! `SYNOD_E2E_ROUNDS` says how often each of leader, follower and all at once is killed; 3 if it is not set, which
+//! takes 10 to 30 seconds.
+
+mod history;
+mod load;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    env,
+    path::Path,
+    process::Command,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use etcd_client::{Client, GetOptions};
+use tokio::time::sleep;
+
+use self::{
+    load::{Load, connect},
+    support::Cluster,
+};
+
+const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
+/// How long anything may take that depends on elections and on how busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_by_kills_under_load() {
+    let rounds = env::var("SYNOD_E2E_ROUNDS").map_or(3, |rounds| rounds.parse().expect("a number of rounds"));
+    let folder = tempfile::tempdir().unwrap();
+    // Small limits, so that the replicas also take snapshots, trim their logs and catch up by both.
+    let flags = [
+        "--election-timeout=600ms",
+        "--heartbeat-interval=60ms",
+        "--snapshot-count=400",
+        "--keep-slots=100",
+        "--wal-segment-bytes=1MiB",
+    ];
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let endpoints = cluster.endpoints();
+    let load = Load::start(&endpoints);
+    progress(&load, 50).await;
+
+    for round in 0..rounds {
+        let leader = leader(&endpoints).await;
+        println!("round {round}: kill -9 of the leader, n{}", leader + 1);
+        cluster.kill(leader);
+        progress(&load, 100).await;
+        cluster.restart(leader);
+        progress(&load, 100).await;
+
+        let follower = (self::leader(&endpoints).await + 1 + round % 2) % 3;
+        println!("round {round}: kill -9 of a follower, n{}", follower + 1);
+        cluster.kill(follower);
+        progress(&load, 500).await;
+        cluster.restart(follower);
+        progress(&load, 100).await;
+
+        println!("round {round}: kill -9 of all three");
+        (0..3).for_each(|index| cluster.kill(index));
+        (0..3).for_each(|index| cluster.restart(index));
+        progress(&load, 100).await;
+    }
+    let (acknowledged, history) = load.stop().await;
+
+    let contents = equal_contents(&endpoints).await;
+    let missing: Vec<_> = acknowledged.iter().filter(|key| !contents.contains_key(*key)).collect();
+    assert!(missing.is_empty(), "{} acknowledged writes are lost: {missing:?}", missing.len());
+    let counts = history.check();
+    println!("{} keys acknowledged, {counts:?}", acknowledged.len());
+    assert!(counts.reads > 50 && counts.writes > 50, "too little was done to prove anything: {counts:?}");
+
+    for index in 0..3 {
+        assert!(cluster.stop(index).success(), "SIGTERM ends a replica in good order");
+        let verify =
+            Command::new(SYNOD).args(["wal", "verify"]).arg(cluster.data_dir(index)).output().unwrap();
+        let said = String::from_utf8_lossy(&verify.stdout);
+        assert!(verify.status.success() && said.contains("closed in good order"), "{said}");
+    }
+}
+
+/// Waits until this many more writes were acknowledged.
+async fn progress(load: &Load, writes: u64) {
+    let wanted = load.acknowledged.load(Ordering::Relaxed) + writes;
+    let deadline = Instant::now() + PATIENCE;
+    while load.acknowledged.load(Ordering::Relaxed) < wanted {
+        assert!(Instant::now() < deadline, "the cluster serves no writes");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The leader's index: what a replica says that takes itself for the leader.
+async fn leader(endpoints: &[String]) -> usize {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            let status = connect(std::slice::from_ref(endpoint)).await.status().await;
+            // The ids are 1, 2, 3 in the order of the names.
+            if status.is_ok_and(|status| status.leader() == index as u64 + 1) {
+                return index;
+            }
+        }
+        assert!(Instant::now() < deadline, "nobody leads");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A key's value, the revision at which it was written, and its version.
+type Contents = BTreeMap<String, (String, i64, i64)>;
+
+/// Waits until all replicas have executed the same, and returns what they then hold: the same.
+async fn equal_contents(endpoints: &[String]) -> Contents {
+    let deadline = Instant::now() + PATIENCE;
+    let mut clients = Vec::new();
+    for endpoint in endpoints {
+        clients.push(connect(std::slice::from_ref(endpoint)).await);
+    }
+    loop {
+        let mut seen = Vec::new();
+        for client in &mut clients {
+            // A replica that was just restarted may not answer yet.
+            if let Ok(one) = contents(client).await {
+                seen.push(one);
+            }
+        }
+        if seen.len() == clients.len() && seen.iter().all(|(_, revision, _)| *revision == seen[0].1) {
+            for (index, (contents, _, hash)) in seen.iter().enumerate() {
+                assert!(*contents == seen[0].0, "n{} holds something else than n1", index + 1);
+                assert_eq!(*hash, seen[0].2, "n{} has another hash than n1", index + 1);
+            }
+            return seen.swap_remove(0).0;
+        }
+        assert!(Instant::now() < deadline, "the replicas do not reach the same revision");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// What a replica itself holds, at which revision, and its hash.
+async fn contents(client: &mut Client) -> Result<(Contents, i64, u32), etcd_client::Error> {
+    let all = GetOptions::new().with_all_keys().with_serializable();
+    let response = client.get("", Some(all)).await?;
+    let revision = response.header().map_or(0, |header| header.revision());
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("only text is written here");
+    let contents =
+        response.kvs().iter().map(|kv| (text(kv.key()), (text(kv.value()), kv.mod_revision(), kv.version())));
+    let hash = client.hash_kv(revision).await?.hash();
+    Ok((contents.collect(), revision, hash))
+}

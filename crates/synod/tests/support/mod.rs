@@ -1,0 +1,144 @@
+//! A cluster of real processes, for tests and measurements.
+
+#![allow(dead_code, reason = "each user needs some of it")]
+
+use std::{
+    fs::{self, File},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Processes `synod serve`. Those that still run when it is dropped are killed.
+#[derive(Debug)]
+pub struct Cluster {
+    replicas: Vec<Replica>,
+}
+
+#[derive(Debug)]
+struct Replica {
+    program: PathBuf,
+    args: Vec<String>,
+    endpoint: String,
+    data_dir: PathBuf,
+    log: PathBuf,
+    process: Option<Child>,
+}
+
+impl Cluster {
+    /// Starts replicas on free ports, with data and logs below `folder`; `flags` are given to all.
+    pub fn start(program: &Path, folder: &Path, replicas: usize, flags: &[&str]) -> Cluster {
+        let ports = free_ports(2 * replicas);
+        let (clients, peers) = ports.split_at(replicas);
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let members: Vec<_> =
+            peers.iter().zip(1..).map(|(&port, number)| format!("n{number}={}", url(port))).collect();
+        let replicas = (0..replicas).map(|index| {
+            let name = format!("n{}", index + 1);
+            let data_dir = folder.join(&name);
+            let mut args = vec![
+                "serve".to_owned(),
+                format!("--name={name}"),
+                format!("--data-dir={}", data_dir.display()),
+                format!("--listen-client-urls={}", url(clients[index])),
+                format!("--listen-peer-urls={}", url(peers[index])),
+                format!("--initial-cluster={}", members.join(",")),
+            ];
+            args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+            Replica {
+                program: program.to_owned(),
+                args,
+                endpoint: url(clients[index]),
+                data_dir,
+                log: folder.join(format!("{name}.log")),
+                process: None,
+            }
+        });
+        let mut cluster = Cluster { replicas: replicas.collect() };
+        (0..cluster.replicas.len()).for_each(|index| cluster.restart(index));
+        cluster
+    }
+
+    /// Client URLs, by replica.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.replicas.iter().map(|replica| replica.endpoint.clone()).collect()
+    }
+
+    pub fn data_dir(&self, index: usize) -> &Path {
+        &self.replicas[index].data_dir
+    }
+
+    /// Ends a process as a power switch would, and waits until it is gone.
+    pub fn kill(&mut self, index: usize) {
+        let mut process = self.replicas[index].process.take().expect("it runs");
+        process.kill().expect("it is our child");
+        process.wait().expect("it is our child");
+    }
+
+    /// Starts a replica that does not run.
+    pub fn restart(&mut self, index: usize) {
+        let replica = &mut self.replicas[index];
+        assert!(replica.process.is_none(), "it runs");
+        let log =
+            File::options().create(true).append(true).open(&replica.log).expect("the log can be written");
+        let process =
+            Command::new(&replica.program).args(&replica.args).stdin(Stdio::null()).stderr(log).spawn();
+        replica.process = Some(process.expect("the program can be started"));
+    }
+
+    /// Asks a replica to stop, as a service manager does, and waits until it has.
+    pub fn stop(&mut self, index: usize) -> ExitStatus {
+        stop(self.replicas[index].process.take().expect("it runs"))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for replica in &mut self.replicas {
+            if let Some(mut process) = replica.process.take() {
+                let _ = process.kill();
+                let _ = process.wait();
+            }
+            if thread::panicking() {
+                let said = fs::read_to_string(&replica.log).unwrap_or_default();
+                let lines: Vec<_> = said.lines().collect();
+                eprintln!("--- the end of {}:", replica.log.display());
+                lines[lines.len().saturating_sub(30)..].iter().for_each(|line| eprintln!("{line}"));
+            }
+        }
+    }
+}
+
+/// Sends SIGTERM and waits; a process that is deaf to it is a failure.
+pub fn stop(mut process: Child) -> ExitStatus {
+    let pid = Pid::from_child(&process);
+    kill_process(pid, Signal::TERM).expect("it is our child");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(status) = process.try_wait().expect("it is our child") {
+            return status;
+        }
+        if Instant::now() > deadline {
+            let _ = process.kill();
+            panic!("the process does not stop");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Ports that nobody listens at. They are below those that the system gives to outgoing connections: a replica that
+/// was killed must find its own again.
+pub fn free_ports(count: usize) -> Vec<u16> {
+    let mut ports = Vec::new();
+    while ports.len() < count {
+        let port = fastrand::u16(10_000..32_000);
+        if !ports.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            ports.push(port);
+        }
+    }
+    ports
+}

@@ -1,0 +1,209 @@
+//! What a transport is told at its start, and why it may refuse to start.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use synod_wire::{ClusterId, Incarnation, ReplicaId};
+
+/// Bytes in a mebibyte.
+const MIB: usize = 1024 * 1024;
+
+/// Another replica and where it listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Who it is. The peer's own answer in the handshake must agree.
+    pub id: ReplicaId,
+    /// `host:port`. A name is resolved again at every dial, so that a peer may move.
+    pub address: String,
+}
+
+/// The settings of a [`Transport`](crate::Transport).
+///
+/// [`Config::new`] fills in everything that has a sensible default.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The cluster. Peers of another one are refused.
+    pub cluster: ClusterId,
+    /// This replica.
+    pub me: ReplicaId,
+    /// Which life of this replica this is. Peers refuse a lower one than they have seen.
+    pub incarnation: Incarnation,
+    /// Where to accept connections; not used by [`Transport::start_on`](crate::Transport::start_on).
+    pub listen: Vec<SocketAddr>,
+    /// All other replicas.
+    pub peers: Vec<Peer>,
+    /// The largest body that is sent or accepted, in bytes. A receiver allocates at most this much a connection
+    /// for a frame under way. Default: 64 MiB.
+    pub frame_bytes_max: usize,
+    /// Bytes that may wait for one peer while it is connected. Default: 64 MiB.
+    pub send_queue_bytes_max: usize,
+    /// Frames that may wait for one peer while it is connected. Default: 65,536.
+    pub send_queue_frames_max: usize,
+    /// The pause before the first new attempt to reach a peer. It doubles with every failure. Default: 10 ms.
+    pub redial_delay_min: Duration,
+    /// The longest pause between attempts to reach a peer. Default: 1 s.
+    pub redial_delay_max: Duration,
+    /// How long one attempt to connect may take. Default: 2 s.
+    pub connect_timeout: Duration,
+    /// How long either side of a new connection waits for the other's part of the handshake. Default: 5 s.
+    pub handshake_timeout: Duration,
+    /// A connection ends when the peer's host answers nothing, or takes no data off a full connection, for this
+    /// long. (A process that dies is noticed at once, whatever this is.) Default: 5 s.
+    pub silence_max: Duration,
+    /// Inbound connections that may exist at a time, those in the middle of a handshake included. Default: 64.
+    pub inbound_connections_max: usize,
+}
+
+impl Config {
+    /// The defaults: no peers and nowhere to listen.
+    #[must_use]
+    pub fn new(cluster: ClusterId, me: ReplicaId, incarnation: Incarnation) -> Config {
+        Config {
+            cluster,
+            me,
+            incarnation,
+            listen: Vec::new(),
+            peers: Vec::new(),
+            frame_bytes_max: 64 * MIB,
+            send_queue_bytes_max: 64 * MIB,
+            send_queue_frames_max: 65_536,
+            redial_delay_min: Duration::from_millis(10),
+            redial_delay_max: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(2),
+            handshake_timeout: Duration::from_secs(5),
+            silence_max: Duration::from_secs(5),
+            inbound_connections_max: 64,
+        }
+    }
+
+    /// Says what is wrong with the settings, if anything is.
+    pub(crate) fn validate(&self) -> Result<(), TransportError> {
+        let wrong = |field, reason: String| Err(TransportError::Config { field, reason });
+        if self.frame_bytes_max == 0 || u32::try_from(self.frame_bytes_max).is_err() {
+            return wrong("frame_bytes_max", format!("{} is not in 1..=4294967295", self.frame_bytes_max));
+        }
+        if self.send_queue_bytes_max < self.frame_bytes_max {
+            let reason = format!(
+                "{} is less than frame_bytes_max, which is {}",
+                self.send_queue_bytes_max, self.frame_bytes_max
+            );
+            return wrong("send_queue_bytes_max", reason);
+        }
+        if self.send_queue_frames_max == 0 {
+            return wrong("send_queue_frames_max", "0 would let no frame through".into());
+        }
+        if self.redial_delay_min.is_zero() || self.redial_delay_min > self.redial_delay_max {
+            let reason = format!(
+                "{:?} is not above zero and at most redial_delay_max, which is {:?}",
+                self.redial_delay_min, self.redial_delay_max
+            );
+            return wrong("redial_delay_min", reason);
+        }
+        for (field, value) in [
+            ("connect_timeout", self.connect_timeout),
+            ("handshake_timeout", self.handshake_timeout),
+            ("silence_max", self.silence_max),
+        ] {
+            if value < Duration::from_millis(1) {
+                return wrong(field, format!("{value:?} is shorter than 1 ms"));
+            }
+        }
+        if self.inbound_connections_max < self.peers.len() {
+            let reason = format!(
+                "{} is fewer than there are peers ({})",
+                self.inbound_connections_max,
+                self.peers.len()
+            );
+            return wrong("inbound_connections_max", reason);
+        }
+        self.validate_peers()
+    }
+
+    fn validate_peers(&self) -> Result<(), TransportError> {
+        for (i, peer) in self.peers.iter().enumerate() {
+            let wrong = |reason| Err(TransportError::Config { field: "peers", reason });
+            if peer.id == self.me {
+                return wrong(format!("{} is this replica itself", peer.id));
+            }
+            if self.peers[..i].iter().any(|other| other.id == peer.id) {
+                return wrong(format!("{} is named twice", peer.id));
+            }
+            let port =
+                peer.address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+            if !port.is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port != 0)) {
+                return wrong(format!(
+                    "{} has the address {:?}, which is not host:port",
+                    peer.id, peer.address
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a transport does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// A setting has a value that makes no sense.
+    #[error("transport setting {field}: {reason}")]
+    Config {
+        /// The name of the setting in [`Config`].
+        field: &'static str,
+        /// What is wrong, and what is accepted.
+        reason: String,
+    },
+    /// There are peers, but they could not reach this replica.
+    #[error("no address to listen on for peers is given")]
+    NoListenAddress,
+    /// An address to listen on can not be had.
+    #[error("can not listen for peers on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system refuses a thread or a socket.
+    #[error("can not start the transport: {0}")]
+    System(#[from] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_peers(peers: &[(u64, &str)]) -> Config {
+        let peers = peers
+            .iter()
+            .map(|(id, address)| Peer { id: ReplicaId(*id), address: (*address).into() })
+            .collect();
+        Config { peers, ..Config::new(ClusterId(1), ReplicaId(1), Incarnation(1)) }
+    }
+
+    #[test]
+    fn the_defaults_are_valid() {
+        with_peers(&[(2, "localhost:2380"), (3, "[::1]:2380")]).validate().unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let base = with_peers(&[]);
+        let cases = [
+            (with_peers(&[(1, "a:1")]), "peers: r1 is this replica itself"),
+            (with_peers(&[(2, "a:1"), (2, "b:1")]), "r2 is named twice"),
+            (with_peers(&[(2, "a")]), "\"a\", which is not host:port"),
+            (with_peers(&[(2, ":1")]), "not host:port"),
+            (with_peers(&[(2, "a:99999")]), "not host:port"),
+            (with_peers(&[(2, "a:0")]), "not host:port"),
+            (Config { frame_bytes_max: 0, ..base.clone() }, "frame_bytes_max"),
+            (Config { send_queue_bytes_max: 1, ..base.clone() }, "send_queue_bytes_max"),
+            (Config { send_queue_frames_max: 0, ..base.clone() }, "send_queue_frames_max"),
+            (Config { redial_delay_min: Duration::from_secs(9), ..base.clone() }, "redial_delay_min"),
+            (Config { silence_max: Duration::ZERO, ..base.clone() }, "silence_max"),
+            (Config { inbound_connections_max: 0, ..with_peers(&[(2, "a:1")]) }, "inbound_connections_max"),
+        ];
+        for (config, expected) in cases {
+            let error = config.validate().expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error:?} does not say {expected:?}");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The sender thread of one peer: dials it, introduces this replica, writes the queue to it; and again.
+
+use std::{
+    io::{self, IoSlice, Read, Write},
+    net::{TcpStream, ToSocketAddrs},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tracing::{info, warn};
+
+use crate::{
+    Config, Event,
+    complaint::Complaint,
+    frame::Frame,
+    handshake::{self, HandshakeError, Hello, Welcome},
+    link::{Link, SessionEnd},
+    socket,
+    transport::Shared,
+};
+
+/// Why the peer could not be reached.
+#[derive(Debug, thiserror::Error)]
+enum DialError {
+    #[error("{0}")]
+    Connect(#[from] io::Error),
+    #[error("{0}")]
+    Handshake(#[from] HandshakeError),
+    #[error("what answers there is an earlier life of it than the one seen before")]
+    OldIncarnation,
+    #[error("the transport is shutting down")]
+    Stopped,
+}
+
+/// Runs until the link is stopped.
+pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
+    let config = &shared.config;
+    let mut backoff = Backoff::new(config, link);
+    let mut complaint = Complaint::default();
+    while !link.is_stopped() {
+        match open(config, link) {
+            Ok((stream, welcome)) => {
+                complaint.clear();
+                let began = Instant::now();
+                run_session(shared, link, &stream, welcome);
+                // A session that ends as soon as it began is as good as a failure.
+                if began.elapsed() >= config.redial_delay_max {
+                    backoff.reset();
+                }
+            }
+            Err(DialError::Stopped) => break,
+            Err(error) => {
+                link.leave(std::iter::empty());
+                if matches!(
+                    error,
+                    DialError::Handshake(HandshakeError::Refused(_)) | DialError::OldIncarnation
+                ) {
+                    // Trying harder does not change a configuration.
+                    backoff.jump();
+                }
+                let text = error.to_string();
+                if complaint.is_due(&text) && !link.is_stopped() {
+                    warn!(peer = %link.id(), address = link.peer.address, "can not reach peer: {text}");
+                }
+            }
+        }
+        link.pause(backoff.next());
+    }
+}
+
+/// Connects and shakes hands. On success the session has begun.
+fn open(config: &Config, link: &Arc<Link>) -> Result<(Arc<TcpStream>, Welcome), DialError> {
+    let stream = Arc::new(connect(link, config.connect_timeout)?);
+    socket::tune(&stream, config.silence_max)?;
+    if !link.begin_handshake(&stream) {
+        return Err(DialError::Stopped);
+    }
+    let hello =
+        Hello { cluster: config.cluster, from: config.me, to: link.id(), incarnation: config.incarnation };
+    let welcome = handshake::call(&stream, &hello, config.handshake_timeout)?;
+    if !link.see(welcome.incarnation) {
+        return Err(DialError::OldIncarnation);
+    }
+    if !link.begin_session(&stream, welcome.incarnation) {
+        return Err(DialError::Stopped);
+    }
+    Ok((stream, welcome))
+}
+
+/// Connects in a thread of its own, since neither the resolver nor `connect` can be interrupted. If the transport
+/// is stopped meanwhile, that thread ends by itself; it holds nothing but this link.
+fn connect(link: &Arc<Link>, timeout: Duration) -> Result<TcpStream, DialError> {
+    let helper = Arc::clone(link);
+    thread::Builder::new()
+        .name(format!("dial-{}", link.id()))
+        .spawn(move || helper.put_dialed(connect_any(&helper.peer.address, timeout)))?;
+    Ok(link.wait_dialed().ok_or(DialError::Stopped)??)
+}
+
+/// Tries all addresses of a name in turn.
+fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout) {
+            // With a local port of the system's choice, a dial to a free port of this host can meet itself.
+            Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
+                last = io::ErrorKind::ConnectionRefused.into();
+            }
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// From `Up` to `Down`.
+fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: Welcome) {
+    info!(peer = %link.id(), incarnation = %welcome.incarnation, "connected");
+    shared.emit(Event::Up { peer: link.id(), incarnation: welcome.incarnation });
+    let mut gather = Vec::new();
+    let sent = thread::scope(|scope| {
+        let watcher = thread::Builder::new()
+            .name(format!("watch-{}", link.id()))
+            .spawn_scoped(scope, || link.end_session(watch(stream)));
+        if let Err(error) = watcher {
+            link.end_session(SessionEnd::Failed(error));
+        }
+        // Returns only when the session is over and the socket shut down, so the watcher ends too.
+        write_queue(shared, link, stream, welcome.frame_bytes_max, &mut gather)
+    });
+    let end = link.leave(gather.drain(sent..)).unwrap_or(SessionEnd::Stopped);
+    if !matches!(end, SessionEnd::Stopped) {
+        warn!(peer = %link.id(), "connection lost: {end}");
+    }
+    shared.emit(Event::Down { peer: link.id() });
+}
+
+/// Reads what must never come, so that the end of the peer is noticed at once even when there is nothing to send.
+fn watch(mut stream: &TcpStream) -> SessionEnd {
+    loop {
+        match stream.read(&mut [0]) {
+            Ok(0) => return SessionEnd::Closed,
+            Ok(_) => return SessionEnd::UnexpectedData,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return SessionEnd::Failed(error),
+        }
+    }
+}
+
+/// Writes frames until the session is over. Leaves the last gather behind, and returns how many of it were sent.
+fn write_queue(
+    shared: &Shared,
+    link: &Link,
+    stream: &TcpStream,
+    body_bytes_max: usize,
+    gather: &mut Vec<Arc<Frame>>,
+) -> usize {
+    let counters = &link.counters;
+    while link.next_frames(gather) {
+        discard_too_large(link, body_bytes_max, gather);
+        let (frames_sent, result) = write_frames(stream, gather);
+        let bytes: usize = gather[..frames_sent].iter().map(|frame| frame.len()).sum();
+        counters.frames_sent.fetch_add(frames_sent as u64, Relaxed);
+        counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
+        counters.writes.fetch_add(1, Relaxed);
+        if let Err(error) = result {
+            link.end_session(match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    SessionEnd::Stalled(shared.config.silence_max)
+                }
+                _ => SessionEnd::Failed(error),
+            });
+            return frames_sent;
+        }
+        gather.clear();
+    }
+    0
+}
+
+/// A frame that the peer would refuse is dropped, since it would cost one session after the other. This one ends
+/// at the next look at it.
+fn discard_too_large(link: &Link, body_bytes_max: usize, gather: &mut Vec<Arc<Frame>>) {
+    gather.retain(|frame| {
+        let fits = frame.body_len() <= body_bytes_max;
+        if !fits {
+            link.drop_too_large(frame.body_len(), body_bytes_max);
+        }
+        fits
+    });
+}
+
+/// Writes all frames, in as few calls as the system allows. Returns how many were written as a whole.
+fn write_frames(mut stream: &TcpStream, frames: &[Arc<Frame>]) -> (usize, io::Result<()>) {
+    let mut slices: Vec<IoSlice<'_>> = frames.iter().flat_map(|frame| frame.slices()).collect();
+    let mut rest = slices.as_mut_slice();
+    let mut written = 0;
+    let result = loop {
+        if rest.is_empty() {
+            break Ok(());
+        }
+        match stream.write_vectored(rest) {
+            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                written += count;
+                IoSlice::advance_slices(&mut rest, count);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => break Err(error),
+        }
+    };
+    if result.is_ok() {
+        return (frames.len(), result);
+    }
+    let whole = frames
+        .iter()
+        .scan(0, |end, frame| {
+            *end += frame.len();
+            Some(*end)
+        })
+        .take_while(|end| *end <= written)
+        .count();
+    (whole, result)
+}
+
+/// How long to wait before the next attempt: doubling, bounded, and spread so that replicas do not dial in step.
+#[derive(Debug)]
+struct Backoff {
+    delay: Duration,
+    min: Duration,
+    max: Duration,
+    random: fastrand::Rng,
+}
+
+impl Backoff {
+    fn new(config: &Config, link: &Link) -> Backoff {
+        let seed = config.me.0.rotate_left(32) ^ config.incarnation.0.rotate_left(16) ^ link.id().0;
+        Backoff {
+            delay: config.redial_delay_min,
+            min: config.redial_delay_min,
+            max: config.redial_delay_max,
+            random: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    fn reset(&mut self) {
+        self.delay = self.min;
+    }
+
+    fn jump(&mut self) {
+        self.delay = self.max;
+    }
+
+    /// Between half of the delay and the whole of it.
+    fn next(&mut self) -> Duration {
+        let delay = self.delay.mul_f64(0.5 + self.random.f64() / 2.0);
+        self.delay = (self.delay * 2).min(self.max);
+        delay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Peer;
+    use std::net::TcpListener;
+    use synod_wire::{ClusterId, Incarnation, ReplicaId, Writer};
+
+    #[test]
+    fn the_delay_doubles_up_to_its_bound() {
+        let config = Config::new(ClusterId(1), ReplicaId(1), Incarnation(1));
+        let link = Link::new(Peer { id: ReplicaId(2), address: "localhost:1".into() }, &config);
+        let mut backoff = Backoff::new(&config, &link);
+        let mut expected = 10.0;
+        for _ in 0..12 {
+            let delay = backoff.next().as_secs_f64() * 1000.0;
+            assert!(delay >= expected / 2.0 && delay <= expected, "{delay} ms, expected up to {expected} ms");
+            expected = (expected * 2.0_f64).min(1000.0);
+        }
+        backoff.reset();
+        assert!(backoff.next() <= Duration::from_millis(10));
+        backoff.jump();
+        assert!(backoff.next() >= Duration::from_millis(500));
+    }
+
+    #[test]
+    fn a_frame_cut_in_two_does_not_count_as_written() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (silent, _) = listener.accept().unwrap();
+        stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut writer = Writer::new();
+        writer.bytes(&[0; 100_000]);
+        let frame = Arc::new(Frame::new(ClusterId(1), writer.finish()));
+        let frames = vec![Arc::clone(&frame); 1000];
+
+        let (whole, result) = write_frames(&stream, &frames);
+        assert!(matches!(result.unwrap_err().kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
+        drop(stream);
+        let arrived = io::copy(&mut &silent, &mut io::sink()).unwrap();
+        assert!(whole > 0 && whole < frames.len());
+        assert_eq!(arrived / frame.len() as u64, whole as u64);
+    }
+}

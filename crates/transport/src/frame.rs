@@ -1,0 +1,395 @@
+//! Frames: how a message body stands on a connection.
+//!
+//! ```text
+//! frame  := header body
+//! header := magic "SYNF" | version u8 = 1 | flags u8 = 0 | reserved u16 = 0 | body length u32
+//!         | body crc u32 | header crc u32                                           (20 bytes)
+//! ```
+//!
+//! Integers are little-endian. The header's checksum covers the cluster id and everything before it in the
+//! header, so a length is believed only when it is intact, and a frame of another cluster never passes. It covers
+//! the body's checksum too, which the encoder of the body knows already: sending never reads a body again.
+//!
+//! **Memory policy of the receiver.** Message bodies carry batches that stay in the log for long. So every body
+//! gets an allocation of exactly its size: none pins a read buffer that is larger than itself. Small frames arrive
+//! many at a time in one read and are copied out of the (cache-warm) read buffer; of a large frame only what came
+//! with its header is copied, and the rest is read into its place directly, in one `readv` with whatever follows.
+
+use std::io::{self, IoSlice, IoSliceMut, Read};
+
+use bytes::Bytes;
+use synod_wire::{ClusterId, Encoded};
+
+/// Bytes before the body of a frame.
+pub(crate) const HEADER_BYTES: usize = 20;
+/// Bytes that one read takes at most, beside the body of a large frame.
+const READ_BUFFER_BYTES: usize = 32 * 1024;
+
+const MAGIC: [u8; 4] = *b"SYNF";
+const VERSION: u8 = 1;
+
+/// A body with its header, ready to be written; shared by all destinations.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    header: [u8; HEADER_BYTES],
+    body: Encoded,
+}
+
+impl Frame {
+    /// # Panics
+    /// If the body has 4 GiB or more; the caller has compared it with `frame_bytes_max`.
+    pub(crate) fn new(cluster: ClusterId, body: Encoded) -> Frame {
+        let length = u32::try_from(body.len()).expect("frame_bytes_max is below 4 GiB");
+        let mut header = [0; HEADER_BYTES];
+        header[0..4].copy_from_slice(&MAGIC);
+        header[4] = VERSION;
+        header[8..12].copy_from_slice(&length.to_le_bytes());
+        header[12..16].copy_from_slice(&body.crc().to_le_bytes());
+        let crc = header_crc(cluster, &header);
+        header[16..20].copy_from_slice(&crc.to_le_bytes());
+        Frame { header, body }
+    }
+
+    /// Bytes on the wire, header included.
+    pub(crate) fn len(&self) -> usize {
+        HEADER_BYTES + self.body.len()
+    }
+
+    /// Bytes of the body.
+    pub(crate) fn body_len(&self) -> usize {
+        self.body.len()
+    }
+
+    /// How many buffers there are to write.
+    pub(crate) fn slice_count(&self) -> usize {
+        1 + self.body.parts().len()
+    }
+
+    /// The buffers to write, in order.
+    pub(crate) fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
+        std::iter::once(IoSlice::new(&self.header))
+            .chain(self.body.parts().iter().map(|part| IoSlice::new(part)))
+    }
+}
+
+fn header_crc(cluster: ClusterId, header: &[u8; HEADER_BYTES]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&cluster.0.to_le_bytes());
+    crc.update(&header[..16]);
+    crc.finalize()
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes.try_into().expect("4 bytes"))
+}
+
+/// Why no further frame can be read from a connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("a frame begins with {0:02x?} instead of the magic number")]
+    Magic([u8; 4]),
+    #[error("frame version {0} is not known (this replica knows version {VERSION})")]
+    Version(u8),
+    #[error(
+        "frame flags {flags:#04x} and reserved field {reserved:#06x} are not defined in version {VERSION}"
+    )]
+    Flags { flags: u8, reserved: u16 },
+    #[error("the checksum of a frame header does not match")]
+    HeaderChecksum,
+    #[error("a frame of {length} bytes exceeds frame_bytes_max, which is {max}")]
+    TooLarge { length: usize, max: usize },
+    #[error("the checksum of a frame body of {length} bytes does not match")]
+    BodyChecksum { length: usize },
+    #[error("the connection ended inside a frame")]
+    Truncated,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Takes the frames off one connection.
+#[derive(Debug)]
+pub(crate) struct FrameReader<R> {
+    source: R,
+    cluster: ClusterId,
+    frame_bytes_max: usize,
+    buffer: Box<[u8]>,
+    /// What was read and not yet used is `buffer[start..end]`.
+    start: usize,
+    end: usize,
+}
+
+impl<R: Read> FrameReader<R> {
+    pub(crate) fn new(source: R, cluster: ClusterId, frame_bytes_max: usize) -> FrameReader<R> {
+        let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
+        FrameReader { source, cluster, frame_bytes_max, buffer, start: 0, end: 0 }
+    }
+
+    /// The body of the next frame; `None` at an end of the connection between two frames.
+    ///
+    /// After an error the position in the stream is unknown, and the connection is good for nothing.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        if !self.fill_header()? {
+            return Ok(None);
+        }
+        let header = self.buffer[self.start..self.start + HEADER_BYTES].try_into().expect("a whole header");
+        let (length, crc) = self.check_header(&header)?;
+        self.start += HEADER_BYTES;
+        let body = self.read_body(length)?;
+        if crc32fast::hash(&body) != crc {
+            return Err(FrameError::BodyChecksum { length });
+        }
+        Ok(Some(body))
+    }
+
+    /// Reads until a whole header is in the buffer; false at the end of the stream.
+    fn fill_header(&mut self) -> Result<bool, FrameError> {
+        while self.end - self.start < HEADER_BYTES {
+            // At most a part of one header is moved, and it is as rare as reads are.
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Ok(0) if self.end == 0 => return Ok(false),
+                Ok(0) => return Err(FrameError::Truncated),
+                Ok(count) => self.end += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+            // Garbage that is shorter than a header must not keep the connection open.
+            check_magic(&self.buffer[..self.end])?;
+        }
+        Ok(true)
+    }
+
+    /// Length and checksum of the body that the header announces.
+    fn check_header(&self, header: &[u8; HEADER_BYTES]) -> Result<(usize, u32), FrameError> {
+        check_magic(header)?;
+        if header[4] != VERSION {
+            return Err(FrameError::Version(header[4]));
+        }
+        if word(&header[16..20]) != header_crc(self.cluster, header) {
+            return Err(FrameError::HeaderChecksum);
+        }
+        let reserved = u16::from_le_bytes([header[6], header[7]]);
+        if header[5] != 0 || reserved != 0 {
+            return Err(FrameError::Flags { flags: header[5], reserved });
+        }
+        let length = word(&header[8..12]) as usize;
+        if length > self.frame_bytes_max {
+            return Err(FrameError::TooLarge { length, max: self.frame_bytes_max });
+        }
+        Ok((length, word(&header[12..16])))
+    }
+
+    fn read_body(&mut self, length: usize) -> Result<Bytes, FrameError> {
+        let buffered = &self.buffer[self.start..self.end];
+        if let Some(body) = buffered.get(..length) {
+            self.start += length;
+            return Ok(Bytes::copy_from_slice(body));
+        }
+        let mut body = vec![0; length];
+        body[..buffered.len()].copy_from_slice(buffered);
+        let mut filled = buffered.len();
+        (self.start, self.end) = (0, 0);
+        while filled < length {
+            let mut targets = [IoSliceMut::new(&mut body[filled..]), IoSliceMut::new(&mut self.buffer)];
+            match self.source.read_vectored(&mut targets) {
+                Ok(0) => return Err(FrameError::Truncated),
+                Ok(count) => {
+                    let into_body = count.min(length - filled);
+                    filled += into_body;
+                    self.end = count - into_body;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Bytes::from(body))
+    }
+}
+
+/// Compares as much of the magic number as `bytes` holds.
+fn check_magic(bytes: &[u8]) -> Result<(), FrameError> {
+    let have = bytes.len().min(MAGIC.len());
+    if bytes[..have] == MAGIC[..have] {
+        return Ok(());
+    }
+    let mut found = [0; 4];
+    found[..have].copy_from_slice(&bytes[..have]);
+    Err(FrameError::Magic(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use synod_wire::Writer;
+
+    const CLUSTER: ClusterId = ClusterId(0x5eed);
+    const MAX: usize = 1 << 20;
+
+    /// Gives a stream out in pieces of the given sizes, over and over.
+    struct Dribble {
+        bytes: Vec<u8>,
+        at: usize,
+        sizes: Vec<usize>,
+        turn: usize,
+    }
+
+    impl Read for Dribble {
+        fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+            let size = self.sizes[self.turn % self.sizes.len()];
+            self.turn += 1;
+            let count = size.min(target.len()).min(self.bytes.len() - self.at);
+            target[..count].copy_from_slice(&self.bytes[self.at..self.at + count]);
+            self.at += count;
+            Ok(count)
+        }
+
+        fn read_vectored(&mut self, targets: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+            let mut left = self.sizes[self.turn % self.sizes.len()];
+            self.turn += 1;
+            let mut total = 0;
+            for target in targets {
+                let count = left.min(target.len()).min(self.bytes.len() - self.at);
+                target[..count].copy_from_slice(&self.bytes[self.at..self.at + count]);
+                self.at += count;
+                left -= count;
+                total += count;
+            }
+            Ok(total)
+        }
+    }
+
+    fn frame(body: &[u8]) -> Frame {
+        let mut writer = Writer::new();
+        body.iter().for_each(|byte| writer.u8(*byte));
+        Frame::new(CLUSTER, writer.finish())
+    }
+
+    fn on_wire(frame: &Frame) -> Vec<u8> {
+        frame.slices().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    fn read_all(bytes: Vec<u8>, sizes: Vec<usize>) -> (Vec<Bytes>, Option<FrameError>) {
+        let source = Dribble { bytes, at: 0, sizes, turn: 0 };
+        let mut reader = FrameReader::new(source, CLUSTER, MAX);
+        let mut bodies = Vec::new();
+        loop {
+            match reader.next_frame() {
+                Ok(Some(body)) => bodies.push(body),
+                Ok(None) => return (bodies, None),
+                Err(error) => return (bodies, Some(error)),
+            }
+        }
+    }
+
+    fn only_error(bytes: Vec<u8>) -> FrameError {
+        let (bodies, error) = read_all(bytes, vec![7]);
+        assert!(bodies.is_empty());
+        error.expect("the frame is bad")
+    }
+
+    #[test]
+    fn a_body_takes_exactly_its_size() {
+        // A body out of the middle of a full read buffer must not keep that buffer alive.
+        let mut bytes = on_wire(&frame(b"first"));
+        bytes.extend(on_wire(&frame(b"second")));
+        let (bodies, error) = read_all(bytes, vec![READ_BUFFER_BYTES]);
+        assert!(error.is_none());
+        for body in bodies {
+            let len = body.len();
+            assert_eq!(Vec::from(body).capacity(), len);
+        }
+    }
+
+    #[test]
+    fn every_changed_byte_is_noticed() {
+        let good = on_wire(&frame(b"hello"));
+        for i in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[i] ^= 1 << bit;
+                let (bodies, error) = read_all(bad, vec![64]);
+                assert!(bodies.is_empty() && error.is_some(), "bit {bit} of byte {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_another_cluster_is_refused() {
+        let mut writer = Writer::new();
+        writer.u64(1);
+        let foreign = Frame::new(ClusterId(1), writer.finish());
+        assert!(matches!(only_error(on_wire(&foreign)), FrameError::HeaderChecksum));
+    }
+
+    #[test]
+    fn a_length_above_the_bound_is_refused_before_it_is_used() {
+        let huge = frame(&vec![0; MAX + 1]);
+        assert!(
+            matches!(only_error(on_wire(&huge)), FrameError::TooLarge { length, max: MAX } if length == MAX + 1)
+        );
+        let largest = frame(&vec![0; MAX]);
+        assert_eq!(read_all(on_wire(&largest), vec![4096]).0.len(), 1);
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        let good = on_wire(&frame(b"hello"));
+        assert!(matches!(only_error(b"GET".to_vec()), FrameError::Magic(_)));
+        let mut version = good.clone();
+        version[4] = 9;
+        assert!(matches!(only_error(version), FrameError::Version(9)));
+        let mut body = good.clone();
+        body[22] ^= 1;
+        assert!(matches!(only_error(body), FrameError::BodyChecksum { length: 5 }));
+        for len in 1..good.len() {
+            assert!(matches!(only_error(good[..len].to_vec()), FrameError::Truncated), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn undefined_flags_with_a_good_checksum_are_refused() {
+        let mut header: [u8; HEADER_BYTES] = on_wire(&frame(b"")).try_into().unwrap();
+        header[5] = 1;
+        let crc = header_crc(CLUSTER, &header);
+        header[16..20].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(only_error(header.to_vec()), FrameError::Flags { flags: 1, reserved: 0 }));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_back_however_the_stream_is_cut(
+            bodies in prop::collection::vec(
+                prop_oneof![
+                    prop::collection::vec(any::<u8>(), 0..200),
+                    prop::collection::vec(any::<u8>(), 30_000..70_000),
+                ],
+                0..6,
+            ),
+            sizes in prop::collection::vec(1_usize..50_000, 1..8),
+        ) {
+            let bytes = bodies.iter().flat_map(|body| on_wire(&frame(body))).collect();
+            let (read, error) = read_all(bytes, sizes);
+            prop_assert!(error.is_none());
+            prop_assert_eq!(read, bodies);
+        }
+
+        #[test]
+        fn random_bytes_never_pass_nor_panic(
+            good in prop::collection::vec(any::<u8>(), 0..100),
+            tail in prop::collection::vec(any::<u8>(), 1..400),
+            keep in 0_usize..=HEADER_BYTES,
+            sizes in prop::collection::vec(1_usize..100, 1..4),
+        ) {
+            // Some of them begin as a frame does, so that every check is reached.
+            let mut bytes = on_wire(&frame(&good));
+            bytes.extend_from_slice(&on_wire(&frame(b"next"))[..keep]);
+            bytes.extend_from_slice(&tail);
+            let (read, error) = read_all(bytes, sizes);
+            prop_assert_eq!(read, vec![Bytes::from(good)]);
+            prop_assert!(error.is_some());
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Accepting connections, and the receiver thread of each.
+
+use std::{
+    io,
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Condvar, Mutex, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use tracing::{debug, info, warn};
+
+use crate::{
+    Event,
+    frame::{FrameError, FrameReader, HEADER_BYTES},
+    handshake::{self, HandshakeError, Hello, Refusal, Welcome},
+    link::Link,
+    socket,
+    sync::{lock, wait},
+    transport::Shared,
+};
+
+/// How long to wait when the system refuses another socket, which only time can heal.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// An inbound connection, as the accepting thread knows it.
+struct Connection {
+    /// Weak, so that the socket goes when its thread is done.
+    stream: Weak<TcpStream>,
+    thread: JoinHandle<()>,
+}
+
+/// Accepts on all listeners until the transport is stopped; then ends all inbound connections and their threads.
+///
+/// The listeners are non-blocking. Whatever happens on `wake` ends the waiting.
+pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &UnixStream) {
+    let mut connections: Vec<Connection> = Vec::new();
+    let mut serial = 0;
+    while !shared.is_stopping() {
+        wait_for(listeners, wake, None);
+        for listener in listeners {
+            while !shared.is_stopping() {
+                match listener.accept() {
+                    Ok((stream, remote)) => {
+                        serial += 1;
+                        connections.retain(|connection| !connection.thread.is_finished());
+                        connections.extend(start_receiver(shared, stream, remote, serial, connections.len()));
+                    }
+                    Err(error) => match error.kind() {
+                        io::ErrorKind::WouldBlock => break,
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                        _ => {
+                            shared.complain(|| format!("can not accept a connection: {error}"));
+                            wait_for(&[], wake, Some(ACCEPT_RETRY));
+                            break;
+                        }
+                    },
+                }
+            }
+        }
+    }
+    for stream in connections.iter().filter_map(|connection| connection.stream.upgrade()) {
+        // It may be closed already, which is as good.
+        _ = stream.shutdown(Shutdown::Both);
+    }
+    for connection in connections {
+        if connection.thread.join().is_err() {
+            warn!("a receiver thread panicked");
+        }
+    }
+}
+
+/// Waits for a connection on any listener, or for `wake`.
+fn wait_for(listeners: &[TcpListener], wake: &UnixStream, timeout: Option<Duration>) {
+    let mut sockets: Vec<PollFd<'_>> =
+        listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+    sockets.push(PollFd::new(wake, PollFlags::IN));
+    let timeout =
+        timeout.map(|time| Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
+    // An error (an interruption, or no memory) is as good as a wake-up: the caller looks for itself.
+    _ = poll(&mut sockets, timeout.as_ref());
+}
+
+fn start_receiver(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    remote: SocketAddr,
+    serial: u64,
+    open: usize,
+) -> Option<Connection> {
+    if open >= shared.config.inbound_connections_max {
+        shared.complain(|| format!("closed a connection from {remote}: there are {open} already"));
+        return None;
+    }
+    let stream = Arc::new(stream);
+    let weak = Arc::downgrade(&stream);
+    let receiver = Receiver { shared: Arc::clone(shared), stream, remote, serial };
+    match thread::Builder::new().name(format!("receive-{serial}")).spawn(move || receiver.run()) {
+        Ok(thread) => Some(Connection { stream: weak, thread }),
+        Err(error) => {
+            shared.complain(|| format!("closed a connection from {remote}: no thread for it: {error}"));
+            None
+        }
+    }
+}
+
+/// One inbound connection and the thread that reads it.
+struct Receiver {
+    shared: Arc<Shared>,
+    stream: Arc<TcpStream>,
+    remote: SocketAddr,
+    /// Numbers all inbound connections, in the order in which they were accepted.
+    serial: u64,
+}
+
+impl Receiver {
+    fn run(self) {
+        match self.admit() {
+            Ok(link) => self.deliver(&link),
+            Err(error) if self.shared.is_stopping() => debug!(remote = %self.remote, "{error}"),
+            Err(error) => {
+                self.shared.complain(|| format!("closed a connection from {}: {error}", self.remote))
+            }
+        }
+        // It may be closed already, which is as good.
+        _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// The handshake, up to the welcome.
+    fn admit(&self) -> Result<Arc<Link>, HandshakeError> {
+        let config = &self.shared.config;
+        // Some systems pass the listener's mode on.
+        self.stream.set_nonblocking(false)?;
+        socket::tune(&self.stream, config.silence_max)?;
+        let me = Welcome { incarnation: config.incarnation, frame_bytes_max: config.frame_bytes_max };
+        let hello = handshake::receive(&self.stream, me, config.handshake_timeout)?;
+        let link = self.find_link(&hello).and_then(|link| {
+            let claimed = link.turn.claim(self.serial, &self.stream, || link.see(hello.incarnation));
+            if claimed { Ok(link) } else { Err(Refusal::OldIncarnation) }
+        });
+        match link {
+            Ok(link) => {
+                handshake::welcome(&self.stream, me)?;
+                link.heard_from(hello.incarnation);
+                debug!(peer = %link.id(), remote = %self.remote, incarnation = %hello.incarnation, "accepted");
+                Ok(Arc::clone(link))
+            }
+            Err(refusal) => {
+                let Hello { cluster, from, to, incarnation } = hello;
+                self.shared.complain(|| {
+                    format!(
+                        "{} calls as {from} of cluster {cluster}, incarnation {incarnation}, for {to}",
+                        self.remote
+                    )
+                });
+                handshake::refuse(&self.stream, refusal, config.incarnation);
+                Err(HandshakeError::Refused(refusal))
+            }
+        }
+    }
+
+    fn find_link(&self, hello: &Hello) -> Result<&Arc<Link>, Refusal> {
+        let config = &self.shared.config;
+        if hello.cluster != config.cluster {
+            return Err(Refusal::OtherCluster);
+        }
+        if hello.to != config.me {
+            return Err(Refusal::WrongDestination);
+        }
+        self.shared.links.iter().find(|link| link.id() == hello.from).ok_or(Refusal::UnknownReplica)
+    }
+
+    /// Hands every frame to the sink, once no older connection of the peer does.
+    fn deliver(&self, link: &Link) {
+        let Some(turn) = link.turn.begin(self.serial) else {
+            return;
+        };
+        link.counters.receiving.store(true, Relaxed);
+        let result = self.deliver_frames(link, &turn);
+        link.counters.receiving.store(false, Relaxed);
+        match result {
+            _ if self.shared.is_stopping() => {}
+            _ if !turn.is_newest() => {
+                info!(peer = %link.id(), remote = %self.remote, "replaced by a new connection")
+            }
+            Ok(()) => info!(peer = %link.id(), remote = %self.remote, "the peer closed its connection"),
+            Err(error) => self
+                .shared
+                .complain(|| format!("closed the connection from {} ({}): {error}", link.id(), self.remote)),
+        }
+    }
+
+    fn deliver_frames(&self, link: &Link, turn: &TurnGuard<'_>) -> Result<(), FrameError> {
+        let config = &self.shared.config;
+        let mut reader = FrameReader::new(&*self.stream, config.cluster, config.frame_bytes_max);
+        while turn.is_newest() && !self.shared.is_stopping() {
+            let Some(body) = reader.next_frame()? else {
+                break;
+            };
+            link.counters.frames_received.fetch_add(1, Relaxed);
+            link.counters.bytes_received.fetch_add((HEADER_BYTES + body.len()) as u64, Relaxed);
+            self.shared.emit(Event::Received { from: link.id(), body });
+        }
+        Ok(())
+    }
+}
+
+/// Which inbound connection of a peer may deliver: the newest, and only after the one before it has stopped, so
+/// that no frame of an old session comes after one of a new session.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// The serial number of the newest connection; `u64::MAX` once the transport is stopped.
+    newest: AtomicU64,
+    state: Mutex<TurnState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct TurnState {
+    stream: Weak<TcpStream>,
+    delivering: bool,
+}
+
+impl Turn {
+    /// Makes this the newest connection and closes the one before, if `check` allows it.
+    fn claim(&self, serial: u64, stream: &Arc<TcpStream>, check: impl FnOnce() -> bool) -> bool {
+        let mut state = lock(&self.state);
+        if self.newest.load(Relaxed) > serial || !check() {
+            return false;
+        }
+        self.newest.store(serial, Relaxed);
+        if let Some(older) = std::mem::replace(&mut state.stream, Arc::downgrade(stream)).upgrade() {
+            // It may be closed already, which is as good.
+            _ = older.shutdown(Shutdown::Both);
+        }
+        self.changed.notify_all();
+        true
+    }
+
+    /// Waits until no other connection delivers; `None` if meanwhile a newer one came.
+    fn begin(&self, serial: u64) -> Option<TurnGuard<'_>> {
+        let mut state = lock(&self.state);
+        while state.delivering && self.newest.load(Relaxed) == serial {
+            state = wait(&self.changed, state);
+        }
+        if self.newest.load(Relaxed) != serial {
+            return None;
+        }
+        state.delivering = true;
+        Some(TurnGuard { turn: self, serial })
+    }
+
+    /// Nobody delivers any more.
+    pub(crate) fn stop(&self) {
+        let _state = lock(&self.state);
+        self.newest.store(u64::MAX, Relaxed);
+        self.changed.notify_all();
+    }
+}
+
+/// The right to deliver; ends when it is dropped, even by a panic of the sink.
+struct TurnGuard<'a> {
+    turn: &'a Turn,
+    serial: u64,
+}
+
+impl TurnGuard<'_> {
+    fn is_newest(&self) -> bool {
+        self.turn.newest.load(Relaxed) == self.serial
+    }
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        lock(&self.turn.state).delivering = false;
+        self.turn.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(listener: &TcpListener) -> Arc<TcpStream> {
+        Arc::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn the_newest_connection_waits_for_the_one_before() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let turn = Turn::default();
+        let streams: Vec<_> = (0..3).map(|_| stream(&listener)).collect();
+        assert!(turn.claim(1, &streams[0], || true));
+        let first = turn.begin(1).unwrap();
+        assert!(first.is_newest());
+
+        assert!(turn.claim(2, &streams[1], || true));
+        assert!(!first.is_newest());
+        thread::scope(|scope| {
+            let second = scope.spawn(|| turn.begin(2).is_some());
+            assert!(turn.claim(3, &streams[2], || true));
+            assert!(!second.join().unwrap(), "a connection that was replaced does not wait on");
+            let third = scope.spawn(|| turn.begin(3).is_some());
+            thread::sleep(Duration::from_millis(50));
+            assert!(!third.is_finished(), "the first still delivers");
+            drop(first);
+            assert!(third.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_refused_claim_leaves_the_turn_alone() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let turn = Turn::default();
+        assert!(turn.claim(1, &stream(&listener), || true));
+        assert!(!turn.claim(2, &stream(&listener), || false));
+        assert!(turn.begin(1).is_some());
+        turn.stop();
+        assert!(turn.begin(1).is_none());
+        assert!(!turn.claim(3, &stream(&listener), || true));
+    }
+}

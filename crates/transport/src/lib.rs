@@ -1,0 +1,39 @@
+//! Frames between replicas over TCP.
+//!
+//! A [`Transport`] carries message bodies from this replica to its peers and back. It knows nothing about what is
+//! in them. Its promise is that of `Link` inputs in the protocols:
+//!
+//! - **Sessions.** Every replica dials every peer and sends on that connection only; it receives on those that it
+//!   accepts. [`Event::Up`] and [`Event::Down`] tell of the connection that this replica dialled.
+//! - **Within a session, bodies arrive whole, intact, once, in the order in which they were sent and without a
+//!   gap.** Of an ended session a suffix may be lost. A queue that overflows ends the session, so that this holds
+//!   even then. What was still queued leaves in the next session; so the first frames of a session may have been
+//!   sent before its `Up` was noticed.
+//! - **Sending never blocks and never fails.** Every queue is bounded; protocols send again what still matters.
+//!   Receiving may block, in the sink; TCP then pushes back.
+//! - **Bad input harms nobody.** Strangers, other clusters, other versions, replaced lives of a peer, malformed,
+//!   oversized or corrupted frames cost that connection, and leave one log line.
+//!
+//! # Threads
+//!
+//! As in Santos 2012 (section 9.4), each peer has one sender thread and one receiver thread, with blocking I/O:
+//! nobody shares a loop with a slow peer. A sleeping third thread a peer waits in `read` on the outgoing
+//! connection, where nothing ever arrives, to notice the peer's death at once. One more thread accepts. Calling
+//! [`Sender::send`] does no I/O, and wakes the sender thread only if that one sleeps.
+
+#![cfg(unix)]
+
+mod complaint;
+mod config;
+mod dial;
+mod frame;
+mod handshake;
+mod inbound;
+mod link;
+mod queue;
+mod socket;
+mod sync;
+mod transport;
+
+pub use config::{Config, Peer, TransportError};
+pub use transport::{Event, Metrics, PeerMetrics, Sender, Transport};

@@ -1,0 +1,159 @@
+//! The bounded queue of frames that wait for one peer.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::frame::Frame;
+
+/// Buffers in one vectored write. Well below the 1,024 that systems take, since the gain of more is small and the
+/// frames of a gather are not counted as queued any more.
+const GATHER_SLICES_MAX: usize = 512;
+/// A gather is complete once it has this many bytes; its last frame may take it above.
+const GATHER_BYTES_MAX: usize = 512 * 1024;
+
+/// What may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) frames: usize,
+    /// One frame may always wait, even if it alone is larger.
+    pub(crate) bytes: usize,
+}
+
+/// Frames in the order in which they are to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct FrameQueue {
+    frames: VecDeque<Arc<Frame>>,
+    bytes: usize,
+}
+
+impl FrameQueue {
+    pub(crate) fn frames(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a frame at the end, and drops the oldest ones as far as the bounds demand; returns how many.
+    pub(crate) fn push(&mut self, frame: Arc<Frame>, bounds: Bounds) -> usize {
+        self.bytes += frame.len();
+        self.frames.push_back(frame);
+        self.trim(bounds)
+    }
+
+    /// Drops the oldest frames until the bounds are kept; returns how many.
+    pub(crate) fn trim(&mut self, bounds: Bounds) -> usize {
+        let before = self.frames.len();
+        while self.frames.len() > bounds.frames || (self.bytes > bounds.bytes && self.frames.len() > 1) {
+            let oldest = self.frames.pop_front().expect("more frames than the bound");
+            self.bytes -= oldest.len();
+        }
+        before - self.frames.len()
+    }
+
+    /// Moves the oldest frames to `gather`, as many as one write should carry.
+    pub(crate) fn take(&mut self, gather: &mut Vec<Arc<Frame>>) {
+        let (mut slices, mut bytes) = (0, 0);
+        while bytes < GATHER_BYTES_MAX
+            && self
+                .frames
+                .front()
+                .is_some_and(|frame| slices == 0 || slices + frame.slice_count() <= GATHER_SLICES_MAX)
+        {
+            let frame = self.frames.pop_front().expect("there is a front");
+            slices += frame.slice_count();
+            bytes += frame.len();
+            gather.push(frame);
+        }
+        self.bytes -= bytes;
+    }
+
+    /// Puts frames that were taken and not sent back in front of the others.
+    pub(crate) fn put_back(&mut self, unsent: impl DoubleEndedIterator<Item = Arc<Frame>>) {
+        for frame in unsent.rev() {
+            self.bytes += frame.len();
+            self.frames.push_front(frame);
+        }
+    }
+
+    /// Forgets everything; returns how many frames that were.
+    pub(crate) fn clear(&mut self) -> usize {
+        let dropped = self.frames.len();
+        *self = FrameQueue::default();
+        dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::HEADER_BYTES;
+    use synod_wire::{ClusterId, Writer};
+
+    const FREE: Bounds = Bounds { frames: usize::MAX, bytes: usize::MAX };
+
+    fn frame(size: usize) -> Arc<Frame> {
+        let mut writer = Writer::new();
+        (0..size).for_each(|_| writer.u8(0));
+        Arc::new(Frame::new(ClusterId(1), writer.finish()))
+    }
+
+    fn sizes(frames: &[Arc<Frame>]) -> Vec<usize> {
+        frames.iter().map(|frame| frame.body_len()).collect()
+    }
+
+    fn drain(queue: &mut FrameQueue) -> Vec<Arc<Frame>> {
+        let mut all = Vec::new();
+        while queue.frames() > 0 {
+            queue.take(&mut all);
+        }
+        assert_eq!(queue.bytes(), 0);
+        all
+    }
+
+    #[test]
+    fn the_oldest_are_dropped_beyond_the_frame_bound() {
+        let mut queue = FrameQueue::default();
+        let bounds = Bounds { frames: 3, ..FREE };
+        let dropped: usize = (1..=5).map(|size| queue.push(frame(size), bounds)).sum();
+        assert_eq!(dropped, 2);
+        assert_eq!(sizes(&drain(&mut queue)), [3, 4, 5]);
+    }
+
+    #[test]
+    fn the_oldest_are_dropped_beyond_the_byte_bound() {
+        let mut queue = FrameQueue::default();
+        let bounds = Bounds { bytes: 2 * (HEADER_BYTES + 100), ..FREE };
+        assert_eq!(queue.push(frame(100), bounds), 0);
+        assert_eq!(queue.push(frame(100), bounds), 0);
+        assert_eq!(queue.push(frame(101), bounds), 2);
+        assert_eq!(queue.push(frame(10_000), bounds), 1, "a frame above the bound waits alone");
+        assert_eq!(sizes(&drain(&mut queue)), [10_000]);
+    }
+
+    #[test]
+    fn a_gather_is_bounded() {
+        let mut queue = FrameQueue::default();
+        (0..GATHER_SLICES_MAX).for_each(|_| _ = queue.push(frame(1), FREE));
+        let mut gather = Vec::new();
+        queue.take(&mut gather);
+        assert_eq!(gather.len(), GATHER_SLICES_MAX / 2, "each frame has a header and a part");
+        drain(&mut queue);
+
+        (0..3).for_each(|_| _ = queue.push(frame(GATHER_BYTES_MAX), FREE));
+        gather.clear();
+        queue.take(&mut gather);
+        assert_eq!(gather.len(), 1);
+        assert_eq!(queue.bytes(), 2 * (GATHER_BYTES_MAX + HEADER_BYTES));
+    }
+
+    #[test]
+    fn what_is_put_back_comes_first() {
+        let mut queue = FrameQueue::default();
+        (1..=4).for_each(|size| _ = queue.push(frame(size), FREE));
+        let taken = drain(&mut queue);
+        queue.push(frame(5), FREE);
+        queue.put_back(taken.into_iter().skip(2));
+        assert_eq!(sizes(&drain(&mut queue)), [3, 4, 5]);
+    }
+}

@@ -1,0 +1,26 @@
+//! Settings of every connection between replicas.
+
+use std::{io, net::TcpStream, time::Duration};
+
+use rustix::net::sockopt;
+
+/// Probes without an answer after which a silent host counts as gone.
+const PROBES: u32 = 3;
+
+/// Small frames leave at once; a host that falls silent, or a process that takes nothing off a full connection for
+/// `silence_max`, is noticed.
+pub(crate) fn tune(stream: &TcpStream, silence_max: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(silence_max))?;
+    // An idle connection is probed after a part of the time, and given up at the end of it. The system counts in
+    // whole seconds.
+    let interval = Duration::from_secs((silence_max / (PROBES + 1)).as_secs().max(1));
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, interval)?;
+    sockopt::set_tcp_keepintvl(stream, interval)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    // Keep-alive does not probe while sent data is unacknowledged; this bounds that case.
+    #[cfg(target_os = "linux")]
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(silence_max.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}

@@ -1,0 +1,326 @@
+//! The parts put together: start, the sending side's handle, metrics, shutdown.
+
+use std::{
+    fmt,
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+};
+
+use bytes::Bytes;
+use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId};
+use tracing::{error, warn};
+
+use crate::{Config, TransportError, complaint::LogLimit, dial, frame::Frame, inbound, link::Link};
+
+/// What happens between this replica and its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A session to the peer began: this replica's own connection to it is open, and the peer welcomed it. What was
+    /// sent before may have been lost.
+    Up {
+        /// The peer.
+        peer: ReplicaId,
+        /// Which life of the peer it is.
+        incarnation: Incarnation,
+    },
+    /// The session to the peer ended. Of what was sent in it, a suffix may have been lost.
+    Down {
+        /// The peer.
+        peer: ReplicaId,
+    },
+    /// A whole, intact message body arrived.
+    Received {
+        /// Who sent it.
+        from: ReplicaId,
+        /// The body, in an allocation of its own size.
+        body: Bytes,
+    },
+}
+
+/// What all threads of a transport share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) links: Vec<Arc<Link>>,
+    sink: Box<dyn Fn(Event) + Send + Sync>,
+    stopping: AtomicBool,
+    complaints: LogLimit,
+}
+
+impl Shared {
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    /// Tells the owner of the transport, unless it has ended it.
+    pub(crate) fn emit(&self, event: Event) {
+        if !self.is_stopping() {
+            (self.sink)(event);
+        }
+    }
+
+    /// Writes a log line about something that strangers may cause at any rate.
+    pub(crate) fn complain(&self, text: impl FnOnce() -> String) {
+        match self.complaints.admit() {
+            Some(0) => warn!("{}", text()),
+            Some(suppressed) => warn!("{} ({suppressed} earlier lines like this were left out)", text()),
+            None => {}
+        }
+    }
+}
+
+/// The connections of one replica with all its peers.
+///
+/// Dropping it is a [`shutdown`](Transport::shutdown).
+pub struct Transport {
+    shared: Arc<Shared>,
+    sender: Sender,
+    local_addresses: Vec<SocketAddr>,
+    /// Dropping it wakes the accepting thread.
+    wake: Option<UnixStream>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transport")
+            .field("me", &self.shared.config.me)
+            .field("local_addresses", &self.local_addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Transport {
+    /// Listens on `config.listen` and begins to dial the peers.
+    ///
+    /// `sink` is called from the receiver threads (`Received`; one thread a peer at a time, in the order in which
+    /// the peer sent) and from the sender threads (`Up`, `Down`, in turn for each peer). It may block: then that
+    /// peer's connection is not read, and TCP pushes back. It must return once the transport is being shut down,
+    /// which waits for it, and must not shut it down itself.
+    ///
+    /// # Errors
+    /// If a setting is wrong, an address can not be listened on, or the system is out of threads or sockets.
+    pub fn start(
+        config: Config,
+        sink: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Result<Transport, TransportError> {
+        let bind = |address: &SocketAddr| {
+            TcpListener::bind(address).map_err(|source| TransportError::Bind { address: *address, source })
+        };
+        let listeners = config.listen.iter().map(bind).collect::<Result<_, _>>()?;
+        Transport::start_on(config, listeners, sink)
+    }
+
+    /// Like [`Transport::start`], with listeners that exist already instead of `config.listen`: with ports that the
+    /// system chose, every replica's address must be known before the first one starts.
+    ///
+    /// # Errors
+    /// As those of [`Transport::start`].
+    pub fn start_on(
+        config: Config,
+        listeners: Vec<TcpListener>,
+        sink: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Result<Transport, TransportError> {
+        config.validate()?;
+        if listeners.is_empty() && !config.peers.is_empty() {
+            return Err(TransportError::NoListenAddress);
+        }
+        let mut local_addresses = Vec::new();
+        for listener in &listeners {
+            listener.set_nonblocking(true)?;
+            local_addresses.push(listener.local_addr()?);
+        }
+        let links: Vec<_> =
+            config.peers.iter().map(|peer| Arc::new(Link::new(peer.clone(), &config))).collect();
+        let sender = Sender {
+            routes: Arc::new(Routes {
+                cluster: config.cluster,
+                frame_bytes_max: config.frame_bytes_max,
+                links: links.clone(),
+                unroutable: AtomicU64::new(0),
+                complaints: LogLimit::new(),
+            }),
+        };
+        let shared = Arc::new(Shared {
+            config,
+            links,
+            sink: Box::new(sink),
+            stopping: AtomicBool::new(false),
+            complaints: LogLimit::new(),
+        });
+        let mut transport = Transport { shared, sender, local_addresses, wake: None, threads: Vec::new() };
+        // If a thread can not be had, dropping the transport ends those that run.
+        transport.start_threads(listeners)?;
+        Ok(transport)
+    }
+
+    fn start_threads(&mut self, listeners: Vec<TcpListener>) -> Result<(), TransportError> {
+        let (wake, woken) = UnixStream::pair()?;
+        self.wake = Some(wake);
+        let shared = Arc::clone(&self.shared);
+        let accept = move || inbound::accept(&shared, &listeners, &woken);
+        self.threads.push(thread::Builder::new().name("accept".into()).spawn(accept)?);
+        for link in &self.shared.links {
+            let (shared, link) = (Arc::clone(&self.shared), Arc::clone(link));
+            let name = format!("send-{}", link.id());
+            self.threads.push(thread::Builder::new().name(name).spawn(move || dial::run(&shared, &link))?);
+        }
+        Ok(())
+    }
+
+    /// Where this replica accepts connections.
+    #[must_use]
+    pub fn local_addresses(&self) -> &[SocketAddr] {
+        &self.local_addresses
+    }
+
+    /// A handle to send with. It may outlive the transport, and then drops everything.
+    #[must_use]
+    pub fn sender(&self) -> Sender {
+        self.sender.clone()
+    }
+
+    /// How things stand now.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.sender.metrics()
+    }
+
+    /// Stops accepting, closes all connections, drops what is queued, and waits for all threads. No event follows.
+    ///
+    /// A name resolution or a connection attempt under way is left to end by itself, within
+    /// [`Config::connect_timeout`] or whatever time the system's resolver takes.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Relaxed);
+        for link in &self.shared.links {
+            link.stop();
+            link.turn.stop();
+        }
+        self.wake = None;
+        for thread in self.threads.drain(..) {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                error!("the thread {name} panicked");
+            }
+        }
+    }
+}
+
+/// Sends frames to peers; cheap to clone, usable from any thread.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    /// Apart from the sink, which may hold a sender itself.
+    routes: Arc<Routes>,
+}
+
+#[derive(Debug)]
+struct Routes {
+    cluster: ClusterId,
+    frame_bytes_max: usize,
+    links: Vec<Arc<Link>>,
+    unroutable: AtomicU64,
+    complaints: LogLimit,
+}
+
+impl Sender {
+    /// Queues a message for `to`, and never blocks.
+    ///
+    /// If the queue is full its oldest frames are dropped and the session to the peer is ended, since a session has
+    /// no gaps: `Down` and `Up` follow. While there is no session, only the newest frames are kept, up to a
+    /// sixteenth of the queue's bounds. A body above `frame_bytes_max` (this replica's or the peer's) is dropped and
+    /// ends the session too; one for a replica that is no peer is dropped with a log line. Everything dropped is
+    /// counted.
+    pub fn send(&self, to: ReplicaId, body: Encoded) {
+        self.send_many(&[to], body);
+    }
+
+    /// Queues one message for several peers. Its buffers are shared, not copied.
+    pub fn send_many(&self, to: &[ReplicaId], body: Encoded) {
+        let routes = &*self.routes;
+        let length = body.len();
+        if length > routes.frame_bytes_max {
+            let links = to.iter().filter_map(|id| routes.find(*id));
+            links.for_each(|link| link.drop_too_large(length, routes.frame_bytes_max));
+            if routes.complaints.admit().is_some() {
+                error!("dropped a message of {length} bytes: frame_bytes_max is {}", routes.frame_bytes_max);
+            }
+            return;
+        }
+        let frame = Arc::new(Frame::new(routes.cluster, body));
+        for id in to {
+            match routes.find(*id) {
+                Some(link) => link.enqueue(Arc::clone(&frame)),
+                None => {
+                    routes.unroutable.fetch_add(1, Relaxed);
+                    if routes.complaints.admit().is_some() {
+                        error!("dropped a message for {id}, which is not a peer");
+                    }
+                }
+            }
+        }
+    }
+
+    /// How things stand now.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        Metrics {
+            peers: self.routes.links.iter().map(|link| link.metrics()).collect(),
+            frames_unroutable: self.routes.unroutable.load(Relaxed),
+        }
+    }
+}
+
+impl Routes {
+    /// There are a handful of peers, so a search is as fast as any table.
+    fn find(&self, id: ReplicaId) -> Option<&Arc<Link>> {
+        self.links.iter().find(|link| link.id() == id)
+    }
+}
+
+/// The state of a transport at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    /// One entry for each peer, as configured.
+    pub peers: Vec<PeerMetrics>,
+    /// Messages for replicas that are no peers.
+    pub frames_unroutable: u64,
+}
+
+/// The state of the connections with one peer. Counts are totals since the start; bytes include frame headers.
+#[derive(Clone, Debug)]
+pub struct PeerMetrics {
+    /// The peer.
+    pub peer: ReplicaId,
+    /// Whether there is a session to it.
+    pub connected: bool,
+    /// Whether there is a session from it.
+    pub receiving: bool,
+    /// Sessions to it that ever began; all but the first are reconnects.
+    pub sessions: u64,
+    /// Frames that were handed to the system as a whole.
+    pub frames_sent: u64,
+    /// Bytes of these frames.
+    pub bytes_sent: u64,
+    /// Gathers in which they were written: `frames_sent / writes` frames left together on average.
+    pub writes: u64,
+    /// Frames that arrived whole and intact.
+    pub frames_received: u64,
+    /// Bytes of these frames.
+    pub bytes_received: u64,
+    /// Frames that never left: the queue was full, they were too large, or the transport was shut down.
+    pub frames_dropped: u64,
+    /// Frames that wait now.
+    pub queue_frames: usize,
+    /// Bytes of these frames.
+    pub queue_bytes: usize,
+}

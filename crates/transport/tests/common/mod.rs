@@ -1,0 +1,205 @@
+//! Replicas on loopback ports of the system's choice, and strangers who speak to them by hand.
+//!
+//! The bytes are put together here anew, from the documentation of the format, so that the tests notice when the
+//! format changes.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::mpsc::{self, Receiver},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use synod_transport::{Config, Event, Peer, PeerMetrics, Sender, Transport};
+use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId, Writer};
+
+pub const CLUSTER: ClusterId = ClusterId(0xc1);
+/// Longer than anything takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Replica {
+    pub transport: Transport,
+    pub sender: Sender,
+    pub events: Receiver<Event>,
+    pub address: SocketAddr,
+}
+
+pub fn listeners(count: usize) -> Vec<TcpListener> {
+    (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect()
+}
+
+pub fn addresses(listeners: &[TcpListener]) -> Vec<SocketAddr> {
+    listeners.iter().map(|listener| listener.local_addr().unwrap()).collect()
+}
+
+/// The settings of replica `me`; replica 1 listens on the first address.
+pub fn config(me: u64, incarnation: u64, addresses: &[SocketAddr]) -> Config {
+    let peers = (1..)
+        .zip(addresses)
+        .filter(|(id, _)| *id != me)
+        .map(|(id, address)| Peer { id: ReplicaId(id), address: address.to_string() })
+        .collect();
+    Config { peers, ..Config::new(CLUSTER, ReplicaId(me), Incarnation(incarnation)) }
+}
+
+impl Replica {
+    pub fn start(config: Config, listener: TcpListener) -> Replica {
+        let (tell, events) = mpsc::channel();
+        let sink = move |event| _ = tell.send(event);
+        let transport = Transport::start_on(config, vec![listener], sink).unwrap();
+        let address = transport.local_addresses()[0];
+        Replica { sender: transport.sender(), transport, events, address }
+    }
+
+    pub fn next(&self) -> Event {
+        self.events.recv_timeout(PATIENCE).expect("an event comes")
+    }
+
+    /// The next event that `wanted` takes; all before it are skipped.
+    pub fn wait_for<T>(&self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = wanted(&self.next()) {
+                return found;
+            }
+        }
+    }
+
+    pub fn wait_up(&self, peer: u64) -> Incarnation {
+        self.wait_for(|event| match event {
+            Event::Up { peer: p, incarnation } if p.0 == peer => Some(*incarnation),
+            _ => None,
+        })
+    }
+
+    pub fn wait_down(&self, peer: u64) {
+        self.wait_for(|event| (*event == Event::Down { peer: ReplicaId(peer) }).then_some(()));
+    }
+
+    pub fn wait_received(&self, from: u64) -> Bytes {
+        self.wait_for(|event| match event {
+            Event::Received { from: f, body } if f.0 == from => Some(body.clone()),
+            _ => None,
+        })
+    }
+
+    pub fn send(&self, to: u64, body: &[u8]) {
+        self.sender.send(ReplicaId(to), encode(body));
+    }
+
+    pub fn metrics(&self, peer: u64) -> PeerMetrics {
+        self.transport.metrics().peers.into_iter().find(|metrics| metrics.peer.0 == peer).unwrap()
+    }
+
+    /// Shuts down, within the second that is promised.
+    pub fn stop(self) {
+        let started = Instant::now();
+        self.transport.shutdown();
+        let elapsed = started.elapsed();
+        assert!(elapsed < Duration::from_secs(1), "shutdown took {elapsed:?}");
+    }
+}
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// All of `count` replicas, when every one has a session to every other.
+pub fn cluster(count: usize) -> Vec<Replica> {
+    let listeners = listeners(count);
+    let addresses = addresses(&listeners);
+    let replicas: Vec<_> = (1..)
+        .zip(listeners)
+        .map(|(me, listener)| Replica::start(config(me, 1, &addresses), listener))
+        .collect();
+    for replica in &replicas {
+        (1..count).for_each(|_| assert!(matches!(replica.next(), Event::Up { .. })));
+    }
+    replicas
+}
+
+pub fn encode(body: &[u8]) -> Encoded {
+    let mut writer = Writer::new();
+    body.iter().for_each(|byte| writer.u8(*byte));
+    writer.finish()
+}
+
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let crc = crc32fast::hash(&bytes);
+    bytes.extend(crc.to_le_bytes());
+    bytes
+}
+
+pub fn hello(cluster: ClusterId, from: u64, to: u64, incarnation: u64) -> Vec<u8> {
+    let mut bytes = b"SYNO\x01\0\0\0".to_vec();
+    for word in [cluster.0, from, to, incarnation] {
+        bytes.extend(word.to_le_bytes());
+    }
+    sealed(bytes)
+}
+
+pub fn answer(verdict: u16, incarnation: u64, frame_bytes_max: u32) -> Vec<u8> {
+    let mut bytes = b"SYNA\x01\0".to_vec();
+    bytes.extend(verdict.to_le_bytes());
+    bytes.extend(incarnation.to_le_bytes());
+    bytes.extend(frame_bytes_max.to_le_bytes());
+    sealed(bytes)
+}
+
+/// A frame whose header announces `length` and the checksum `crc`, whatever the body is.
+pub fn frame_with(cluster: ClusterId, length: u32, crc: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = b"SYNF\x01\0\0\0".to_vec();
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(crc.to_le_bytes());
+    let header_crc = crc32fast::hash(&[&cluster.0.to_le_bytes(), bytes.as_slice()].concat());
+    bytes.extend(header_crc.to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+pub fn frame(body: &[u8]) -> Vec<u8> {
+    frame_with(CLUSTER, u32::try_from(body.len()).unwrap(), crc32fast::hash(body), body)
+}
+
+/// Says `hello` and returns the connection with the verdict.
+pub fn call(address: SocketAddr, hello: &[u8]) -> (TcpStream, u16) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(hello).unwrap();
+    let mut answer = [0; 24];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer[..4], b"SYNA");
+    assert_eq!(answer[20..], crc32fast::hash(&answer[..20]).to_le_bytes());
+    (stream, u16::from_le_bytes([answer[6], answer[7]]))
+}
+
+/// A welcomed connection.
+pub fn join(address: SocketAddr, from: u64, to: u64, incarnation: u64) -> TcpStream {
+    let (stream, verdict) = call(address, &hello(CLUSTER, from, to, incarnation));
+    assert_eq!(verdict, 0);
+    stream
+}
+
+/// Accepts a caller by hand and welcomes it.
+pub fn welcome(listener: &TcpListener, incarnation: u64, frame_bytes_max: u32) -> TcpStream {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.read_exact(&mut [0; 44]).unwrap();
+    stream.write_all(&answer(0, incarnation, frame_bytes_max)).unwrap();
+    stream
+}
+
+/// Whether the other side closes the connection, with or without a reset.
+pub fn is_closed(mut stream: &TcpStream) -> bool {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    match stream.read(&mut [0; 64]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}

@@ -1,0 +1,338 @@
+//! Encoding by reference, decoding by slicing.
+//!
+//! Integers are little-endian and of fixed width: batches dominate what is sent, so a varint would save nothing.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::{Ballot, Batch, Lsn, ReplicaId, SessionId, Slot};
+
+/// Why bytes are not what they should be. It names the field, so that a log line can.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The input ends inside this field.
+    #[error("input ends inside {0}")]
+    Truncated(&'static str),
+    /// The field has a value that no encoder writes.
+    #[error("{field} has the value {value}, which is not defined")]
+    Undefined {
+        /// The field's name.
+        field: &'static str,
+        /// What it holds.
+        value: u64,
+    },
+    /// Bytes are left over.
+    #[error("{0} bytes follow the end")]
+    Trailing(usize),
+    /// A checksum does not match.
+    #[error("checksum of {0} does not match")]
+    Checksum(&'static str),
+}
+
+/// An encoded message or record: buffers to be written one after the other, and the checksum of them all.
+#[derive(Clone, Debug, Default)]
+pub struct Encoded {
+    parts: Vec<Bytes>,
+    len: usize,
+    crc: u32,
+}
+
+impl Encoded {
+    /// The buffers, in order.
+    #[must_use]
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    /// Bytes in all parts together.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// CRC-32 (IEEE) of all parts in order. Shared buffers bring their own checksum, so it costs nothing again.
+    #[must_use]
+    pub fn crc(&self) -> u32 {
+        self.crc
+    }
+
+    /// One contiguous copy, for tests and tools.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        if let [only] = self.parts.as_slice() {
+            return only.clone();
+        }
+        let mut all = BytesMut::with_capacity(self.len);
+        self.parts.iter().for_each(|part| all.extend_from_slice(part));
+        all.freeze()
+    }
+}
+
+/// Builds an [`Encoded`].
+#[derive(Debug, Default)]
+pub struct Writer {
+    parts: Vec<Bytes>,
+    head: BytesMut,
+    len: usize,
+    crc: crc32fast::Hasher,
+}
+
+impl Writer {
+    /// An empty writer.
+    #[must_use]
+    pub fn new() -> Writer {
+        Writer { head: BytesMut::with_capacity(64), ..Writer::default() }
+    }
+
+    /// One byte.
+    pub fn u8(&mut self, value: u8) {
+        self.head.put_u8(value);
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self, value: u32) {
+        self.head.put_u32_le(value);
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self, value: u64) {
+        self.head.put_u64_le(value);
+    }
+
+    /// One byte, 0 or 1.
+    pub fn bool(&mut self, value: bool) {
+        self.head.put_u8(u8::from(value));
+    }
+
+    /// A slot.
+    pub fn slot(&mut self, slot: Slot) {
+        self.u64(slot.0);
+    }
+
+    /// A record number.
+    pub fn lsn(&mut self, lsn: Lsn) {
+        self.u64(lsn.0);
+    }
+
+    /// A replica.
+    pub fn replica(&mut self, replica: ReplicaId) {
+        self.u64(replica.0);
+    }
+
+    /// A session.
+    pub fn session(&mut self, session: SessionId) {
+        self.u64(session.0);
+    }
+
+    /// A ballot.
+    pub fn ballot(&mut self, ballot: Ballot) {
+        self.u64(ballot.round);
+        self.replica(ballot.replica);
+    }
+
+    /// Length and bytes, copied: for small things.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.u32(u32::try_from(bytes.len()).expect("a field is smaller than 4 GiB"));
+        self.head.extend_from_slice(bytes);
+    }
+
+    /// Length and bytes, by reference: for large things that are not batches.
+    pub fn shared(&mut self, bytes: &Bytes) {
+        self.u32(u32::try_from(bytes.len()).expect("a field is smaller than 4 GiB"));
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(bytes);
+        self.append_shared(bytes, &crc);
+    }
+
+    /// A batch: its length and checksum, then its bytes by reference.
+    pub fn batch(&mut self, batch: &Batch) {
+        self.u32(u32::try_from(batch.bytes().len()).expect("a batch is smaller than 4 GiB"));
+        self.u32(batch.crc());
+        let crc = crc32fast::Hasher::new_with_initial_len(batch.crc(), batch.bytes().len() as u64);
+        self.append_shared(batch.bytes(), &crc);
+    }
+
+    fn append_shared(&mut self, bytes: &Bytes, crc: &crc32fast::Hasher) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.cut();
+        self.crc.combine(crc);
+        self.len += bytes.len();
+        self.parts.push(bytes.clone());
+    }
+
+    fn cut(&mut self) {
+        if !self.head.is_empty() {
+            self.crc.update(&self.head);
+            self.len += self.head.len();
+            self.parts.push(self.head.split().freeze());
+        }
+    }
+
+    /// Ends the building.
+    #[must_use]
+    pub fn finish(mut self) -> Encoded {
+        self.cut();
+        Encoded { parts: self.parts, len: self.len, crc: self.crc.finalize() }
+    }
+}
+
+/// Reads what a [`Writer`] wrote, out of one buffer. What is large is sliced, not copied.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    rest: Bytes,
+}
+
+impl Reader {
+    /// Reads `bytes` from its beginning.
+    #[must_use]
+    pub fn new(bytes: Bytes) -> Reader {
+        Reader { rest: bytes }
+    }
+
+    /// Bytes still to be read.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    fn take(&mut self, len: usize, field: &'static str) -> Result<Bytes, DecodeError> {
+        if self.rest.len() < len {
+            return Err(DecodeError::Truncated(field));
+        }
+        Ok(self.rest.split_to(len))
+    }
+
+    /// One byte.
+    pub fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
+        Ok(self.take(1, field)?[0])
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+        let bytes = self.take(4, field)?;
+        Ok(u32::from_le_bytes(bytes[..].try_into().expect("took 4 bytes")))
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self, field: &'static str) -> Result<u64, DecodeError> {
+        let bytes = self.take(8, field)?;
+        Ok(u64::from_le_bytes(bytes[..].try_into().expect("took 8 bytes")))
+    }
+
+    /// One byte, 0 or 1.
+    pub fn bool(&mut self, field: &'static str) -> Result<bool, DecodeError> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            value => Err(DecodeError::Undefined { field, value: value.into() }),
+        }
+    }
+
+    /// A slot.
+    pub fn slot(&mut self, field: &'static str) -> Result<Slot, DecodeError> {
+        self.u64(field).map(Slot)
+    }
+
+    /// A record number.
+    pub fn lsn(&mut self, field: &'static str) -> Result<Lsn, DecodeError> {
+        self.u64(field).map(Lsn)
+    }
+
+    /// A replica.
+    pub fn replica(&mut self, field: &'static str) -> Result<ReplicaId, DecodeError> {
+        self.u64(field).map(ReplicaId)
+    }
+
+    /// A session.
+    pub fn session(&mut self, field: &'static str) -> Result<SessionId, DecodeError> {
+        self.u64(field).map(SessionId)
+    }
+
+    /// A ballot.
+    pub fn ballot(&mut self, field: &'static str) -> Result<Ballot, DecodeError> {
+        Ok(Ballot { round: self.u64(field)?, replica: self.replica(field)? })
+    }
+
+    /// Length and bytes; a slice of the input.
+    pub fn bytes(&mut self, field: &'static str) -> Result<Bytes, DecodeError> {
+        let len = self.u32(field)? as usize;
+        self.take(len, field)
+    }
+
+    /// A batch; a slice of the input. Its commands are checked to be well formed. Its checksum is taken as
+    /// read, since whoever hands bytes to a `Reader` has checked the frame or record around them.
+    pub fn batch(&mut self, field: &'static str) -> Result<Batch, DecodeError> {
+        let len = self.u32(field)? as usize;
+        let crc = self.u32(field)?;
+        Batch::from_parts(self.take(len, field)?, crc)
+    }
+
+    /// Checks that nothing is left.
+    pub fn finish(self) -> Result<(), DecodeError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(self.rest.len())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BatchBuilder;
+
+    fn batch() -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.push(SessionId(7), 1, 1, b"hello");
+        builder.finish()
+    }
+
+    #[test]
+    fn reads_back_what_was_written() {
+        let batch = batch();
+        let mut writer = Writer::new();
+        writer.u8(3);
+        writer.batch(&batch);
+        writer.bool(true);
+        writer.shared(&Bytes::from_static(b"snapshot"));
+        writer.ballot(Ballot { round: 9, replica: ReplicaId(2) });
+        let encoded = writer.finish();
+
+        let bytes = encoded.to_bytes();
+        assert_eq!(encoded.len(), bytes.len());
+        assert_eq!(encoded.crc(), crc32fast::hash(&bytes), "combined checksum is the checksum of the whole");
+        let mut reader = Reader::new(bytes);
+        assert_eq!(reader.u8("a"), Ok(3));
+        assert_eq!(reader.batch("b"), Ok(batch));
+        assert_eq!(reader.bool("c"), Ok(true));
+        assert_eq!(reader.bytes("d").unwrap(), "snapshot");
+        assert_eq!(reader.ballot("e"), Ok(Ballot { round: 9, replica: ReplicaId(2) }));
+        reader.finish().unwrap();
+    }
+
+    #[test]
+    fn a_batch_is_not_copied() {
+        let batch = batch();
+        let mut writer = Writer::new();
+        writer.u64(1);
+        writer.batch(&batch);
+        let encoded = writer.finish();
+        assert!(encoded.parts().iter().any(|part| part.as_ptr() == batch.bytes().as_ptr()));
+    }
+
+    #[test]
+    fn every_truncation_is_an_error() {
+        let mut writer = Writer::new();
+        writer.slot(Slot(4));
+        writer.batch(&batch());
+        let bytes = writer.finish().to_bytes();
+        for len in 0..bytes.len() {
+            let mut reader = Reader::new(bytes.slice(..len));
+            assert!(reader.slot("slot").and_then(|_| reader.batch("batch")).is_err(), "{len} bytes");
+        }
+    }
+}

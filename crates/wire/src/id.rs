@@ -1,0 +1,103 @@
+//! Identifiers and the total orders on them.
+
+use std::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident, $display:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $display, self.0)
+            }
+        }
+    };
+}
+
+number! {
+    /// A member of a group. Numbers are small, start at 1 and are never used again within a cluster.
+    ReplicaId, "r{}"
+}
+number! {
+    /// A cluster; frames and files of another cluster are refused.
+    ClusterId, "{:016x}"
+}
+number! {
+    /// How many times a replica identity was started: a later life of the same replica has a larger number.
+    Incarnation, "{}"
+}
+number! {
+    /// A client session; see `synod-replica`'s session table.
+    SessionId, "{:x}"
+}
+number! {
+    /// A position in the replicated log. The first is 1; `Slot(0)` means "nothing yet".
+    Slot, "{}"
+}
+number! {
+    /// The sequence number of a record in a replica's own write-ahead log. The first is 1; `Lsn(0)` is durable
+    /// from the beginning.
+    Lsn, "{}"
+}
+
+impl Slot {
+    /// The slot before the first.
+    pub const ZERO: Slot = Slot(0);
+
+    /// The slot after this one.
+    #[must_use]
+    pub fn next(self) -> Slot {
+        Slot(self.0 + 1)
+    }
+
+    /// The slot before this one, or [`Slot::ZERO`].
+    #[must_use]
+    pub fn prev(self) -> Slot {
+        Slot(self.0.saturating_sub(1))
+    }
+}
+
+impl Lsn {
+    /// Durable from the beginning: a message gated on it leaves at once.
+    pub const ZERO: Lsn = Lsn(0);
+
+    /// The record after this one.
+    #[must_use]
+    pub fn next(self) -> Lsn {
+        Lsn(self.0 + 1)
+    }
+}
+
+/// A leadership claim: a proposal number of Paxos, a term of Raft, a view of JPaxos.
+///
+/// Ballots are ordered by `round`, then by the replica that owns them, so that two replicas never own the same
+/// ballot. `Ballot::ZERO` belongs to nobody and is lower than every ballot that somebody owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ballot {
+    /// Grows with every claim.
+    pub round: u64,
+    /// The only replica that may propose in this ballot.
+    pub replica: ReplicaId,
+}
+
+impl Ballot {
+    /// The ballot of nobody.
+    pub const ZERO: Ballot = Ballot { round: 0, replica: ReplicaId(0) };
+}
+
+impl fmt::Display for Ballot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.round, self.replica)
+    }
+}
+
+/// How long a write-ahead log must keep a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Keep {
+    /// Only the latest record with this key matters. It outlives the segment it was written to.
+    State(u8),
+    /// The record matters until the log is trimmed through this slot.
+    Slot(Slot),
+}

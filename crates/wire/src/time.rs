@@ -1,0 +1,71 @@
+//! Monotonic time as the pure parts see it.
+
+use std::{
+    fmt,
+    ops::{Add, AddAssign, Sub},
+    time::Duration,
+};
+
+/// An instant on one replica's monotonic clock, in nanoseconds since an origin that only that replica knows.
+///
+/// Pure code is given a `Time` with every input and never asks for one. Times of different replicas can not be
+/// compared, and are never sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// The origin.
+    pub const ZERO: Time = Time(0);
+    /// Later than every instant that a process lives to see.
+    pub const NEVER: Time = Time(u64::MAX);
+
+    /// The instant this many nanoseconds after the origin.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Time {
+        Time(nanos)
+    }
+
+    /// Nanoseconds since the origin.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long ago `earlier` was; zero if it is still to come.
+    #[must_use]
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+
+    fn add(self, duration: Duration) -> Time {
+        Time(self.0.saturating_add(nanos(duration)))
+    }
+}
+
+impl AddAssign<Duration> for Time {
+    fn add_assign(&mut self, duration: Duration) {
+        *self = *self + duration;
+    }
+}
+
+impl Sub<Duration> for Time {
+    type Output = Time;
+
+    fn sub(self, duration: Duration) -> Time {
+        Time(self.0.saturating_sub(nanos(duration)))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}ms", self.0 / 1_000_000, self.0 / 1_000 % 1_000)
+    }
+}
