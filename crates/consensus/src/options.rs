@@ -93,6 +93,8 @@ pub struct Options {
     /// A proposal that was not answered is sent again after this time, then after twice as long, and so on up
     /// to the election timeout.
     pub retransmit_after: Duration,
+    /// A decision that no other replica waits for is announced with the next proposal, or after this time.
+    pub announce_delay_max: Duration,
     /// Bytes of batches in one answer to a new leader.
     pub promise_bytes_max: usize,
     #[doc(hidden)]
@@ -107,8 +109,9 @@ impl Default for Options {
             decision: Decision::Leader,
             heartbeat_interval: Duration::from_millis(100),
             election_timeout: Duration::from_millis(1000),
-            window_max: 32,
+            window_max: 4,
             retransmit_after: Duration::from_millis(100),
+            announce_delay_max: Duration::from_millis(5),
             promise_bytes_max: 1 << 20,
             planted: None,
         }

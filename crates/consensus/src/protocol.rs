@@ -39,7 +39,13 @@ pub enum Input {
         message: Message,
     },
     /// Order this batch. Given only while [`Protocol::room`] is positive; ignored otherwise.
-    Propose(Batch),
+    Propose {
+        /// The batch.
+        batch: Batch,
+        /// Whether another replica waits for its decision. Otherwise the decision may reach the others with a
+        /// later message.
+        awaited: bool,
+    },
     /// Every record up to this one is on stable storage.
     Durable(Lsn),
     /// A session to a peer began or ended. Messages of an ended session may be lost as a suffix, so a protocol
@@ -169,6 +175,8 @@ pub struct Status {
     pub decided_elsewhere: Slot,
     /// Slots that this leader proposed and that are not decided yet.
     pub in_flight: usize,
+    /// Whether [`Input::Durable`] should come at once; otherwise it may come with the next input.
+    pub waits_for_disk: bool,
 }
 
 /// The effects of one or more steps, and the numbering of log records.

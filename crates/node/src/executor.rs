@@ -1,15 +1,19 @@
 //! The executor's thread: applies decided batches in order, answers queries, freezes and restores the state.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Instant,
+};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
-use synod_replica::{Executor, Frozen, Outcome, RequestError, SnapshotInfo, StateMachine};
+use synod_replica::{Event, Executor, Frozen, Outcome, RequestError, SnapshotInfo, StateMachine};
 use synod_storage::SnapshotStore;
 use synod_wire::{Batch, Slot};
 use tokio::sync::oneshot;
 
-use crate::{handle::Reply, protocol::NodeEvent, snapshots::SnapshotJob, status::Shared};
+use crate::{handle::Reply, protocol::Input, snapshots::SnapshotJob, status::Shared};
 
 /// What the executor is asked to do, in order.
 pub(crate) enum Job {
@@ -33,10 +37,34 @@ impl std::fmt::Debug for Job {
     }
 }
 
+/// Where jobs for the executor go: to its thread, or to the protocol's.
+#[derive(Clone, Debug)]
+pub(crate) enum JobSender {
+    Thread(Sender<Job>),
+    Protocol(Sender<Input>),
+}
+
+impl JobSender {
+    /// False if nobody takes jobs any more.
+    pub(crate) fn send(&self, job: Job) -> bool {
+        match self {
+            JobSender::Thread(jobs) => jobs.send(job).is_ok(),
+            JobSender::Protocol(inputs) => inputs.send(Input::Job(job)).is_ok(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            JobSender::Thread(jobs) => jobs.len(),
+            JobSender::Protocol(_) => 0,
+        }
+    }
+}
+
 /// The executor with what it needs to answer.
 pub(crate) struct ExecutorStage<S> {
     pub(crate) executor: Executor<S>,
-    pub(crate) events: Sender<NodeEvent>,
+    pub(crate) events: Sender<Input>,
     pub(crate) snapshots: Sender<SnapshotJob>,
     pub(crate) store: Arc<SnapshotStore>,
     pub(crate) shared: Arc<Shared>,
@@ -58,18 +86,24 @@ impl<S: StateMachine> ExecutorStage<S> {
                 if matches!(job, Job::Stop) {
                     return;
                 }
-                self.run_job(job);
+                if let Some(event) = self.run_job(job) {
+                    // A failed send means that the protocol's thread has ended; the stop follows.
+                    let _ = self.events.send(Input::Event(event));
+                }
             }
             if self.executor.applied() > before {
-                // A failed send means that the protocol's thread has ended; the stop follows.
-                let _ = self.events.send(NodeEvent::Executed(self.executor.applied()));
+                self.shared.executed.publish(self.executor.applied().0);
+                if self.shared.wake_when_executed.load(SeqCst) {
+                    // A failed send means that the protocol's thread has ended; the stop follows.
+                    let _ = self.events.send(Input::Wake);
+                }
             }
             self.shared.executor_busy.since(began);
         }
     }
 
-    /// Does one job.
-    pub(crate) fn run_job(&mut self, job: Job) {
+    /// Does one job; the event that the replica is to be told, if there is one.
+    pub(crate) fn run_job(&mut self, job: Job) -> Option<Event> {
         match job {
             Job::Execute { slot, batch, replies } => self.execute(slot, &batch, replies),
             Job::Query { slot, queries } if slot <= self.executor.applied() => self.answer(queries),
@@ -79,16 +113,13 @@ impl<S: StateMachine> ExecutorStage<S> {
                 let frozen: Box<dyn Frozen> = self.executor.freeze();
                 let _ = self.snapshots.send(SnapshotJob::Write { slot, frozen });
             }
-            Job::Restore(info) => self.restore(info),
+            Job::Restore(info) => return Some(self.restore(info)),
             Job::Digest(reply) => {
                 let _ = reply.send((self.executor.applied(), self.executor.digest()));
             }
             Job::Stop => {}
         }
-    }
-
-    pub(crate) fn applied(&self) -> Slot {
-        self.executor.applied()
+        None
     }
 
     fn execute(&mut self, slot: Slot, batch: &Batch, replies: Vec<(usize, Reply)>) {
@@ -108,7 +139,7 @@ impl<S: StateMachine> ExecutorStage<S> {
     }
 
     fn applied_more(&mut self) {
-        self.shared.executed.set(self.executor.applied().0);
+        self.shared.executed.publish(self.executor.applied().0);
         self.shared.client_sessions.set(self.executor.client_sessions() as u64);
         while let Some(entry) = self.waiting.first_entry() {
             if *entry.key() > self.executor.applied() {
@@ -125,7 +156,7 @@ impl<S: StateMachine> ExecutorStage<S> {
         }
     }
 
-    fn restore(&mut self, info: SnapshotInfo) {
+    fn restore(&mut self, info: SnapshotInfo) -> Event {
         let mut installed = Some(info);
         // Slots that were executed meanwhile are not undone.
         if info.slot > self.executor.applied() {
@@ -141,6 +172,6 @@ impl<S: StateMachine> ExecutorStage<S> {
             }
         }
         self.applied_more();
-        let _ = self.events.send(NodeEvent::SnapshotInstalled(installed));
+        Event::SnapshotInstalled(installed)
     }
 }

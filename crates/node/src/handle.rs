@@ -9,8 +9,8 @@ use synod_wire::{Ballot, CommandKind, SessionId, Slot};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
-    executor::Job,
-    protocol::ClientJob,
+    executor::{Job, JobSender},
+    protocol::{ClientJob, Input},
     status::{NodeStatus, PeerLink, Shared},
 };
 
@@ -31,8 +31,8 @@ pub struct Handle {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) requests: Sender<ClientJob>,
-    pub(crate) executor: Sender<Job>,
+    pub(crate) inputs: Sender<Input>,
+    pub(crate) executor: JobSender,
     pub(crate) admission: Semaphore,
     pub(crate) permits_max: usize,
     pub(crate) request_bytes_max: usize,
@@ -41,6 +41,10 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    fn execute(&self, job: Job) -> Result<(), RequestError> {
+        if self.executor.send(job) { Ok(()) } else { Err(RequestError::Stopping) }
+    }
+
     pub(crate) fn permits(queue_bytes_max: usize) -> usize {
         (queue_bytes_max / PERMIT_BYTES).clamp(1, u32::MAX as usize >> 4)
     }
@@ -94,7 +98,7 @@ impl Handle {
         let _permit = self.inner.admission.acquire_many(permits).await.map_err(|_| RequestError::Stopping)?;
         let (reply, answer) = oneshot::channel();
         let job = ClientJob::Command { kind, session, payload, reply };
-        self.inner.requests.send(job).map_err(|_| RequestError::Stopping)?;
+        self.inner.inputs.send(Input::Request(job)).map_err(|_| RequestError::Stopping)?;
         answer.await.unwrap_or(Err(RequestError::Stopping))
     }
 
@@ -105,7 +109,8 @@ impl Handle {
     pub async fn query(&self, query: Bytes) -> Result<Bytes, RequestError> {
         let _permit = self.inner.admission.acquire().await.map_err(|_| RequestError::Stopping)?;
         let (reply, answer) = oneshot::channel();
-        self.inner.requests.send(ClientJob::Read { query, reply }).map_err(|_| RequestError::Stopping)?;
+        let job = Input::Request(ClientJob::Read { query, reply });
+        self.inner.inputs.send(job).map_err(|_| RequestError::Stopping)?;
         answer.await.unwrap_or(Err(RequestError::Stopping))
     }
 
@@ -118,7 +123,7 @@ impl Handle {
         let _permit = self.inner.admission.acquire().await.map_err(|_| RequestError::Stopping)?;
         let (reply, answer) = oneshot::channel();
         let job = Job::Query { slot: Slot::ZERO, queries: vec![(query, reply)] };
-        self.inner.executor.send(job).map_err(|_| RequestError::Stopping)?;
+        self.inner.execute(job)?;
         answer.await.unwrap_or(Err(RequestError::Stopping))
     }
 
@@ -129,7 +134,7 @@ impl Handle {
     /// The replica is stopping.
     pub async fn digest(&self) -> Result<(Slot, u64), RequestError> {
         let (reply, answer) = oneshot::channel();
-        self.inner.executor.send(Job::Digest(reply)).map_err(|_| RequestError::Stopping)?;
+        self.inner.execute(Job::Digest(reply))?;
         answer.await.map_err(|_| RequestError::Stopping)
     }
 

@@ -1,12 +1,16 @@
 //! The log writer's thread: everything that waits goes into one commit, and what was to be sent after it leaves.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Instant,
+};
 
 use crossbeam_channel::{Receiver, Sender};
 use synod_storage::{StorageError, Wal};
 use synod_wire::{Encoded, Keep, Lsn, ReplicaId, Slot};
 
-use crate::{protocol::NodeEvent, status::Shared};
+use crate::{protocol::Input, status::Shared};
 
 /// What one burst of the protocol gives to the log.
 #[derive(Debug, Default)]
@@ -42,7 +46,7 @@ const COMMIT_BYTES_MAX: usize = 8 << 20;
 /// The log with what it needs to report.
 pub(crate) struct LogStage {
     pub(crate) wal: Wal,
-    pub(crate) events: Sender<NodeEvent>,
+    pub(crate) events: Sender<Input>,
     pub(crate) transport: synod_transport::Sender,
     pub(crate) shared: Arc<Shared>,
     pub(crate) gated: VecDeque<GatedSend>,
@@ -100,7 +104,10 @@ impl LogStage {
         }
         self.gated = waiting;
         if durable > before {
-            let _ = self.events.send(NodeEvent::Durable(durable));
+            self.shared.durable.publish(durable.0);
+            if self.shared.wake_when_durable.load(SeqCst) {
+                let _ = self.events.send(Input::Wake);
+            }
             let stats = self.wal.stats();
             self.shared.log_bytes.set(self.wal.bytes());
             self.shared.log_commits.set(stats.commits);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
@@ -10,12 +10,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-use crate::{
-    executor::Job,
-    log::LogJob,
-    protocol::{ClientJob, NodeEvent},
-    status::Shared,
-};
+use crate::{executor::JobSender, log::LogJob, protocol::Input, status::Shared};
 
 /// Collects the numbers of a running replica; register it with a [`prometheus_client::registry::Registry`].
 pub struct NodeMetrics {
@@ -24,13 +19,12 @@ pub struct NodeMetrics {
     pub(crate) queues: Queues,
 }
 
-/// Ends of the queues, kept only for their lengths: so a closed queue does not show as such here.
+/// The queues, kept for their lengths.
 #[derive(Clone)]
 pub(crate) struct Queues {
-    pub(crate) events: Receiver<NodeEvent>,
-    pub(crate) requests: Receiver<ClientJob>,
+    pub(crate) inputs: Sender<Input>,
     pub(crate) log: Sender<LogJob>,
-    pub(crate) executor: Sender<Job>,
+    pub(crate) executor: JobSender,
 }
 
 impl std::fmt::Debug for NodeMetrics {
@@ -114,15 +108,9 @@ impl Collector for NodeMetrics {
         }
         gauge(
             e,
-            "synod_queue_events",
-            "Events that wait for the protocol's thread",
-            self.queues.events.len() as u64,
-        )?;
-        gauge(
-            e,
-            "synod_queue_requests",
-            "Requests that wait for the protocol's thread",
-            self.queues.requests.len() as u64,
+            "synod_queue_inputs",
+            "Events and requests that wait for the protocol's thread",
+            self.queues.inputs.len() as u64,
         )?;
         gauge(e, "synod_queue_log", "Jobs that wait for the log's thread", self.queues.log.len() as u64)?;
         gauge(

@@ -10,33 +10,33 @@ use std::{
 
 use crossbeam_channel::{Sender, bounded, unbounded};
 use synod_consensus::{Members, Record};
-use synod_replica::{Executor, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine};
+use synod_replica::{Event, Executor, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine};
 use synod_storage::{DataDir, SnapshotStore, Wal};
 use synod_transport::{Peer, Transport};
-use synod_wire::{Lsn, ReplicaId, Time};
+use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
 
 use crate::{
     Config, Handle, StartError,
-    executor::{ExecutorStage, Job},
+    executor::{ExecutorStage, Job, JobSender},
     handle::Inner,
     log::LogStage,
     metrics::{NodeMetrics, Queues},
-    protocol::{Clock, Execution, NodeEvent, ProtocolStage},
+    protocol::{Clock, Execution, Input, ProtocolStage},
     snapshots::{SnapshotJob, SnapshotStage},
     status::Shared,
 };
 
-/// Events of peers and threads that may wait for the protocol; whoever brings more waits, and with it, in the end,
-/// the peer's connection.
-const EVENTS_MAX: usize = 8192;
+/// Events of peers and requests of clients that may wait for the protocol's thread. Whoever brings more waits, and
+/// with it, in the end, the connection that it came from.
+const INPUTS_MAX: usize = 8192;
 
 /// A running replica. Dropping it stops it.
 #[derive(Debug)]
 pub struct Node {
     handle: Handle,
-    events: Sender<NodeEvent>,
-    executor: Sender<Job>,
+    inputs: Sender<Input>,
+    executor: JobSender,
     snapshots: Sender<SnapshotJob>,
     log: Sender<crate::log::LogJob>,
     transport: Option<Transport>,
@@ -173,6 +173,7 @@ impl Node {
         let Found { data_dir, wal, store, executor, recovered } = open(&config, machine)?;
         let amnesia = recovered.amnesia;
         let durable = recovered.last_lsn;
+        let snapshot_slot = recovered.snapshot.map_or(Slot::ZERO, |snapshot| snapshot.slot);
         let log_empty = recovered.last_lsn == Lsn::ZERO;
         tracing::info!(
             replica = %config.me, name = config.name(), cluster = %config.cluster, incarnation = recovered.incarnation.0,
@@ -181,15 +182,14 @@ impl Node {
             first_start = log_empty, "starting"
         );
 
-        let (events, events_end) = bounded(EVENTS_MAX);
-        let (requests, requests_end) = unbounded();
+        let (inputs, inputs_end) = bounded(INPUTS_MAX);
         let (jobs, jobs_end) = unbounded();
         let (snapshots, snapshots_end) = unbounded();
         let (log, log_end) = unbounded();
         let shared = Arc::new(Shared::default());
         let end = Arc::new(End::default());
 
-        let transport = start_transport(&config, recovered.incarnation, events.clone())?;
+        let transport = start_transport(&config, recovered.incarnation, inputs.clone())?;
         let clock = Clock::start();
         let members = Members::new(config.members.iter().map(|member| member.id), config.me);
         let mut actions = Vec::new();
@@ -201,7 +201,7 @@ impl Node {
 
         let stage = ExecutorStage {
             executor,
-            events: events.clone(),
+            events: inputs.clone(),
             snapshots: snapshots.clone(),
             store: Arc::clone(&store),
             shared: Arc::clone(&shared),
@@ -209,19 +209,18 @@ impl Node {
         };
         let name = |what: &str| format!("{what}-{}", config.me.0);
         let mut threads = Vec::new();
-        let execution = if config.executor_thread {
-            let jobs_end = jobs_end.clone();
+        let (execution, executor) = if config.executor_thread {
             threads.push(spawn(name("executor"), &end, move || {
                 stage.run(&jobs_end);
                 Ok(())
             }));
-            Execution::Thread(jobs.clone())
+            (Execution::Thread(jobs.clone()), JobSender::Thread(jobs))
         } else {
-            Execution::Here(Box::new(stage), jobs_end)
+            (Execution::Here(Box::new(stage)), JobSender::Protocol(inputs.clone()))
         };
         let log_stage = LogStage {
             wal,
-            events: events.clone(),
+            events: inputs.clone(),
             transport: transport.sender(),
             shared: Arc::clone(&shared),
             gated: VecDeque::new(),
@@ -233,8 +232,8 @@ impl Node {
             spawn(name("log"), &end, move || log_stage.run(&log_end_run).map_err(|error| error.to_string()));
         let snapshot_stage = SnapshotStage {
             store,
-            events: events.clone(),
-            executor: jobs.clone(),
+            events: inputs.clone(),
+            executor: executor.clone(),
             receiving: None,
             served: None,
         };
@@ -242,18 +241,12 @@ impl Node {
             snapshot_stage.run(&snapshots_end);
             Ok(())
         }));
-        let queues = Queues {
-            events: events_end.clone(),
-            requests: requests_end.clone(),
-            log: log.clone(),
-            executor: jobs.clone(),
-        };
+        let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
         let protocol = ProtocolStage {
             replica,
             actions,
             clock,
-            events: events_end,
-            requests: requests_end,
+            inputs: inputs_end,
             log: log.clone(),
             transport: transport.sender(),
             execution,
@@ -261,6 +254,7 @@ impl Node {
             shared: Arc::clone(&shared),
             loss_pending: amnesia,
             durable,
+            executed: snapshot_slot,
             deadline: Time::ZERO,
             waiting: Default::default(),
         };
@@ -273,8 +267,8 @@ impl Node {
         let permits_max = Inner::permits(queue_bytes_max);
         let handle = Handle {
             inner: Arc::new(Inner {
-                requests,
-                executor: jobs.clone(),
+                inputs: inputs.clone(),
+                executor: executor.clone(),
                 admission: Semaphore::new(permits_max),
                 permits_max,
                 request_bytes_max: queue_bytes_max / 2,
@@ -287,8 +281,8 @@ impl Node {
         };
         Ok(Node {
             handle,
-            events,
-            executor: jobs,
+            inputs,
+            executor,
             snapshots,
             log,
             transport: Some(transport),
@@ -346,21 +340,16 @@ impl Node {
     fn shut_down(&mut self) {
         self.handle.inner.admission.close();
         // Sends fail only where a thread has ended already.
-        let _ = self.events.send(NodeEvent::Stop);
+        let _ = self.inputs.send(Input::Stop);
         join(self.protocol_thread.take());
-        let _ = self.executor.send(Job::Stop);
+        self.executor.send(Job::Stop);
         let _ = self.snapshots.send(SnapshotJob::Stop);
         let _ = self.log.send(crate::log::LogJob { stop: true, ..Default::default() });
-        // With the protocol gone nobody takes events, so let whoever brings one go on.
-        let drain = self.queues.0.events.clone();
-        let drained =
-            std::thread::spawn(move || while drain.recv_timeout(Duration::from_millis(100)).is_ok() {});
         join(self.log_thread.take());
         self.threads.drain(..).for_each(|thread| join(Some(thread)));
         if let Some(transport) = self.transport.take() {
             transport.shutdown();
         }
-        join(Some(drained));
         self.end.set(Ok(()));
     }
 }
@@ -381,7 +370,7 @@ fn join(thread: Option<JoinHandle<()>>) {
 fn start_transport(
     config: &Config,
     incarnation: synod_wire::Incarnation,
-    events: Sender<NodeEvent>,
+    inputs: Sender<Input>,
 ) -> Result<Transport, StartError> {
     let others = config.members.iter().filter(|member| member.id != config.me);
     let peers = others.map(|member| Peer { id: member.id, address: member.address.clone() }).collect();
@@ -389,15 +378,16 @@ fn start_transport(
     transport.listen = config.listen.clone();
     transport.peers = peers;
     let sink = move |event: synod_transport::Event| {
-        // A failed send means that the protocol's thread has ended; the stop follows.
-        let _ = match event {
-            synod_transport::Event::Up { peer, .. } => events.send(NodeEvent::Link { peer, up: true }),
-            synod_transport::Event::Down { peer } => events.send(NodeEvent::Link { peer, up: false }),
+        let event = match event {
+            synod_transport::Event::Up { peer, .. } => Event::Link { peer, up: true },
+            synod_transport::Event::Down { peer } => Event::Link { peer, up: false },
             synod_transport::Event::Received { from, body } => match PeerMessage::decode(body) {
-                Ok(message) => events.send(NodeEvent::Receive { from, message }),
+                Ok(message) => Event::Receive { from, message },
                 Err(error) => return complain(from, &error),
             },
         };
+        // A failed send means that the protocol's thread has ended; the stop follows.
+        let _ = inputs.send(Input::Event(event));
     };
     Ok(Transport::start(transport, sink)?)
 }

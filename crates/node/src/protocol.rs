@@ -3,18 +3,15 @@
 
 use std::{
     collections::HashMap,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use synod_consensus::Role;
-use synod_replica::{
-    Action, Event, PeerMessage, ReadId, Replica, RequestError, RequestId, SessionCommand, SnapshotInfo,
-    StateMachine,
-};
-use synod_wire::{CommandKind, Lsn, ReplicaId, Slot, Time};
+use synod_replica::{Action, Event, ReadId, Replica, RequestError, RequestId, SessionCommand, StateMachine};
+use synod_wire::{CommandKind, Lsn, Slot, Time};
 
 use crate::{
     executor::{ExecutorStage, Job},
@@ -30,17 +27,17 @@ pub(crate) enum ClientJob {
     Read { query: Bytes, reply: Reply },
 }
 
-/// What the other threads tell the protocol.
-#[derive(Debug)]
-pub(crate) enum NodeEvent {
-    Receive { from: ReplicaId, message: PeerMessage },
-    Link { peer: ReplicaId, up: bool },
-    Durable(Lsn),
-    Executed(Slot),
-    SnapshotTaken(Option<SnapshotInfo>),
-    ChunkRead { to: ReplicaId, slot: Slot, offset: u64, total: u64, bytes: Bytes },
-    ChunkWritten { slot: Slot, end: u64 },
-    SnapshotInstalled(Option<SnapshotInfo>),
+/// Whatever the protocol's thread waits for: one queue, so that it waits in one place.
+pub(crate) enum Input {
+    /// Another thread, or a peer, has something for the replica.
+    Event(Event),
+    /// A client wants something.
+    Request(ClientJob),
+    /// A query that needs no slot, if commands are executed here.
+    Job(Job),
+    /// Look at what is durable and executed.
+    Wake,
+    /// Time to end.
     Stop,
 }
 
@@ -51,8 +48,8 @@ const BURST_MAX: usize = 512;
 pub(crate) enum Execution<S> {
     /// On a thread of its own.
     Thread(Sender<Job>),
-    /// Here. The jobs of queries that need no slot still come through the channel.
-    Here(Box<ExecutorStage<S>>, Receiver<Job>),
+    /// Here.
+    Here(Box<ExecutorStage<S>>),
 }
 
 /// The replica with everybody that it hands work to.
@@ -60,8 +57,7 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) replica: Replica,
     pub(crate) actions: Vec<Action>,
     pub(crate) clock: Clock,
-    pub(crate) events: Receiver<NodeEvent>,
-    pub(crate) requests: Receiver<ClientJob>,
+    pub(crate) inputs: Receiver<Input>,
     pub(crate) log: Sender<LogJob>,
     pub(crate) transport: synod_transport::Sender,
     pub(crate) execution: Execution<S>,
@@ -70,6 +66,7 @@ pub(crate) struct ProtocolStage<S> {
     /// Whether the log was told that it has everything again.
     pub(crate) loss_pending: bool,
     pub(crate) durable: Lsn,
+    pub(crate) executed: Slot,
     pub(crate) deadline: Time,
     pub(crate) waiting: Waiting,
 }
@@ -106,16 +103,17 @@ impl<S: StateMachine> ProtocolStage<S> {
         self.carry_out();
         loop {
             let wait = self.deadline.since(self.clock.now()).min(Duration::from_secs(1));
-            let first = self.wait(wait);
-            let began = Instant::now();
-            let stop = match first {
-                Some(event) => self.burst(event),
-                None => false,
+            let first = match self.inputs.recv_timeout(wait) {
+                Ok(input) => Some(input),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return self.stop(),
             };
-            if stop {
+            let began = Instant::now();
+            if first.is_some_and(|input| self.burst(input)) {
                 return self.stop();
             }
             let now = self.clock.now();
+            self.look(now);
             if now >= self.deadline {
                 self.deadline = Time::NEVER;
                 self.replica.step(now, Event::Timer, &mut self.actions);
@@ -124,58 +122,31 @@ impl<S: StateMachine> ProtocolStage<S> {
             self.replica.flush(now, &mut self.actions);
             self.carry_out();
             self.shared.store(&self.replica.status());
+            self.look_again();
             self.shared.bursts.add(1);
             self.shared.protocol_busy.since(began);
         }
     }
 
-    /// The next event or request, if one comes in time.
-    fn wait(&mut self, wait: Duration) -> Option<Input> {
-        let jobs = match &self.execution {
-            Execution::Here(_, jobs) => jobs.clone(),
-            Execution::Thread(_) => crossbeam_channel::never(),
-        };
-        crossbeam_channel::select! {
-            recv(self.events) -> event => Some(event.map_or(Input::Event(NodeEvent::Stop), Input::Event)),
-            // Nobody has a handle any more; events go on.
-            recv(self.requests) -> request => request.ok().map(Input::Request),
-            recv(jobs) -> job => job.ok().map(Input::Job),
-            default(wait) => None,
-        }
-    }
-
-    /// Takes an event and what has gathered behind it; true if it is time to stop.
+    /// Takes an input and what has gathered behind it; true if it is time to stop.
     fn burst(&mut self, first: Input) -> bool {
         let now = self.clock.now();
-        let mut taken = 1;
-        if self.take(now, first) {
-            return true;
-        }
-        while taken < BURST_MAX {
-            match self.events.try_recv() {
-                Ok(event) => {
-                    if self.take(now, Input::Event(event)) {
-                        return true;
-                    }
-                    taken += 1;
-                }
-                Err(TryRecvError::Disconnected) => return true,
-                Err(TryRecvError::Empty) => break,
+        let mut taken = 0;
+        for input in std::iter::once(first).chain(self.inputs.clone().try_iter().take(BURST_MAX)) {
+            taken += 1;
+            if self.take(now, input) {
+                return true;
             }
         }
-        while taken < BURST_MAX && self.replica.has_room() {
-            let Ok(request) = self.requests.try_recv() else { break };
-            self.take(now, Input::Request(request));
-            taken += 1;
-        }
-        self.shared.events.add(taken as u64);
+        self.shared.events.add(taken);
         false
     }
 
     fn take(&mut self, now: Time, input: Input) -> bool {
         match input {
-            Input::Event(NodeEvent::Stop) => return true,
-            Input::Event(event) => self.event(now, event),
+            Input::Stop => return true,
+            Input::Wake => {}
+            Input::Event(event) => self.replica.step(now, event, &mut self.actions),
             Input::Request(ClientJob::Command { kind, session, payload, reply }) => {
                 self.shared.requests.add(1);
                 self.waiting.last += 1;
@@ -188,33 +159,34 @@ impl<S: StateMachine> ProtocolStage<S> {
                 self.shared.reads.add(1);
                 self.waiting.burst.push((query, reply));
             }
-            Input::Job(job) => {
-                if let Execution::Here(stage, _) = &mut self.execution {
-                    stage.run_job(job);
-                }
-            }
+            Input::Job(job) => self.execute(job),
         }
         false
     }
 
-    fn event(&mut self, now: Time, event: NodeEvent) {
-        let event = match event {
-            NodeEvent::Receive { from, message } => Event::Receive { from, message },
-            NodeEvent::Link { peer, up } => Event::Link { peer, up },
-            NodeEvent::Durable(lsn) => {
-                self.durable = lsn;
-                Event::Durable(lsn)
-            }
-            NodeEvent::Executed(slot) => Event::Executed(slot),
-            NodeEvent::SnapshotTaken(info) => Event::SnapshotTaken(info),
-            NodeEvent::ChunkRead { to, slot, offset, total, bytes } => {
-                Event::ChunkRead { to, slot, offset, total, bytes }
-            }
-            NodeEvent::ChunkWritten { slot, end } => Event::ChunkWritten { slot, end },
-            NodeEvent::SnapshotInstalled(info) => Event::SnapshotInstalled(info),
-            NodeEvent::Stop => return,
-        };
-        self.replica.step(now, event, &mut self.actions);
+    /// Tells the replica what has become durable and what was executed since the last look.
+    fn look(&mut self, now: Time) {
+        let durable = Lsn(self.shared.durable.observe());
+        if durable > self.durable {
+            self.durable = durable;
+            self.replica.step(now, Event::Durable(durable), &mut self.actions);
+        }
+        let executed = Slot(self.shared.executed.observe());
+        if executed > self.executed {
+            self.executed = executed;
+            self.replica.step(now, Event::Executed(executed), &mut self.actions);
+        }
+    }
+
+    /// What became durable or was executed just before the wake-ups were asked for came without one.
+    fn look_again(&mut self) {
+        let status =
+            (self.shared.wake_when_durable.load(SeqCst), self.shared.wake_when_executed.load(SeqCst));
+        let missed = status.0 && self.shared.durable.observe() > self.durable.0
+            || status.1 && self.shared.executed.observe() > self.executed.0;
+        if missed {
+            self.deadline = self.clock.now();
+        }
     }
 
     fn ask_reads(&mut self, now: Time) {
@@ -299,12 +271,10 @@ impl<S: StateMachine> ProtocolStage<S> {
             Execution::Thread(jobs) => {
                 let _ = jobs.send(job);
             }
-            Execution::Here(stage, _) => {
-                let before = stage.applied();
-                stage.run_job(job);
-                if stage.applied() > before {
-                    let executed = Event::Executed(stage.applied());
-                    self.replica.step(self.clock.now(), executed, &mut self.actions);
+            // What it executed shows at the next look.
+            Execution::Here(stage) => {
+                if let Some(event) = stage.run_job(job) {
+                    self.replica.step(self.clock.now(), event, &mut self.actions);
                 }
             }
         }
@@ -334,11 +304,4 @@ impl<S: StateMachine> ProtocolStage<S> {
             let _ = reply.send(Err(RequestError::Stopping));
         }
     }
-}
-
-/// Whatever the protocol's thread waits for.
-enum Input {
-    Event(NodeEvent),
-    Request(ClientJob),
-    Job(Job),
 }

@@ -10,11 +10,14 @@ use std::{
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
-use synod_replica::{Frozen, SnapshotInfo};
+use synod_replica::{Event, Frozen, SnapshotInfo};
 use synod_storage::{SnapshotReceiver, SnapshotStore, StorageError};
 use synod_wire::{ReplicaId, Slot};
 
-use crate::{executor::Job, protocol::NodeEvent};
+use crate::{
+    executor::{Job, JobSender},
+    protocol::Input,
+};
 
 /// What the snapshot thread is asked to do.
 pub(crate) enum SnapshotJob {
@@ -42,8 +45,8 @@ const PEER_PATIENCE: Duration = Duration::from_secs(10);
 /// See the module.
 pub(crate) struct SnapshotStage {
     pub(crate) store: Arc<SnapshotStore>,
-    pub(crate) events: Sender<NodeEvent>,
-    pub(crate) executor: Sender<Job>,
+    pub(crate) events: Sender<Input>,
+    pub(crate) executor: JobSender,
     pub(crate) receiving: Option<(SnapshotInfo, SnapshotReceiver)>,
     /// When a peer last asked for a piece.
     pub(crate) served: Option<Instant>,
@@ -72,9 +75,9 @@ impl SnapshotStage {
         }
     }
 
-    fn tell(&self, event: NodeEvent) {
+    fn tell(&self, event: Event) {
         // A failed send means that the protocol's thread has ended; the stop follows.
-        let _ = self.events.send(event);
+        let _ = self.events.send(Input::Event(event));
     }
 
     fn write(&mut self, slot: Slot, frozen: Box<dyn Frozen>, jobs: &Receiver<SnapshotJob>) {
@@ -91,7 +94,7 @@ impl SnapshotStage {
             // The log keeps growing until one succeeds, but nothing is lost.
             Err(error) => tracing::error!(slot = slot.0, %error, "a snapshot could not be written"),
         }
-        self.tell(NodeEvent::SnapshotTaken(written.ok().map(|bytes| SnapshotInfo { slot, bytes })));
+        self.tell(Event::SnapshotTaken(written.ok().map(|bytes| SnapshotInfo { slot, bytes })));
     }
 
     fn write_file(
@@ -120,16 +123,16 @@ impl SnapshotStage {
                 (0, Bytes::new())
             }
         };
-        self.tell(NodeEvent::ChunkRead { to, slot, offset, total, bytes });
+        self.tell(Event::ChunkRead { to, slot, offset, total, bytes });
     }
 
     fn write_chunk(&mut self, info: SnapshotInfo, offset: u64, bytes: &Bytes) {
         match self.add_chunk(info, offset, bytes) {
-            Ok(end) => self.tell(NodeEvent::ChunkWritten { slot: info.slot, end }),
+            Ok(end) => self.tell(Event::ChunkWritten { slot: info.slot, end }),
             Err(error) => {
                 tracing::error!(slot = info.slot.0, %error, "a snapshot can not be received");
                 self.receiving = None;
-                self.tell(NodeEvent::SnapshotInstalled(None));
+                self.tell(Event::SnapshotInstalled(None));
             }
         }
     }
@@ -155,11 +158,11 @@ impl SnapshotStage {
         match finished {
             Ok(_) => {
                 // A failed send means that the replica is stopping.
-                let _ = self.executor.send(Job::Restore(info));
+                self.executor.send(Job::Restore(info));
             }
             Err(error) => {
                 tracing::error!(slot = info.slot.0, error, "a received snapshot is not sound");
-                self.tell(NodeEvent::SnapshotInstalled(None));
+                self.tell(Event::SnapshotInstalled(None));
             }
         }
     }

@@ -1,7 +1,10 @@
 //! What a running replica shows of itself, without a lock: plain numbers that its threads store and anybody reads.
 
 use std::{
-    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -20,6 +23,16 @@ impl Gauge {
 
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+
+    /// As `set`, ordered with the flags that ask for wake-ups.
+    pub(crate) fn publish(&self, value: u64) {
+        self.0.store(value, SeqCst);
+    }
+
+    /// As `get`, ordered with the flags that ask for wake-ups.
+    pub(crate) fn observe(&self) -> u64 {
+        self.0.load(SeqCst)
     }
 
     pub(crate) fn add(&self, value: u64) {
@@ -52,6 +65,13 @@ pub(crate) struct Shared {
     pub(crate) decided: Gauge,
     pub(crate) decided_elsewhere: Gauge,
     pub(crate) executed: Gauge,
+    /// Records through this one are on stable storage.
+    pub(crate) durable: Gauge,
+    /// Whether the protocol's thread wants to be woken when records are durable...
+    pub(crate) wake_when_durable: AtomicBool,
+    /// ...or when slots are executed. Otherwise it looks when it is awake anyway: a wake-up that changes nothing
+    /// costs more than what it tells.
+    pub(crate) wake_when_executed: AtomicBool,
     pub(crate) in_flight: Gauge,
     pub(crate) queued_bytes: Gauge,
     pub(crate) kept_slots: Gauge,
@@ -86,6 +106,8 @@ impl Shared {
         self.decided.set(status.protocol.decided.0);
         self.decided_elsewhere.set(status.protocol.decided_elsewhere.0);
         self.in_flight.set(status.protocol.in_flight as u64);
+        self.wake_when_durable.store(status.protocol.waits_for_disk, SeqCst);
+        self.wake_when_executed.store(status.backlogged, SeqCst);
         self.queued_bytes.set(status.queued_bytes as u64);
         self.kept_slots.set(status.kept_slots as u64);
         self.kept_bytes.set(status.kept_bytes);

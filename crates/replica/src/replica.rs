@@ -243,6 +243,8 @@ pub struct ReplicaStatus {
     pub kept_slots: usize,
     /// See `kept_slots`.
     pub kept_bytes: u64,
+    /// Whether executing falls behind so far that nothing more is taken in.
+    pub backlogged: bool,
     /// A snapshot that is being received, and how many bytes of it have come.
     pub receiving: Option<(SnapshotInfo, u64)>,
 }
@@ -399,6 +401,7 @@ impl Replica {
             queued_bytes: self.queued_bytes(),
             kept_slots: self.decided.len(),
             kept_bytes: self.decided.bytes(),
+            backlogged: self.backlogged,
             receiving: self.catch_up.receiving(),
         }
     }
@@ -549,14 +552,17 @@ impl Replica {
         while self.protocol.room() > 0 {
             // What a leader proposed the protocol keeps proposing, as long as it leads.
             let again = self.proposals.resend(ballot, now, std::time::Duration::MAX);
-            let batch = again.or_else(|| self.proposals.take_forwarded()).or_else(|| {
-                let closed = self.batcher.take(now)?;
-                let batch = closed.batch.clone();
-                self.proposals.add(closed, ballot, now);
-                Some(batch)
-            });
-            let Some(batch) = batch else { break };
-            self.input(now, Input::Propose(batch), actions);
+            let forwarded = |batch| (batch, true);
+            let own = |batch| (batch, false);
+            let next =
+                again.map(own).or_else(|| self.proposals.take_forwarded().map(forwarded)).or_else(|| {
+                    let closed = self.batcher.take(now)?;
+                    let batch = closed.batch.clone();
+                    self.proposals.add(closed, ballot, now);
+                    Some(own(batch))
+                });
+            let Some((batch, awaited)) = next else { break };
+            self.input(now, Input::Propose { batch, awaited }, actions);
         }
     }
 

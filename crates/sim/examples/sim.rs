@@ -1,16 +1,21 @@
-//! `synod sim run` without the rest of the binary.
+//! `synod sim` without the rest of the binary: quicker to build.
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use synod_sim::cli::{self, RunArgs};
+use synod_sim::cli::{self, RunArgs, ScenarioArgs};
 
 #[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    run: RunArgs,
+enum Args {
+    /// Run seeds.
+    Run(RunArgs),
+    /// Play scripts.
+    Scenario(ScenarioArgs),
 }
 
 fn main() -> ExitCode {
-    cli::run(&Args::parse().run)
+    match Args::parse() {
+        Args::Run(args) => cli::run(&args),
+        Args::Scenario(args) => cli::play_scenarios(&args),
+    }
 }

@@ -1,8 +1,9 @@
-//! `synod sim run`.
+//! `synod sim run` and `synod sim scenario`.
 
 use std::{
     io::{IsTerminal, Write},
     ops::Range,
+    path::PathBuf,
     process::ExitCode,
     str::FromStr,
     sync::{
@@ -19,6 +20,8 @@ use synod_consensus::ProtocolKind;
 use crate::{
     plan::Plan,
     run::{self, Failure},
+    scenario,
+    world::Coverage,
 };
 
 /// Failures that are listed in the summary.
@@ -53,6 +56,38 @@ pub struct RunArgs {
     pub keep_going: bool,
 }
 
+/// Plays scenario scripts, and shows where they go another way than they are written.
+#[derive(Args, Clone, Debug)]
+pub struct ScenarioArgs {
+    /// Scripts to play.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Write what is printed now into the scripts.
+    #[arg(long)]
+    pub bless: bool,
+}
+
+/// Plays the scripts. The exit code is 1 if one of them goes another way than it is written.
+#[must_use]
+pub fn play_scenarios(args: &ScenarioArgs) -> ExitCode {
+    let mut wrong = 0;
+    for file in &args.files {
+        let name = file.display();
+        match scenario::play_file(file, args.bless) {
+            Ok(None) => println!("{name}: as it is written"),
+            Ok(Some(problem)) => {
+                println!("{name}: {problem}");
+                wrong += 1;
+            }
+            Err(error) => {
+                println!("{name}: {error}");
+                wrong += 1;
+            }
+        }
+    }
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 /// A range of seeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seeds(pub Range<u64>);
@@ -84,7 +119,8 @@ struct Totals {
     undecided: Vec<u64>,
     simulated: Duration,
     slowest_recovery: (Duration, u64),
-    failures: Vec<Box<Failure>>,
+    coverage: Coverage,
+    failures: Vec<Failure>,
 }
 
 /// Runs the seeds and reports. The exit code is 1 if something did not hold.
@@ -115,13 +151,14 @@ pub fn run(args: &RunArgs) -> ExitCode {
                     totals.unanswered += outcome.unanswered as u64;
                     totals.undecided.extend(outcome.undecided.then_some(seed));
                     totals.simulated += outcome.simulated;
+                    totals.coverage.add(&outcome.coverage);
                     totals.slowest_recovery = totals.slowest_recovery.max((outcome.recovery, seed));
                 }
                 Err(failure) => {
                     if totals.failures.len() < FAILURES_TOLD {
                         println!("{}\n", failure.report(args.protocol));
                     }
-                    totals.failures.push(failure);
+                    totals.failures.push(*failure);
                     stop.fetch_or(!args.keep_going, Ordering::Relaxed);
                 }
             }
@@ -157,6 +194,7 @@ fn summary(totals: &Totals, elapsed: Duration, jobs: usize) -> String {
         totals.slowest_recovery.0,
         totals.slowest_recovery.1,
     );
+    text += &format!("{}\n", totals.coverage);
     if !totals.undecided.is_empty() {
         text += &format!("too hard to check for linearizability: seeds {:?}\n", totals.undecided);
     }

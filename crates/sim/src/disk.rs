@@ -29,7 +29,9 @@ pub struct Disk {
     syncing: Option<Lsn>,
     /// Until mended, no sync ends.
     stalled: bool,
-    /// Whole snapshot files, by what they cover.
+    /// What the log may forget, each once a record is durable.
+    trims: VecDeque<(Lsn, Slot)>,
+    /// Whole snapshot files, by what they cover: the newest, and the one before it.
     snapshots: BTreeMap<Slot, Bytes>,
     /// Records were lost, and the replica has not made up for it yet.
     pub(crate) lost: bool,
@@ -74,6 +76,12 @@ impl Disk {
             return None;
         }
         self.durable = self.syncing.take()?.max(self.durable);
+        while let Some(&(lsn, through)) = self.trims.front()
+            && lsn <= self.durable
+        {
+            self.trims.pop_front();
+            self.forget(through);
+        }
         Some(self.durable)
     }
 
@@ -106,9 +114,17 @@ impl Disk {
         self.last
     }
 
-    /// The log may forget slots through this one, and states that were written again since. Records that are not
-    /// durable stay.
+    /// The log may forget slots through this one, and states that were written again since, once everything
+    /// written so far is durable. Records that are not durable stay.
     pub fn trim(&mut self, through: Slot) {
+        if self.durable < self.last {
+            self.trims.push_back((self.last, through));
+        } else {
+            self.forget(through);
+        }
+    }
+
+    fn forget(&mut self, through: Slot) {
         let durable = self.durable;
         let mut seen = [false; 256];
         let mut kept: VecDeque<Stored> = VecDeque::new();
@@ -136,11 +152,19 @@ impl Disk {
         })
     }
 
-    /// Writes a snapshot file; older ones go.
+    /// Writes a snapshot file; of the older ones the newest stays.
     pub fn write_snapshot(&mut self, slot: Slot, bytes: Bytes) {
         self.snapshots.insert(slot, bytes);
-        let newest = self.newest_snapshot();
-        self.snapshots.retain(|&slot, _| slot == newest);
+        while self.snapshots.len() > 2 {
+            self.snapshots.pop_first();
+        }
+    }
+
+    /// The newest snapshot file turns out to be damaged; recovery goes back to the one before it. Records that it
+    /// covered may be gone from the log.
+    pub fn damage_snapshot(&mut self) {
+        self.snapshots.pop_last();
+        self.lost = true;
     }
 
     /// What the newest snapshot covers; 0: there is none.
@@ -170,12 +194,14 @@ impl Disk {
         self.log.retain(|stored| stored.lsn <= kept);
         // Recovery reads what is left and makes sure that it is durable before it goes on.
         (self.last, self.durable, self.syncing) = (kept, kept, None);
+        self.trims.clear();
     }
 
     /// All that is known is that there was a log. `snapshots`: whether those are lost as well.
     pub fn lose_log(&mut self, snapshots: bool) {
         self.log.clear();
         (self.last, self.durable, self.syncing) = (Lsn::ZERO, Lsn::ZERO, None);
+        self.trims.clear();
         if snapshots {
             self.snapshots.clear();
         }
@@ -267,6 +293,21 @@ mod tests {
             }
         }
         disk.trim(Slot(2));
-        assert_eq!(lsns(&disk), [3, 5, 6], "promise 3 is not durable, so promise 2 still matters");
+        assert_eq!(lsns(&disk), [1, 2, 3, 4, 5, 6], "nothing is forgotten before the last record is durable");
+        disk.begin_sync();
+        disk.append(Lsn(7), &promised(4));
+        disk.end_sync();
+        assert_eq!(lsns(&disk), [5, 6, 7], "promise 4 is not durable, so promise 3 still matters");
+    }
+
+    #[test]
+    fn a_damaged_snapshot_leaves_the_one_before_it() {
+        let mut disk = Disk::default();
+        for slot in 1..=3 {
+            disk.write_snapshot(Slot(slot), Bytes::from_static(b"state"));
+        }
+        assert!(disk.snapshot(Slot(1)).is_none(), "two are kept");
+        disk.damage_snapshot();
+        assert_eq!((disk.newest_snapshot(), disk.lost), (Slot(2), true));
     }
 }

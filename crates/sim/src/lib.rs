@@ -1,3 +1,32 @@
+//! The deterministic simulator: clusters of real replicas in a world where everything can go wrong, from one seed.
+//!
+//! The replicas are [`synod_replica::Replica`] and [`synod_replica::Executor`] over [`synod_kv::KvStore`], as a
+//! server runs them; their messages, records and snapshots go through their real encodings. What is simulated is
+//! what surrounds them: time and clocks, the network, disks, clients, and accidents. Nothing here is a second
+//! implementation of anything that ships, except the specification of the store that histories are checked against.
+//!
+//! # How to read it
+//!
+//! 1. [`plan`]: what a seed draws.
+//! 2. [`World`]: how it runs; see the table in `world/mod.rs`.
+//! 3. [`check`]: the invariants, each with its source, and the search for a linearization.
+//! 4. [`scenario`]: stories told by scripts, with the same replicas and the same checks.
+//! 5. [`cli`]: `synod sim`.
+//!
+//! # Equal seeds, equal runs
+//!
+//! All random numbers come from the seed, events of one instant happen in the order in which they were added, and
+//! nothing iterates over a randomly hashed map. So a failure is replayed by its seed alone, with a trace:
+//!
+//! ```
+//! use synod_consensus::ProtocolKind;
+//! use synod_sim::plan::Plan;
+//!
+//! let plan = Plan::draw(42, ProtocolKind::MultiPaxos);
+//! let outcome = synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(ProtocolKind::MultiPaxos)));
+//! assert_eq!(synod_sim::run(&plan).unwrap().fingerprint, outcome.fingerprint);
+//! ```
+
 pub mod check;
 pub mod cli;
 mod clock;
@@ -13,7 +42,8 @@ pub mod scenario;
 mod trace;
 mod world;
 
+pub use network::{NetworkPlan, Wire};
 pub use odds::Odds;
 pub use run::{Failure, run, run_with_trace};
 pub use trace::Trace;
-pub use world::{Outcome, World};
+pub use world::{Coverage, Outcome, World};

@@ -91,6 +91,8 @@ pub struct FaultWeights {
     pub crash_all: u32,
     /// A replica crashes and finds its log lost or damaged.
     pub lose_log: u32,
+    /// A replica crashes and finds its newest snapshot damaged.
+    pub lose_snapshot: u32,
     /// A replica stops, and goes on with its old state.
     pub pause: u32,
     /// Two groups of replicas do not reach each other.
@@ -231,7 +233,8 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
         fetch_bytes_max: pick(rng, &[1, 500, 1 << 20]),
         chunk_bytes_max: pick(rng, &[100, 1_000, 1 << 20]),
         backlog_slots_max: pick(rng, &[5, 50, 1_000]),
-        clock_interval: pick(rng, &[100 * MS, 1_000 * MS]),
+        // A laggard that fetches slot by slot must be faster than the ticks of the clock.
+        clock_interval: pick(rng, &[100 * MS, 1_000 * MS]).max(delay_max * 6),
     }
 }
 
@@ -252,6 +255,7 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         crash: weight(10),
         crash_all: weight(2),
         lose_log: weight(3),
+        lose_snapshot: weight(2),
         pause: weight(5),
         split: weight(5),
         partial: weight(5),

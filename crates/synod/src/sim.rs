@@ -15,10 +15,13 @@ pub struct SimArgs {
 enum SimCommand {
     /// Attack simulated clusters, one seed after the other, and check that nothing gives
     Run(synod_sim::cli::RunArgs),
+    /// Play scenario scripts, and compare what happens with what they expect
+    Scenario(synod_sim::cli::ScenarioArgs),
 }
 
 pub fn run(args: &SimArgs) -> ExitCode {
     match &args.command {
         SimCommand::Run(args) => synod_sim::cli::run(args),
+        SimCommand::Scenario(args) => synod_sim::cli::play_scenarios(args),
     }
 }

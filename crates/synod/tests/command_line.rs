@@ -154,6 +154,14 @@ impl Dev {
     }
 }
 
+impl Drop for Dev {
+    fn drop(&mut self) {
+        // After a failure; its replicas end with it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 /// Waits until nobody listens at these ports.
 fn wait_until_free(ports: &[u16]) {
     let deadline = Instant::now() + PATIENCE;
@@ -170,13 +178,13 @@ fn dev_starts_serves_stops_and_goes_on_with_its_data() {
     let base = free_block();
     let ports: Vec<u16> = (0..3).flat_map(|index| [base + 10 * index, base + 10 * index + 1]).collect();
 
-    let dev = Dev::start(&data, base);
+    let mut dev = Dev::start(&data, base);
     dev.wait_for("n3     clients http://127.0.0.1:");
     dev.wait_for(" leads (ballot ");
     dev.wait_for("Try, in another terminal");
     keys(&dev);
     overview(&dev);
-    assert!(stop(dev.process).success(), "SIGTERM stops dev in good order");
+    assert!(stop(&mut dev.process).success(), "SIGTERM stops dev in good order");
     wait_until_free(&ports);
     for name in ["n1", "n2", "n3"] {
         let verify = synod(&["wal", "verify", data.join(name).to_str().unwrap()]);
@@ -185,28 +193,25 @@ fn dev_starts_serves_stops_and_goes_on_with_its_data() {
     }
     dumped(&data.join("n1"));
 
-    let dev = Dev::start(&data, base);
+    let mut dev = Dev::start(&data, base);
     let leader = dev.wait_for(" leads (ballot ");
     assert_eq!(dev.synod(&["get", "city"], ""), "city\nLausanne\n");
-    // The next start with other ports: addresses are not part of the cluster's identity.
-    let pid = dev.process.id();
     kill_replica(&dev, &leader);
     dev.wait_for("it stays dead");
     dev.wait_for(" leads (ballot ");
     assert_eq!(dev.synod(&["put", "after", "kill"], ""), "OK\n");
 
     // A dev that is killed takes its replicas with it.
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    let mut process = dev.process;
-    process.wait().unwrap();
+    dev.process.kill().unwrap();
+    dev.process.wait().unwrap();
     wait_until_free(&ports);
 
+    // Addresses are not part of the cluster's identity.
     let moved = free_block();
-    let dev = Dev::start(&data, moved);
+    let mut dev = Dev::start(&data, moved);
     dev.wait_for(" leads (ballot ");
     assert_eq!(dev.synod(&["get", "after", "--print-value-only"], ""), "kill\n");
-    assert!(stop(dev.process).success());
+    assert!(stop(&mut dev.process).success());
     refused(
         &synod(&["dev", "--replicas", "5", "--data", data.to_str().unwrap()]),
         2,

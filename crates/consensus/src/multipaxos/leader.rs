@@ -70,8 +70,12 @@ pub(super) struct Leader {
     pub(super) next_slot: Slot,
     /// The last slot that an earlier leader may have decided. A read that starts now must see it.
     read_floor: Slot,
-    /// The decided prefix that followers were told.
+    /// The decided prefix that followers were told...
     announced: Slot,
+    /// ...when they are to be told of the present one, if nothing is sent to them before...
+    announce_at: Time,
+    /// ...and the last slot whose decision another replica waits for.
+    awaited: Slot,
     heartbeat_at: Time,
     resend_at: Time,
     /// When each slot in flight is proposed again.
@@ -88,7 +92,7 @@ pub(super) struct Leader {
 
 impl Leader {
     pub(super) fn tick_at(&self) -> Time {
-        self.heartbeat_at.min(self.resend_at)
+        self.heartbeat_at.min(self.resend_at).min(self.announce_at)
     }
 
     pub(super) fn fail_reads(&mut self, effects: &mut Effects) {
@@ -226,6 +230,9 @@ impl MultiPaxos {
             next_slot: last.next(),
             read_floor: last,
             announced: self.decided(),
+            announce_at: Time::NEVER,
+            // Whoever proposed these to the leader before may wait for them.
+            awaited: last,
             heartbeat_at: now,
             resend_at: Time::NEVER,
             resends: BTreeMap::new(),
@@ -245,13 +252,16 @@ impl MultiPaxos {
         self.lead_on(now, effects);
     }
 
-    pub(super) fn propose(&mut self, now: Time, batch: Batch, effects: &mut Effects) {
+    pub(super) fn propose(&mut self, now: Time, batch: Batch, awaited: bool, effects: &mut Effects) {
         if self.room() == 0 {
             return;
         }
         let State::Leader(leader) = &mut self.state else { return };
         let slot = leader.next_slot;
         leader.next_slot = slot.next();
+        if awaited {
+            leader.awaited = slot;
+        }
         self.propose_at(now, slot, batch, effects);
     }
 
@@ -272,16 +282,23 @@ impl MultiPaxos {
         self.send_accepted(self.members.me(), ballot, slot, lsn, effects);
     }
 
-    /// Tells the followers about decisions that no proposal carried.
-    pub(super) fn announce(&mut self, effects: &mut Effects) {
+    /// Tells the followers about decisions that no proposal carried: at once if one of them waits for it, otherwise
+    /// after a while, since under load the next proposal carries them.
+    pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
         let through = self.decided();
+        let delay_max = self.options.announce_delay_max;
         let State::Leader(leader) = &mut self.state else { return };
-        if leader.announced >= through {
+        if leader.announced >= through || self.options.decision == Decision::All {
+            leader.announced = leader.announced.max(through);
+            leader.announce_at = Time::NEVER;
             return;
         }
-        leader.announced = through;
-        let ballot = leader.ballot;
-        if self.options.decision == Decision::Leader {
+        let awaited = leader.announced < leader.awaited;
+        leader.announce_at = leader.announce_at.min(now + delay_max);
+        if awaited || now >= leader.announce_at {
+            leader.announced = through;
+            leader.announce_at = Time::NEVER;
+            let ballot = leader.ballot;
             self.broadcast(&Message::Decided { ballot, through }, Lsn::ZERO, effects);
         }
     }

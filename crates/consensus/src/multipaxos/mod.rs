@@ -133,7 +133,7 @@ impl Protocol for MultiPaxos {
             Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
                 self.receive(now, from, message, effects);
             }
-            Input::Propose(batch) => self.propose(now, batch, effects),
+            Input::Propose { batch, awaited } => self.propose(now, batch, awaited, effects),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
                 if up {
@@ -147,7 +147,7 @@ impl Protocol for MultiPaxos {
             self.disk.appended(lsn.next(), now);
             self.appended = effects.last_lsn();
         }
-        self.announce(effects);
+        self.announce(now, effects);
         self.report_leader(effects);
         self.ask_for_timer(effects);
     }
@@ -177,6 +177,7 @@ impl Protocol for MultiPaxos {
             decided: self.decided(),
             decided_elsewhere: self.decided_elsewhere.max(self.decided()),
             in_flight: self.in_flight(),
+            waits_for_disk: self.options.decision == Decision::All || !matches!(self.state, State::Follower),
         }
     }
 }
@@ -257,7 +258,7 @@ impl MultiPaxos {
     /// Whether executing or the disk is so far behind that nothing more should be taken in. Where others decide
     /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
     fn is_congested(&self) -> bool {
-        self.backlogged || self.appended.0 - self.durable.0 > 2 * self.options.accept_ahead_max()
+        self.backlogged || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
     }
 
     /// Slots that are proposed and not decided.

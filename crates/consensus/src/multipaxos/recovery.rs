@@ -100,6 +100,7 @@ impl MultiPaxos {
             replica.promised.round -= 1;
             replica.become_candidate(now, effects);
         }
+        replica.appended = effects.last_lsn();
         replica.report_leader(effects);
         replica.ask_for_timer(effects);
         replica

@@ -160,7 +160,7 @@ fn an_acceptance_waits_for_its_record_and_a_repeat_is_answered_again() {
 #[test]
 fn the_leader_proposes_at_once_but_its_vote_counts_only_when_durable() {
     let mut leader = One::elected();
-    let effects = leader.step(Input::Propose(batch("x")));
+    let effects = leader.step(Input::Propose { batch: batch("x"), awaited: true });
     let [(Message::Accept { slot, .. }, after)] = &sent(&effects, R2)[..] else { panic!("{effects:?}") };
     assert_eq!((*slot, *after), (Slot(1), Lsn::ZERO));
     assert!(
@@ -172,7 +172,7 @@ fn the_leader_proposes_at_once_but_its_vote_counts_only_when_durable() {
 #[test]
 fn a_quorum_of_followers_decides_without_the_leaders_disk() {
     let mut leader = One::elected();
-    leader.step(Input::Propose(batch("x")));
+    leader.step(Input::Propose { batch: batch("x"), awaited: true });
     leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
     let effects = leader.receive(R3, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
     assert_eq!(delivered(&effects), [(1, batch("x"))]);
@@ -182,8 +182,8 @@ fn a_quorum_of_followers_decides_without_the_leaders_disk() {
 #[test]
 fn slots_are_decided_out_of_order_and_delivered_in_order() {
     let mut leader = One::elected();
-    leader.step(Input::Propose(batch("x")));
-    leader.step(Input::Propose(batch("y")));
+    leader.step(Input::Propose { batch: batch("x"), awaited: true });
+    leader.step(Input::Propose { batch: batch("y"), awaited: true });
     leader.durable();
     assert!(
         delivered(&leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(2) })).is_empty()
@@ -282,7 +282,7 @@ fn a_leader_without_a_quorum_steps_down_and_its_reads_fail() {
 #[test]
 fn a_leader_whose_disk_does_not_answer_steps_down() {
     let mut leader = One::elected();
-    leader.step(Input::Propose(batch("x")));
+    leader.step(Input::Propose { batch: batch("x"), awaited: true });
     for _ in 0..11 {
         leader.now += Duration::from_millis(100);
         leader.receive(R2, Message::HeartbeatAck { ballot: ballot(1), round: 1 });
@@ -398,4 +398,15 @@ fn a_replica_whose_disk_hangs_takes_in_only_so_much() {
         follower.receive(R1, accept);
     }
     assert!(follower.effects.last_lsn() < Lsn(1000), "{}", follower.effects.last_lsn());
+}
+
+#[test]
+fn a_decision_that_nobody_waits_for_is_announced_with_the_next_message_or_after_a_while() {
+    let mut leader = One::elected();
+    leader.step(Input::Propose { batch: batch("x"), awaited: false });
+    leader.durable();
+    let effects = leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
+    assert_eq!((delivered(&effects).len(), sent(&effects, R2).len()), (1, 0));
+    let effects = leader.wait(Options::default().announce_delay_max);
+    assert_eq!(sent(&effects, R2), [(Message::Decided { ballot: ballot(1), through: Slot(1) }, Lsn::ZERO)]);
 }

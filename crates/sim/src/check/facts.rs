@@ -70,6 +70,12 @@ pub enum Fact {
     Nothing,
 }
 
+/// Whether a record remembers what a peer told.
+pub fn is_learned(record: &Record) -> bool {
+    let Record::MultiPaxos(record) = record;
+    matches!(record, multipaxos::Record::Learned(_))
+}
+
 /// What a record remembers.
 pub fn fact(record: &Record) -> Fact {
     let Record::MultiPaxos(record) = record;
@@ -79,8 +85,8 @@ pub fn fact(record: &Record) -> Fact {
             Fact::Accepted { ballot: value.ballot, slot: value.slot, batch: value.batch.clone() }
         }
         multipaxos::Record::Learned(value) => Fact::Learned { slot: value.slot },
-        multipaxos::Record::Recovered(_) | multipaxos::Record::Amnesia(_) | multipaxos::Record::Trimmed(_) => {
-            Fact::Nothing
-        }
+        multipaxos::Record::Recovered(_)
+        | multipaxos::Record::Amnesia(_)
+        | multipaxos::Record::Trimmed(_) => Fact::Nothing,
     }
 }

@@ -107,7 +107,8 @@ impl Reference {
         }
         self.commands += 1;
         if command.kind == CommandKind::Apply {
-            let (_, known) = self.replies.entry(command.payload).or_insert_with(|| (self.commands, reply.clone()));
+            let (_, known) =
+                self.replies.entry(command.payload).or_insert_with(|| (self.commands, reply.clone()));
             demand(known == reply, Invariant::Integrity, || {
                 format!("a command was executed in two sessions, the second time in slot {slot}")
             })?;

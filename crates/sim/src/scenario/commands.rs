@@ -217,7 +217,12 @@ fn calm_plan(replicas: usize) -> Plan {
         timer_late: Duration::ZERO,
         execute: at_once,
         burst: Duration::ZERO,
-        faults: FaultPlan { gap: at_once, lasts: at_once, leader: Odds::NEVER, weights: FaultWeights::default() },
+        faults: FaultPlan {
+            gap: at_once,
+            lasts: at_once,
+            leader: Odds::NEVER,
+            weights: FaultWeights::default(),
+        },
         clients: ClientPlan {
             direct: 0,
             sessions: 0,
@@ -339,7 +344,8 @@ fn transmit(world: &mut World, from: usize, to: usize, rest: &[&str], arrives: b
     // Only what is under way now; answers to it are another matter.
     let waiting = world.under_way(from, to);
     let is_meant = |text: &String| kind.is_empty() || text.split(' ').next() == Some(kind);
-    let places: Vec<usize> = (0..waiting.len()).filter(|&place| is_meant(&waiting[place])).take(count).collect();
+    let places: Vec<usize> =
+        (0..waiting.len()).filter(|&place| is_meant(&waiting[place])).take(count).collect();
     if places.is_empty() {
         return Err("no such message is under way".to_owned());
     }
@@ -366,7 +372,8 @@ fn session<'a>(words: &[&'a str]) -> Result<(Vec<&'a str>, Option<SessionCommand
 }
 
 fn key(word: &str) -> Result<u8> {
-    let key = word.strip_prefix('k').and_then(|number| number.parse().ok()).filter(|key| (1..=9).contains(key));
+    let key =
+        word.strip_prefix('k').and_then(|number| number.parse().ok()).filter(|key| (1..=9).contains(key));
     key.ok_or(format!("'{word}' is no key; there are k1 to k9"))
 }
 

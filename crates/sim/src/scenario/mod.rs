@@ -59,7 +59,8 @@ pub fn play(text: &str) -> Result<Played, String> {
                 let _ = writeln!(now, "{line}");
             }
             Block::Command { line, command, expected } => {
-                let output = stage.play(&command).map_err(|error| format!("line {line}: '{command}': {error}"))?;
+                let output =
+                    stage.play(&command).map_err(|error| format!("line {line}: '{command}': {error}"))?;
                 if output != expected && difference.is_none() {
                     difference = Some(script::difference(line, &command, &expected, &output));
                 }
@@ -89,13 +90,20 @@ pub fn play_folder(folder: &Path, bless: bool) -> io::Result<(usize, Vec<String>
     paths.sort();
     let mut wrong = Vec::new();
     for path in &paths {
-        let name = path.display();
-        match play(&fs::read_to_string(path)?) {
-            Ok(Played::AsWritten) => {}
-            Ok(Played::Differs { text, .. }) if bless => fs::write(path, text)?,
-            Ok(Played::Differs { difference, .. }) => wrong.push(format!("{name}: {difference}")),
-            Err(error) => wrong.push(format!("{name}: {error}")),
-        }
+        wrong.extend(play_file(path, bless)?.map(|problem| format!("{}: {problem}", path.display())));
     }
     Ok((paths.len(), wrong))
+}
+
+/// Plays the script in a file. With `bless`, outputs that differ are written into it. Returns what is wrong.
+///
+/// # Errors
+/// If the file can not be read or written.
+pub fn play_file(path: &Path, bless: bool) -> io::Result<Option<String>> {
+    match play(&fs::read_to_string(path)?) {
+        Ok(Played::AsWritten) => Ok(None),
+        Ok(Played::Differs { text, .. }) if bless => fs::write(path, text).map(|()| None),
+        Ok(Played::Differs { difference, .. }) => Ok(Some(difference)),
+        Err(error) => Ok(Some(error)),
+    }
 }

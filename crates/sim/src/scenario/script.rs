@@ -42,7 +42,8 @@ pub(super) fn parse(text: &str) -> Vec<Block> {
 /// Shows where an output differs from what a script says.
 pub(super) fn difference(line: usize, command: &str, expected: &[String], output: &[String]) -> String {
     let same = expected.iter().zip(output).take_while(|(expected, output)| expected == output).count();
-    let mut text = format!("line {line}: '{command}' prints something else, beginning with its line {}\n", same + 1);
+    let mut text =
+        format!("line {line}: '{command}' prints something else, beginning with its line {}\n", same + 1);
     for line in &expected[same..] {
         let _ = writeln!(text, "  - {line}");
     }
@@ -58,7 +59,8 @@ mod tests {
 
     #[test]
     fn a_script_is_prose_commands_and_outputs() {
-        let text = "A story.\n\n> tick 5ms\n    one\n      two\n\n    not output: it follows prose\n> status\n";
+        let text =
+            "A story.\n\n> tick 5ms\n    one\n      two\n\n    not output: it follows prose\n> status\n";
         let command = |line, command: &str, expected: &[&str]| Block::Command {
             line,
             command: command.to_owned(),

@@ -6,7 +6,12 @@ use synod_replica::{Action, Event};
 use synod_wire::ReplicaId;
 
 use super::{Happening, World, machine::Task};
-use crate::{check::Checked, describe, network::{Wire, between}, plan::Durability};
+use crate::{
+    check::{Checked, is_learned},
+    describe,
+    network::{Wire, between},
+    plan::Durability,
+};
 
 impl World {
     fn index(&self, id: ReplicaId) -> usize {
@@ -31,6 +36,7 @@ impl World {
         match action {
             Action::Append { lsn, record } => {
                 machine.disk.append(lsn, &record);
+                self.coverage.slots_fetched += u64::from(is_learned(&record));
                 self.votes.appended(of, lsn, &record);
                 let shown = self.shows_log(of);
                 self.note_if(shown, of, || format!("log {lsn}: {}", describe::record(&record)));
@@ -59,6 +65,7 @@ impl World {
             Action::RequestFailed { request, error } => self.fail_request(of, request, error),
             Action::Leader(view) => {
                 life.watch.leader(view)?;
+                self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 self.note(of, || describe::view(view));
             }
             Action::Deadline(deadline) => {
@@ -93,6 +100,7 @@ impl World {
             Action::InstallSnapshot(info) => life.tasks.push_back(Task::Install(info)),
             Action::Trim(through) => {
                 life.watch.trims(through)?;
+                self.coverage.trims += 1;
                 if !self.plan.disk.trim_waits.hit(&mut self.rng) {
                     machine.disk.trim(through);
                 }
@@ -147,6 +155,7 @@ impl World {
                 disk.amnesia = false;
             }
             if life.whole_at.take_if(|at| *at <= lsn).is_some() {
+                self.coverage.recoveries += 1;
                 disk.lost = false;
             }
         }

@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use fastrand::Rng;
+use synod_consensus::Role;
 use synod_replica::{Event, Outcome, ReadId, RequestError, RequestId, SessionCommand};
 use synod_wire::{CommandKind, SessionId, Slot};
 
@@ -29,16 +30,16 @@ use crate::{
 /// A question on its way to a replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
-    client: usize,
-    worker: usize,
-    attempt: u64,
-    session: Option<SessionCommand>,
-    kind: Kind,
-    payload: Bytes,
+    pub(super) client: usize,
+    pub(super) worker: usize,
+    pub(super) attempt: u64,
+    pub(super) session: Option<SessionCommand>,
+    pub(super) kind: Kind,
+    pub(super) payload: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Command,
     Read,
     OpenSession,
@@ -47,14 +48,14 @@ enum Kind {
 /// What a client hears.
 #[derive(Debug)]
 pub(crate) struct Heard {
-    client: usize,
-    worker: usize,
-    attempt: u64,
-    response: Response,
+    pub(super) client: usize,
+    pub(super) worker: usize,
+    pub(super) attempt: u64,
+    pub(super) response: Response,
 }
 
 #[derive(Debug)]
-enum Response {
+pub(super) enum Response {
     Reply(Bytes),
     Failed(RequestError),
     /// There was no connection: the question was not heard.
@@ -65,13 +66,13 @@ enum Response {
 
 /// One operation of the history.
 #[derive(Debug)]
-struct Done {
-    op: Op,
-    payload: Bytes,
-    invoked: u64,
-    returned: Option<(u64, Answer)>,
+pub(super) struct Done {
+    pub(super) op: Op,
+    pub(super) payload: Bytes,
+    pub(super) invoked: u64,
+    pub(super) returned: Option<(u64, Answer)>,
     /// It did not happen, or changes nothing and was not answered.
-    void: bool,
+    pub(super) void: bool,
 }
 
 #[derive(Debug, Default)]
@@ -122,40 +123,38 @@ enum Probe {
 
 /// A question that a replica works on.
 #[derive(Debug)]
-struct Pending {
-    at: usize,
-    ask: Ask,
+pub(super) struct Pending {
+    pub(super) at: usize,
+    pub(super) ask: Ask,
 }
 
 /// All clients.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    clients: Vec<Client>,
-    history: Vec<Done>,
+    pub(super) clients: Vec<Client>,
+    pub(super) history: Vec<Done>,
     /// Counts invocations and returns.
-    stamp: u64,
-    asked: u64,
-    requests: BTreeMap<RequestId, Pending>,
-    reads: BTreeMap<ReadId, Pending>,
-    rng: Rng,
+    pub(super) stamp: u64,
+    pub(super) asked: u64,
+    pub(super) requests: BTreeMap<RequestId, Pending>,
+    pub(super) reads: BTreeMap<ReadId, Pending>,
+    pub(super) rng: Rng,
     /// In a script: what was asked in each attempt.
-    scripted: BTreeMap<u64, Scripted>,
+    pub(super) scripted: BTreeMap<u64, Scripted>,
 }
 
 /// A question of a script.
 #[derive(Debug)]
-struct Scripted {
-    text: String,
+pub(super) struct Scripted {
+    pub(super) text: String,
     /// `None`: it opens a session.
-    op: Option<Op>,
+    pub(super) op: Option<Op>,
 }
 
 /// How long a question or an answer travels.
-const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
+pub(super) const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 /// Wait before asking again after a refusal.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
-/// States that the search for a linearization may visit.
-const SEARCH_STEPS_MAX: usize = 2_000_000;
 
 impl Clients {
     pub(crate) fn new(plan: &Plan, mut rng: Rng) -> Clients {
@@ -177,7 +176,7 @@ impl Clients {
         (self.history.len(), self.history.iter().filter(unknown).count())
     }
 
-    fn stamp(&mut self) -> u64 {
+    pub(super) fn stamp(&mut self) -> u64 {
         self.stamp += 1;
         self.stamp
     }
@@ -243,6 +242,7 @@ impl World {
         let plan = &self.plan.clients;
         let clients = &mut self.clients;
         if clients.clients[index].workers[worker].op.is_some() {
+            self.coverage.retries += 1;
             self.attempt(index, worker);
             return Ok(());
         }
@@ -328,124 +328,6 @@ impl World {
         self.queue.push(patience, Happening::Impatient { client: index, worker, attempt });
     }
 
-    /// A question reaches a replica.
-    pub(super) fn asked(&mut self, of: usize, ask: Ask) -> Checked {
-        if !self.machines[of].is_alive() {
-            self.respond(&ask, Response::Refused);
-            return Ok(());
-        }
-        let id = self.clients.asked;
-        self.clients.asked += 1;
-        let (kind, payload, session) = (ask.kind, ask.payload.clone(), ask.session);
-        let pending = Pending { at: of, ask };
-        if kind == Kind::Read {
-            self.clients.reads.insert(ReadId(id), pending);
-            return self.step(of, Event::Read(ReadId(id)));
-        }
-        let request = RequestId(id);
-        self.clients.requests.insert(request, pending);
-        let kind = if kind == Kind::Command { CommandKind::Apply } else { CommandKind::OpenSession };
-        self.step(of, Event::Request { request, kind, session, payload })
-    }
-
-    /// A script asks a replica for something; what it is answered shows in the trace.
-    pub(crate) fn ask_in_script(
-        &mut self,
-        of: usize,
-        op: Option<Op>,
-        id: Option<u64>,
-        session: Option<SessionCommand>,
-        text: String,
-    ) -> Checked {
-        self.clients.asked += 1;
-        let attempt = self.clients.asked;
-        let payload = op.as_ref().map_or_else(Bytes::new, |op| op.encode(id.unwrap_or(attempt), 0));
-        let kind = match &op {
-            None => Kind::OpenSession,
-            Some(op) if op.is_read() => Kind::Read,
-            Some(_) => Kind::Command,
-        };
-        if kind != Kind::Read {
-            self.reference.submitted(&payload);
-        }
-        self.clients.scripted.insert(attempt, Scripted { text, op });
-        self.asked(of, Ask { client: 0, worker: 0, attempt, session, kind, payload })
-    }
-
-    fn answer_in_script(&mut self, scripted: &Scripted, response: &Response) {
-        let Scripted { text, op } = scripted;
-        let answer = match (response, op) {
-            (Response::Reply(reply), Some(op)) => match Answer::decode(op, reply) {
-                Some(answer) => answer.to_string(),
-                None => "a reply of another kind".to_owned(),
-            },
-            (Response::Reply(reply), None) => {
-                format!("session s{}", reply.iter().rev().fold(0_u64, |id, byte| id << 8 | u64::from(*byte)))
-            }
-            _ => describe_response(response),
-        };
-        self.trace.line(self.now, || format!("client    {text}: {answer}"));
-    }
-
-    fn respond(&mut self, ask: &Ask, response: Response) {
-        if let Some(scripted) = self.clients.scripted.remove(&ask.attempt) {
-            return self.answer_in_script(&scripted, &response);
-        }
-        let travels = between(&mut self.clients.rng, TRAVELS.0, TRAVELS.1);
-        let Ask { client, worker, attempt, .. } = *ask;
-        self.queue.push(self.now + travels, Happening::Heard(Heard { client, worker, attempt, response }));
-    }
-
-    /// A replica has the outcome of a command.
-    pub(super) fn answer_request(&mut self, of: usize, request: RequestId, outcome: Outcome) {
-        let Some(pending) = self.clients.requests.remove(&request) else { return };
-        assert_eq!(pending.at, of, "replicas answer what they were asked");
-        let response = match outcome {
-            Outcome::Reply(reply) => Response::Reply(reply),
-            Outcome::Error(error) => Response::Failed(error),
-        };
-        self.respond(&pending.ask, response);
-    }
-
-    pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) {
-        self.answer_request(of, request, Outcome::Error(error));
-    }
-
-    pub(super) fn fail_read(&mut self, of: usize, read: ReadId, error: RequestError) {
-        let Some(pending) = self.clients.reads.remove(&read) else { return };
-        assert_eq!(pending.at, of, "replicas answer what they were asked");
-        self.respond(&pending.ask, Response::Failed(error));
-    }
-
-    /// Answers the reads whose slot is executed.
-    pub(super) fn answer_reads(&mut self, of: usize) {
-        let Some(life) = &mut self.machines[of].life else { return };
-        let applied: Slot = life.executor.applied();
-        let (ready, reads) =
-            std::mem::take(&mut life.reads).into_iter().partition(|(slot, _)| *slot <= applied);
-        life.reads = reads;
-        let ready: Vec<(Slot, ReadId)> = ready;
-        for (_, read) in ready {
-            let Some(pending) = self.clients.reads.remove(&read) else { continue };
-            let Some(life) = &self.machines[of].life else { return };
-            let reply = life.executor.query(&pending.ask.payload);
-            self.respond(&pending.ask, Response::Reply(reply));
-        }
-    }
-
-    /// A replica crashes: whoever waits for it notices.
-    pub(super) fn hang_up_clients(&mut self, of: usize) {
-        let gone = |pending: &&mut Pending| pending.at == of;
-        let requests = self.clients.requests.values_mut().filter(gone).map(|pending| pending.ask.clone());
-        let mut asks: Vec<Ask> = requests.collect();
-        asks.extend(self.clients.reads.values_mut().filter(gone).map(|pending| pending.ask.clone()));
-        self.clients.requests.retain(|_, pending| pending.at != of);
-        self.clients.reads.retain(|_, pending| pending.at != of);
-        for ask in asks {
-            self.respond(&ask, Response::Broken);
-        }
-    }
-
     /// A client hears something.
     pub(super) fn heard(&mut self, heard: Heard) -> Checked {
         let Heard { client: index, worker, attempt, response } = heard;
@@ -453,7 +335,7 @@ impl World {
             return Ok(()); // An answer to a question that was given up.
         }
         self.clients.clients[index].workers[worker].attempt = NO_ATTEMPT;
-        self.trace.line(self.now, || format!("c{index}.{worker:<7}hears {}", describe_response(&response)));
+        self.trace.line(self.now, || format!("c{index}.{worker:<7}hears {}", super::requests::describe_response(&response)));
         match response {
             Response::Reply(reply) => self.replied(index, worker, &reply),
             Response::Failed(error) => self.failed(index, worker, error),
@@ -510,7 +392,10 @@ impl World {
             | RequestError::OutcomeUnknown
             | RequestError::Superseded
             | RequestError::Stopping => self.unknown(index, worker),
-            RequestError::SessionExpired if in_session => self.session_ends(index),
+            RequestError::SessionExpired if in_session => {
+                self.coverage.sessions_expired += 1;
+                self.session_ends(index);
+            }
             RequestError::Stale | RequestError::TooFarAhead if in_session => {
                 let detail = format!("client {index} hears of a command that it waits for: {error}");
                 return Err(Violation { invariant: Invariant::Integrity, detail });
@@ -579,21 +464,6 @@ impl World {
         Ok(())
     }
 
-    /// A read of whatever state a replica has: it must be the state after some slot, and no older than one seen
-    /// at this replica before.
-    pub(super) fn peek(&mut self, of: usize) -> Checked {
-        let keys = self.plan.clients.keys;
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        let op = Op::Get { first: 1, last: keys };
-        let reply = life.executor.query(&op.encode(0, 0));
-        let revision = Answer::decode(&op, &reply).and_then(|answer| answer.revision()).unwrap_or(0);
-        let before = std::mem::replace(&mut life.seen_revision, revision);
-        demand(revision >= before, Invariant::Monotone, || {
-            format!("a stale read at r{} shows revision {revision} after {before}", of + 1)
-        })?;
-        self.check_state(of)
-    }
-
     /// Each replica gets a client that writes and reads there, and tries until it succeeds.
     pub(super) fn begin_probing(&mut self) {
         for of in 0..self.machines.len() {
@@ -613,61 +483,6 @@ impl World {
             .filter(|client| client.probe.is_some_and(|probe| probe != Probe::Done));
         missing.map(|client| client.home).collect()
     }
-
-    /// Looks for a linearization. True if the search was given up.
-    pub(super) fn check_history(&mut self) -> Result<bool, Violation> {
-        let history = &self.clients.history;
-        let hint = self.hints();
-        let operations: Vec<Operation<Op, Answer>> = history
-            .iter()
-            .filter(|done| !done.void)
-            .map(|done| Operation {
-                op: done.op.clone(),
-                invoked: done.invoked,
-                returned: done.returned.clone(),
-                hint: hint(done),
-            })
-            .collect();
-        match linear::check(Model::default(), &operations, SEARCH_STEPS_MAX) {
-            Verdict::Linearizable => Ok(false),
-            Verdict::Undecided => Ok(true),
-            Verdict::NotLinearizable { longest, stuck_at } => {
-                let stuck = &operations[stuck_at];
-                let detail = format!(
-                    "of {} operations at most {longest} fit into an order; then {:?} does not follow, which was \
-                     answered {:?}",
-                    operations.len(),
-                    stuck.op,
-                    stuck.returned.as_ref().map(|(_, answer)| answer)
-                );
-                Err(Violation { invariant: Invariant::Linearizable, detail })
-            }
-        }
-    }
-
-    /// Where an operation probably belongs: a command where the log has it, a read behind the command that made the
-    /// revision which it saw.
-    fn hints(&self) -> impl Fn(&Done) -> u64 {
-        let mut made = BTreeMap::new();
-        for done in self.clients.history.iter().filter(|done| !done.op.is_read()) {
-            let Some((place, reply)) = self.reference.reply(&done.payload) else { continue };
-            if let Some(revision) = Answer::decode(&done.op, reply).and_then(|answer| answer.revision()) {
-                let first = made.entry(revision).or_insert(place);
-                *first = place.min(*first);
-            }
-        }
-        move |done| {
-            let seen = done.returned.as_ref().and_then(|(_, answer)| answer.revision());
-            let place = self.reference.reply(&done.payload).map(|(place, _)| place * 2);
-            let behind = || made.range(..=seen?).next_back().map(|(_, place)| place * 2 + 1);
-            match (&done.returned, done.op.is_read()) {
-                (_, true) => behind().unwrap_or(0),
-                // It is not in the log: probably it never happened.
-                (None, false) => place.unwrap_or(u64::MAX),
-                (Some(_), false) => place.unwrap_or(0),
-            }
-        }
-    }
 }
 
 /// Attempts are numbered from 1: what comes for an earlier one is ignored.
@@ -683,14 +498,5 @@ fn describe_ask(ask: &Ask) -> String {
             });
             format!("{}{}", place.unwrap_or_default(), describe::command(&ask.payload))
         }
-    }
-}
-
-fn describe_response(response: &Response) -> String {
-    match response {
-        Response::Reply(reply) => format!("a reply of {} bytes", reply.len()),
-        Response::Failed(error) => error.to_string(),
-        Response::Refused => "nothing: connection refused".to_owned(),
-        Response::Broken => "nothing more: connection broken".to_owned(),
     }
 }

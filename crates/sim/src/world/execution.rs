@@ -107,6 +107,7 @@ impl World {
         if let Some(life) = &mut machine.life {
             life.watch.snapshot(slot)?;
         }
+        self.coverage.snapshots_taken += 1;
         self.note(of, || format!("has a snapshot to slot {slot}"));
         self.notice_after(of, Duration::ZERO, Event::SnapshotTaken(Some(info)));
         Ok(())
@@ -124,6 +125,7 @@ impl World {
             restore(&mut life.executor, info.slot, &bytes)?;
         }
         machine.disk.write_snapshot(info.slot, bytes);
+        self.coverage.snapshots_installed += 1;
         self.note(of, || format!("installs the snapshot to slot {}", info.slot));
         self.check_state(of)?;
         self.notice_after_disk(of, Event::SnapshotInstalled(Some(info)));

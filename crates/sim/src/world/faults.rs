@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::Role;
+use synod_wire::Slot;
 
 use super::{Happening, World};
 use crate::{
@@ -37,6 +38,7 @@ enum Kind {
     Crash,
     CrashAll,
     LoseLog,
+    LoseSnapshot,
     Pause,
     Split,
     Partial,
@@ -82,6 +84,7 @@ impl World {
             (weights.crash, Kind::Crash),
             (weights.crash_all, Kind::CrashAll),
             (weights.lose_log, Kind::LoseLog),
+            (weights.lose_snapshot, Kind::LoseSnapshot),
             (weights.pause, Kind::Pause),
             (weights.split, Kind::Split),
             (weights.partial, Kind::Partial),
@@ -131,6 +134,14 @@ impl World {
                 }
             }
             Kind::LoseLog => self.crash_and_lose_log(of),
+            Kind::LoseSnapshot => {
+                if self.may_lose(of) {
+                    self.crash_for_a_while(of);
+                    self.note(of, || "finds its newest snapshot damaged".to_owned());
+                    self.machines[of].disk.damage_snapshot();
+                    self.coverage.snapshots_damaged += 1;
+                }
+            }
             Kind::Pause => {
                 self.pause(of);
                 let lasts = self.lasts();
@@ -157,6 +168,7 @@ impl World {
             }
             Kind::Stall => {
                 self.note(of, || "disk stalls".to_owned());
+                self.coverage.stalls += 1;
                 self.machines[of].disk.stall(true);
                 let lasts = self.lasts();
                 self.queue.push(self.now + lasts, Happening::Unstall { of });
@@ -206,6 +218,7 @@ impl World {
             disk.damage_log(&mut self.faults.rng);
         }
         self.note(of, || "loses (part of) its log".to_owned());
+        self.coverage.logs_lost += 1;
         let lasts = self.lasts();
         self.queue.push(self.now + lasts, Happening::Restart { of });
     }
@@ -232,6 +245,7 @@ impl World {
                 links.iter().map(|(from, to)| format!("r{}→r{}", from + 1, to + 1)).collect();
             format!("network   cut: {}", links.join(" "))
         });
+        self.coverage.partitions += 1;
         let patience = self.plan.faults.lasts.1;
         for &(from, to) in &links {
             self.network.cut(from, to);
@@ -296,9 +310,14 @@ impl World {
         self.begin_probing();
         let timeout = self.plan.settings.consensus.election_timeout;
         let end = peace + timeout * RECOVERY_TIMEOUTS + RECOVERY_EXTRA;
+        // The replicated clock ticks on, so that there is always something new: what counts is what there was when
+        // the last probe was answered.
+        let mut target = None;
         while self.now < end {
             self.run_until(self.now + timeout / 4)?;
-            if self.probes_missing().is_empty() && self.converged() {
+            if self.probes_missing().is_empty()
+                && self.converged(*target.get_or_insert(self.reference.last()))
+            {
                 return (0..self.machines.len()).try_for_each(|of| self.check_state(of));
             }
         }
@@ -330,11 +349,11 @@ impl World {
         Err(Violation { invariant: Invariant::Liveness, detail })
     }
 
-    /// Whether all replicas have executed everything that anybody has decided.
-    fn converged(&self) -> bool {
-        let last = self.reference.last();
+    /// Whether all replicas vote, and have executed the slots through this one.
+    fn converged(&self, target: Slot) -> bool {
         self.machines.iter().all(|machine| {
-            machine.life.as_ref().is_some_and(|life| life.executor.applied() == last && life.replica.votes())
+            let life = machine.life.as_ref();
+            life.is_some_and(|life| life.executor.applied() >= target && life.replica.votes())
         })
     }
 }

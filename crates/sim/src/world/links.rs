@@ -32,6 +32,7 @@ impl World {
         let mut arrivals = std::mem::take(&mut self.arrivals);
         let ends = self.network.send(self.now, from, to, body, &mut arrivals);
         if self.network.wire() == Wire::Datagram && arrivals.is_empty() {
+            self.coverage.messages_lost += 1;
             self.note(from, || format!("→ r{}  lost: {}", to + 1, describe::message(message)));
         }
         self.expect(from, to, arrivals);
@@ -135,6 +136,7 @@ impl World {
 
     /// A session ends for whatever reason; the sender is told, and dials again.
     pub(super) fn end_session(&mut self, from: usize, to: usize) {
+        self.coverage.messages_lost += self.network.in_transit(from, to).count() as u64;
         if !self.network.disconnect(from, to) || !self.machines[from].is_alive() {
             return;
         }

@@ -23,7 +23,7 @@ impl World {
         machine.lives += 1;
         let (number, amnesia) = (machine.lives, machine.disk.amnesia);
         let found = machine.disk.recover();
-        self.votes.restarted(of, machine.disk.records(), machine.disk.amnesia)?;
+        self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
 
         let mut executor = Executor::new(KvStore::new(), self.plan.settings.sessions);
         #[cfg(feature = "planted-bugs")]
@@ -92,6 +92,7 @@ impl World {
             0 => "crashes".to_owned(),
             held => format!("crashes; {held} messages that waited for its disk are never sent"),
         });
+        self.coverage.crashes += 1;
         let machine = &mut self.machines[of];
         machine.paused = None;
         match self.plan.durability {
@@ -110,6 +111,7 @@ impl World {
     pub(crate) fn pause(&mut self, of: usize) {
         if self.machines[of].is_running() {
             self.note(of, || "stops".to_owned());
+            self.coverage.pauses += 1;
             self.machines[of].paused = Some(VecDeque::new());
         }
     }

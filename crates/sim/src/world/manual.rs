@@ -72,7 +72,8 @@ impl World {
     /// Delivers all messages, and those that are sent because of them, until there are no more.
     pub(crate) fn stabilize(&mut self) -> Checked {
         for _ in 0..DELIVERIES_MAX {
-            let links = (0..self.machines.len()).flat_map(|from| (0..self.machines.len()).map(move |to| (from, to)));
+            let links =
+                (0..self.machines.len()).flat_map(|from| (0..self.machines.len()).map(move |to| (from, to)));
             let next = links.into_iter().find(|&(from, to)| {
                 self.machines[to].is_running() && self.network.in_transit(from, to).next().is_some()
             });
@@ -101,7 +102,9 @@ impl World {
     /// The messages under way in a stream.
     pub(crate) fn under_way(&self, from: usize, to: usize) -> Vec<String> {
         let messages = self.network.in_transit(from, to).map(|body| PeerMessage::decode(body.clone()));
-        messages.map(|message| message.map_or("unreadable".to_owned(), |message| describe::message(&message))).collect()
+        messages
+            .map(|message| message.map_or("unreadable".to_owned(), |message| describe::message(&message)))
+            .collect()
     }
 
     /// Sets a replica's clock forward to its deadline, so that it finds a leader silent, or retries something.

@@ -8,18 +8,24 @@
 //! | `actions.rs` | actions out |
 //! | `execution.rs` | the executor's work: batches, reads, snapshots |
 //! | `links.rs` | sessions between replicas |
-//! | `clients.rs` | who asks for what, and the history of it |
+//! | `clients.rs` | who asks for what, and what they make of the answers |
+//! | `requests.rs` | what becomes of their questions at replicas |
+//! | `history.rs` | what they saw, and whether it is linearizable |
+//! | `coverage.rs` | how much of what can happen did happen |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `manual.rs` | a world that a script moves, step by step |
 
 mod actions;
 mod clients;
+mod coverage;
 mod execution;
 mod faults;
+mod history;
 mod links;
 mod lives;
 mod machine;
 mod manual;
+mod requests;
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -35,6 +41,7 @@ use crate::{
     trace::Trace,
 };
 use clients::{Ask, Clients, Heard};
+pub use coverage::Coverage;
 use faults::Faults;
 use machine::Machine;
 
@@ -101,6 +108,7 @@ pub struct World {
     events: u64,
     /// Folds what happened when; equal for equal runs.
     fingerprint: u64,
+    coverage: Coverage,
     /// Time passes in a script; signs of life are not shown meanwhile.
     idles: bool,
     /// Scratch space.
@@ -126,6 +134,8 @@ pub struct Outcome {
     pub undecided: bool,
     /// How long after the end of all faults every replica served again and had the same state.
     pub recovery: std::time::Duration,
+    /// What happened.
+    pub coverage: Coverage,
 }
 
 impl World {
@@ -147,6 +157,7 @@ impl World {
             rng,
             events: 0,
             fingerprint: 0,
+            coverage: Coverage::default(),
             idles: false,
             arrivals: Vec::new(),
             plan,
@@ -176,6 +187,7 @@ impl World {
             fingerprint: self.fingerprint,
             undecided,
             recovery,
+            coverage: self.coverage,
         })
     }
 

@@ -4,7 +4,12 @@ mod plan;
 mod replica;
 mod watch;
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::OsString,
+    fmt,
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use clap::{ArgMatches, Args, Command, parser::ValueSource};
 use tokio::{
@@ -54,10 +59,15 @@ pub fn run(args: DevArgs, given: &ArgMatches) -> Result<(), Failure> {
     flags.push(format!("--log-level={}", args.log_level).into());
     let plan = Plan::new(replicas, args.base_port, folder.path(), flags)?;
     plan.check_ports()?;
-    plan.replicas().iter().for_each(|replica| println!("{}", replica.describe()));
+    plan.replicas().iter().for_each(|replica| say(format_args!("{}", replica.describe())));
     let kept = if args.ephemeral { "removed at the end" } else { "kept for the next start" };
-    println!("data   {} ({kept})", folder.path().display());
+    say(format_args!("data   {} ({kept})", folder.path().display()));
     block_on(supervise(&plan, args.restart))
+}
+
+/// Prints a line. That nobody reads it must not end the cluster.
+fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// The settings that were typed, for the replicas; those of the environment they inherit.
@@ -93,11 +103,11 @@ async fn supervise(plan: &Plan, restart: bool) -> Result<(), Failure> {
             _ = interrupt.recv() => break Ok(()),
             Some(Ended { name, how, returns }) = deaths.recv() => {
                 let then = if returns { "it starts again in a second" } else { "it stays dead" };
-                println!("{name} has ended ({how}); {then}");
+                say(format_args!("{name} has ended ({how}); {then}"));
             }
             joined = replicas.join_next() => if joined.is_none() || replicas.is_empty() {
                 while let Ok(Ended { name, how, .. }) = deaths.try_recv() {
-                    println!("{name} has ended ({how})");
+                    say(format_args!("{name} has ended ({how})"));
                 }
                 break Err(Failure::failed("no replica is left; what they said is above"));
             },
@@ -105,7 +115,7 @@ async fn supervise(plan: &Plan, restart: bool) -> Result<(), Failure> {
     };
     watcher.abort();
     if outcome.is_ok() {
-        println!("stopping");
+        say(format_args!("stopping"));
     }
     stop.send_replace(true);
     while replicas.join_next().await.is_some() {}

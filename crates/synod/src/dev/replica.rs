@@ -1,7 +1,7 @@
 //! One replica's process, from its start to its end.
 
 use std::{
-    io,
+    io::{self, Write as _},
     process::{ExitStatus, Stdio},
     time::Duration,
 };
@@ -13,7 +13,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::plan::ReplicaPlan;
+use super::{plan::ReplicaPlan, say};
 
 /// How long a replica may take to stop; longer than it waits for its clients.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
@@ -81,14 +81,14 @@ fn start(plan: &ReplicaPlan) -> io::Result<Child> {
     let mut command = Command::new(&plan.program);
     command.args(&plan.args).stdin(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
     let child = command.spawn()?;
-    println!("{:<6} runs as process {}", plan.name, child.id().unwrap_or_default());
+    say(format_args!("{:<6} runs as process {}", plan.name, child.id().unwrap_or_default()));
     Ok(child)
 }
 
 async fn end(name: &str, mut child: Child, lifeline: Option<ChildStdin>) {
     drop(lifeline);
     if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
-        println!("{name} does not stop; it is killed");
+        say(format_args!("{name} does not stop; it is killed"));
         let _ = child.kill().await;
     }
 }
@@ -108,6 +108,6 @@ async fn pass_on(name: String, said: Option<ChildStderr>) {
     let Some(said) = said else { return };
     let mut lines = BufReader::new(said).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        eprintln!("{name:<6} {line}");
+        let _ = writeln!(io::stderr(), "{name:<6} {line}");
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use synod_client::{Client, Config, native::StatusResponse};
 use tokio::time::sleep;
 
+use super::say;
+
 const INTERVAL: Duration = Duration::from_millis(250);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// An election takes a second or two; after this long without a leader the user is told.
@@ -23,11 +25,11 @@ pub async fn leader(endpoints: Vec<String>, advice: String) {
             Some(status) => {
                 let now = (status.name.clone(), status.ballot.clone());
                 if last.as_ref() != Some(&now) {
-                    println!("{} leads (ballot {})", now.0, now.1);
+                    say(format_args!("{} leads (ballot {})", now.0, now.1));
                     last = Some(now);
                 }
                 if let Some(advice) = advice.take() {
-                    println!("{advice}");
+                    say(format_args!("{advice}"));
                 }
                 without = Duration::ZERO;
             }
@@ -35,10 +37,10 @@ pub async fn leader(endpoints: Vec<String>, advice: String) {
                 let before = without;
                 without += INTERVAL;
                 if before < PATIENCE && without >= PATIENCE {
-                    println!(
+                    say(format_args!(
                         "nobody leads; {} of the replicas answer, and a majority is needed",
                         answers.len()
-                    );
+                    ));
                     last = None;
                 }
             }

@@ -168,7 +168,7 @@ fn words(line: &str) -> Result<Vec<Bytes>, String> {
             }
             _ => {
                 let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-                word.extend_from_slice(rest[..end].as_bytes());
+                word.extend_from_slice(&rest.as_bytes()[..end]);
                 rest = &rest[end..];
             }
         }

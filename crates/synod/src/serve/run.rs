@@ -8,13 +8,14 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
 use synod_node::{Node, StartError};
 use synod_server::Server;
+use synod_storage::StorageError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
@@ -27,6 +28,8 @@ use crate::failure::Failure;
 
 /// How long a request to stop may go unnoticed.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
+/// How long another process may hold on to the data directory.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs a replica until it is told to stop or can not go on.
 pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
@@ -47,7 +50,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         election: args.tuning.election.to_string(),
         durability: args.tuning.durability.to_string(),
     };
-    let node = Node::start(config, KvStore::new()).map_err(start_failure)?;
+    let node = start(config, &stop)?;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(node.metrics()));
     let server = Server::start(&server_config, Served::new(node.handle(), fixed), move || metrics(&registry))
@@ -56,24 +59,33 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         })?;
     tracing::info!(name = args.member.name, "serving");
 
-    let mut ended = None;
-    while ended.is_none() && !stop.load(Ordering::Acquire) {
-        ended = node.wait(GLANCE_INTERVAL);
-    }
-    if ended.is_none() {
-        tracing::info!("stopping: requests under way are finished, then the log is closed");
-    }
-    server.stop();
-    node.stop().map_err(|reason| {
+    until_stopped(node, server, &stop).map_err(|reason| {
         tracing::error!(reason, "the replica can not go on");
         Failure::failed(format!(
-            "{reason}\nThe replica has stopped, since it must not promise what it can not keep. Nothing acknowledged \
-             is lost. Repair the disk of {} or make room on it, then start the replica again.",
+            "{reason}\nThe replica has stopped rather than break a promise; nothing acknowledged is lost. Put right \
+             what is wrong with {}, then start it again.",
             data_dir.display()
         ))
     })?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Waits for the end and brings it about in order; an error is why the replica could not go on.
+fn until_stopped(node: Node, server: Server, stop: &AtomicBool) -> Result<(), String> {
+    let mut failed = None;
+    while failed.is_none() && !stop.load(Ordering::Acquire) {
+        failed = node.wait(GLANCE_INTERVAL);
+    }
+    if failed.is_some() {
+        // The replica first: it will not answer the requests under way any more, and says so to them.
+        let outcome = node.stop();
+        server.stop();
+        return outcome;
+    }
+    tracing::info!("stopping: requests under way are finished, then the log is closed");
+    server.stop();
+    node.stop()
 }
 
 fn describe(checked: &Checked, args: &ServeArgs) {
@@ -91,6 +103,26 @@ fn describe(checked: &Checked, args: &ServeArgs) {
         durability = %args.tuning.durability,
         "synod"
     );
+}
+
+/// Starts the replica. One that was told to stop a moment ago may still be closing its log; it is waited for.
+fn start(config: synod_node::Config, stop: &AtomicBool) -> Result<Node, Failure> {
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    let mut said = false;
+    loop {
+        match Node::start(config.clone(), KvStore::new()) {
+            Err(StartError::Storage(locked @ StorageError::Locked { .. }))
+                if Instant::now() < deadline && !stop.load(Ordering::Acquire) =>
+            {
+                if !said {
+                    tracing::warn!("{locked}; waiting up to {LOCK_TIMEOUT:?} for it to end");
+                    said = true;
+                }
+                thread::sleep(GLANCE_INTERVAL);
+            }
+            other => return other.map_err(start_failure),
+        }
+    }
 }
 
 fn start_failure(error: StartError) -> Failure {

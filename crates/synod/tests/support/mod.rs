@@ -92,7 +92,7 @@ impl Cluster {
 
     /// Asks a replica to stop, as a service manager does, and waits until it has.
     pub fn stop(&mut self, index: usize) -> ExitStatus {
-        stop(self.replicas[index].process.take().expect("it runs"))
+        stop(&mut self.replicas[index].process.take().expect("it runs"))
     }
 }
 
@@ -114,8 +114,8 @@ impl Drop for Cluster {
 }
 
 /// Sends SIGTERM and waits; a process that is deaf to it is a failure.
-pub fn stop(mut process: Child) -> ExitStatus {
-    let pid = Pid::from_child(&process);
+pub fn stop(process: &mut Child) -> ExitStatus {
+    let pid = Pid::from_child(process);
     kill_process(pid, Signal::TERM).expect("it is our child");
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

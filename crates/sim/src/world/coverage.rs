@@ -1,0 +1,71 @@
+//! How much of what can happen did happen: a world in which nothing happens would pass every check.
+
+use std::fmt;
+
+macro_rules! coverage {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
+        /// What happened in a run, counted.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Coverage {
+            $($(#[$doc])* pub $name: u64,)+
+        }
+
+        impl Coverage {
+            /// Adds another run.
+            pub fn add(&mut self, other: &Coverage) {
+                $(self.$name += other.$name;)+
+            }
+
+            /// Every count, with its name.
+            #[must_use]
+            pub fn counts(&self) -> Vec<(&'static str, u64)> {
+                vec![$(($text, self.$name),)+]
+            }
+        }
+    };
+}
+
+coverage! {
+    /// Replicas that began to lead.
+    elections = "elections",
+    /// Crashes of replicas.
+    crashes = "crashes",
+    /// Pauses of replicas.
+    pauses = "pauses",
+    /// Partitions of the network.
+    partitions = "partitions",
+    /// Stalls of disks.
+    stalls = "stalls",
+    /// Logs lost or damaged.
+    logs_lost = "logs lost",
+    /// Newest snapshots lost at a crash.
+    snapshots_damaged = "snapshots damaged",
+    /// Replicas that had lost their log and vote again.
+    recoveries = "recoveries",
+    /// Messages lost or dropped with their session.
+    messages_lost = "messages lost",
+    /// Slots that replicas learned from others.
+    slots_fetched = "slots fetched",
+    /// Snapshots taken.
+    snapshots_taken = "snapshots taken",
+    /// Snapshots installed from others.
+    snapshots_installed = "snapshots installed",
+    /// Log trims.
+    trims = "trims",
+    /// Commands that a session client sent again.
+    retries = "session retries",
+    /// Sessions that were gone when they were used.
+    sessions_expired = "sessions expired",
+    /// Linearizable reads answered by replicas that do not lead.
+    follower_reads = "follower reads",
+    /// Stale reads.
+    stale_reads = "stale reads",
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<String> =
+            self.counts().iter().map(|(name, count)| format!("{count} {name}")).collect();
+        f.write_str(&counts.join(", "))
+    }
+}

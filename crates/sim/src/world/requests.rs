@@ -1,0 +1,163 @@
+//! What becomes of clients' questions at replicas.
+
+use bytes::Bytes;
+use synod_consensus::Role;
+use synod_replica::{Event, Outcome, ReadId, RequestError, RequestId, SessionCommand};
+use synod_wire::{CommandKind, Slot};
+
+use super::{
+    Happening, World,
+    clients::{Ask, Heard, Kind, Pending, Response, Scripted, TRAVELS},
+};
+use crate::{
+    check::{Checked, Invariant, demand},
+    network::between,
+    ops::{Answer, Op},
+};
+
+impl World {
+    /// A question reaches a replica.
+    pub(super) fn asked(&mut self, of: usize, ask: Ask) -> Checked {
+        if !self.machines[of].is_alive() {
+            self.respond(&ask, Response::Refused);
+            return Ok(());
+        }
+        let id = self.clients.asked;
+        self.clients.asked += 1;
+        let (kind, payload, session) = (ask.kind, ask.payload.clone(), ask.session);
+        let pending = Pending { at: of, ask };
+        if kind == Kind::Read {
+            self.clients.reads.insert(ReadId(id), pending);
+            return self.step(of, Event::Read(ReadId(id)));
+        }
+        let request = RequestId(id);
+        self.clients.requests.insert(request, pending);
+        let kind = if kind == Kind::Command { CommandKind::Apply } else { CommandKind::OpenSession };
+        self.step(of, Event::Request { request, kind, session, payload })
+    }
+
+    /// A script asks a replica for something; what it is answered shows in the trace.
+    pub(crate) fn ask_in_script(
+        &mut self,
+        of: usize,
+        op: Option<Op>,
+        id: Option<u64>,
+        session: Option<SessionCommand>,
+        text: String,
+    ) -> Checked {
+        self.clients.asked += 1;
+        let attempt = self.clients.asked;
+        let payload = op.as_ref().map_or_else(Bytes::new, |op| op.encode(id.unwrap_or(attempt), 0));
+        let kind = match &op {
+            None => Kind::OpenSession,
+            Some(op) if op.is_read() => Kind::Read,
+            Some(_) => Kind::Command,
+        };
+        if kind != Kind::Read {
+            self.reference.submitted(&payload);
+        }
+        self.clients.scripted.insert(attempt, Scripted { text, op });
+        self.asked(of, Ask { client: 0, worker: 0, attempt, session, kind, payload })
+    }
+
+    fn answer_in_script(&mut self, scripted: &Scripted, response: &Response) {
+        let Scripted { text, op } = scripted;
+        let answer = match (response, op) {
+            (Response::Reply(reply), Some(op)) => match Answer::decode(op, reply) {
+                Some(answer) => answer.to_string(),
+                None => "a reply of another kind".to_owned(),
+            },
+            (Response::Reply(reply), None) => {
+                format!("session s{}", reply.iter().rev().fold(0_u64, |id, byte| id << 8 | u64::from(*byte)))
+            }
+            _ => describe_response(response),
+        };
+        self.trace.line(self.now, || format!("client    {text}: {answer}"));
+    }
+
+    fn respond(&mut self, ask: &Ask, response: Response) {
+        if let Some(scripted) = self.clients.scripted.remove(&ask.attempt) {
+            return self.answer_in_script(&scripted, &response);
+        }
+        let travels = between(&mut self.clients.rng, TRAVELS.0, TRAVELS.1);
+        let Ask { client, worker, attempt, .. } = *ask;
+        self.queue.push(self.now + travels, Happening::Heard(Heard { client, worker, attempt, response }));
+    }
+
+    /// A replica has the outcome of a command.
+    pub(super) fn answer_request(&mut self, of: usize, request: RequestId, outcome: Outcome) {
+        let Some(pending) = self.clients.requests.remove(&request) else { return };
+        assert_eq!(pending.at, of, "replicas answer what they were asked");
+        let response = match outcome {
+            Outcome::Reply(reply) => Response::Reply(reply),
+            Outcome::Error(error) => Response::Failed(error),
+        };
+        self.respond(&pending.ask, response);
+    }
+
+    pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) {
+        self.answer_request(of, request, Outcome::Error(error));
+    }
+
+    pub(super) fn fail_read(&mut self, of: usize, read: ReadId, error: RequestError) {
+        let Some(pending) = self.clients.reads.remove(&read) else { return };
+        assert_eq!(pending.at, of, "replicas answer what they were asked");
+        self.respond(&pending.ask, Response::Failed(error));
+    }
+
+    /// Answers the reads whose slot is executed.
+    pub(super) fn answer_reads(&mut self, of: usize) {
+        let Some(life) = &mut self.machines[of].life else { return };
+        let applied: Slot = life.executor.applied();
+        let (ready, reads) =
+            std::mem::take(&mut life.reads).into_iter().partition(|(slot, _)| *slot <= applied);
+        life.reads = reads;
+        let ready: Vec<(Slot, ReadId)> = ready;
+        for (_, read) in ready {
+            let Some(pending) = self.clients.reads.remove(&read) else { continue };
+            let Some(life) = &self.machines[of].life else { return };
+            self.coverage.follower_reads += u64::from(life.replica.status().protocol.role != Role::Leader);
+            let reply = life.executor.query(&pending.ask.payload);
+            self.respond(&pending.ask, Response::Reply(reply));
+        }
+    }
+
+    /// A replica crashes: whoever waits for it notices.
+    pub(super) fn hang_up_clients(&mut self, of: usize) {
+        let gone = |pending: &&mut Pending| pending.at == of;
+        let requests = self.clients.requests.values_mut().filter(gone).map(|pending| pending.ask.clone());
+        let mut asks: Vec<Ask> = requests.collect();
+        asks.extend(self.clients.reads.values_mut().filter(gone).map(|pending| pending.ask.clone()));
+        self.clients.requests.retain(|_, pending| pending.at != of);
+        self.clients.reads.retain(|_, pending| pending.at != of);
+        for ask in asks {
+            self.respond(&ask, Response::Broken);
+        }
+    }
+
+    /// A read of whatever state a replica has: it must be the state after some slot, and no older than one seen
+    /// at this replica before.
+    pub(super) fn peek(&mut self, of: usize) -> Checked {
+        let keys = self.plan.clients.keys;
+        self.coverage.stale_reads += 1;
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let op = Op::Get { first: 1, last: keys };
+        let reply = life.executor.query(&op.encode(0, 0));
+        let revision = Answer::decode(&op, &reply).and_then(|answer| answer.revision()).unwrap_or(0);
+        let before = std::mem::replace(&mut life.seen_revision, revision);
+        demand(revision >= before, Invariant::Monotone, || {
+            format!("a stale read at r{} shows revision {revision} after {before}", of + 1)
+        })?;
+        self.check_state(of)
+    }
+}
+
+/// A response, for people.
+pub(super) fn describe_response(response: &Response) -> String {
+    match response {
+        Response::Reply(reply) => format!("a reply of {} bytes", reply.len()),
+        Response::Failed(error) => error.to_string(),
+        Response::Refused => "nothing: connection refused".to_owned(),
+        Response::Broken => "nothing more: connection broken".to_owned(),
+    }
+}

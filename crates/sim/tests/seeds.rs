@@ -1,0 +1,58 @@
+//! Some seeds, as a smoke test; `synod sim run` runs as many as there is time for.
+
+use synod_consensus::{Bug, ProtocolKind};
+use synod_sim::{Coverage, check::Invariant, plan::Plan};
+
+const PROTOCOL: ProtocolKind = ProtocolKind::MultiPaxos;
+
+#[test]
+fn every_invariant_holds_for_some_hundred_seeds() {
+    let mut coverage = Coverage::default();
+    let (mut events, mut operations, mut commands) = (0, 0, 0);
+    for seed in 0..300 {
+        let plan = Plan::draw(seed, PROTOCOL);
+        let outcome = synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(PROTOCOL)));
+        assert!(!outcome.undecided, "seed {seed}: the history was too hard to check");
+        events += outcome.events;
+        operations += outcome.operations;
+        commands += outcome.commands;
+        coverage.add(&outcome.coverage);
+    }
+    // A world in which nothing happens would pass, too.
+    assert!(events > 300_000 && operations > 10_000 && commands > 5_000, "{events} {operations} {commands}");
+    for (what, count) in coverage.counts() {
+        assert!(count >= 20, "only {count} {what}");
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_runs_and_others_do_not() {
+    let run = |seed| synod_sim::run(&Plan::draw(seed, PROTOCOL)).unwrap();
+    for seed in 1000..1020 {
+        let (first, second) = (run(seed), run(seed));
+        assert_eq!((first.fingerprint, first.events), (second.fingerprint, second.events), "seed {seed}");
+        assert_ne!(first.fingerprint, run(seed + 1).fingerprint);
+    }
+}
+
+#[test]
+fn a_failure_names_the_invariant_its_source_and_the_command_that_replays_it() {
+    let mut plan = Plan::draw(0, PROTOCOL);
+    plan.settings.consensus.planted = Some(Bug::CommitWithMinority);
+    let failure = synod_sim::run(&plan).unwrap_err();
+    assert_eq!(failure.violation.invariant, Invariant::QuorumDurable);
+    let report = failure.report(PROTOCOL);
+    assert!(report.contains("seed 0 violates quorum-durable: r"), "{report}");
+    assert!(report.ends_with("replay: synod sim run --protocol multipaxos --seeds 0..1 --trace"), "{report}");
+    assert!(failure.trace.last().is_some_and(|line| line.contains("delivers slot 1")), "{report}");
+}
+
+#[test]
+fn invariants_are_named_and_traced_to_their_sources() {
+    let mut names: Vec<&str> = Invariant::ALL.iter().map(|invariant| invariant.name()).collect();
+    assert!(names.len() >= 10);
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), Invariant::ALL.len(), "names are distinct");
+    assert!(Invariant::ALL.iter().all(|invariant| invariant.source().contains(':')));
+}
