@@ -109,7 +109,7 @@ impl Default for Options {
             decision: Decision::Leader,
             heartbeat_interval: Duration::from_millis(100),
             election_timeout: Duration::from_millis(1000),
-            window_max: 4,
+            window_max: 32,
             retransmit_after: Duration::from_millis(100),
             announce_delay_max: Duration::from_millis(5),
             promise_bytes_max: 1 << 20,

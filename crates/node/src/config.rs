@@ -54,15 +54,8 @@ impl Config {
             durability: Durability::Sync,
             segment_bytes: 64 << 20,
             settings: Settings::default(),
-            executor_thread: Config::executor_thread_default(),
+            executor_thread: true,
         }
-    }
-
-    /// Whether commands execute on a thread of their own by default: where there are cores for it. On one or two a
-    /// hand-over costs more than it gains (measured with the example `commands`).
-    #[must_use]
-    pub fn executor_thread_default() -> bool {
-        std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 2)
     }
 
     /// This replica's name.

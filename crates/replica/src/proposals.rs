@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use synod_wire::{Ballot, Batch, Time};
+use synod_wire::{Ballot, Batch, SessionId, Time};
 
 use crate::{batcher::Closed, replica::Waiter};
 
@@ -18,6 +18,26 @@ struct Outstanding {
     closed: Closed,
     /// The ballot whose leader has it, and when it was sent there.
     sent: Option<(Ballot, Time)>,
+    /// How often it was sent to that leader again.
+    repeats: u32,
+}
+
+/// Doublings of the time after which a batch is sent to the same leader again.
+const REPEAT_DOUBLINGS_MAX: u32 = 3;
+
+impl Outstanding {
+    fn retry_at(&self, retry: Duration) -> Option<Time> {
+        let wait = retry.checked_mul(1 << self.repeats.min(REPEAT_DOUBLINGS_MAX)).unwrap_or(Duration::MAX);
+        self.sent.map(|(_, at)| at + wait)
+    }
+}
+
+/// What tells a batch from others: its first command and its checksum.
+type Key = (SessionId, u64, u32);
+
+fn key(batch: &Batch) -> Option<Key> {
+    let first = batch.commands().next()?;
+    Some((first.session, first.sequence, batch.crc()))
 }
 
 /// See the module.
@@ -30,6 +50,9 @@ pub struct Proposals {
     /// Batches of followers, to be proposed here.
     forwarded: VecDeque<Batch>,
     forwarded_bytes: usize,
+    /// Those that are queued here or in flight: when a follower, out of patience, sends one again, ordering it
+    /// again would only make the others wait longer.
+    ordering: BTreeSet<Key>,
 }
 
 fn own_first(closed: &Closed) -> Option<u64> {
@@ -59,16 +82,16 @@ impl Proposals {
     pub fn add(&mut self, closed: Closed, ballot: Ballot, now: Time) {
         self.bytes += closed.batch.bytes().len();
         self.own_first.extend(own_first(&closed));
-        self.outstanding.push_back(Outstanding { closed, sent: Some((ballot, now)) });
+        self.outstanding.push_back(Outstanding { closed, sent: Some((ballot, now)), repeats: 0 });
     }
 
     /// A batch to send again: one that the leader of `ballot` does not have, or was sent to it longer than
     /// `retry` ago. It counts as sent now.
     pub fn resend(&mut self, ballot: Ballot, now: Time, retry: Duration) -> Option<Batch> {
-        let due = |batch: &&mut Outstanding| {
-            batch.sent.is_none_or(|(sent, at)| sent != ballot || now.since(at) >= retry)
-        };
-        let batch = self.outstanding.iter_mut().find(due)?;
+        let elsewhere = |batch: &Outstanding| batch.sent.is_none_or(|(sent, _)| sent != ballot);
+        let overdue = |batch: &Outstanding| batch.retry_at(retry).is_some_and(|at| now >= at);
+        let batch = self.outstanding.iter_mut().find(|batch| elsewhere(batch) || overdue(batch))?;
+        batch.repeats = if elsewhere(batch) { 0 } else { batch.repeats + 1 };
         batch.sent = Some((ballot, now));
         Some(batch.closed.batch.clone())
     }
@@ -80,11 +103,14 @@ impl Proposals {
 
     /// When the next batch is to be sent again.
     pub fn retry_at(&self, retry: Duration) -> Option<Time> {
-        self.outstanding.iter().filter_map(|batch| batch.sent.map(|(_, at)| at + retry)).min()
+        self.outstanding.iter().filter_map(|batch| batch.retry_at(retry)).min()
     }
 
     /// This batch is decided: if it is one of ours, who waits for it.
     pub fn delivered(&mut self, batch: &Batch) -> Option<Closed> {
+        if let Some(key) = key(batch) {
+            self.ordering.remove(&key);
+        }
         let same = |ours: &Outstanding| ours.closed.batch.crc() == batch.crc() && ours.closed.batch == *batch;
         let index = self.outstanding.iter().position(same)?;
         self.remove(index)
@@ -115,7 +141,8 @@ impl Proposals {
 
     /// A follower wants this batch ordered. Beyond `bytes_max` it is dropped; the follower sends it again.
     pub fn forwarded(&mut self, batch: Batch, bytes_max: usize) {
-        if self.forwarded_bytes + batch.bytes().len() <= bytes_max {
+        let Some(key) = key(&batch) else { return };
+        if self.forwarded_bytes + batch.bytes().len() <= bytes_max && self.ordering.insert(key) {
             self.forwarded_bytes += batch.bytes().len();
             self.forwarded.push_back(batch);
         }
@@ -131,6 +158,7 @@ impl Proposals {
     /// This replica does not lead any more: followers send their batches to the next leader.
     pub fn drop_forwarded(&mut self) {
         self.forwarded.clear();
+        self.ordering.clear();
         self.forwarded_bytes = 0;
     }
 }

@@ -53,7 +53,7 @@ impl Default for Settings {
             batch_bytes_max: 64 << 10,
             batch_delay_max: Duration::from_millis(1),
             queue_bytes_max: 64 << 20,
-            forward_window_max: 2,
+            forward_window_max: 8,
             request_timeout: Duration::from_secs(5),
             snapshot_slots: 10_000,
             snapshot_log_bytes: 128 << 20,

@@ -35,8 +35,10 @@ pub struct NetworkPlan {
     pub delay_min: Duration,
     /// ... and, on the slowest link, mostly at most this long.
     pub delay_max: Duration,
-    /// How many messages take ten times as long.
+    /// How many messages take ten times as long ...
     pub slow: Odds,
+    /// ... or, one in four of these, any time up to this.
+    pub late_max: Duration,
     /// How many messages are lost (datagrams only).
     pub loss: Odds,
     /// How many messages arrive twice (datagrams only).
@@ -132,9 +134,13 @@ impl Network {
 
     /// How long a message sent now takes.
     fn delay(&mut self, from: usize, to: usize) -> Duration {
-        let (plan, links) = (&self.plan, &self.links[from * self.replicas + to]);
-        let delay = between(&mut self.rng, plan.delay_min, links.delay_max);
-        if plan.slow.hit(&mut self.rng) { delay * 10 } else { delay }
+        let (plan, link) = (&self.plan, &self.links[from * self.replicas + to]);
+        let delay = between(&mut self.rng, plan.delay_min, link.delay_max);
+        match plan.slow.hit(&mut self.rng) {
+            true if self.rng.u8(0..4) == 0 => between(&mut self.rng, delay, plan.late_max),
+            true => delay * 10,
+            false => delay,
+        }
     }
 
     /// Sends a message. Returns whether the session ends because of it; arrivals are appended.
@@ -297,6 +303,7 @@ mod tests {
             delay_min: MS,
             delay_max: MS * 20,
             slow: Odds::percent(10),
+            late_max: MS * 500,
             loss: Odds::NEVER,
             duplicate: Odds::NEVER,
             reset: Odds::NEVER,

@@ -78,6 +78,8 @@ pub struct FaultPlan {
     pub lasts: Span,
     /// How often the leader is hit by what hits one replica.
     pub leader: Odds,
+    /// How often a replica crashes right after it has done something: between any two of its steps.
+    pub any_step: Odds,
     /// The weight of each kind; zero: it does not happen.
     pub weights: FaultWeights,
 }
@@ -190,6 +192,7 @@ fn draw_network(rng: &mut Rng) -> NetworkPlan {
         delay_min,
         delay_max: delay_min * pick(rng, &[1, 2, 5, 20]),
         slow: few(rng, 20_000),
+        late_max: pick(rng, &[100 * MS, 3_000 * MS]),
         loss: few(rng, 200_000),
         duplicate: few(rng, 100_000),
         reset: few(rng, 2_000),
@@ -211,6 +214,7 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
             election_timeout,
             window_max,
             retransmit_after: (election_timeout / pick(rng, &[2, 5, 10])).max(delay_max * 2),
+            announce_delay_max: pick(rng, &[Duration::ZERO, MS, election_timeout / 20]),
             promise_bytes_max: pick(rng, &[1, 300, 1 << 20]),
             ..Options::default()
         },
@@ -269,6 +273,7 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         gap: (gap / 4, gap * 2),
         lasts: (election_timeout / 20, election_timeout * pick(rng, &[1, 3])),
         leader: Odds::percent(50),
+        any_step: Odds::per_million(pick(rng, &[0, 0, 200, 1_000])),
         weights,
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use synod_consensus::{Bug, ProtocolKind};
+use synod_consensus::{Bug, Decision, ProtocolKind};
 use synod_sim::{
-    Odds,
+    Odds, Wire,
     plan::{Durability, FaultWeights, Plan},
 };
 
 /// Seeds within which every bug must be found.
-const SEEDS_MAX: u64 = 50;
+const SEEDS_MAX: u64 = 100;
 
 /// What a seed draws, with more of what brings a bug to light.
 fn plan(seed: u64, bug: Bug) -> Plan {
@@ -17,30 +17,52 @@ fn plan(seed: u64, bug: Bug) -> Plan {
     let timeout = plan.settings.consensus.election_timeout;
     let no_faults = FaultWeights::default();
     match bug {
-        // A leader that sleeps, and is asked meanwhile, does not know yet that it is a leader no more.
+        // A leader that sleeps, and is asked meanwhile, does not know yet that it is a leader no more. There must be
+        // clients that ask it late in its sleep, and others that write elsewhere before.
         Bug::ReadWithoutConfirmation => {
             plan.replicas = plan.replicas.max(3);
-            plan.faults.weights = FaultWeights { pause: 2, split: 1, ..no_faults };
+            plan.faults.weights = FaultWeights { pause: 1, ..no_faults };
             plan.faults.leader = Odds::ALWAYS;
+            plan.faults.any_step = Odds::NEVER;
             plan.faults.lasts = (timeout * 2, timeout * 4);
             plan.faults.gap = (timeout * 2, timeout * 6);
             plan.clients.timeout = timeout * 6;
-            plan.clients.think = (Duration::ZERO, timeout / 2);
-            plan.clients.operations = 300;
+            plan.clients.think = (Duration::ZERO, timeout * 3);
+            plan.clients.operations = 400;
             plan.clients.keys = 1;
-            plan.clients.direct = 5;
-            plan.durability = Durability::Sync;
+            plan.clients.direct = 16;
+            plan.duration = timeout * 40;
         }
-        // Followers that hold something of an old leader and hear of decisions of the new one.
+        // Followers that hold something of an old leader and hear of decisions of the new one: leaders that change
+        // while much is in flight on a slow network.
         Bug::DecideAcrossBallots | Bug::AdoptLowestBallot => {
             plan.replicas = plan.replicas.max(3);
-            plan.faults.weights =
-                FaultWeights { crash: 2, pause: 1, split: 2, partial: 4, one_way: 2, reset: 1, ..no_faults };
+            plan.faults.weights = FaultWeights { crash: 3, split: 2, partial: 4, one_way: 2, ..no_faults };
             plan.faults.leader = Odds::percent(80);
+            plan.faults.any_step = Odds::per_million(1_000);
             plan.faults.lasts = (timeout / 4, timeout * 2);
-            plan.faults.gap = (timeout / 4, timeout);
+            plan.faults.gap = (timeout / 8, timeout);
+            plan.network.delay_min = timeout / 50;
+            plan.network.delay_max = timeout / 12;
+            plan.settings.consensus.window_max = 16;
             plan.clients.think = (Duration::ZERO, timeout / 50);
-            plan.clients.operations = 200;
+            plan.clients.operations = 400;
+            plan.duration = timeout * 40;
+            if bug == Bug::AdoptLowestBallot {
+                // Different values of two leaders for one slot, the later one chosen and hardly anybody told.
+                plan.replicas = 5;
+                plan.durability = Durability::Sync;
+                plan.network.wire = Wire::Datagram;
+                plan.network.loss = Odds::percent(20);
+                plan.faults.weights = FaultWeights { crash: 3, one_way: 1, ..no_faults };
+                plan.faults.leader = Odds::ALWAYS;
+                plan.faults.any_step = Odds::per_million(500);
+                plan.faults.gap = (timeout, timeout * 3);
+                plan.faults.lasts = (timeout / 2, timeout * 3);
+                plan.settings.consensus.decision = Decision::Leader;
+                plan.settings.consensus.retransmit_after = timeout;
+                plan.settings.request_timeout = timeout * 2;
+            }
         }
         Bug::VoteWithAmnesia => {
             plan.replicas = plan.replicas.max(3);

@@ -114,7 +114,7 @@ impl Leader {
 impl MultiPaxos {
     pub(super) fn become_candidate(&mut self, now: Time, effects: &mut Effects) {
         self.election.tried(now);
-        let ballot = Rotating::next_ballot(&self.members, self.promised);
+        let ballot = Rotating::next_ballot(&self.members, self.promised.max(self.view.ballot));
         self.promise(now, ballot, effects);
         let from = self.slots.first();
         self.state = State::Candidate(Candidate {

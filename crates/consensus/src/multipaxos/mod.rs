@@ -258,7 +258,8 @@ impl MultiPaxos {
     /// Whether executing or the disk is so far behind that nothing more should be taken in. Where others decide
     /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
     fn is_congested(&self) -> bool {
-        self.backlogged || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
+        self.backlogged
+            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
     }
 
     /// Slots that are proposed and not decided.
@@ -275,7 +276,10 @@ impl MultiPaxos {
 
     /// Notes that `who` accepted the proposal of `ballot` for a slot, and decides the slot if that makes a quorum.
     fn vote(&mut self, slot: Slot, ballot: Ballot, who: ReplicaId, effects: &mut Effects) {
-        if slot <= self.decided() || slot.0 > self.decided().0 + self.options.accept_ahead_max() {
+        // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
+        let proposed = if let State::Leader(leader) = &self.state { leader.next_slot } else { Slot::ZERO };
+        let last = proposed.0.max(self.decided().0 + self.options.accept_ahead_max());
+        if slot <= self.decided() || slot.0 > last {
             return;
         }
         let quorum = self.members.quorum() - usize::from(self.options.has(Bug::CommitWithMinority));

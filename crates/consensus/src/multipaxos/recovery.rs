@@ -118,7 +118,7 @@ impl MultiPaxos {
             Record::Trimmed(slot) => Some(*slot),
             _ => None,
         });
-        let hole = trimmed.max().is_some_and(|trimmed| trimmed > self.decided());
+        let hole = trimmed.last().is_some_and(|trimmed| trimmed > self.decided());
         let mut amnesia = records_may_be_missing || hole;
         let mut decided = self.decided();
         // Behind a hole, values far ahead are of no use: they come by catch-up again.

@@ -21,6 +21,9 @@ pub trait Sequential: Clone + Eq + Hash {
 
     /// Does one operation.
     fn apply(&mut self, op: &Self::Op) -> Self::Answer;
+
+    /// Whether an operation with this answer changes nothing, whatever the state is.
+    fn is_inert(op: &Self::Op, answer: &Self::Answer) -> bool;
 }
 
 /// One operation of a history.
@@ -120,7 +123,7 @@ impl<S: Sequential> Search<'_, S> {
                 }
                 continue;
             }
-            if operation.returned.is_some() && state == frame.before {
+            if operation.returned.as_ref().is_some_and(|(_, answer)| S::is_inert(&operation.op, answer)) {
                 // What changes nothing and can come now may as well: no other choice gains anything by its delay.
                 frame.next = frame.candidates.len();
             }
@@ -204,6 +207,15 @@ mod tests {
                     }
                     hit.into()
                 }
+            }
+        }
+
+        fn is_inert(op: &Op, answer: &u8) -> bool {
+            match op {
+                Op::Read => true,
+                // Writing what is there already changes nothing now, but may do so later.
+                Op::Write(_) => false,
+                Op::Cas(..) => *answer == 0,
             }
         }
     }

@@ -97,22 +97,18 @@ impl Watch {
     }
 
     fn bounded(&self, status: &ReplicaStatus, settings: &Settings) -> Checked {
-        let ahead_max = usize::try_from(settings.consensus.accept_ahead_max()).unwrap_or(usize::MAX);
+        let ahead_max = settings.consensus.accept_ahead_max();
         // A new leader takes over what others accepted, also if it lags behind them.
         let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
-        let lag = usize::try_from(lag).unwrap_or(usize::MAX);
         // One command may always enter.
-        let queue_max = settings.queue_bytes_max + COMMAND_BYTES_MAX;
+        let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;
         let behind = status.protocol.decided.0 - status.executed.0;
-        let behind_max = settings.backlog_slots_max + ahead_max as u64 + FETCH_SLOTS_MAX;
+        let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
         for (what, is, max) in [
-            ("slots in flight", status.protocol.in_flight, ahead_max.saturating_add(lag)),
-            ("bytes queued", status.queued_bytes, queue_max),
-            (
-                "slots not executed",
-                usize::try_from(behind).unwrap_or(usize::MAX),
-                usize::try_from(behind_max).unwrap_or(usize::MAX),
-            ),
+            ("slots in flight", status.protocol.in_flight as u64, ahead_max.saturating_add(lag)),
+            ("bytes queued", status.queued_bytes as u64, queue_max),
+            ("slots not executed", behind, behind_max),
+            ("bytes of decided batches", status.kept_bytes, settings.kept_bytes_max),
         ] {
             demand(is <= max, Invariant::Bounded, || {
                 format!("{} has {is} {what}; at most {max} are allowed", self.id)
@@ -123,7 +119,7 @@ impl Watch {
 }
 
 /// No simulated command is larger.
-const COMMAND_BYTES_MAX: usize = 8 << 10;
+const COMMAND_BYTES_MAX: u64 = 8 << 10;
 
 /// More slots than one answer to a fetch brings in a simulation.
 const FETCH_SLOTS_MAX: u64 = 4096;

@@ -85,6 +85,18 @@ impl Sequential for Model {
         };
         Answer::Done { revision: self.revision, succeeded, parts }
     }
+
+    fn is_inert(op: &Op, answer: &Answer) -> bool {
+        let Answer::Done { succeeded, parts, .. } = answer else { return true };
+        match op {
+            Op::Get { .. } => true,
+            Op::Swap { .. } => !succeeded,
+            Op::Delete { .. } => {
+                parts.iter().all(|part| matches!(part, Part::Delete(gone) if gone.is_empty()))
+            }
+            Op::Put { .. } | Op::Compact { .. } => false,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -122,9 +134,12 @@ mod tests {
                     },
                 };
                 let bytes = op.encode(id, rng.usize(0..20));
+                let before = model.clone();
                 let reply =
                     if op.is_read() { StateMachine::query(&store, &bytes) } else { store.apply(&bytes) };
-                assert_eq!(Answer::decode(&op, &reply), Some(model.apply(&op)), "{op:?}");
+                let answer = model.apply(&op);
+                assert_eq!(Answer::decode(&op, &reply).as_ref(), Some(&answer), "{op:?}");
+                assert_eq!(Model::is_inert(&op, &answer), model == before, "{op:?} {answer:?}");
             }
         }
     }

@@ -48,8 +48,8 @@ pub const COMMANDS: &[(&str, &str)] = &[
 ];
 
 /// The settings of `cluster`.
-const SETTINGS: &str = "protocol, decision, durability, window, batch-bytes, promise-bytes, snapshot-slots, \
-                        keep-slots, chunk-bytes, fetch-bytes, clock-interval";
+const SETTINGS: &str = "protocol, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
+                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, clock-interval";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -190,7 +190,12 @@ fn calm_plan(replicas: usize) -> Plan {
         seed: 0,
         replicas,
         settings: Settings {
-            consensus: Options { protocol: ProtocolKind::MultiPaxos, ..Options::default() },
+            consensus: Options {
+                protocol: ProtocolKind::MultiPaxos,
+                // Time stands still in a script, so what is to be seen must not wait for it.
+                announce_delay_max: Duration::ZERO,
+                ..Options::default()
+            },
             // A replicated clock that ticks would get into stories that are about something else.
             clock_interval: Duration::from_secs(3600),
             ..Settings::default()
@@ -201,6 +206,7 @@ fn calm_plan(replicas: usize) -> Plan {
             delay_min: Duration::ZERO,
             delay_max: Duration::ZERO,
             slow: Odds::NEVER,
+            late_max: Duration::ZERO,
             loss: Odds::NEVER,
             duplicate: Odds::NEVER,
             reset: Odds::NEVER,
@@ -221,6 +227,7 @@ fn calm_plan(replicas: usize) -> Plan {
             gap: at_once,
             lasts: at_once,
             leader: Odds::NEVER,
+            any_step: Odds::NEVER,
             weights: FaultWeights::default(),
         },
         clients: ClientPlan {
@@ -255,6 +262,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
             };
         }
         "window" => consensus.window_max = number(key, value)?,
+        "announce-delay" => consensus.announce_delay_max = duration(value)?,
         "promise-bytes" => consensus.promise_bytes_max = number(key, value)?,
         "batch-bytes" => settings.batch_bytes_max = number(key, value)?,
         "snapshot-slots" => settings.snapshot_slots = number(key, value)?,

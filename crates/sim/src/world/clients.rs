@@ -11,16 +11,12 @@ use std::{
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_consensus::Role;
-use synod_replica::{Event, Outcome, ReadId, RequestError, RequestId, SessionCommand};
-use synod_wire::{CommandKind, SessionId, Slot};
+use synod_replica::{ReadId, RequestError, RequestId, SessionCommand};
+use synod_wire::SessionId;
 
 use super::{Happening, World};
 use crate::{
-    check::{
-        Checked, Invariant, Model, Violation, demand,
-        linear::{self, Operation, Verdict},
-    },
+    check::{Checked, Invariant, Violation},
     describe,
     network::between,
     ops::{Answer, Key, Op, Other},
@@ -131,7 +127,7 @@ pub(super) struct Pending {
 /// All clients.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    pub(super) clients: Vec<Client>,
+    clients: Vec<Client>,
     pub(super) history: Vec<Done>,
     /// Counts invocations and returns.
     pub(super) stamp: u64,
@@ -335,7 +331,9 @@ impl World {
             return Ok(()); // An answer to a question that was given up.
         }
         self.clients.clients[index].workers[worker].attempt = NO_ATTEMPT;
-        self.trace.line(self.now, || format!("c{index}.{worker:<7}hears {}", super::requests::describe_response(&response)));
+        self.trace.line(self.now, || {
+            format!("c{index}.{worker:<7}hears {}", super::requests::describe_response(&response))
+        });
         match response {
             Response::Reply(reply) => self.replied(index, worker, &reply),
             Response::Failed(error) => self.failed(index, worker, error),

@@ -196,7 +196,7 @@ impl World {
         self.machines[of].disk.lost || self.lost() < minority
     }
 
-    fn crash_for_a_while(&mut self, of: usize) {
+    pub(super) fn crash_for_a_while(&mut self, of: usize) {
         if self.plan.durability == Durability::Memory && !self.may_lose(of) {
             return;
         }
@@ -294,6 +294,7 @@ impl World {
         self.faults.over = true;
         self.network.calm();
         self.plan.disk.snapshot_fails = Odds::NEVER;
+        self.plan.faults.any_step = Odds::NEVER;
         // Clients are patient from now on: whoever gives up early and asks for more keeps a small cluster overloaded.
         self.plan.clients.timeout = self.plan.clients.timeout.max(self.plan.settings.request_timeout * 2);
         self.mend_all();

@@ -210,6 +210,9 @@ impl World {
             life.whole_at = Some(machine.disk.last());
         }
         life.watch.stepped(&life.replica.status(), &self.plan.settings)?;
+        if self.plan.faults.any_step.hit(&mut self.rng) {
+            self.queue.push(self.now, Happening::Crash { of, life: life.number });
+        }
         let held_max = HELD_MAX;
         demand(life.held.len() <= held_max, Invariant::Bounded, || {
             format!("{} holds {} messages back; at most {held_max} are allowed", machine.id, life.held.len())

@@ -81,6 +81,8 @@ pub(crate) enum Happening {
     Peek { of: usize },
     /// Something goes wrong.
     Fault,
+    /// A replica crashes.
+    Crash { of: usize, life: u64 },
     /// A crashed replica starts again.
     Restart { of: usize },
     /// A paused replica goes on.
@@ -273,6 +275,12 @@ impl World {
             Happening::Impatient { client, worker, attempt } => self.impatient(client, worker, attempt),
             Happening::Peek { of } => self.peek(of),
             Happening::Fault => self.fault(),
+            Happening::Crash { of, life } => {
+                if self.machines[of].in_life(life).is_some() {
+                    self.crash_for_a_while(of);
+                }
+                Ok(())
+            }
             Happening::Restart { of } => self.restart(of),
             Happening::Resume { of } => self.resume(of),
             Happening::Unstall { of } => {

@@ -87,6 +87,11 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     Ok(Checked { node, server, members, warnings })
 }
 
+/// What the library takes where nothing is said.
+pub fn defaults() -> synod_node::Config {
+    synod_node::Config::new(ClusterId(0), ReplicaId(0), Vec::new(), PathBuf::new())
+}
+
 /// The settings of the replica's core.
 pub fn settings(tuning: &Tuning) -> Settings {
     let mut settings = Settings::default();
@@ -96,6 +101,7 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;
     settings.consensus.retransmit_after = tuning.retransmit_after;
+    settings.consensus.announce_delay_max = tuning.announce_delay_max;
     settings.consensus.window_max = tuning.window_max.into();
     settings.batch_bytes_max = tuning.batch_bytes_max;
     settings.batch_delay_max = tuning.batch_delay_max;

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use synod_consensus::{Decision, ElectionKind, ProtocolKind};
 use synod_storage::Durability;
 
-use super::units;
+use super::{config, units};
 
 /// What can be said about one replica.
 #[derive(Clone, Debug, Args)]
@@ -147,9 +147,16 @@ pub struct Tuning {
         value_parser = units::duration_above_zero
     )]
     pub retransmit_after: Duration,
+    /// How long a decision that no other replica waits for may wait for the next proposal to take it along.
+    #[arg(
+        long, env = "SYNOD_ANNOUNCE_DELAY_MAX", value_name = "TIME", default_value = "5ms",
+        value_parser = units::duration
+    )]
+    pub announce_delay_max: Duration,
     /// Slots that a leader may have undecided at a time; 1 is one after the other.
     #[arg(
-        long, env = "SYNOD_WINDOW_MAX", value_name = "SLOTS", default_value = "32",
+        long, env = "SYNOD_WINDOW_MAX", value_name = "SLOTS",
+        default_value_t = u16::try_from(config::defaults().settings.consensus.window_max).unwrap_or(u16::MAX),
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     pub window_max: u16,
@@ -174,7 +181,8 @@ pub struct Tuning {
     pub queue_bytes_max: usize,
     /// Batches that a follower may have on their way to the leader.
     #[arg(
-        long, env = "SYNOD_FORWARD_WINDOW_MAX", value_name = "BATCHES", default_value = "8",
+        long, env = "SYNOD_FORWARD_WINDOW_MAX", value_name = "BATCHES",
+        default_value_t = u16::try_from(config::defaults().settings.forward_window_max).unwrap_or(u16::MAX),
         value_parser = clap::value_parser!(u16).range(1..), help_heading = "Batching and queues"
     )]
     pub forward_window_max: u16,
@@ -259,10 +267,11 @@ pub struct Tuning {
         value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Threads"
     )]
     pub client_io_threads: u16,
-    /// Execute commands on a thread of its own; with false the protocol's thread does, which saves a hand-over a
+    /// Execute commands on a thread of its own, which pays where there are processors for it; with false the protocol's thread does, which saves a hand-over a
     /// command and lets a slow command delay the protocol.
     #[arg(
-        long, env = "SYNOD_EXECUTOR_THREAD", value_name = "true|false", default_value = "true",
+        long, env = "SYNOD_EXECUTOR_THREAD", value_name = "true|false",
+        default_value_t = config::defaults().executor_thread,
         action = clap::ArgAction::Set, help_heading = "Threads"
     )]
     pub executor_thread: bool,
@@ -320,8 +329,10 @@ mod tests {
     fn defaults_are_those_of_the_library() {
         let tuning = Cli::parse_from(["serve"]).args.tuning;
         let settings = synod_replica::Settings::default();
-        let defaults = super::super::config::settings(&tuning);
+        let defaults = config::settings(&tuning);
         assert_eq!(format!("{defaults:?}"), format!("{settings:?}"));
+        assert_eq!(tuning.wal_segment_bytes, config::defaults().segment_bytes);
+        assert_eq!(tuning.durability, config::defaults().durability);
         let server = synod_server::Config::default();
         assert_eq!(tuning.max_request_bytes, server.request_bytes_max);
         assert_eq!(tuning.quota_backend_bytes, server.quota_bytes);
