@@ -295,6 +295,11 @@ impl MultiPaxos {
         effects.append(Record::Amnesia(false).into());
         self.state = State::Follower;
         self.election.round_began(now);
+        // It may have heard of a higher ballot meanwhile; who is known to lead then stays known.
+        let heard = self.view.ballot;
+        if heard > self.promised {
+            self.promise(now, heard, effects);
+        }
         self.report_leader(effects);
     }
 }
