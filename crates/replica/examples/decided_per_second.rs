@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::Members;
-use synod_replica::{Action, Event, Recovered, Replica, RequestId, Settings};
+use synod_replica::{Action, Event, Recovered, Replica, RequestId, Settings, SnapshotInfo};
 use synod_wire::{CommandKind, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 struct Cluster {
@@ -70,7 +70,12 @@ impl Cluster {
                     executed = Some(slot);
                 }
                 Action::Deadline(at) => self.deadlines[index] = at,
-                Action::TakeSnapshot => self.inboxes[index].push_back(Event::SnapshotTaken(None)),
+                Action::TakeSnapshot => {
+                    // Nothing is executed, so there is nothing to write: only the log is cut.
+                    let slot = self.replicas[index].status().protocol.decided;
+                    self.inboxes[index]
+                        .push_back(Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: 1 })));
+                }
                 _ => {}
             }
         }
@@ -120,12 +125,15 @@ fn main() {
             };
             cluster.replicas[leader].step(now, event, &mut cluster.actions);
         }
-        // Until all three have decided them.
+        // Until the leader has decided them; the others hear of it with the next proposals.
         let mine = cluster.decided[leader] + 2048;
-        while cluster.decided.iter().any(|&decided| decided < mine) {
+        while cluster.decided[leader] < mine {
             cluster.round();
         }
         last = cluster.replicas[leader].status().protocol.decided;
+    }
+    while cluster.decided.iter().any(|&decided| decided < cluster.decided[leader]) {
+        cluster.round();
     }
     let seconds = began.elapsed().as_secs_f64();
     let rate = |index: usize| (cluster.decided[index] - before[index]) as f64 / seconds;

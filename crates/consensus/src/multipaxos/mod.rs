@@ -66,6 +66,8 @@ pub struct MultiPaxos {
     durable: Lsn,
     /// Values accepted here whose records are not durable yet, in log order.
     undurable: VecDeque<(Lsn, Slot)>,
+    /// A snapshot covers slots through this one: that which this life started from, or a later one.
+    snapshot: Slot,
     /// The last record appended.
     appended: Lsn,
     disk: DiskWatch,
@@ -243,6 +245,7 @@ impl MultiPaxos {
                 }
             }
             Control::Trim(slot) => {
+                self.snapshot = slot;
                 effects.append(Record::Trimmed(slot).into());
             }
             Control::Backlogged(backlogged) => self.backlogged = backlogged,

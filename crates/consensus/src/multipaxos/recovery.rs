@@ -69,6 +69,7 @@ impl MultiPaxos {
             view: LeaderView::default(),
             state: State::Follower,
             slots: Slots::new(restart.snapshot.next()),
+            snapshot: restart.snapshot,
             decided_elsewhere: restart.snapshot,
             durable: effects.last_lsn(),
             appended: effects.last_lsn(),
@@ -292,6 +293,8 @@ impl MultiPaxos {
         if self.durable < after {
             return;
         }
+        // From this life's snapshot on the log is whole again, even if an earlier, later one was lost.
+        effects.append(Record::Trimmed(self.snapshot).into());
         effects.append(Record::Amnesia(false).into());
         self.state = State::Follower;
         self.election.round_began(now);
