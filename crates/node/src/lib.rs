@@ -23,9 +23,13 @@
 //! | snapshots | `snapshots.rs` | the disk |
 //! | a sender and a receiver a peer | `synod-transport` | the network |
 //!
-//! Queues are bounded: events of peers by a count, beyond which the receiver threads stop reading and TCP pushes
-//! back; requests by bytes, with a semaphore in front ([`Handle`]); what goes to the log and the executor by the
-//! window and the backlog that the replica allows itself.
+//! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length: when it is
+//! full, receiver threads stop reading, and TCP pushes back. Requests are admitted by bytes, with a semaphore in front
+//! ([`Handle`]). What goes to the log and the executor is bounded by the window, and by how far the replica lets disk
+//! and execution fall behind before it takes in no more.
+//!
+//! Waking a thread costs more than most of what it is told. So the log and the executor publish how far they are, and
+//! wake the protocol's thread only if it waits for that: a leader for its own disk, a replica whose execution lags.
 
 mod config;
 mod executor;

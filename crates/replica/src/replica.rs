@@ -10,9 +10,7 @@ use synod_consensus::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Protocol, ReadToken, Record, Restart, Role,
     Status as ProtocolStatus,
 };
-use synod_wire::{
-    Ballot, Batch, COMMAND_HEADER_BYTES, CommandKind, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
-};
+use synod_wire::{Ballot, Batch, CommandKind, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use crate::{
     PeerMessage, RequestError, Settings,
@@ -384,13 +382,6 @@ impl Replica {
         self.ask_for_timer(actions);
     }
 
-    /// Whether more requests would be taken. While not, whoever runs this replica should leave them where they
-    /// are, so that clients feel it.
-    #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.queued_bytes() < self.settings.queue_bytes_max
-    }
-
     /// What this replica knows of itself.
     #[must_use]
     pub fn status(&self) -> ReplicaStatus {
@@ -404,12 +395,6 @@ impl Replica {
             backlogged: self.backlogged,
             receiving: self.catch_up.receiving(),
         }
-    }
-
-    /// The session of commands that carry none.
-    #[must_use]
-    pub fn session(&self) -> SessionId {
-        self.session
     }
 
     fn queued_bytes(&self) -> usize {
@@ -862,11 +847,5 @@ impl Replica {
     #[must_use]
     pub fn votes(&self) -> bool {
         self.protocol.status().role != Role::Recovering
-    }
-
-    /// The size that a command of this payload takes in a batch.
-    #[must_use]
-    pub fn command_bytes(payload: &[u8]) -> usize {
-        COMMAND_HEADER_BYTES + payload.len()
     }
 }

@@ -87,14 +87,7 @@ impl MultiPaxos {
         }
     }
 
-    pub(super) fn on_accept(
-        &mut self,
-        _now: Time,
-        ballot: Ballot,
-        slot: Slot,
-        batch: Batch,
-        effects: &mut Effects,
-    ) {
+    pub(super) fn on_accept(&mut self, ballot: Ballot, slot: Slot, batch: Batch, effects: &mut Effects) {
         if slot <= self.decided() {
             // A quorum accepted this slot's value durably without this answer; the leader can only be
             // proposing that value again, and may not know yet that it is decided.

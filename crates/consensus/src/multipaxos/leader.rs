@@ -389,7 +389,7 @@ impl MultiPaxos {
     }
 
     /// A session to a peer began: what was sent to it before may be lost.
-    pub(super) fn resend_to(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
+    pub(super) fn resend_to(&mut self, peer: ReplicaId, effects: &mut Effects) {
         match &self.state {
             State::Candidate(_) => self.ask_for_promise(peer, effects),
             State::Leader(leader) => {
@@ -405,7 +405,7 @@ impl MultiPaxos {
                     self.resend_proposal(peer, slot, effects);
                 }
             }
-            State::Recovering(_) => self.ask_to_recover(now, peer, effects),
+            State::Recovering(_) => self.ask_to_recover(peer, effects),
             State::Follower => {}
         }
     }

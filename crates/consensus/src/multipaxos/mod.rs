@@ -19,8 +19,9 @@
 //!   on in a ballot of its earlier life. So no ballot is used for two different proposals of a slot, although
 //!   the leader sends proposals while its own record is still on its way to the disk.
 //! - **The record of an accepted value also notes the decided prefix.** Whatever was decided when it was written
-//!   is in the log before it, with the decided value as the latest record of its slot; so a restart, also of
-//!   all replicas at once, delivers that prefix without asking anybody.
+//!   is in the log before it, with the decided value as the latest record of its slot, or under the snapshot that a
+//!   `Trimmed` record names; so a restart, also of all replicas at once, delivers that prefix without asking anybody.
+//!   If that snapshot is gone, the log has a hole, and the replica counts as one that lost its log.
 //! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for; see
 //!   `recovery.rs` for the protocol and its argument.
 
@@ -139,7 +140,7 @@ impl Protocol for MultiPaxos {
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
                 if up {
-                    self.resend_to(now, peer, effects);
+                    self.resend_to(peer, effects);
                 }
             }
             Input::Timer => self.on_timer(now, effects),
@@ -197,7 +198,7 @@ impl MultiPaxos {
             Message::Promise(promise) => self.on_promise(now, from, promise, effects),
             Message::Accept { ballot, slot, decided, batch } => {
                 if self.follow(now, from, ballot, effects) {
-                    self.on_accept(now, ballot, slot, batch, effects);
+                    self.on_accept(ballot, slot, batch, effects);
                     self.on_decided(ballot, decided, effects);
                 }
             }

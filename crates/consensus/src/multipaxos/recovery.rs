@@ -94,7 +94,7 @@ impl MultiPaxos {
                 resend: Resend::first(now, replica.options.retransmit_after),
             });
             let peers: Vec<_> = replica.members.peers().collect();
-            peers.into_iter().for_each(|peer| replica.ask_to_recover(now, peer, effects));
+            peers.into_iter().for_each(|peer| replica.ask_to_recover(peer, effects));
         } else if replica.promised == Ballot::ZERO {
             replica.election.expect_no_leader();
         } else if replica.options.has(Bug::ReuseBallot) && replica.promised.replica == replica.members.me() {
@@ -180,7 +180,7 @@ impl MultiPaxos {
         self.decided()
     }
 
-    pub(super) fn ask_to_recover(&self, _now: Time, peer: ReplicaId, effects: &mut Effects) {
+    pub(super) fn ask_to_recover(&self, peer: ReplicaId, effects: &mut Effects) {
         effects.send(peer, Message::Recover { incarnation: self.incarnation }, Lsn::ZERO);
     }
 
@@ -191,7 +191,7 @@ impl MultiPaxos {
             // Ask everybody again, also those who have answered: they may have begun to lead since, and what an
             // earlier leader had proposed when it answered may never be decided.
             let peers: Vec<_> = self.members.peers().collect();
-            peers.into_iter().for_each(|peer| self.ask_to_recover(now, peer, effects));
+            peers.into_iter().for_each(|peer| self.ask_to_recover(peer, effects));
         }
     }
 
