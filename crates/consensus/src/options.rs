@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use synod_wire::{Incarnation, Slot, Time};
+use synod_wire::{Ballot, Incarnation, Slot, Time};
 
 use crate::{Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos};
 
@@ -136,13 +136,37 @@ impl Options {
 pub struct Restart {
     /// The records of its write-ahead log, in order.
     pub records: Vec<Record>,
-    /// Its state machine holds everything through this slot, from a snapshot.
-    pub snapshot: Slot,
-    /// Whether records may be missing (a corrupt log, or one kept in memory): the replica must not vote until
-    /// its peers have told it what it may have forgotten.
+    /// Everything through this slot is decided and need not be delivered: a snapshot holds it, or an earlier
+    /// epoch decided it.
+    pub base: Slot,
+    /// As the slot `base` was delivered.
+    pub base_ballot: Ballot,
+    /// Slots through this one were decided when the last of the records was written, with the values that the
+    /// records hold; `base` if nothing is known.
+    pub decided: Slot,
+    /// Whether records may be missing (a corrupt log, or one kept in memory): the replica must not vote before it
+    /// knows what it may have forgotten.
     pub amnesia: bool,
     /// This life of the replica; larger than every earlier one.
     pub incarnation: Incarnation,
+    /// This replica led the epoch before, so it is the first to try to lead this one (Ng 2020, section 4.4.3).
+    pub head_start: bool,
+}
+
+impl Restart {
+    /// The first start of a group's first epoch.
+    #[must_use]
+    pub fn first(incarnation: Incarnation) -> Restart {
+        Restart {
+            records: Vec::new(),
+            base: Slot::ZERO,
+            base_ballot: Ballot::ZERO,
+            decided: Slot::ZERO,
+            amnesia: false,
+            incarnation,
+            head_start: false,
+        }
+    }
 }
 
 impl Options {

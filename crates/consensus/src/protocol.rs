@@ -71,16 +71,25 @@ pub enum Control {
     Learn {
         /// The slot.
         slot: Slot,
+        /// As that peer's protocol delivered it.
+        ballot: Ballot,
         /// What was decided there.
         batch: Batch,
     },
-    /// A snapshot through this slot was installed: everything up to it is decided and executed.
-    Installed(Slot),
+    /// A snapshot was installed: everything through `slot` is decided and executed.
+    Installed {
+        /// The slot.
+        slot: Slot,
+        /// As the slot was delivered where the snapshot was taken.
+        ballot: Ballot,
+    },
     /// A snapshot through this slot is on stable storage; the log may forget slots through it once what the
     /// protocol appends now is durable.
     Trim(Slot),
     /// Executing falls behind (`true`) or has caught up: while it does, accept no new proposals.
     Backlogged(bool),
+    /// Let this member lead instead. Ignored unless this replica leads.
+    Transfer(ReplicaId),
 }
 
 /// Names a read that waits for its slot.
@@ -110,6 +119,9 @@ pub enum Effect {
     Deliver {
         /// The slot.
         slot: Slot,
+        /// A ballot in which the batch was proposed there. What is known of the batch's place in the log goes with
+        /// it to replicas that missed it: Raft compares logs by the terms of their entries.
+        ballot: Ballot,
         /// What is decided.
         batch: Batch,
     },

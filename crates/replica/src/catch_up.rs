@@ -2,15 +2,24 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use synod_wire::{Batch, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Batch, ReplicaId, Slot, Time};
 
 use crate::SnapshotInfo;
+
+/// What was decided in a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// A ballot in which it was proposed there, as the protocol said when it delivered it.
+    pub ballot: Ballot,
+    /// The batch.
+    pub batch: Batch,
+}
 
 /// The decided batches behind the last trim, in memory: references to buffers that were received or sent.
 #[derive(Debug)]
 pub struct DecidedLog {
     first: Slot,
-    batches: VecDeque<Batch>,
+    batches: VecDeque<Decided>,
     bytes: u64,
 }
 
@@ -34,15 +43,15 @@ impl DecidedLog {
         self.batches.len()
     }
 
-    pub fn push(&mut self, slot: Slot, batch: Batch) {
+    pub fn push(&mut self, slot: Slot, ballot: Ballot, batch: Batch) {
         assert_eq!(slot, self.last().next(), "slots are decided in order");
         self.bytes += batch.bytes().len() as u64;
-        self.batches.push_back(batch);
+        self.batches.push_back(Decided { ballot, batch });
     }
 
     fn pop(&mut self) {
-        if let Some(batch) = self.batches.pop_front() {
-            self.bytes -= batch.bytes().len() as u64;
+        if let Some(decided) = self.batches.pop_front() {
+            self.bytes -= decided.batch.bytes().len() as u64;
             self.first = self.first.next();
         }
     }
@@ -71,13 +80,14 @@ impl DecidedLog {
 
     /// Consecutive batches from a slot on, `bytes_max` bytes of them and at least one. `None` if the slot is not
     /// held any more.
-    pub fn from(&self, slot: Slot, bytes_max: usize) -> Option<Vec<Batch>> {
+    pub fn from(&self, slot: Slot, bytes_max: usize) -> Option<Vec<Decided>> {
         let skip = usize::try_from(slot.0.checked_sub(self.first.0)?).ok()?;
         let mut bytes = 0;
-        let fits = |batch: &&Batch| {
-            let fits = bytes == 0 || bytes + batch.bytes().len() <= bytes_max;
+        let fits = |decided: &&Decided| {
+            let len = decided.batch.bytes().len();
+            let fits = bytes == 0 || bytes + len <= bytes_max;
             // An empty batch takes room in a message too.
-            bytes += batch.bytes().len() + 8;
+            bytes += len + 24;
             fits
         };
         Some(self.batches.iter().skip(skip).take_while(fits).cloned().collect())
@@ -322,7 +332,7 @@ mod tests {
     #[test]
     fn the_decided_log_keeps_what_it_should() {
         let mut log = DecidedLog::new(Slot(1));
-        (1..=10).for_each(|slot| log.push(Slot(slot), batch(100)));
+        (1..=10).for_each(|slot| log.push(Slot(slot), Ballot::ZERO, batch(100)));
         assert_eq!(log.from(Slot(9), 10_000).unwrap().len(), 2);
         assert_eq!(log.from(Slot(1), 300).unwrap().len(), 2);
         assert_eq!(log.from(Slot(1), 1).unwrap().len(), 1, "at least one");

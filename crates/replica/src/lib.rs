@@ -29,6 +29,7 @@ pub mod session;
 mod settings;
 mod state_machine;
 
+pub use catch_up::Decided;
 pub use error::RequestError;
 pub use executor::{Executor, Outcome};
 pub use message::PeerMessage;

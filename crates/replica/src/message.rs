@@ -4,6 +4,8 @@ use bytes::Bytes;
 use synod_consensus::Message;
 use synod_wire::{Batch, DecodeError, Encoded, Reader, Slot, Writer};
 
+use crate::catch_up::Decided;
+
 /// A message from one replica to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerMessage {
@@ -33,7 +35,7 @@ pub enum PeerMessage {
         /// The slot of the first batch.
         from: Slot,
         /// The batches; empty if the sender has none from that slot on.
-        batches: Vec<Batch>,
+        batches: Vec<Decided>,
     },
     /// Answers `Fetch` when the slots are not kept any more: there is a snapshot.
     SnapshotOffer {
@@ -104,7 +106,10 @@ impl PeerMessage {
                 writer.u8(FETCHED);
                 writer.slot(*from);
                 writer.u32(u32::try_from(batches.len()).expect("bounded by the size of a message"));
-                batches.iter().for_each(|batch| writer.batch(batch));
+                for Decided { ballot, batch } in batches {
+                    writer.ballot(*ballot);
+                    writer.batch(batch);
+                }
             }
             PeerMessage::SnapshotOffer { slot, total } => {
                 writer.u8(SNAPSHOT_OFFER);
@@ -146,7 +151,7 @@ impl PeerMessage {
                 let count = reader.u32("batches")?;
                 let mut batches = Vec::new();
                 for _ in 0..count {
-                    batches.push(reader.batch("batch")?);
+                    batches.push(Decided { ballot: reader.ballot("ballot")?, batch: reader.batch("batch")? });
                 }
                 PeerMessage::Fetched { from, batches }
             }
@@ -172,16 +177,19 @@ impl PeerMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use synod_wire::{Ballot, ReplicaId};
 
     #[test]
     fn messages_survive_the_wire_and_no_truncation_decodes() {
+        let ballot = Ballot { round: 2, replica: ReplicaId(3) };
+        let decided = Decided { ballot, batch: Batch::noop() };
         for message in [
             PeerMessage::Forward(Batch::noop()),
             PeerMessage::ReadIndex { token: 3 },
             PeerMessage::ReadIndexAnswer { token: 3, slot: Some(Slot(0)) },
             PeerMessage::ReadIndexAnswer { token: 3, slot: None },
             PeerMessage::Fetch { from: Slot(9) },
-            PeerMessage::Fetched { from: Slot(9), batches: vec![Batch::noop(), Batch::noop()] },
+            PeerMessage::Fetched { from: Slot(9), batches: vec![decided.clone(), decided] },
             PeerMessage::SnapshotOffer { slot: Slot(9), total: 100 },
             PeerMessage::FetchChunk { slot: Slot(9), offset: 10 },
             PeerMessage::Chunk { slot: Slot(9), offset: 10, total: 100, bytes: Bytes::from_static(b"piece") },

@@ -15,7 +15,7 @@ use synod_wire::{Ballot, Batch, CommandKind, Incarnation, Lsn, ReplicaId, Sessio
 use crate::{
     PeerMessage, RequestError, Settings,
     batcher::{Batcher, Closed, Entry},
-    catch_up::{Ask, CatchUp, DecidedLog, Piece},
+    catch_up::{Ask, CatchUp, Decided, DecidedLog, Piece},
     proposals::Proposals,
     reads::{Asker, READS_MAX, Reads},
     session::{is_replica, replica_session},
@@ -295,7 +295,15 @@ impl Replica {
         let Recovered { records, last_lsn, snapshot, amnesia, incarnation } = recovered;
         let mut effects = Effects::new(last_lsn);
         let first = snapshot.map_or(Slot::ZERO, |snapshot| snapshot.slot);
-        let restart = Restart { records, snapshot: first, amnesia, incarnation };
+        let restart = Restart {
+            records,
+            base: first,
+            base_ballot: Ballot::ZERO,
+            decided: first,
+            amnesia,
+            incarnation,
+            head_start: false,
+        };
         let protocol = settings.consensus.start(members.clone(), restart, now, &mut effects);
         let mut replica = Replica {
             session: replica_session(members.me(), incarnation),
@@ -424,7 +432,7 @@ impl Replica {
             Effect::Send { to, message, after } => {
                 actions.push(Action::Send { to, message: PeerMessage::Protocol(message), after });
             }
-            Effect::Deliver { slot, batch } => self.deliver(now, slot, batch, actions),
+            Effect::Deliver { slot, ballot, batch } => self.deliver(now, slot, ballot, batch, actions),
             Effect::Leader(view) => self.leader_changed(now, view, actions),
             Effect::ReadIndex { token, slot } => self.read_index(token, slot, actions),
             Effect::Deadline(deadline) => self.protocol_deadline = deadline,
@@ -573,8 +581,8 @@ impl Replica {
         self.settings.consensus.election_timeout
     }
 
-    fn deliver(&mut self, now: Time, slot: Slot, batch: Batch, actions: &mut Vec<Action>) {
-        self.decided.push(slot, batch.clone());
+    fn deliver(&mut self, now: Time, slot: Slot, ballot: Ballot, batch: Batch, actions: &mut Vec<Action>) {
+        self.decided.push(slot, ballot, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
         self.slots_since_snapshot += 1;
         self.bytes_since_snapshot += batch.bytes().len() as u64;
@@ -737,13 +745,13 @@ impl Replica {
         now: Time,
         peer: ReplicaId,
         from: Slot,
-        batches: Vec<Batch>,
+        batches: Vec<Decided>,
         actions: &mut Vec<Action>,
     ) {
         let before = self.decided.last();
-        for (slot, batch) in (from.0..).map(Slot).zip(batches) {
+        for (slot, Decided { ballot, batch }) in (from.0..).map(Slot).zip(batches) {
             if slot > self.decided.last() {
-                self.input(now, Input::Control(Control::Learn { slot, batch }), actions);
+                self.input(now, Input::Control(Control::Learn { slot, ballot, batch }), actions);
             }
         }
         self.catch_up.fetched(peer, self.decided.last() > before, now);
@@ -806,7 +814,11 @@ impl Replica {
             self.slots_since_snapshot = 0;
             self.bytes_since_snapshot = 0;
             self.adopt_snapshot(now, info, actions);
-            self.input(now, Input::Control(Control::Installed(info.slot)), actions);
+            self.input(
+                now,
+                Input::Control(Control::Installed { slot: info.slot, ballot: Ballot::ZERO }),
+                actions,
+            );
         } else {
             self.adopt_snapshot(now, info, actions);
         }

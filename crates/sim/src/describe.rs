@@ -28,7 +28,7 @@ pub fn message(message: &PeerMessage) -> String {
             format!("Fetched nothing from slot {from}")
         }
         PeerMessage::Fetched { from, batches } => {
-            let batches: Vec<String> = batches.iter().map(batch).collect();
+            let batches: Vec<String> = batches.iter().map(|decided| batch(&decided.batch)).collect();
             format!("Fetched from slot {from}: {}", batches.join(" | "))
         }
         PeerMessage::SnapshotOffer { slot, .. } => format!("SnapshotOffer to slot {slot}"),
@@ -84,6 +84,7 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
         }
         Message::HeartbeatAck { ballot, round } => format!("HeartbeatAck {ballot} round {round}"),
         Message::Reject { promised } => format!("Reject promised {promised}"),
+        Message::TakeOver { ballot } => format!("TakeOver from {ballot}"),
         Message::Recover { incarnation } => format!("Recover life {incarnation}"),
         Message::RecoverAnswer { incarnation, promised, next_slot, recovered } => {
             let leads = next_slot.map_or(String::new(), |slot| format!(", leads, next slot {slot}"));

@@ -18,6 +18,7 @@ const DOUBLINGS_MAX: u32 = 3;
 /// The state of the failure detector of one replica.
 #[derive(Clone, Debug)]
 pub struct Rotating {
+    members: Members,
     timeout: Duration,
     /// When the current round gave its last sign of life, or began.
     heard: Time,
@@ -30,8 +31,9 @@ pub struct Rotating {
 impl Rotating {
     /// A detector that has just heard a leader.
     #[must_use]
-    pub fn new(members: &Members, timeout: Duration, now: Time) -> Rotating {
-        Rotating { timeout, heard: now, failures: 0, answered: vec![now; members.count()] }
+    pub fn new(members: Members, timeout: Duration, now: Time) -> Rotating {
+        let answered = vec![now; members.count()];
+        Rotating { members, timeout, heard: now, failures: 0, answered }
     }
 
     /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
@@ -39,21 +41,14 @@ impl Rotating {
         self.heard = self.heard - self.timeout * 3 / 4;
     }
 
-    /// Who owns a round; rounds begin with 1.
-    #[must_use]
-    pub fn owner(members: &Members, round: u64) -> ReplicaId {
-        let index = round.saturating_sub(1) % members.count() as u64;
-        members.ids()[usize::try_from(index).expect("less than the number of members")]
-    }
-
     /// The lowest ballot of this replica above another.
     #[must_use]
-    pub fn next_ballot(members: &Members, above: Ballot) -> Ballot {
-        let n = members.count() as u64;
-        let mine = members.my_index() as u64 + 1;
+    pub fn next_ballot(&self, above: Ballot) -> Ballot {
+        let n = self.members.count() as u64;
+        let mine = self.members.my_index() as u64 + 1;
         // The smallest round > above.round with round ≡ mine (mod n).
         let round = above.round + 1 + (mine + n - (above.round + 1) % n) % n;
-        Ballot { round, replica: members.me() }
+        Ballot { round, replica: self.members.me() }
     }
 
     /// The leader of the current round gave a sign of life.
@@ -75,16 +70,16 @@ impl Rotating {
 
     /// When this replica should try to lead, unless it hears of a leader before.
     #[must_use]
-    pub fn try_at(&self, members: &Members, current: Ballot) -> Time {
+    pub fn try_at(&self, current: Ballot) -> Time {
         let patience = self.timeout * 2u32.pow(self.failures.min(DOUBLINGS_MAX));
-        let distance = Rotating::next_ballot(members, current).round - current.round;
+        let distance = self.next_ballot(current).round - current.round;
         let stagger = self.timeout / 2;
         self.heard + patience + stagger * u32::try_from(distance - 1).expect("at most the number of members")
     }
 
     /// A member answered this replica.
-    pub fn answered(&mut self, members: &Members, from: ReplicaId, now: Time) {
-        if let Some(index) = members.index(from) {
+    pub fn answered(&mut self, from: ReplicaId, now: Time) {
+        if let Some(index) = self.members.index(from) {
             self.answered[index] = now;
         }
     }
@@ -97,10 +92,11 @@ impl Rotating {
 
     /// Whether a quorum, this replica included, answered within the last time-out.
     #[must_use]
-    pub fn reaches_quorum(&self, members: &Members, now: Time) -> bool {
-        let recent =
-            |index: usize| index == members.my_index() || now.since(self.answered[index]) <= self.timeout;
-        (0..members.count()).filter(|&index| recent(index)).count() >= members.quorum()
+    pub fn reaches_quorum(&self, now: Time) -> bool {
+        let recent = |index: usize| {
+            index == self.members.my_index() || now.since(self.answered[index]) <= self.timeout
+        };
+        (0..self.members.count()).filter(|&index| recent(index)).count() >= self.members.quorum()
     }
 }
 
@@ -108,28 +104,27 @@ impl Rotating {
 mod tests {
     use super::*;
 
-    fn members(me: u64) -> Members {
-        Members::new([1, 2, 3].map(ReplicaId), ReplicaId(me))
+    fn election(me: u64) -> Rotating {
+        let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(me));
+        Rotating::new(members, T, Time::ZERO)
     }
 
     const T: Duration = Duration::from_millis(1000);
 
     #[test]
-    fn every_round_has_one_owner_and_next_ballots_are_owned() {
-        for me in 1..=3 {
-            let members = members(me);
-            for round in 0..20 {
-                let next = Rotating::next_ballot(&members, Ballot { round, replica: ReplicaId(1) });
-                assert!(next.round > round && next.round <= round + 3);
-                assert_eq!(Rotating::owner(&members, next.round), ReplicaId(me));
-            }
+    fn every_round_has_one_owner() {
+        for round in 0..20 {
+            let above = Ballot { round, replica: ReplicaId(1) };
+            let mut next: Vec<u64> = (1..=3).map(|me| election(me).next_ballot(above).round).collect();
+            next.sort_unstable();
+            assert_eq!(next, [round + 1, round + 2, round + 3]);
         }
     }
 
     #[test]
     fn the_next_in_line_tries_first() {
         let current = Ballot { round: 1, replica: ReplicaId(1) };
-        let at = |me| Rotating::new(&members(me), T, Time::ZERO).try_at(&members(me), current);
+        let at = |me| election(me).try_at(current);
         assert_eq!(at(2), Time::ZERO + T);
         assert_eq!(at(3), Time::ZERO + T * 3 / 2);
         assert_eq!(at(1), Time::ZERO + T * 2, "the silent leader itself comes last");
@@ -137,27 +132,25 @@ mod tests {
 
     #[test]
     fn failed_tries_make_patience_grow_until_a_leader_is_heard() {
-        let members = members(2);
         let current = Ballot { round: 1, replica: ReplicaId(1) };
-        let mut election = Rotating::new(&members, T, Time::ZERO);
+        let mut election = election(2);
         election.tried(Time::ZERO);
-        assert_eq!(election.try_at(&members, current), Time::ZERO + T * 2);
+        assert_eq!(election.try_at(current), Time::ZERO + T * 2);
         for _ in 0..10 {
             election.tried(Time::ZERO);
         }
-        assert_eq!(election.try_at(&members, current), Time::ZERO + T * 8);
+        assert_eq!(election.try_at(current), Time::ZERO + T * 8);
         election.heard_leader(Time::ZERO);
-        assert_eq!(election.try_at(&members, current), Time::ZERO + T);
+        assert_eq!(election.try_at(current), Time::ZERO + T);
     }
 
     #[test]
     fn a_leader_notices_that_it_is_alone() {
-        let members = members(1);
-        let mut election = Rotating::new(&members, T, Time::ZERO);
+        let mut election = election(1);
         election.leads(Time::ZERO);
         let later = Time::ZERO + T + Duration::from_millis(1);
-        assert!(!election.reaches_quorum(&members, later));
-        election.answered(&members, ReplicaId(3), later);
-        assert!(election.reaches_quorum(&members, later));
+        assert!(!election.reaches_quorum(later));
+        election.answered(ReplicaId(3), later);
+        assert!(election.reaches_quorum(later));
     }
 }

@@ -11,7 +11,7 @@ impl MultiPaxos {
         debug_assert!(ballot > self.promised, "promises only grow");
         self.promised = ballot;
         self.promised_lsn = effects.append(Record::Promised(ballot).into());
-        self.election.round_began(now);
+        self.election.promised(ballot, now);
         self.step_down(effects);
     }
 

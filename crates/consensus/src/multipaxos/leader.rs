@@ -8,7 +8,7 @@ use std::{
 use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, MultiPaxos, Promise, State};
-use crate::{Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet, election::Rotating};
+use crate::{Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet};
 
 /// When something is to be sent again: after a while, then after twice as long, and so on up to a bound.
 #[derive(Clone, Copy, Debug)]
@@ -112,9 +112,8 @@ impl Leader {
 }
 
 impl MultiPaxos {
-    pub(super) fn become_candidate(&mut self, now: Time, effects: &mut Effects) {
+    pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.election.tried(now);
-        let ballot = Rotating::next_ballot(&self.members, self.promised.max(self.view.ballot));
         self.promise(now, ballot, effects);
         let from = self.slots.first();
         self.state = State::Candidate(Candidate {
@@ -160,11 +159,11 @@ impl MultiPaxos {
         if expected != Some(promise.from) {
             return; // A page that was counted already.
         }
-        self.election.answered(&self.members, from, now);
+        self.election.answered(from, now);
         if promise.decided.0 > self.slots.first().0 + self.options.accept_ahead_max() {
             // Too far behind to hold what it would have to propose: catch up, and let somebody else lead.
             self.decided_elsewhere = self.decided_elsewhere.max(promise.decided);
-            self.election.round_began(now);
+            self.election.gave_up(now);
             return self.step_down(effects);
         }
         candidate.decided = candidate.decided.max(promise.decided);
@@ -308,13 +307,14 @@ impl MultiPaxos {
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
         let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
-        if disk_stalled || !self.election.reaches_quorum(&self.members, now) {
+        if disk_stalled || self.election.must_yield(now) {
             // The others elect a leader once they miss the heartbeats; this replica comes last in line.
-            self.election.round_began(now);
+            self.election.gave_up(now);
             return self.step_down(effects);
         }
         if self.is_stuck(now) {
-            return self.become_candidate(now, effects);
+            let ballot = self.election.next_ballot(self.promised.max(self.view.ballot));
+            return self.become_candidate(now, ballot, effects);
         }
         self.resend_proposals(now, effects);
         let State::Leader(leader) = &mut self.state else { return };
@@ -410,6 +410,15 @@ impl MultiPaxos {
         }
     }
 
+    /// Asks a member to run Phase 1, which ends this replica's leadership. If that member does not, this replica
+    /// goes on leading.
+    pub(super) fn transfer(&mut self, to: ReplicaId, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        if to != self.members.me() && self.members.index(to).is_some() {
+            effects.send(to, Message::TakeOver { ballot: leader.ballot }, Lsn::ZERO);
+        }
+    }
+
     pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
         let decided = self.decided();
         let unconfirmed = self.options.has(Bug::ReadWithoutConfirmation);
@@ -452,7 +461,7 @@ impl MultiPaxos {
         }
         let answered = leader.answered.entry(from).or_default();
         *answered = (*answered).max(round);
-        self.election.answered(&self.members, from, now);
+        self.election.answered(from, now);
         self.confirm_reads(effects);
         let State::Leader(leader) = &self.state else { return };
         let confirmed = leader.confirmed(self.members.count() - 1, self.members.quorum());

@@ -69,6 +69,11 @@ pub enum Message {
         /// The higher ballot.
         promised: Ballot,
     },
+    /// The leader wants the receiver to lead.
+    TakeOver {
+        /// The leader's ballot.
+        ballot: Ballot,
+    },
     /// The sender lost its log, and asks what it must know before it may vote again.
     Recover {
         /// The life that asks.
@@ -149,6 +154,7 @@ const HEARTBEAT_ACK: u8 = 7;
 const REJECT: u8 = 8;
 const RECOVER: u8 = 9;
 const RECOVER_ANSWER: u8 = 10;
+const TAKE_OVER: u8 = 11;
 
 fn write_option(writer: &mut Writer, slot: Option<Slot>) {
     // Slot 0 is never proposed, so it can stand for "none".
@@ -204,6 +210,10 @@ impl Message {
                 writer.u8(REJECT);
                 writer.ballot(*promised);
             }
+            Message::TakeOver { ballot } => {
+                writer.u8(TAKE_OVER);
+                writer.ballot(*ballot);
+            }
             Message::Recover { incarnation } => {
                 writer.u8(RECOVER);
                 writer.u64(incarnation.0);
@@ -242,6 +252,7 @@ impl Message {
                 Message::HeartbeatAck { ballot: reader.ballot("ballot")?, round: reader.u64("round")? }
             }
             REJECT => Message::Reject { promised: reader.ballot("promised")? },
+            TAKE_OVER => Message::TakeOver { ballot: reader.ballot("ballot")? },
             RECOVER => Message::Recover { incarnation: Incarnation(reader.u64("incarnation")?) },
             RECOVER_ANSWER => Message::RecoverAnswer {
                 incarnation: Incarnation(reader.u64("incarnation")?),
@@ -425,6 +436,7 @@ mod tests {
             Message::Heartbeat { ballot, decided: Slot(8), round: 4 },
             Message::HeartbeatAck { ballot, round: 4 },
             Message::Reject { promised: ballot },
+            Message::TakeOver { ballot },
             Message::Recover { incarnation: Incarnation(3) },
             Message::RecoverAnswer {
                 incarnation: Incarnation(3),

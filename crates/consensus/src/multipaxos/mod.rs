@@ -42,7 +42,7 @@ use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
-    Status, election::Rotating, slots::Slots,
+    Status, election::Election, slots::Slots,
 };
 
 /// One MultiPaxos replica.
@@ -51,7 +51,7 @@ pub struct MultiPaxos {
     members: Members,
     options: Options,
     incarnation: Incarnation,
-    election: Rotating,
+    election: Election,
     /// No lower ballot is answered any more.
     promised: Ballot,
     /// The record that holds `promised`.
@@ -203,7 +203,7 @@ impl MultiPaxos {
                 }
             }
             Message::Accepted { ballot, slot } => {
-                self.election.answered(&self.members, from, now);
+                self.election.answered(from, now);
                 self.vote(slot, ballot, from, effects);
             }
             Message::Decided { ballot, through } => {
@@ -226,6 +226,13 @@ impl MultiPaxos {
                 }
             }
             Message::Recover { incarnation } => self.on_recover(from, incarnation, effects),
+            Message::TakeOver { ballot } => {
+                if ballot.replica == from && ballot == self.promised && matches!(self.state, State::Follower)
+                {
+                    let ballot = self.election.next_ballot(ballot);
+                    self.become_candidate(now, ballot, effects);
+                }
+            }
             // Meant for an earlier life that was recovering.
             Message::RecoverAnswer { .. } => {}
         }
@@ -234,8 +241,8 @@ impl MultiPaxos {
     fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
         match control {
             Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, batch } => self.learn(slot, batch, effects),
-            Control::Installed(slot) => {
+            Control::Learn { slot, batch, .. } => self.learn(slot, batch, effects),
+            Control::Installed { slot, .. } => {
                 if slot > self.decided() {
                     self.slots.advance_to(slot.next());
                     self.decided_elsewhere = self.decided_elsewhere.max(slot);
@@ -250,6 +257,7 @@ impl MultiPaxos {
                 effects.append(Record::Trimmed(slot).into());
             }
             Control::Backlogged(backlogged) => self.backlogged = backlogged,
+            Control::Transfer(to) => self.transfer(to, effects),
         }
         self.finish_recovery(now, effects);
     }
@@ -315,7 +323,7 @@ impl MultiPaxos {
             let slot = self.slots.first();
             let instance = self.slots.pop_front().expect("there is a front");
             let accepted = instance.accepted.expect("a decided slot has a value");
-            effects.push(Effect::Deliver { slot, batch: accepted.batch });
+            effects.push(Effect::Deliver { slot, ballot: accepted.ballot, batch: accepted.batch });
             if let State::Leader(leader) = &mut self.state {
                 leader.next_slot = leader.next_slot.max(slot.next());
                 leader.progress = true;
@@ -330,7 +338,7 @@ impl MultiPaxos {
         let next =
             self.slots.get(slot.next()).filter(|next| next.decided).and_then(|next| next.accepted.clone());
         let Some(next) = next else { return false };
-        effects.push(Effect::Deliver { slot, batch: next.batch });
+        effects.push(Effect::Deliver { slot, ballot: next.ballot, batch: next.batch });
         self.slots.pop_front();
         true
     }
@@ -440,7 +448,7 @@ impl MultiPaxos {
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = self.election.try_at(&self.members, self.promised);
+        let try_at = self.election.deadline(self.promised.max(self.view.ballot));
         let deadline = match &self.state {
             State::Follower => try_at,
             State::Candidate(candidate) => try_at.min(candidate.resend.at()),
@@ -458,10 +466,9 @@ impl MultiPaxos {
         self.deadline = None;
         match &self.state {
             State::Follower | State::Candidate(_) => {
-                if now >= self.election.try_at(&self.members, self.promised) {
-                    self.become_candidate(now, effects);
-                } else {
-                    self.resend_prepare(now, effects);
+                match self.election.candidacy(now, self.promised.max(self.view.ballot)) {
+                    Some(ballot) => self.become_candidate(now, ballot, effects),
+                    None => self.resend_prepare(now, effects),
                 }
             }
             State::Leader(_) => self.lead_on(now, effects),

@@ -36,7 +36,7 @@ use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State, leader::Resend};
 use crate::{
-    Bug, Effects, LeaderView, Members, Options, ReplicaSet, Restart, election::Rotating, slots::Slots,
+    Bug, Effects, LeaderView, Members, Options, ReplicaSet, Restart, election::Election, slots::Slots,
 };
 
 /// A replica that must not vote.
@@ -60,7 +60,7 @@ impl MultiPaxos {
         now: Time,
         effects: &mut Effects,
     ) -> MultiPaxos {
-        let election = Rotating::new(&members, options.election_timeout, now);
+        let election = Election::new(&options, members.clone(), now);
         let mut replica = MultiPaxos {
             incarnation: restart.incarnation,
             election,
@@ -68,9 +68,9 @@ impl MultiPaxos {
             promised_lsn: Lsn::ZERO,
             view: LeaderView::default(),
             state: State::Follower,
-            slots: Slots::new(restart.snapshot.next()),
-            snapshot: restart.snapshot,
-            decided_elsewhere: restart.snapshot,
+            slots: Slots::new(restart.base.next()),
+            snapshot: restart.base,
+            decided_elsewhere: restart.base,
             durable: effects.last_lsn(),
             appended: effects.last_lsn(),
             undurable: Default::default(),
@@ -82,7 +82,8 @@ impl MultiPaxos {
             options,
         };
         let born = restart.records.is_empty();
-        let amnesia = replica.replay(restart.records, restart.amnesia, effects) || restart.amnesia;
+        let amnesia =
+            replica.replay(restart.records, restart.decided, restart.amnesia, effects) || restart.amnesia;
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
         }
@@ -97,9 +98,14 @@ impl MultiPaxos {
             peers.into_iter().for_each(|peer| replica.ask_to_recover(peer, effects));
         } else if replica.promised == Ballot::ZERO {
             replica.election.expect_no_leader();
+            if restart.head_start {
+                let ballot = replica.election.next_ballot(Ballot::ZERO);
+                replica.become_candidate(now, ballot, effects);
+            }
         } else if replica.options.has(Bug::ReuseBallot) && replica.promised.replica == replica.members.me() {
+            let ballot = replica.promised;
             replica.promised.round -= 1;
-            replica.become_candidate(now, effects);
+            replica.become_candidate(now, ballot, effects);
         }
         replica.appended = effects.last_lsn();
         replica.report_leader(effects);
@@ -112,6 +118,7 @@ impl MultiPaxos {
     fn replay(
         &mut self,
         records: Vec<crate::Record>,
+        known_decided: Slot,
         records_may_be_missing: bool,
         effects: &mut Effects,
     ) -> bool {
@@ -163,6 +170,7 @@ impl MultiPaxos {
         if records_may_be_missing || hole {
             decided = self.forget_accepted();
         }
+        let decided = decided.max(known_decided);
         for (_, instance) in self.slots.iter_mut().take_while(|(slot, _)| *slot <= decided) {
             instance.decided = instance.accepted.is_some();
         }
@@ -297,7 +305,7 @@ impl MultiPaxos {
         effects.append(Record::Trimmed(self.snapshot).into());
         effects.append(Record::Amnesia(false).into());
         self.state = State::Follower;
-        self.election.round_began(now);
+        self.election.gave_up(now);
         // It may have heard of a higher ballot meanwhile; who is known to lead then stays known.
         let heard = self.view.ballot;
         if heard > self.promised {

@@ -35,7 +35,7 @@ impl One {
         let last = Lsn(records.len() as u64);
         let mut effects = Effects::new(last);
         let records = records.into_iter().map(crate::Record::from).collect();
-        let restart = Restart { records, snapshot: Slot::ZERO, amnesia, incarnation: Incarnation(7) };
+        let restart = Restart { records, amnesia, ..Restart::first(Incarnation(7)) };
         let protocol = options.start(Members::new([R1, R2, R3], me), restart, Time::ZERO, &mut effects);
         One { protocol, effects, now: Time::ZERO }
     }
@@ -101,7 +101,7 @@ fn sent(effects: &[Effect], whom: ReplicaId) -> Vec<(Message, Lsn)> {
 
 fn delivered(effects: &[Effect]) -> Vec<(u64, Batch)> {
     let of = |effect: &Effect| match effect {
-        Effect::Deliver { slot, batch } => Some((slot.0, batch.clone())),
+        Effect::Deliver { slot, batch, .. } => Some((slot.0, batch.clone())),
         _ => None,
     };
     effects.iter().filter_map(of).collect()
@@ -220,7 +220,11 @@ fn an_announced_decision_covers_only_values_of_its_own_ballot() {
     let effects = follower.receive(R2, Message::Decided { ballot: ballot(2), through: Slot(1) });
     assert!(delivered(&effects).is_empty(), "in ballot 2 another value may have been proposed");
     assert_eq!(follower.protocol.status().decided_elsewhere, Slot(1), "so it must be fetched");
-    let effects = follower.step(Input::Control(Control::Learn { slot: Slot(1), batch: batch("decided") }));
+    let effects = follower.step(Input::Control(Control::Learn {
+        slot: Slot(1),
+        ballot: Ballot::ZERO,
+        batch: batch("decided"),
+    }));
     assert_eq!(delivered(&effects), [(1, batch("decided"))]);
 }
 
@@ -325,7 +329,7 @@ fn without_its_log_a_replica_votes_only_after_its_peers_have_told_it_what_it_may
     one.receive(R1, answer(Some(Slot(2))));
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Recovering, "slot 1 may hold its own vote");
-    one.step(Input::Control(Control::Learn { slot: Slot(1), batch: batch("x") }));
+    one.step(Input::Control(Control::Learn { slot: Slot(1), ballot: Ballot::ZERO, batch: batch("x") }));
     assert_eq!(one.protocol.status().role, Role::Recovering, "what it learned must be durable");
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Follower);

@@ -52,6 +52,7 @@ pub fn claim(message: &Message) -> Claim<'_> {
         }
         multipaxos::Message::HeartbeatAck { .. }
         | multipaxos::Message::Reject { .. }
+        | multipaxos::Message::TakeOver { .. }
         | multipaxos::Message::Recover { .. }
         | multipaxos::Message::RecoverAnswer { .. } => Claim::Nothing,
     }
