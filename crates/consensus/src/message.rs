@@ -3,8 +3,7 @@
 //! Every protocol has its own types in its folder; here they are joined, so that one transport and one log
 //! carry any of them. The first byte tells which protocol wrote what follows.
 
-use bytes::Bytes;
-use synod_wire::{DecodeError, Encoded, Keep, Reader, Writer};
+use synod_wire::{DecodeError, Keep, Reader, Writer};
 
 use crate::multipaxos;
 
@@ -53,27 +52,21 @@ impl Record {
         }
     }
 
-    /// The bytes for the log.
-    #[must_use]
-    pub fn encode(&self) -> Encoded {
-        let mut writer = Writer::new();
+    /// Writes the record.
+    pub fn encode(&self, writer: &mut Writer) {
         match self {
             Record::MultiPaxos(record) => {
                 writer.u8(MULTIPAXOS);
-                record.encode(&mut writer);
+                record.encode(writer);
             }
         }
-        writer.finish()
     }
 
     /// Reads what [`Record::encode`] wrote.
-    pub fn decode(bytes: Bytes) -> Result<Record, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let record = match reader.u8("protocol")? {
-            MULTIPAXOS => multipaxos::Record::decode(&mut reader).map(Record::MultiPaxos),
+    pub fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
+        match reader.u8("protocol")? {
+            MULTIPAXOS => multipaxos::Record::decode(reader).map(Record::MultiPaxos),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
-        }?;
-        reader.finish()?;
-        Ok(record)
+        }
     }
 }

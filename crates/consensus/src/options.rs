@@ -57,6 +57,24 @@ choice! {
     }
 }
 
+impl ProtocolKind {
+    /// Whether the protocol changes its voters itself, so that such a change does not end the epoch.
+    #[must_use]
+    pub fn changes_voters_itself(self) -> bool {
+        match self {
+            ProtocolKind::MultiPaxos => false,
+        }
+    }
+
+    /// Whether a replica that lost its log learns from its peers what it must know to vote again in the same epoch.
+    #[must_use]
+    pub fn recovers_itself(self) -> bool {
+        match self {
+            ProtocolKind::MultiPaxos => true,
+        }
+    }
+}
+
 choice! {
     /// How a leader is chosen.
     ElectionKind, "election" {

@@ -159,6 +159,8 @@ pub enum Role {
     Leader,
     /// Lost (part of) its log: it learns, and does not vote until it is safe.
     Recovering,
+    /// Learns what is decided, and has no vote.
+    Learner,
 }
 
 impl Role {
@@ -170,6 +172,7 @@ impl Role {
             Role::Candidate => "candidate",
             Role::Leader => "leader",
             Role::Recovering => "recovering",
+            Role::Learner => "learner",
         }
     }
 }
@@ -215,6 +218,17 @@ impl Effects {
     pub fn append(&mut self, record: Record) -> Lsn {
         self.last_lsn = self.last_lsn.next();
         self.list.push(Effect::Append { lsn: self.last_lsn, record });
+        self.last_lsn
+    }
+
+    /// Numbers a record that the replica around the protocol writes. Nothing may be pending: records are written
+    /// in the order of their numbers.
+    ///
+    /// # Panics
+    /// If something is pending.
+    pub fn number(&mut self) -> Lsn {
+        assert!(self.list.is_empty(), "the effects before are carried out first");
+        self.last_lsn = self.last_lsn.next();
         self.last_lsn
     }
 

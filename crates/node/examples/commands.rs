@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .zip(1..)
         .map(|(listener, id)| {
             let address = listener.local_addr()?.to_string();
-            Ok(MemberAddress { id: ReplicaId(id), name: format!("r{id}"), address })
+            Ok(MemberAddress::new(ReplicaId(id), format!("r{id}"), address))
         })
         .collect::<io::Result<_>>()?;
     drop(listeners);

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use synod_replica::Settings;
+use synod_replica::{Group, MemberInfo, Settings};
 use synod_storage::Durability;
 use synod_wire::{ClusterId, ReplicaId};
 
@@ -15,6 +15,24 @@ pub struct MemberAddress {
     pub name: String,
     /// `host:port` for other replicas.
     pub address: String,
+    /// Where clients reach it, if that is known; only other clients are told.
+    pub client_urls: Vec<String>,
+}
+
+impl MemberAddress {
+    /// A member that other replicas reach at `address`.
+    #[must_use]
+    pub fn new(id: ReplicaId, name: impl Into<String>, address: impl Into<String>) -> MemberAddress {
+        MemberAddress { id, name: name.into(), address: address.into(), client_urls: Vec::new() }
+    }
+
+    fn info(&self) -> MemberInfo {
+        MemberInfo {
+            name: self.name.clone(),
+            peer_urls: vec![format!("http://{}", self.address)],
+            client_urls: self.client_urls.clone(),
+        }
+    }
 }
 
 /// Configuration of one replica.
@@ -22,10 +40,13 @@ pub struct MemberAddress {
 pub struct Config {
     /// The cluster; replicas of another one are refused.
     pub cluster: ClusterId,
-    /// This replica; one of `members`.
+    /// This replica; one of `members`, unless it joins.
     pub me: ReplicaId,
-    /// All members.
+    /// The members with which the group begins. They count at the first start only: from then on the group is what
+    /// the log says.
     pub members: Vec<MemberAddress>,
+    /// For a replica that joins a group: the group with which the log began, as a member told it.
+    pub joins: Option<Group>,
     /// Where to listen for other replicas.
     pub listen: Vec<SocketAddr>,
     /// Where log and snapshots live.
@@ -49,6 +70,7 @@ impl Config {
             cluster,
             me,
             members,
+            joins: None,
             listen: Vec::new(),
             data_dir,
             durability: Durability::Sync,
@@ -64,9 +86,15 @@ impl Config {
         self.members.iter().find(|member| member.id == self.me).map_or("", |member| &member.name)
     }
 
+    /// The group with which the log begins.
+    pub(crate) fn first_group(&self) -> Group {
+        let members = self.members.iter().map(|member| (member.id, member.info()));
+        self.joins.clone().unwrap_or_else(|| Group::first(&self.settings.consensus, members))
+    }
+
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let invalid = |reason: String| Err(StartError::Config(reason));
-        if !self.members.iter().any(|member| member.id == self.me) {
+        if self.joins.is_none() && !self.members.iter().any(|member| member.id == self.me) {
             return invalid(format!("replica {} is not among the members", self.me));
         }
         let mut ids: Vec<_> = self.members.iter().map(|member| member.id).collect();

@@ -9,8 +9,10 @@ use std::{
 };
 
 use crossbeam_channel::{Sender, bounded, unbounded};
-use synod_consensus::{Members, Record};
-use synod_replica::{Event, Executor, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine};
+use synod_consensus::Role;
+use synod_replica::{
+    Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
+};
 use synod_storage::{DataDir, SnapshotStore, Wal};
 use synod_transport::{Peer, Transport};
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
@@ -86,6 +88,8 @@ struct Found<S> {
     wal: Wal,
     store: Arc<SnapshotStore>,
     executor: Executor<S>,
+    /// The group with which the log began.
+    first: Group,
     recovered: Recovered,
 }
 
@@ -118,13 +122,14 @@ fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found<S>, StartE
     let amnesia = (found.damage.is_some() || found.loss.is_some()) && config.members.len() > 1;
     let records = found.records.into_iter().map(|record| {
         let lsn = record.lsn;
-        Record::decode(record.bytes)
+        LogRecord::decode(record.bytes)
             .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
     });
     let records = records.collect::<Result<Vec<_>, _>>()?;
 
     let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
-    let mut executor = Executor::new(machine, config.settings.sessions);
+    let first = config.first_group();
+    let mut executor = Executor::new(machine, first.clone(), config.settings.sessions);
     let latest = store.latest()?;
     for damaged in &latest.damaged {
         tracing::error!(
@@ -139,12 +144,13 @@ fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found<S>, StartE
             executor
                 .restore(&mut reader)
                 .map_err(|error| StartError::Unreadable(format!("{}: {error}", file.path.display())))?;
-            Some(SnapshotInfo { slot: file.slot, bytes: file.file_bytes })
+            let info = SnapshotInfo { slot: file.slot, bytes: file.file_bytes };
+            Some(Installed { info, ballot: executor.ballot(), group: executor.group().clone() })
         }
         None => None,
     };
     let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation: identity.incarnation };
-    Ok(Found { data_dir, wal, store, executor, recovered })
+    Ok(Found { data_dir, wal, store, executor, first, recovered })
 }
 
 fn spawn(
@@ -170,15 +176,15 @@ impl Node {
     /// See [`StartError`].
     pub fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
         config.check()?;
-        let Found { data_dir, wal, store, executor, recovered } = open(&config, machine)?;
+        let Found { data_dir, wal, store, executor, first, recovered } = open(&config, machine)?;
         let amnesia = recovered.amnesia;
         let durable = recovered.last_lsn;
-        let snapshot_slot = recovered.snapshot.map_or(Slot::ZERO, |snapshot| snapshot.slot);
+        let snapshot_slot = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
         let log_empty = recovered.last_lsn == Lsn::ZERO;
         tracing::info!(
             replica = %config.me, name = config.name(), cluster = %config.cluster, incarnation = recovered.incarnation.0,
             protocol = %config.settings.consensus.protocol, durability = %config.durability,
-            records = recovered.records.len(), snapshot = recovered.snapshot.map_or(0, |info| info.slot.0),
+            records = recovered.records.len(), snapshot = snapshot_slot.0,
             first_start = log_empty, "starting"
         );
 
@@ -191,10 +197,11 @@ impl Node {
 
         let transport = start_transport(&config, recovered.incarnation, inputs.clone())?;
         let clock = Clock::start();
-        let members = Members::new(config.members.iter().map(|member| member.id), config.me);
         let mut actions = Vec::new();
-        let replica = Replica::start(config.settings.clone(), members, recovered, clock.now(), &mut actions);
-        if config.members.len() == 1 && !replica.votes() {
+        let replica =
+            Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
+        let alone = replica.group().voters().eq([config.me]);
+        if alone && replica.status().protocol.role == Role::Recovering {
             let reason = "a snapshot that the log relies on is missing".to_owned();
             return Err(StartError::DamagedAlone(reason, data_dir.path().to_owned()));
         }

@@ -209,7 +209,7 @@ impl<S: StateMachine> ProtocolStage<S> {
                 self.actions = actions; // Its memory serves again.
             }
         }
-        if self.loss_pending && self.replica.votes() {
+        if self.loss_pending && self.replica.may_vote() {
             self.loss_pending = false;
             log.loss_made_good = true;
             tracing::info!("this replica has learned again what it may have lost, and votes");
@@ -231,11 +231,11 @@ impl<S: StateMachine> ProtocolStage<S> {
                     log.sends.push(GatedSend { to, body, after });
                 }
             }
-            Action::Execute { slot, batch, requests } => {
+            Action::Execute { slot, ballot, batch, requests } => {
                 let commands = &mut self.waiting.commands;
                 let reply = |(place, request)| Some((place, commands.remove(&request)?));
                 let replies = requests.into_iter().filter_map(reply).collect();
-                self.execute(Job::Execute { slot, batch, replies });
+                self.execute(Job::Execute { slot, ballot, batch, replies });
             }
             Action::ReadAt { read, slot } => {
                 if let Some(queries) = self.waiting.reads.remove(&read) {
@@ -253,6 +253,17 @@ impl<S: StateMachine> ProtocolStage<S> {
                 }
             }
             Action::Leader(view) => self.report_leader(view),
+            Action::Group(group) => {
+                tracing::info!(
+                    version = group.version, epoch = %group.epoch, protocol = %group.protocol, election = %group.election,
+                    voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(), "group"
+                );
+                self.shared.group.store(Some(Arc::new(group)));
+            }
+            Action::Retired => {
+                tracing::warn!("this replica was removed from the group, and the others go on without it");
+                self.shared.retired.store(true, SeqCst);
+            }
             Action::Deadline(deadline) => self.deadline = deadline,
             Action::TakeSnapshot => self.execute(Job::Freeze),
             Action::ReadChunk { to, slot, offset, len_max } => {

@@ -8,8 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwapOption;
 use synod_consensus::Role;
-use synod_replica::ReplicaStatus;
+use synod_replica::{Group, ReplicaStatus};
 use synod_wire::{Ballot, ReplicaId, Slot};
 
 /// A gauge.
@@ -58,6 +59,11 @@ impl Busy {
 /// See the module. Numbers of one moment may differ by an instant from each other.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
+    /// The group as it is; only its changes are stored.
+    pub(crate) group: ArcSwapOption<Group>,
+    /// This replica was removed, and nobody needs it.
+    pub(crate) retired: AtomicBool,
+    pub(crate) epoch: Gauge,
     pub(crate) role: AtomicU8,
     pub(crate) leader: Gauge,
     pub(crate) ballot_round: Gauge,
@@ -94,15 +100,16 @@ pub(crate) struct Shared {
     pub(crate) executor_busy: Busy,
 }
 
-const ROLES: [Role; 4] = [Role::Follower, Role::Candidate, Role::Leader, Role::Recovering];
+const ROLES: [Role; 5] = [Role::Follower, Role::Candidate, Role::Leader, Role::Recovering, Role::Learner];
 
 impl Shared {
     pub(crate) fn store(&self, status: &ReplicaStatus) {
         let role = ROLES.iter().position(|&role| role == status.protocol.role).expect("all roles are listed");
-        self.role.store(u8::try_from(role).expect("four roles"), Relaxed);
+        self.role.store(u8::try_from(role).expect("five roles"), Relaxed);
         self.leader.set(status.protocol.view.leader.map_or(0, |leader| leader.0));
         self.ballot_round.set(status.protocol.view.ballot.round);
         self.ballot_replica.set(status.protocol.view.ballot.replica.0);
+        self.epoch.set(status.epoch.0);
         self.decided.set(status.protocol.decided.0);
         self.decided_elsewhere.set(status.protocol.decided_elsewhere.0);
         self.in_flight.set(status.protocol.in_flight as u64);

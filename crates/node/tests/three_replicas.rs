@@ -59,10 +59,8 @@ struct Group {
 impl Group {
     fn new(count: u64, tune: fn(&mut Config)) -> Group {
         let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let member = |(listener, id): (&TcpListener, u64)| MemberAddress {
-            id: ReplicaId(id),
-            name: format!("r{id}"),
-            address: listener.local_addr().unwrap().to_string(),
+        let member = |(listener, id): (&TcpListener, u64)| {
+            MemberAddress::new(ReplicaId(id), format!("r{id}"), listener.local_addr().unwrap().to_string())
         };
         Group {
             dir: tempfile::tempdir().unwrap(),

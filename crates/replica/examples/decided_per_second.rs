@@ -9,8 +9,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::Members;
-use synod_replica::{Action, Event, Recovered, Replica, RequestId, Settings, SnapshotInfo};
+
+use synod_replica::{Action, Event, Group, Recovered, Replica, RequestId, Settings, SnapshotInfo};
 use synod_wire::{CommandKind, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 struct Cluster {
@@ -41,9 +41,9 @@ impl Cluster {
                 amnesia: false,
                 incarnation: Incarnation(1),
             };
-            let members = Members::new(ids, me);
+            let group = Group::of(&settings.consensus, ids);
             let mut actions = Vec::new();
-            let replica = Replica::start(settings.clone(), members, recovered, Time::ZERO, &mut actions);
+            let replica = Replica::start(settings.clone(), me, group, recovered, Time::ZERO, &mut actions);
             cluster.replicas.push(replica);
             cluster.actions = actions;
             cluster.carry_out(index);

@@ -66,7 +66,9 @@ impl Batcher {
     /// Adds a command.
     pub fn push(&mut self, now: Time, entry: Entry<'_>) {
         let len = COMMAND_HEADER_BYTES + entry.payload.len();
-        if !self.builder.is_empty() && self.builder.len() + len > self.bytes_max {
+        // A change of the group is a batch of its own.
+        let alone = entry.kind == CommandKind::Reconfigure;
+        if !self.builder.is_empty() && (alone || self.builder.len() + len > self.bytes_max) {
             self.close();
         }
         if self.builder.is_empty() {
@@ -76,6 +78,9 @@ impl Batcher {
         let Entry { kind, session, sequence, lowest_outstanding, payload, waiter } = entry;
         self.builder.push_as(kind, session, sequence, lowest_outstanding, payload);
         self.waiters.push(waiter);
+        if alone {
+            self.close();
+        }
     }
 
     fn close(&mut self) {

@@ -21,11 +21,19 @@ pub struct DecidedLog {
     first: Slot,
     batches: VecDeque<Decided>,
     bytes: u64,
+    /// How the last slot was delivered.
+    ballot: Ballot,
 }
 
 impl DecidedLog {
-    pub fn new(first: Slot) -> DecidedLog {
-        DecidedLog { first, batches: VecDeque::new(), bytes: 0 }
+    /// Nothing yet; the slot before `first` was delivered with `ballot`.
+    pub fn new(first: Slot, ballot: Ballot) -> DecidedLog {
+        DecidedLog { first, batches: VecDeque::new(), bytes: 0, ballot }
+    }
+
+    /// How the last slot was delivered.
+    pub fn ballot(&self) -> Ballot {
+        self.ballot
     }
 
     /// The last slot that was decided.
@@ -47,6 +55,7 @@ impl DecidedLog {
         assert_eq!(slot, self.last().next(), "slots are decided in order");
         self.bytes += batch.bytes().len() as u64;
         self.batches.push_back(Decided { ballot, batch });
+        self.ballot = ballot;
     }
 
     fn pop(&mut self) {
@@ -74,8 +83,8 @@ impl DecidedLog {
     }
 
     /// A snapshot through `slot` was installed.
-    pub fn restart_after(&mut self, slot: Slot) {
-        *self = DecidedLog::new(slot.next());
+    pub fn restart_after(&mut self, slot: Slot, ballot: Ballot) {
+        *self = DecidedLog::new(slot.next(), ballot);
     }
 
     /// Consecutive batches from a slot on, `bytes_max` bytes of them and at least one. `None` if the slot is not
@@ -154,6 +163,11 @@ pub enum Piece {
 }
 
 impl CatchUp {
+    /// Whom to ask from now on.
+    pub fn set_peers(&mut self, peers: Vec<ReplicaId>) {
+        self.peers = peers;
+    }
+
     pub fn new(peers: impl IntoIterator<Item = ReplicaId>) -> CatchUp {
         let peers = peers.into_iter().collect();
         CatchUp {
@@ -331,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_decided_log_keeps_what_it_should() {
-        let mut log = DecidedLog::new(Slot(1));
+        let mut log = DecidedLog::new(Slot(1), Ballot::ZERO);
         (1..=10).for_each(|slot| log.push(Slot(slot), Ballot::ZERO, batch(100)));
         assert_eq!(log.from(Slot(9), 10_000).unwrap().len(), 2);
         assert_eq!(log.from(Slot(1), 300).unwrap().len(), 2);

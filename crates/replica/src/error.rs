@@ -3,6 +3,9 @@
 /// Why a command or a query failed. None of these comes from the state machine, whose errors are its replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
+    /// The learner that was to be promoted has not caught up yet; nothing was proposed.
+    #[error("the learner has not caught up yet")]
+    NotCaughtUp,
     /// Nobody led for the whole request time-out. The command was not executed.
     #[error("no leader")]
     NoLeader,

@@ -6,14 +6,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{Batch, Command, CommandKind, Reader, Slot, Writer};
+use synod_wire::{Ballot, Batch, Command, CommandKind, Reader, Slot, Writer};
 
 use crate::{
-    Frozen, RequestError, StateMachine,
+    ChangeRequest, Frozen, Group, Refusal, RequestError, StateMachine, encode_reply,
     session::{SessionLimits, SessionTable, Verdict},
 };
 
-const SNAPSHOT_VERSION: u32 = 1;
+const SNAPSHOT_VERSION: u32 = 2;
 
 /// What became of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,15 +31,20 @@ pub struct Executor<S> {
     sessions: SessionTable,
     limits: SessionLimits,
     applied: Slot,
+    /// As the slot `applied` was delivered.
+    ballot: Ballot,
+    /// The group after that slot.
+    group: Group,
     execute_repeats: bool,
 }
 
 impl<S: StateMachine> Executor<S> {
-    /// An executor in the initial state.
+    /// An executor in the initial state of a group that began as `group`.
     #[must_use]
-    pub fn new(machine: S, limits: SessionLimits) -> Executor<S> {
+    pub fn new(machine: S, group: Group, limits: SessionLimits) -> Executor<S> {
         let sessions = SessionTable::new(limits);
-        Executor { machine, sessions, limits, applied: Slot::ZERO, execute_repeats: false }
+        let (applied, ballot) = (Slot::ZERO, Ballot::ZERO);
+        Executor { machine, sessions, limits, applied, ballot, group, execute_repeats: false }
     }
 
     /// Plants [`synod_consensus::Bug::ExecuteRetryTwice`].
@@ -52,6 +57,18 @@ impl<S: StateMachine> Executor<S> {
     #[must_use]
     pub fn applied(&self) -> Slot {
         self.applied
+    }
+
+    /// How [`Executor::applied`] was delivered.
+    #[must_use]
+    pub fn ballot(&self) -> Ballot {
+        self.ballot
+    }
+
+    /// The group as it is after [`Executor::applied`].
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
     }
 
     /// The state machine.
@@ -71,13 +88,32 @@ impl<S: StateMachine> Executor<S> {
     ///
     /// # Panics
     /// If a slot was left out.
-    pub fn execute(&mut self, slot: Slot, batch: &Batch) -> Vec<Outcome> {
+    pub fn execute(&mut self, slot: Slot, ballot: Ballot, batch: &Batch) -> Vec<Outcome> {
         if slot <= self.applied {
             return batch.commands().map(|_| Outcome::Error(RequestError::OutcomeUnknown)).collect();
         }
         assert_eq!(slot, self.applied.next(), "slots are executed in order, without gaps");
         self.applied = slot;
+        self.ballot = ballot;
+        if let Some(payload) = batch.reconfiguration() {
+            return vec![Outcome::Reply(self.reconfigure(slot, payload))];
+        }
         batch.commands().map(|command| self.execute_command(slot, &command)).collect()
+    }
+
+    /// Changes the group, as the replica around the protocol did when it delivered this slot. The session table is
+    /// not asked: a change that is ordered twice is refused the second time, since the group is not the one that it
+    /// was made for any more.
+    fn reconfigure(&mut self, slot: Slot, payload: Bytes) -> Bytes {
+        let changed = match ChangeRequest::decode(payload) {
+            Ok(request) => self.group.apply(slot, &request),
+            Err(_) => Err(Refusal::Malformed),
+        };
+        let reply = encode_reply(&changed);
+        if let Ok(group) = changed {
+            self.group = group;
+        }
+        reply
     }
 
     fn execute_command(&mut self, slot: Slot, command: &Command) -> Outcome {
@@ -109,6 +145,8 @@ impl<S: StateMachine> Executor<S> {
                 self.sessions.advance_clock(Duration::from_millis(millis));
                 Bytes::new()
             }
+            // One that is not alone in its batch was not made by this program.
+            CommandKind::Reconfigure => encode_reply(&Err(Refusal::Malformed)),
         }
     }
 
@@ -121,19 +159,21 @@ impl<S: StateMachine> Executor<S> {
     /// Freezes state machine and sessions as they are.
     #[must_use]
     pub fn freeze(&self) -> Box<dyn Frozen> {
+        let mut body = Writer::new();
+        body.slot(self.applied);
+        body.ballot(self.ballot);
+        body.shared(&self.group.encode().to_bytes());
+        self.sessions.encode(&mut body);
         let mut writer = Writer::new();
         writer.u32(SNAPSHOT_VERSION);
-        writer.slot(self.applied);
-        let mut sessions = Writer::new();
-        self.sessions.encode(&mut sessions);
-        writer.shared(&sessions.finish().to_bytes());
+        writer.shared(&body.finish().to_bytes());
         Box::new(FrozenExecutor { head: writer.finish().to_bytes(), machine: self.machine.freeze() })
     }
 
     /// Replaces the state with a frozen one. On an error the old state is still in place.
     pub fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
         let invalid = |error: synod_wire::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
-        let mut head = [0; 16];
+        let mut head = [0; 8];
         snapshot.read_exact(&mut head)?;
         let mut reader = Reader::new(Bytes::copy_from_slice(&head));
         let version = reader.u32("version").map_err(invalid)?;
@@ -142,24 +182,29 @@ impl<S: StateMachine> Executor<S> {
                 format!("snapshot has version {version}; this program reads version {SNAPSHOT_VERSION}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
+        let len = reader.u32("length").map_err(invalid)?;
+        let mut body = Vec::new();
+        snapshot.take(len.into()).read_to_end(&mut body)?;
+        let mut reader = Reader::new(body.into());
         let applied = reader.slot("slot").map_err(invalid)?;
-        let len = reader.u32("sessions").map_err(invalid)?;
-        let mut sessions = Vec::new();
-        snapshot.take(len.into()).read_to_end(&mut sessions)?;
-        let mut reader = Reader::new(sessions.into());
+        let ballot = reader.ballot("ballot").map_err(invalid)?;
+        let group = Group::decode(reader.bytes("group").map_err(invalid)?).map_err(invalid)?;
         let sessions = SessionTable::decode(&mut reader, self.limits).map_err(invalid)?;
         reader.finish().map_err(invalid)?;
         self.machine.restore(snapshot)?;
         self.sessions = sessions;
         self.applied = applied;
+        self.ballot = ballot;
+        self.group = group;
         Ok(())
     }
 
-    /// A fingerprint of the state machine and of the sessions.
+    /// A fingerprint of the state machine, the sessions and the group.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut writer = Writer::new();
         writer.u64(self.machine.digest());
+        writer.shared(&self.group.encode().to_bytes());
         self.sessions.encode(&mut writer);
         let bytes = writer.finish();
         // Two 32-bit halves: the checksum of everything, and the machine's own digest folded.
@@ -184,6 +229,7 @@ impl Frozen for FrozenExecutor {
 mod tests {
     use super::*;
     use crate::session::replica_session;
+    use synod_consensus::Options;
     use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId};
 
     /// Appends what it is told; the reply is the length.
@@ -225,7 +271,8 @@ mod tests {
     }
 
     fn executor() -> Executor<Tape> {
-        Executor::new(Tape::default(), SessionLimits::default())
+        let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+        Executor::new(Tape::default(), group, SessionLimits::default())
     }
 
     fn batch(commands: &[(SessionId, u64, &[u8])]) -> Batch {
@@ -243,11 +290,11 @@ mod tests {
         let mut executor = executor();
         let twice = batch(&[(MINE(), 1, b"a"), (MINE(), 2, b"b")]);
         assert_eq!(
-            executor.execute(Slot(1), &twice),
+            executor.execute(Slot(1), Ballot::ZERO, &twice),
             [1, 2].map(|len| Outcome::Reply(Bytes::from(vec![len])))
         );
         assert_eq!(
-            executor.execute(Slot(2), &twice),
+            executor.execute(Slot(2), Ballot::ZERO, &twice),
             [(); 2].map(|()| Outcome::Error(RequestError::OutcomeUnknown))
         );
         assert_eq!(executor.query(&Bytes::new()), "ab");
@@ -259,12 +306,12 @@ mod tests {
         let mut executor = executor();
         let mut builder = BatchBuilder::new();
         builder.push_as(CommandKind::OpenSession, MINE(), 1, 1, b"");
-        let outcomes = executor.execute(Slot(1), &builder.finish());
+        let outcomes = executor.execute(Slot(1), Ballot::ZERO, &builder.finish());
         let [Outcome::Reply(reply)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
         let session = SessionId(u64::from_le_bytes(reply[..].try_into().unwrap()));
         let command = batch(&[(session, 1, b"x")]);
-        let first = executor.execute(Slot(2), &command);
-        assert_eq!(executor.execute(Slot(3), &command), first, "the cached reply");
+        let first = executor.execute(Slot(2), Ballot::ZERO, &command);
+        assert_eq!(executor.execute(Slot(3), Ballot::ZERO, &command), first, "the cached reply");
         assert_eq!(executor.query(&Bytes::new()), "x");
     }
 
@@ -272,13 +319,13 @@ mod tests {
     fn a_snapshot_carries_sessions_too() {
         let mut one = executor();
         let command = batch(&[(MINE(), 1, b"a")]);
-        one.execute(Slot(1), &command);
+        one.execute(Slot(1), Ballot::ZERO, &command);
         let mut bytes = Vec::new();
         one.freeze().write_to(&mut bytes).unwrap();
         let mut other = executor();
         other.restore(&mut bytes.as_slice()).unwrap();
         assert_eq!((other.applied(), other.digest()), (Slot(1), one.digest()));
-        other.execute(Slot(2), &command);
+        other.execute(Slot(2), Ballot::ZERO, &command);
         assert_eq!(other.query(&Bytes::new()), "a", "the repeat is known after the snapshot");
         assert!(executor().restore(&mut &bytes[..10]).is_err());
     }

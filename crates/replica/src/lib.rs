@@ -15,26 +15,37 @@
 //! | `executor.rs`, `session.rs` | execution, at most once |
 //! | `reads.rs` | linearizable reads without a log write |
 //! | `catch_up.rs` | missed decisions and snapshots |
+//! | `group.rs`, `change.rs` | who belongs to the group and what orders; changes of that |
+//! | `epochs.rs` | from one epoch to the next; restarts; replicas that do not vote |
+//! | `record.rs` | what a replica writes down |
 //! | `message.rs` | what replicas say to each other |
 
 mod batcher;
 mod catch_up;
+mod change;
+mod epochs;
 mod error;
 mod executor;
+mod group;
 mod message;
 mod proposals;
 mod reads;
+mod record;
 mod replica;
 pub mod session;
 mod settings;
 mod state_machine;
 
 pub use catch_up::Decided;
+pub use change::{Change, ChangeRequest, Refusal, decode_reply, encode_reply};
 pub use error::RequestError;
 pub use executor::{Executor, Outcome};
+pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use message::PeerMessage;
+pub use record::LogRecord;
 pub use replica::{
-    Action, Event, ReadId, Recovered, Replica, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
+    Action, Event, Installed, ReadId, Recovered, Replica, ReplicaStatus, RequestId, SessionCommand,
+    SnapshotInfo,
 };
 pub use session::SessionLimits;
 pub use settings::Settings;

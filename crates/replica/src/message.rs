@@ -1,8 +1,8 @@
 //! What replicas say to each other: the protocol's messages, and those of what surrounds it.
 
 use bytes::Bytes;
-use synod_consensus::Message;
-use synod_wire::{Batch, DecodeError, Encoded, Reader, Slot, Writer};
+use synod_consensus::{LeaderView, Message};
+use synod_wire::{Batch, DecodeError, Encoded, Epoch, Reader, Slot, Writer};
 
 use crate::catch_up::Decided;
 
@@ -10,7 +10,22 @@ use crate::catch_up::Decided;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerMessage {
     /// The ordering protocol's own.
-    Protocol(Message),
+    Protocol {
+        /// The epoch of the instance that sent it, and that it is for.
+        epoch: Epoch,
+        /// What it says.
+        message: Message,
+    },
+    /// How far the sender is: leaders tell it to those who do not vote, those tell it to everybody, and a message
+    /// from an epoch that is over is answered with it.
+    Standing {
+        /// Its epoch.
+        epoch: Epoch,
+        /// Slots through this one are decided.
+        decided: Slot,
+        /// Who leads, as far as the sender knows.
+        view: LeaderView,
+    },
     /// To the leader: order this batch.
     Forward(Batch),
     /// To the leader: from which slot on is a read that starts now linearizable?
@@ -73,6 +88,7 @@ const FETCHED: u8 = 6;
 const SNAPSHOT_OFFER: u8 = 7;
 const FETCH_CHUNK: u8 = 8;
 const CHUNK: u8 = 9;
+const STANDING: u8 = 10;
 
 impl PeerMessage {
     /// The bytes for a frame.
@@ -80,9 +96,17 @@ impl PeerMessage {
     pub fn encode(&self) -> Encoded {
         let mut writer = Writer::new();
         match self {
-            PeerMessage::Protocol(message) => {
+            PeerMessage::Protocol { epoch, message } => {
                 writer.u8(PROTOCOL);
+                writer.u64(epoch.0);
                 message.encode(&mut writer);
+            }
+            PeerMessage::Standing { epoch, decided, view } => {
+                writer.u8(STANDING);
+                writer.u64(epoch.0);
+                writer.slot(*decided);
+                writer.ballot(view.ballot);
+                writer.replica(view.leader.unwrap_or_default());
             }
             PeerMessage::Forward(batch) => {
                 writer.u8(FORWARD);
@@ -136,7 +160,18 @@ impl PeerMessage {
     pub fn decode(bytes: Bytes) -> Result<PeerMessage, DecodeError> {
         let mut reader = Reader::new(bytes);
         let message = match reader.u8("message")? {
-            PROTOCOL => PeerMessage::Protocol(Message::decode(&mut reader)?),
+            PROTOCOL => {
+                let epoch = Epoch(reader.u64("epoch")?);
+                PeerMessage::Protocol { epoch, message: Message::decode(&mut reader)? }
+            }
+            STANDING => {
+                let epoch = Epoch(reader.u64("epoch")?);
+                let decided = reader.slot("decided")?;
+                let ballot = reader.ballot("ballot")?;
+                // Ids begin with 1.
+                let leader = Some(reader.replica("leader")?).filter(|leader| leader.0 != 0);
+                PeerMessage::Standing { epoch, decided, view: LeaderView { ballot, leader } }
+            }
             FORWARD => PeerMessage::Forward(reader.batch("batch")?),
             READ_INDEX => PeerMessage::ReadIndex { token: reader.u64("token")? },
             READ_INDEX_ANSWER => {
@@ -185,6 +220,11 @@ mod tests {
         let decided = Decided { ballot, batch: Batch::noop() };
         for message in [
             PeerMessage::Forward(Batch::noop()),
+            PeerMessage::Standing {
+                epoch: Epoch(2),
+                decided: Slot(9),
+                view: LeaderView { ballot, leader: Some(ReplicaId(3)) },
+            },
             PeerMessage::ReadIndex { token: 3 },
             PeerMessage::ReadIndexAnswer { token: 3, slot: Some(Slot(0)) },
             PeerMessage::ReadIndexAnswer { token: 3, slot: None },

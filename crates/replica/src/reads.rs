@@ -126,6 +126,14 @@ impl Reads {
         }
     }
 
+    /// An epoch is over: who answered led in it, and does not know what the next one decides.
+    pub fn start_over(&mut self) {
+        for (_, read, began) in std::mem::take(&mut self.confirmed).into_iter().rev() {
+            self.waiting.push_front((read, began));
+        }
+        self.ask_again();
+    }
+
     /// Whether a question was asked longer than `retry` ago.
     pub fn overdue(&self, now: Time, retry: Duration) -> bool {
         self.rounds.values().any(|round| now.since(round.asked) >= retry)

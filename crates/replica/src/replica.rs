@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use synod_consensus::{
-    Bug, Control, Effect, Effects, Input, LeaderView, Members, Protocol, ReadToken, Record, Restart, Role,
-    Status as ProtocolStatus,
+    Bug, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Status as ProtocolStatus,
 };
-use synod_wire::{Ballot, Batch, CommandKind, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use crate::{
-    PeerMessage, RequestError, Settings,
+    Group, LogRecord, PeerMessage, RequestError, Settings,
     batcher::{Batcher, Closed, Entry},
     catch_up::{Ask, CatchUp, Decided, DecidedLog, Piece},
+    epochs::{Audience, Known},
     proposals::Proposals,
     reads::{Asker, READS_MAX, Reads},
     session::{is_replica, replica_session},
@@ -36,6 +36,17 @@ pub struct SnapshotInfo {
     pub slot: Slot,
     /// The size of its file in bytes.
     pub bytes: u64,
+}
+
+/// A snapshot that the executor's state was replaced by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// The snapshot.
+    pub info: SnapshotInfo,
+    /// How its slot was delivered.
+    pub ballot: Ballot,
+    /// The group after that slot.
+    pub group: Group,
 }
 
 /// A command's place in the session of a client that identifies itself.
@@ -108,7 +119,9 @@ pub enum Event {
         end: u64,
     },
     /// Answers [`Action::InstallSnapshot`], or a piece that could not be written: installed, or not.
-    SnapshotInstalled(Option<SnapshotInfo>),
+    SnapshotInstalled(Option<Installed>),
+    /// An operator wants this member to lead.
+    Transfer(ReplicaId),
 }
 
 /// What a replica wants done.
@@ -119,7 +132,7 @@ pub enum Action {
         /// Its number; records are numbered without gaps.
         lsn: Lsn,
         /// What to write.
-        record: Record,
+        record: LogRecord,
     },
     /// Send a message once record `after` is durable.
     Send {
@@ -134,6 +147,8 @@ pub enum Action {
     Execute {
         /// Its slot.
         slot: Slot,
+        /// How it was delivered.
+        ballot: Ballot,
         /// The batch.
         batch: Batch,
         /// Local requests to be answered with the outcomes: for each its place among the batch's commands.
@@ -162,6 +177,10 @@ pub enum Action {
     },
     /// Who leads, as far as this replica knows, has changed.
     Leader(LeaderView),
+    /// The group has changed. Whoever is known to it must be reachable ([`Group::known`]).
+    Group(Group),
+    /// This replica is not a member any more, and nobody needs it.
+    Retired,
     /// Call with [`Event::Timer`] at this instant; replaces the deadline before.
     Deadline(Time),
     /// Freeze the state as it is after all `Execute` actions so far and write it to stable storage.
@@ -215,11 +234,11 @@ pub enum Waiter {
 #[derive(Debug)]
 pub struct Recovered {
     /// The records of its write-ahead log, in order.
-    pub records: Vec<Record>,
+    pub records: Vec<LogRecord>,
     /// The number of the last of them.
     pub last_lsn: Lsn,
     /// The snapshot that its executor was restored from.
-    pub snapshot: Option<SnapshotInfo>,
+    pub snapshot: Option<Installed>,
     /// Whether records may be missing.
     pub amnesia: bool,
     /// This life of the replica.
@@ -229,7 +248,9 @@ pub struct Recovered {
 /// A replica's answers to questions about itself.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaStatus {
-    /// The protocol's.
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The protocol's, or what comes near it in a replica that takes no part in ordering.
     pub protocol: ProtocolStatus,
     /// Executed through this slot.
     pub executed: Slot,
@@ -249,21 +270,31 @@ pub struct ReplicaStatus {
 
 /// See the module.
 pub struct Replica {
-    settings: Settings,
-    members: Members,
+    pub(crate) settings: Settings,
+    pub(crate) me: ReplicaId,
+    pub(crate) incarnation: Incarnation,
+    /// The group as it is after the last delivered slot.
+    pub(crate) group: Group,
+    /// What is known of epochs; see `epochs.rs`.
+    pub(crate) known: Known,
+    /// Whom a replica tells how far it is, and who told this one.
+    pub(crate) audience: Audience,
     session: SessionId,
-    protocol: Box<dyn Protocol>,
-    effects: Effects,
-    view: LeaderView,
+    /// The present epoch's; none while this replica takes no part in ordering.
+    pub(crate) protocol: Option<Box<dyn Protocol>>,
+    pub(crate) effects: Effects,
+    pub(crate) view: LeaderView,
     batcher: Batcher,
-    proposals: Proposals,
+    pub(crate) proposals: Proposals,
+    /// A change that was proposed here ends the epoch, probably: what is proposed behind it would be void.
+    pub(crate) stopping: bool,
     /// The next number in the own session.
     next_sequence: u64,
     /// Commands of clients that identify themselves: which request waits.
     clients: BTreeMap<(SessionId, u64), RequestId>,
-    reads: Reads,
-    decided: DecidedLog,
-    catch_up: CatchUp,
+    pub(crate) reads: Reads,
+    pub(crate) decided: DecidedLog,
+    pub(crate) catch_up: CatchUp,
     executed: Slot,
     backlogged: bool,
     snapshot: Option<SnapshotInfo>,
@@ -272,64 +303,64 @@ pub struct Replica {
     bytes_since_snapshot: u64,
     /// When this replica, as leader, last advanced the replicated clock.
     clock_at: Time,
-    protocol_deadline: Time,
+    pub(crate) protocol_deadline: Time,
     deadline: Option<Time>,
 }
 
 impl std::fmt::Debug for Replica {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Replica").field("me", &self.members.me()).field("status", &self.status()).finish()
+        f.debug_struct("Replica").field("me", &self.me).field("status", &self.status()).finish()
     }
 }
 
 impl Replica {
-    /// A replica as it is after a start. The executor must have been restored from `recovered.snapshot`; the
-    /// actions execute what is known to be decided behind it.
+    /// A replica as it is after a start, of a group that began as `first`. The executor must have been restored from
+    /// `recovered.snapshot`; the actions execute what is known to be decided behind it.
     pub fn start(
         settings: Settings,
-        members: Members,
+        me: ReplicaId,
+        first: Group,
         recovered: Recovered,
         now: Time,
         actions: &mut Vec<Action>,
     ) -> Replica {
         let Recovered { records, last_lsn, snapshot, amnesia, incarnation } = recovered;
-        let mut effects = Effects::new(last_lsn);
-        let first = snapshot.map_or(Slot::ZERO, |snapshot| snapshot.slot);
-        let restart = Restart {
-            records,
-            base: first,
-            base_ballot: Ballot::ZERO,
-            decided: first,
-            amnesia,
-            incarnation,
-            head_start: false,
+        let (info, ballot, group) = match snapshot {
+            Some(Installed { info, ballot, group }) => (Some(info), ballot, group),
+            None => (None, Ballot::ZERO, first),
         };
-        let protocol = settings.consensus.start(members.clone(), restart, now, &mut effects);
+        let base = info.map_or(Slot::ZERO, |info| info.slot);
+        let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
         let mut replica = Replica {
-            session: replica_session(members.me(), incarnation),
-            protocol,
-            effects,
+            session: replica_session(me, incarnation),
+            known: Known::new(&group, amnesia),
+            audience: Audience::default(),
+            protocol: None,
+            effects: Effects::new(last_lsn),
             view: LeaderView::default(),
             batcher: Batcher::new(settings.batch_bytes_max, settings.batch_delay_max),
             proposals: Proposals::default(),
+            stopping: false,
             next_sequence: 1,
             clients: BTreeMap::new(),
             reads: Reads::new(incarnation),
-            decided: DecidedLog::new(first.next()),
-            catch_up: CatchUp::new(members.peers()),
-            executed: first,
+            decided: DecidedLog::new(base.next(), ballot),
+            catch_up: CatchUp::new(peers),
+            executed: base,
             backlogged: false,
-            snapshot,
+            snapshot: info,
             taking_snapshot: false,
             slots_since_snapshot: 0,
             bytes_since_snapshot: 0,
             clock_at: now,
             protocol_deadline: Time::NEVER,
             deadline: None,
+            me,
+            incarnation,
+            group,
             settings,
-            members,
         };
-        replica.carry_out(now, actions);
+        replica.replay(now, records, actions);
         replica.flush(now, actions);
         replica
     }
@@ -375,7 +406,8 @@ impl Replica {
                     self.install_snapshot(actions);
                 }
             }
-            Event::SnapshotInstalled(info) => self.snapshot_installed(now, info, actions),
+            Event::SnapshotInstalled(installed) => self.snapshot_installed(now, installed, actions),
+            Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
         }
     }
 
@@ -386,6 +418,7 @@ impl Replica {
         self.release_reads(actions);
         self.catch_up(now, actions);
         self.advance_clock(now);
+        self.tell_standing(now, actions);
         self.batcher.end_burst();
         self.ask_for_timer(actions);
     }
@@ -394,7 +427,8 @@ impl Replica {
     #[must_use]
     pub fn status(&self) -> ReplicaStatus {
         ReplicaStatus {
-            protocol: self.protocol.status(),
+            epoch: self.group.epoch,
+            protocol: self.protocol_status(),
             executed: self.executed,
             snapshot: self.snapshot,
             queued_bytes: self.queued_bytes(),
@@ -409,39 +443,62 @@ impl Replica {
         self.batcher.bytes() + self.proposals.bytes()
     }
 
-    fn input(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
-        self.protocol.step(now, input, &mut self.effects);
-        self.carry_out(now, actions);
-    }
-
-    /// Turns the protocol's effects into actions.
-    fn carry_out(&mut self, now: Time, actions: &mut Vec<Action>) {
-        // Delivering may tell the protocol that execution falls behind, which may have effects of its own.
-        loop {
-            let effects: Vec<Effect> = self.effects.drain().collect();
-            if effects.is_empty() {
-                return;
-            }
-            effects.into_iter().for_each(|effect| self.carry_out_one(now, effect, actions));
+    pub(crate) fn input(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
+        if let Some(protocol) = &mut self.protocol {
+            protocol.step(now, input, &mut self.effects);
+            self.carry_out(now, actions);
         }
     }
 
-    fn carry_out_one(&mut self, now: Time, effect: Effect, actions: &mut Vec<Action>) {
-        match effect {
-            Effect::Append { lsn, record } => actions.push(Action::Append { lsn, record }),
-            Effect::Send { to, message, after } => {
-                actions.push(Action::Send { to, message: PeerMessage::Protocol(message), after });
+    /// Turns the protocol's effects into actions.
+    pub(crate) fn carry_out(&mut self, now: Time, actions: &mut Vec<Action>) {
+        // Delivering may tell the protocol that execution falls behind, or end the epoch, which have effects of their
+        // own.
+        loop {
+            let epoch = self.known.running;
+            let effects: Vec<Effect> = self.effects.drain().collect();
+            if effects.is_empty() && !self.enter_next_epoch(now, actions) {
+                return;
             }
-            Effect::Deliver { slot, ballot, batch } => self.deliver(now, slot, ballot, batch, actions),
-            Effect::Leader(view) => self.leader_changed(now, view, actions),
-            Effect::ReadIndex { token, slot } => self.read_index(token, slot, actions),
-            Effect::Deadline(deadline) => self.protocol_deadline = deadline,
+            effects.into_iter().for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
+        }
+    }
+
+    fn carry_out_one(&mut self, now: Time, epoch: Epoch, effect: Effect, actions: &mut Vec<Action>) {
+        // Once a change that ends the epoch is delivered, what else the old protocol says counts for nothing, apart
+        // from what it wants written: records have no gaps.
+        let over = epoch != self.group.epoch;
+        match effect {
+            Effect::Append { lsn, record } => {
+                actions.push(Action::Append { lsn, record: LogRecord::Protocol { epoch, record } });
+            }
+            Effect::Send { to, message, after } => {
+                actions.push(Action::Send { to, message: PeerMessage::Protocol { epoch, message }, after });
+            }
+            Effect::Deliver { slot, ballot, batch } if !over => {
+                self.deliver(now, slot, ballot, batch, actions);
+            }
+            Effect::Leader(view) if !over => self.leader_changed(now, view, actions),
+            Effect::ReadIndex { token, slot } => {
+                self.read_index(token, slot.filter(|_| !over), actions);
+            }
+            Effect::Deadline(deadline) if !over => self.protocol_deadline = deadline,
+            Effect::Deliver { .. } | Effect::Leader(_) | Effect::Deadline(_) => {}
         }
     }
 
     fn receive(&mut self, now: Time, from: ReplicaId, message: PeerMessage, actions: &mut Vec<Action>) {
         match message {
-            PeerMessage::Protocol(message) => self.input(now, Input::Receive { from, message }, actions),
+            PeerMessage::Protocol { epoch, message } => {
+                if epoch == self.known.running && self.protocol.is_some() {
+                    self.input(now, Input::Receive { from, message }, actions);
+                } else {
+                    self.heard_other_epoch(from, epoch, actions);
+                }
+            }
+            PeerMessage::Standing { epoch, decided, view } => {
+                self.heard_standing(now, from, epoch, decided, view, actions);
+            }
             PeerMessage::Forward(batch) => {
                 if self.leads() && !batch.is_noop() {
                     self.proposals.forwarded(batch, self.settings.queue_bytes_max);
@@ -473,8 +530,8 @@ impl Replica {
 
     // Commands.
 
-    fn leads(&self) -> bool {
-        self.view.leader == Some(self.members.me())
+    pub(crate) fn leads(&self) -> bool {
+        self.view.leader == Some(self.me)
     }
 
     fn request(
@@ -490,6 +547,10 @@ impl Replica {
             self.queued_bytes() + payload.len() > self.settings.queue_bytes_max && self.queued_bytes() > 0;
         if too_many || self.own_outstanding() >= self.settings.sessions.replica_outstanding_max / 2 {
             actions.push(Action::RequestFailed { request, error: RequestError::Overloaded });
+            return;
+        }
+        if kind == CommandKind::Reconfigure && self.is_premature(payload) {
+            actions.push(Action::RequestFailed { request, error: RequestError::NotCaughtUp });
             return;
         }
         let Some(command) = session else { return self.own_command(now, Some(request), kind, payload) };
@@ -517,7 +578,13 @@ impl Replica {
         self.next_sequence - self.lowest_own()
     }
 
-    fn own_command(&mut self, now: Time, request: Option<RequestId>, kind: CommandKind, payload: &[u8]) {
+    pub(crate) fn own_command(
+        &mut self,
+        now: Time,
+        request: Option<RequestId>,
+        kind: CommandKind,
+        payload: &[u8],
+    ) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let waiter = Waiter::Own { sequence, request };
@@ -539,10 +606,10 @@ impl Replica {
     fn propose(&mut self, now: Time, actions: &mut Vec<Action>) {
         let Some(leader) = self.view.leader else { return };
         let ballot = self.view.ballot;
-        if leader != self.members.me() {
+        if leader != self.me {
             return self.forward(now, leader, ballot, actions);
         }
-        while self.protocol.room() > 0 {
+        while self.room() > 0 {
             // What a leader proposed the protocol keeps proposing, as long as it leads.
             let again = self.proposals.resend(ballot, now, std::time::Duration::MAX);
             let forwarded = |batch| (batch, true);
@@ -555,8 +622,13 @@ impl Replica {
                     Some(own(batch))
                 });
             let Some((batch, awaited)) = next else { break };
-            self.input(now, Input::Propose { batch, awaited }, actions);
+            self.order(now, batch, awaited, actions);
         }
+    }
+
+    /// How many batches may be proposed here now.
+    fn room(&self) -> usize {
+        self.protocol.as_ref().filter(|_| !self.stopping).map_or(0, |protocol| protocol.room())
     }
 
     fn forward(&mut self, now: Time, leader: ReplicaId, ballot: Ballot, actions: &mut Vec<Action>) {
@@ -577,18 +649,29 @@ impl Replica {
     }
 
     /// How long an answer of the leader may take before it is asked again.
-    fn forward_retry(&self) -> std::time::Duration {
+    pub(crate) fn forward_retry(&self) -> std::time::Duration {
         self.settings.consensus.election_timeout
     }
 
-    fn deliver(&mut self, now: Time, slot: Slot, ballot: Ballot, batch: Batch, actions: &mut Vec<Action>) {
+    pub(crate) fn deliver(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        ballot: Ballot,
+        batch: Batch,
+        actions: &mut Vec<Action>,
+    ) {
         self.decided.push(slot, ballot, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
         self.slots_since_snapshot += 1;
         self.bytes_since_snapshot += batch.bytes().len() as u64;
         let ours = self.proposals.delivered(&batch);
         let requests = ours.map_or_else(Vec::new, |closed| self.requests_of(&closed));
-        actions.push(Action::Execute { slot, batch, requests });
+        let change = batch.reconfiguration();
+        actions.push(Action::Execute { slot, ballot, batch, requests });
+        if let Some(change) = change {
+            self.change_group(slot, change, actions);
+        }
         self.take_snapshot_if_due(actions);
         self.watch_backlog(now);
     }
@@ -606,21 +689,29 @@ impl Replica {
         requests
     }
 
+    /// Whether executing is so far behind that nothing more should be taken in.
+    pub(crate) fn is_backlogged(&self) -> bool {
+        self.backlogged
+    }
+
     fn watch_backlog(&mut self, now: Time) {
         let behind = self.decided.last().0.saturating_sub(self.executed.0);
         let max = self.settings.backlog_slots_max;
         let backlogged = if self.backlogged { behind > max / 2 } else { behind > max };
         if backlogged != self.backlogged {
             self.backlogged = backlogged;
-            self.protocol.step(now, Input::Control(Control::Backlogged(backlogged)), &mut self.effects);
+            if let Some(protocol) = &mut self.protocol {
+                protocol.step(now, Input::Control(Control::Backlogged(backlogged)), &mut self.effects);
+            }
         }
     }
 
-    fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
+    pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
         self.view = view;
         self.reads.ask_again();
         if !self.leads() {
             self.proposals.drop_forwarded();
+            self.stopping = false;
         }
         self.clock_at = now;
         actions.push(Action::Leader(view));
@@ -669,7 +760,7 @@ impl Replica {
         }
         let Some(leader) = self.view.leader else { return };
         if let Some(token) = self.reads.ask(now) {
-            if leader == self.members.me() {
+            if leader == self.me {
                 self.input(now, Input::Control(Control::ReadIndex(token)), actions);
             } else {
                 let message = PeerMessage::ReadIndex { token: token.0 };
@@ -678,7 +769,7 @@ impl Replica {
         }
     }
 
-    fn read_index(&mut self, token: ReadToken, slot: Option<Slot>, actions: &mut Vec<Action>) {
+    pub(crate) fn read_index(&mut self, token: ReadToken, slot: Option<Slot>, actions: &mut Vec<Action>) {
         match self.reads.asker(token) {
             Asker::Here => self.reads_answered(token.0, slot),
             Asker::Peer(to, token) => {
@@ -708,7 +799,7 @@ impl Replica {
         if self.backlogged {
             return;
         }
-        let status = self.protocol.status();
+        let status = self.protocol_status();
         let (patience, retry) = (self.patience(), self.fetch_retry());
         let next = self.catch_up.next(now, status.decided, status.decided_elsewhere, patience, retry);
         if let Some((to, ask)) = next {
@@ -722,6 +813,10 @@ impl Replica {
 
     /// Decisions that are missing for no longer than this are probably on their way.
     fn patience(&self) -> std::time::Duration {
+        if self.protocol.is_none() {
+            // Nothing comes by itself.
+            return std::time::Duration::ZERO;
+        }
         self.settings.consensus.heartbeat_interval / 4
     }
 
@@ -751,7 +846,7 @@ impl Replica {
         let before = self.decided.last();
         for (slot, Decided { ballot, batch }) in (from.0..).map(Slot).zip(batches) {
             if slot > self.decided.last() {
-                self.input(now, Input::Control(Control::Learn { slot, ballot, batch }), actions);
+                self.learn(now, slot, ballot, batch, actions);
             }
         }
         self.catch_up.fetched(peer, self.decided.last() > before, now);
@@ -790,6 +885,8 @@ impl Replica {
         if self.snapshot.is_none_or(|snapshot| snapshot.slot < info.slot) {
             self.snapshot = Some(info);
             self.decided.trim(info.slot, self.settings.keep_slots, self.settings.keep_bytes);
+            self.carry_out(now, actions);
+            self.write_trimmed(info.slot, actions);
             self.input(now, Input::Control(Control::Trim(info.slot)), actions);
             actions.push(Action::Trim(info.slot));
         }
@@ -805,20 +902,17 @@ impl Replica {
         }
     }
 
-    fn snapshot_installed(&mut self, now: Time, info: Option<SnapshotInfo>, actions: &mut Vec<Action>) {
-        self.catch_up.snapshot_done(info.is_some());
-        let Some(info) = info else { return };
+    fn snapshot_installed(&mut self, now: Time, installed: Option<Installed>, actions: &mut Vec<Action>) {
+        self.catch_up.snapshot_done(installed.is_some());
+        let Some(Installed { info, ballot, group }) = installed else { return };
         self.executed = self.executed.max(info.slot);
         if info.slot > self.decided.last() {
-            self.decided.restart_after(info.slot);
+            self.decided.restart_after(info.slot, ballot);
             self.slots_since_snapshot = 0;
             self.bytes_since_snapshot = 0;
             self.adopt_snapshot(now, info, actions);
-            self.input(
-                now,
-                Input::Control(Control::Installed { slot: info.slot, ballot: Ballot::ZERO }),
-                actions,
-            );
+            self.adopt_group(now, group, actions);
+            self.input(now, Input::Control(Control::Installed { slot: info.slot, ballot }), actions);
         } else {
             self.adopt_snapshot(now, info, actions);
         }
@@ -837,9 +931,10 @@ impl Replica {
         if !self.backlogged {
             deadlines.extend(self.catch_up.deadline(self.patience(), self.fetch_retry()));
         }
+        deadlines.extend(self.standing_at());
         if self.leads() {
             deadlines.push(self.clock_at + self.settings.clock_interval);
-            if self.protocol.room() > 0 {
+            if self.room() > 0 {
                 deadlines.extend(self.batcher.deadline());
             }
         } else if self.view.leader.is_some() {
@@ -855,9 +950,9 @@ impl Replica {
         }
     }
 
-    /// Whether this replica may vote; one that lost its log may not for a while.
+    /// The group as it is after the last delivered slot.
     #[must_use]
-    pub fn votes(&self) -> bool {
-        self.protocol.status().role != Role::Recovering
+    pub fn group(&self) -> &Group {
+        &self.group
     }
 }

@@ -41,6 +41,8 @@ pub struct Settings {
     pub chunk_bytes_max: usize,
     /// Decided slots that may wait for execution; beyond that, nothing new is proposed or accepted.
     pub backlog_slots_max: u64,
+    /// A learner that lacks at most so many decided slots has caught up: it may be promoted.
+    pub caught_up_slots: u64,
     /// How often a leader advances the replicated clock, by which idle sessions expire.
     pub clock_interval: Duration,
 }
@@ -63,6 +65,7 @@ impl Default for Settings {
             fetch_bytes_max: 1 << 20,
             chunk_bytes_max: 512 << 10,
             backlog_slots_max: 10_000,
+            caught_up_slots: 100,
             clock_interval: Duration::from_secs(30),
         }
     }

@@ -67,6 +67,9 @@ pub enum RequestError {
     /// The command is larger than the replica takes; it was not proposed.
     #[error("request is too large")]
     TooLarge,
+    /// The learner that is to be promoted has not caught up; nothing was proposed.
+    #[error("the learner has not caught up")]
+    NotCaughtUp,
     /// There is no such session, or no longer.
     #[error("the session has expired")]
     SessionExpired,

@@ -7,14 +7,20 @@ use synod_api::{
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
 use synod_consensus::{LeaderView, Message, Record, multipaxos};
-use synod_replica::PeerMessage;
-use synod_wire::{Batch, CommandKind, Incarnation, ReplicaId};
+use synod_replica::{ChangeRequest, LogRecord, PeerMessage};
+use synod_wire::{Batch, CommandKind, Epoch, Incarnation, ReplicaId};
 
 /// A message between replicas.
 #[must_use]
 pub fn message(message: &PeerMessage) -> String {
     match message {
-        PeerMessage::Protocol(Message::MultiPaxos(message)) => multipaxos_message(message),
+        PeerMessage::Protocol { epoch, message: Message::MultiPaxos(message) } => {
+            format!("{}{}", in_epoch(*epoch), multipaxos_message(message))
+        }
+        PeerMessage::Standing { epoch, decided, view } => {
+            let leader = view.leader.map_or("no leader".to_owned(), |leader| format!("{leader} leads"));
+            format!("Standing: epoch {epoch}, decided {decided}, {leader}")
+        }
         PeerMessage::Forward(forwarded) => format!("Forward {}", batch(forwarded)),
         PeerMessage::ReadIndex { token } => format!("ReadIndex question {}", question(*token)),
         PeerMessage::ReadIndexAnswer { token, slot: Some(slot) } => {
@@ -46,7 +52,11 @@ pub fn message(message: &PeerMessage) -> String {
 #[must_use]
 pub fn is_sign_of_life(message: &PeerMessage) -> bool {
     use multipaxos::Message::{Heartbeat, HeartbeatAck};
-    matches!(message, PeerMessage::Protocol(Message::MultiPaxos(Heartbeat { .. } | HeartbeatAck { .. })))
+    matches!(
+        message,
+        PeerMessage::Protocol { message: Message::MultiPaxos(Heartbeat { .. } | HeartbeatAck { .. }), .. }
+            | PeerMessage::Standing { .. }
+    )
 }
 
 /// The number of a question, without the life of the asker in its upper half.
@@ -99,9 +109,26 @@ fn lives(recovered: &[(ReplicaId, Incarnation)]) -> String {
     if lives.is_empty() { String::new() } else { format!(" ({})", lives.join(", ")) }
 }
 
+/// What is put before things of an epoch other than the first.
+fn in_epoch(epoch: Epoch) -> String {
+    if epoch == Epoch(1) { String::new() } else { format!("{epoch} ") }
+}
+
 /// A record of a log.
 #[must_use]
-pub fn record(record: &Record) -> String {
+pub fn record(record: &LogRecord) -> String {
+    match record {
+        LogRecord::Protocol { epoch, record } => format!("{}{}", in_epoch(*epoch), protocol_record(record)),
+        LogRecord::Entered { group, amnesia } => {
+            let memory = if *amnesia { ", remembering nothing of it" } else { "" };
+            format!("entered epoch {} from slot {}{memory}", group.epoch, group.first)
+        }
+        LogRecord::Trimmed(slot) => format!("the log begins behind slot {slot}"),
+        LogRecord::Learned { slot, batch: learned, .. } => format!("learned slot {slot}: {}", batch(learned)),
+    }
+}
+
+fn protocol_record(record: &Record) -> String {
     use multipaxos::Record as R;
     let Record::MultiPaxos(record) = record;
     match record {
@@ -118,7 +145,6 @@ pub fn record(record: &Record) -> String {
         R::Recovered(recovered) => format!("lives:{}", lives(recovered)),
         R::Amnesia(true) => "the log before this is lost".to_owned(),
         R::Amnesia(false) => "the log is whole".to_owned(),
-        R::Trimmed(slot) => format!("a snapshot covers slots through {slot}"),
     }
 }
 
@@ -142,6 +168,10 @@ pub fn batch(batch: &Batch) -> String {
             CommandKind::Apply => command(&entry.payload),
             CommandKind::OpenSession => "open session".to_owned(),
             CommandKind::AdvanceClock => "clock".to_owned(),
+            CommandKind::Reconfigure => match ChangeRequest::decode(entry.payload.clone()) {
+                Ok(request) => format!("at version {}: {:?}", request.expected, request.change),
+                Err(_) => "unreadable change".to_owned(),
+            },
         };
         // The sessions of replicas have large numbers; they say nothing to a reader.
         let of_client = entry.session.0 >> 63 == 0;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_consensus::Record;
+use synod_replica::LogRecord;
 use synod_wire::{Keep, Lsn, Slot};
 
 /// A record as it lies in the log.
@@ -43,7 +43,7 @@ pub struct Disk {
 #[derive(Debug)]
 pub struct Found {
     /// The log.
-    pub records: Vec<(Lsn, Record)>,
+    pub records: Vec<(Lsn, LogRecord)>,
     /// The number of the last record ever written, as far as the log tells.
     pub last: Lsn,
     /// The newest snapshot.
@@ -55,7 +55,7 @@ impl Disk {
     ///
     /// # Panics
     /// If the record is not the next one: replicas number them without gaps.
-    pub fn append(&mut self, lsn: Lsn, record: &Record) {
+    pub fn append(&mut self, lsn: Lsn, record: &LogRecord) {
         assert_eq!(lsn, self.last.next(), "records are numbered without gaps");
         self.last = lsn;
         self.log.push_back(Stored { lsn, keep: record.keep(), bytes: record.encode().to_bytes() });
@@ -145,9 +145,9 @@ impl Disk {
     ///
     /// # Panics
     /// If a record does not decode, which would be a bug of its codec.
-    pub fn records(&self) -> impl Iterator<Item = (Lsn, Record)> + '_ {
+    pub fn records(&self) -> impl Iterator<Item = (Lsn, LogRecord)> + '_ {
         self.log.iter().map(|stored| {
-            let record = Record::decode(stored.bytes.clone()).expect("what was encoded decodes");
+            let record = LogRecord::decode(stored.bytes.clone()).expect("what was encoded decodes");
             (stored.lsn, record)
         })
     }
@@ -228,17 +228,19 @@ impl Disk {
 #[cfg(test)]
 mod tests {
     use synod_consensus::multipaxos::{self, AcceptedValue};
-    use synod_wire::{Ballot, Batch};
+    use synod_wire::{Ballot, Batch, Epoch};
 
     use super::*;
 
-    fn promised(round: u64) -> Record {
-        multipaxos::Record::Promised(Ballot { round, ..Ballot::ZERO }).into()
+    fn promised(round: u64) -> LogRecord {
+        let record = multipaxos::Record::Promised(Ballot { round, ..Ballot::ZERO }).into();
+        LogRecord::Protocol { epoch: Epoch(1), record }
     }
 
-    fn accepted(slot: u64) -> Record {
+    fn accepted(slot: u64) -> LogRecord {
         let value = AcceptedValue { slot: Slot(slot), ballot: Ballot::ZERO, batch: Batch::noop() };
-        multipaxos::Record::Accepted { value, decided: Slot::ZERO }.into()
+        let record = multipaxos::Record::Accepted { value, decided: Slot::ZERO }.into();
+        LogRecord::Protocol { epoch: Epoch(1), record }
     }
 
     fn lsns(disk: &Disk) -> Vec<u64> {

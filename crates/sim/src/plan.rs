@@ -237,6 +237,7 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
         fetch_bytes_max: pick(rng, &[1, 500, 1 << 20]),
         chunk_bytes_max: pick(rng, &[100, 1_000, 1 << 20]),
         backlog_slots_max: pick(rng, &[5, 50, 1_000]),
+        caught_up_slots: pick(rng, &[0, 3, 100]),
         // A laggard that fetches slot by slot must be faster than the ticks of the clock.
         clock_interval: pick(rng, &[100 * MS, 1_000 * MS]).max(delay_max * 6),
     }

@@ -78,7 +78,7 @@ fn members() -> io::Result<Vec<MemberAddress>> {
     let held: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
     let member = |(listener, id): (&TcpListener, u64)| {
         let address = listener.local_addr()?.to_string();
-        Ok(MemberAddress { id: ReplicaId(id), name: format!("replica {id}"), address })
+        Ok(MemberAddress::new(ReplicaId(id), format!("replica {id}"), address))
     };
     held.iter().zip(1..).map(member).collect()
 }

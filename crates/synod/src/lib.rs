@@ -56,7 +56,7 @@
 //! # let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
 //! # let address = free.to_string();
 //! // A cluster of one; each further replica is one more member, and a node elsewhere with another `me`.
-//! let members = vec![MemberAddress { id: ReplicaId(1), name: "one".into(), address: address.clone() }];
+//! let members = vec![MemberAddress::new(ReplicaId(1), "one", &address)];
 //! let mut config = Config::new(ClusterId(42), ReplicaId(1), members, data_dir);
 //! config.listen = vec![address.parse()?];
 //! let node = Node::start(config, Longest::default())?;

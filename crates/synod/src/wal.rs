@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, path::PathBuf};
 
 use clap::{Args, Subcommand};
-use synod_consensus::Record;
+use synod_replica::LogRecord;
 use synod_storage::{
     Keep,
     inspect::{self, Entry, Header, Report},
@@ -93,7 +93,7 @@ fn line(entry: &Entry, from_slot: Option<u64>) -> Option<String> {
             };
             let content = match bytes {
                 None => "ITS CHECKSUM DOES NOT MATCH".to_owned(),
-                Some(bytes) => match Record::decode(bytes.clone()) {
+                Some(bytes) => match LogRecord::decode(bytes.clone()) {
                     Ok(record) => summary(&record),
                     Err(error) => format!("{} bytes that are no record: {error}", bytes.len()),
                 },
@@ -159,15 +159,32 @@ fn describe(report: &Report) -> String {
 }
 
 /// A record in words.
-fn summary(record: &Record) -> String {
+fn summary(record: &LogRecord) -> String {
     use synod_consensus::multipaxos::Record as MultiPaxos;
     let batch = |batch: &synod_wire::Batch| match (batch.is_noop(), batch.is_intact()) {
         (true, _) => "the no-op".to_owned(),
         (_, true) => format!("{} commands in {} bytes", batch.commands().count(), batch.bytes().len()),
         (_, false) => format!("a batch of {} bytes WHOSE CHECKSUM DOES NOT MATCH", batch.bytes().len()),
     };
-    let Record::MultiPaxos(record) = record;
-    match record {
+    let (epoch, record) = match record {
+        LogRecord::Protocol { epoch, record: synod_consensus::Record::MultiPaxos(record) } => (epoch, record),
+        LogRecord::Entered { group, amnesia } => {
+            let votes = if *amnesia { "; does not vote in it: a log was lost" } else { "" };
+            let voters: Vec<String> = group.voters().map(|id| id.to_string()).collect();
+            return format!(
+                "entered epoch {} with slot {}: {}, voters {}{votes}",
+                group.epoch,
+                group.first,
+                group.protocol,
+                voters.join(" ")
+            );
+        }
+        LogRecord::Trimmed(slot) => return format!("slots through {slot} are in a snapshot"),
+        LogRecord::Learned { ballot, batch: learned, .. } => {
+            return format!("learned as decided, ballot {ballot}: {}", batch(learned));
+        }
+    };
+    let text = match record {
         MultiPaxos::Promised(ballot) => format!("promised ballot {ballot}"),
         MultiPaxos::Accepted { value, decided } => {
             format!("accepted in ballot {}: {}; decided through {decided}", value.ballot, batch(&value.batch))
@@ -182,15 +199,15 @@ fn summary(record: &Record) -> String {
                 lives => format!("recovered from the loss of a log: {}", lives.join(", ")),
             }
         }
-        MultiPaxos::Trimmed(slot) => format!("slots through {slot} are trimmed"),
         MultiPaxos::Amnesia(true) => "has lost its log: does not vote".to_owned(),
         MultiPaxos::Amnesia(false) => "remembers all it promised: votes".to_owned(),
-    }
+    };
+    format!("{epoch} {text}")
 }
 
 #[cfg(test)]
 mod tests {
-    use synod_wire::{Ballot, BatchBuilder, Lsn, ReplicaId, SessionId, Slot};
+    use synod_wire::{Ballot, BatchBuilder, Epoch, Lsn, ReplicaId, SessionId, Slot};
 
     use super::*;
 
@@ -216,10 +233,11 @@ mod tests {
             batch: builder.finish(),
         };
         let accepted = synod_consensus::multipaxos::Record::Accepted { value, decided: Slot(2) };
-        let bytes = Record::MultiPaxos(accepted).encode().to_bytes();
+        let record_of = LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() };
+        let bytes = record_of.encode().to_bytes();
         assert_eq!(
             line(&record(3, Some(bytes.clone())), None).unwrap(),
-            "  record 7 at byte 4096, slot 3, durable through 6: accepted in ballot 2@r1: 1 commands in 36 bytes; \
+            "  record 7 at byte 4096, slot 3, durable through 6: e1 accepted in ballot 2@r1: 1 commands in 36 bytes; \
              decided through 2\n"
         );
         assert_eq!(line(&record(3, Some(bytes)), Some(4)), None);

@@ -21,6 +21,8 @@ pub enum CommandKind {
     OpenSession,
     /// The session table: this many milliseconds (a little-endian u64) went by.
     AdvanceClock,
+    /// The group: a change of members or of the ordering protocol. It is alone in its batch.
+    Reconfigure,
 }
 
 impl CommandKind {
@@ -29,6 +31,7 @@ impl CommandKind {
             0 => CommandKind::Apply,
             1 => CommandKind::OpenSession,
             2 => CommandKind::AdvanceClock,
+            3 => CommandKind::Reconfigure,
             value => return Err(DecodeError::Undefined { field: "command kind", value: value.into() }),
         })
     }
@@ -75,6 +78,16 @@ impl Batch {
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// The payload of the batch's command, if it is the only one and of kind [`CommandKind::Reconfigure`].
+    #[must_use]
+    pub fn reconfiguration(&self) -> Option<Bytes> {
+        let header = self.bytes.get(..COMMAND_HEADER_BYTES)?;
+        let len = u32::from_le_bytes(header[25..29].try_into().expect("4 bytes")) as usize;
+        let alone = COMMAND_HEADER_BYTES + len == self.bytes.len();
+        (header[24] == CommandKind::Reconfigure as u8 && alone)
+            .then(|| self.bytes.slice(COMMAND_HEADER_BYTES..))
     }
 
     /// CRC-32 of the encoded commands.

@@ -33,6 +33,10 @@ number! {
     SessionId, "{:x}"
 }
 number! {
+    /// A stretch of a group's life with fixed voters and one ordering protocol. The first is 1.
+    Epoch, "e{}"
+}
+number! {
     /// A position in the replicated log. The first is 1; `Slot(0)` means "nothing yet".
     Slot, "{}"
 }

@@ -333,14 +333,11 @@ pub enum Record {
     Recovered(Vec<(ReplicaId, Incarnation)>),
     /// Whether this replica lost a log and must not vote yet. `false` is also the first record of a new log.
     Amnesia(bool),
-    /// A snapshot covers slots through this one, whose records may be gone.
-    Trimmed(Slot),
 }
 
 const STATE_PROMISED: u8 = 1;
 const STATE_RECOVERED: u8 = 2;
 const STATE_AMNESIA: u8 = 3;
-const STATE_TRIMMED: u8 = 4;
 
 impl From<Record> for crate::Record {
     fn from(record: Record) -> crate::Record {
@@ -356,7 +353,6 @@ impl Record {
             Record::Promised(_) => Keep::State(STATE_PROMISED),
             Record::Recovered(_) => Keep::State(STATE_RECOVERED),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
-            Record::Trimmed(_) => Keep::State(STATE_TRIMMED),
             Record::Accepted { value, .. } | Record::Learned(value) => Keep::Slot(value.slot),
         }
     }
@@ -385,10 +381,6 @@ impl Record {
                 writer.u8(5);
                 writer.bool(*amnesia);
             }
-            Record::Trimmed(slot) => {
-                writer.u8(6);
-                writer.slot(*slot);
-            }
         }
     }
 
@@ -403,7 +395,6 @@ impl Record {
             3 => Record::Learned(AcceptedValue::decode(reader)?),
             4 => Record::Recovered(read_lives(reader)?),
             5 => Record::Amnesia(reader.bool("amnesia")?),
-            6 => Record::Trimmed(reader.slot("trimmed")?),
             value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
         })
     }
@@ -474,11 +465,12 @@ mod tests {
             Record::Accepted { value: value.clone(), decided: Slot(2) },
             Record::Learned(value),
             Record::Amnesia(true),
-            Record::Trimmed(Slot(4)),
             Record::Recovered(vec![(ReplicaId(1), Incarnation(2))]),
         ] {
             let record = crate::Record::from(record);
-            assert_eq!(crate::Record::decode(record.encode().to_bytes()), Ok(record));
+            let mut writer = Writer::new();
+            record.encode(&mut writer);
+            assert_eq!(crate::Record::decode(&mut Reader::new(writer.finish().to_bytes())), Ok(record));
         }
     }
 }

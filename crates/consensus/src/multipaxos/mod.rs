@@ -19,9 +19,8 @@
 //!   on in a ballot of its earlier life. So no ballot is used for two different proposals of a slot, although
 //!   the leader sends proposals while its own record is still on its way to the disk.
 //! - **The record of an accepted value also notes the decided prefix.** Whatever was decided when it was written
-//!   is in the log before it, with the decided value as the latest record of its slot, or under the snapshot that a
-//!   `Trimmed` record names; so a restart, also of all replicas at once, delivers that prefix without asking anybody.
-//!   If that snapshot is gone, the log has a hole, and the replica counts as one that lost its log.
+//!   is in the log before it, with the decided value as the latest record of its slot, or under a snapshot; so a
+//!   restart, also of all replicas at once, delivers that prefix without asking anybody.
 //! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for; see
 //!   `recovery.rs` for the protocol and its argument.
 
@@ -67,8 +66,6 @@ pub struct MultiPaxos {
     durable: Lsn,
     /// Values accepted here whose records are not durable yet, in log order.
     undurable: VecDeque<(Lsn, Slot)>,
-    /// A snapshot covers slots through this one: that which this life started from, or a later one.
-    snapshot: Slot,
     /// The last record appended.
     appended: Lsn,
     disk: DiskWatch,
@@ -252,10 +249,7 @@ impl MultiPaxos {
                     self.deliver(effects);
                 }
             }
-            Control::Trim(slot) => {
-                self.snapshot = slot;
-                effects.append(Record::Trimmed(slot).into());
-            }
+            Control::Trim(_) => {}
             Control::Backlogged(backlogged) => self.backlogged = backlogged,
             Control::Transfer(to) => self.transfer(to, effects),
         }

@@ -69,7 +69,6 @@ impl MultiPaxos {
             view: LeaderView::default(),
             state: State::Follower,
             slots: Slots::new(restart.base.next()),
-            snapshot: restart.base,
             decided_elsewhere: restart.base,
             durable: effects.last_lsn(),
             appended: effects.last_lsn(),
@@ -114,7 +113,7 @@ impl MultiPaxos {
     }
 
     /// Takes in the records of an earlier life. True if this replica may have forgotten something: that life was
-    /// still recovering, records may be missing, or the snapshot that covered trimmed ones is not there any more.
+    /// still recovering, or records may be missing.
     fn replay(
         &mut self,
         records: Vec<crate::Record>,
@@ -122,14 +121,9 @@ impl MultiPaxos {
         records_may_be_missing: bool,
         effects: &mut Effects,
     ) -> bool {
-        let trimmed = records.iter().filter_map(|crate::Record::MultiPaxos(record)| match record {
-            Record::Trimmed(slot) => Some(*slot),
-            _ => None,
-        });
-        let hole = trimmed.last().is_some_and(|trimmed| trimmed > self.decided());
-        let mut amnesia = records_may_be_missing || hole;
+        let mut amnesia = records_may_be_missing;
         let mut decided = self.decided();
-        // Behind a hole, values far ahead are of no use: they come by catch-up again.
+        // Behind what is missing, values far ahead are of no use: they come by catch-up again.
         let last = if amnesia { self.decided().0 + self.options.accept_ahead_max() } else { u64::MAX };
         let wanted = |slot: Slot, first: Slot| slot >= first && slot.0 <= last;
         for crate::Record::MultiPaxos(record) in records {
@@ -158,16 +152,15 @@ impl MultiPaxos {
                     }
                 }
                 Record::Amnesia(lost) => {
-                    amnesia = lost || records_may_be_missing || hole;
+                    amnesia = lost || records_may_be_missing;
                     if lost {
                         decided = self.forget_accepted();
                     }
                 }
                 Record::Recovered(lives) => self.recovered = lives.into_iter().collect(),
-                Record::Trimmed(_) => {}
             }
         }
-        if records_may_be_missing || hole {
+        if records_may_be_missing {
             decided = self.forget_accepted();
         }
         let decided = decided.max(known_decided);
@@ -301,8 +294,6 @@ impl MultiPaxos {
         if self.durable < after {
             return;
         }
-        // From this life's snapshot on the log is whole again, even if an earlier, later one was lost.
-        effects.append(Record::Trimmed(self.snapshot).into());
         effects.append(Record::Amnesia(false).into());
         self.state = State::Follower;
         self.election.gave_up(now);

@@ -382,14 +382,6 @@ fn a_target_that_is_never_decided_gives_way_to_a_later_answer() {
 }
 
 #[test]
-fn a_missing_snapshot_is_amnesia() {
-    let value = AcceptedValue { slot: Slot(1001), ballot: ballot(1), batch: batch("a") };
-    let records = vec![Record::Trimmed(Slot(1000)), Record::Accepted { value, decided: Slot(1000) }];
-    let one = One::start(R2, &Options::default(), records, false);
-    assert_eq!(one.protocol.status().role, Role::Recovering, "slots 1 to 1000 are gone");
-}
-
-#[test]
 fn a_replica_whose_disk_hangs_takes_in_only_so_much() {
     let mut follower = One::new(R2);
     for slot in 1..10_000 {

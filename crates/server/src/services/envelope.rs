@@ -112,6 +112,7 @@ pub(super) fn failure(error: RequestError) -> Status {
         | RequestError::Damaged(_) => Code::Unavailable,
         RequestError::Overloaded => Code::ResourceExhausted,
         RequestError::TooLarge => Code::InvalidArgument,
+        RequestError::NotCaughtUp => Code::FailedPrecondition,
         // Synod's client knows these two by their codes: no other answer to a native request has them.
         RequestError::SessionExpired => Code::NotFound,
         RequestError::StaleSequence => Code::OutOfRange,

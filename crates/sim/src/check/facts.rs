@@ -4,6 +4,7 @@
 //! protocol is translated here, and nowhere else.
 
 use synod_consensus::{Message, Record, multipaxos};
+use synod_replica::LogRecord;
 use synod_wire::{Ballot, Batch, Slot};
 
 /// What a message claims.
@@ -72,9 +73,14 @@ pub enum Fact {
 }
 
 /// Whether a record remembers what a peer told.
-pub fn is_learned(record: &Record) -> bool {
-    let Record::MultiPaxos(record) = record;
-    matches!(record, multipaxos::Record::Learned(_))
+pub fn is_learned(record: &LogRecord) -> bool {
+    match record {
+        LogRecord::Protocol { record: Record::MultiPaxos(record), .. } => {
+            matches!(record, multipaxos::Record::Learned(_))
+        }
+        LogRecord::Learned { .. } => true,
+        LogRecord::Entered { .. } | LogRecord::Trimmed(_) => false,
+    }
 }
 
 /// What a record remembers.
@@ -86,8 +92,6 @@ pub fn fact(record: &Record) -> Fact {
             Fact::Accepted { ballot: value.ballot, slot: value.slot, batch: value.batch.clone() }
         }
         multipaxos::Record::Learned(value) => Fact::Learned { slot: value.slot },
-        multipaxos::Record::Recovered(_)
-        | multipaxos::Record::Amnesia(_)
-        | multipaxos::Record::Trimmed(_) => Fact::Nothing,
+        multipaxos::Record::Recovered(_) | multipaxos::Record::Amnesia(_) => Fact::Nothing,
     }
 }

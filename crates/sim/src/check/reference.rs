@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
 use bytes::Bytes;
 use synod_kv::KvStore;
-use synod_replica::{Executor, Outcome, SessionLimits};
-use synod_wire::{Batch, Command, CommandKind, SessionId, Slot};
+use synod_replica::{Executor, Group, Outcome, SessionLimits};
+use synod_wire::{Ballot, Batch, Command, CommandKind, Epoch, SessionId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
@@ -16,8 +16,8 @@ use super::invariant::{Checked, Invariant, demand};
 #[derive(Debug)]
 pub struct Reference {
     executor: Executor<KvStore>,
-    /// The batch of slot 1, 2, ...
-    log: Vec<Batch>,
+    /// The batch of slot 1, 2, ... and the epoch that decided it.
+    log: Vec<(Batch, Epoch)>,
     /// The outcomes of their commands ...
     outcomes: Vec<Vec<Outcome>>,
     /// ... and the state's digest after them.
@@ -34,9 +34,9 @@ pub struct Reference {
 impl Reference {
     /// The empty log.
     #[must_use]
-    pub fn new(limits: SessionLimits) -> Reference {
+    pub fn new(group: Group, limits: SessionLimits) -> Reference {
         Reference {
-            executor: Executor::new(KvStore::new(), limits),
+            executor: Executor::new(KvStore::new(), group, limits),
             log: Vec::new(),
             outcomes: Vec::new(),
             digests: Vec::new(),
@@ -53,6 +53,12 @@ impl Reference {
         Slot(self.log.len() as u64)
     }
 
+    /// The epoch that decided a slot, or would decide it now.
+    #[must_use]
+    pub fn epoch(&self, slot: Slot) -> Epoch {
+        self.log.get(index_of(slot)).map_or(self.executor.group().epoch, |(_, epoch)| *epoch)
+    }
+
     /// A client submits a command.
     pub fn submitted(&mut self, payload: &Bytes) {
         self.submitted.insert(payload.clone());
@@ -61,7 +67,7 @@ impl Reference {
     /// A replica delivers a slot.
     pub fn delivered(&mut self, who: impl std::fmt::Display, slot: Slot, batch: &Batch) -> Checked {
         let index = index_of(slot);
-        if let Some(known) = self.log.get(index) {
+        if let Some((known, _)) = self.log.get(index) {
             return demand(known == batch, Invariant::Agreement, || {
                 format!("{who} delivers a batch in slot {slot} that is not the one delivered there before")
             });
@@ -71,17 +77,19 @@ impl Reference {
         })?;
         demand(batch.is_intact(), Invariant::Validity, || format!("the batch of slot {slot} is damaged"))?;
         for command in batch.commands() {
-            let known =
-                command.kind == CommandKind::AdvanceClock || self.submitted.contains(&command.payload);
+            // Replicas ask for these themselves.
+            let known = matches!(command.kind, CommandKind::AdvanceClock | CommandKind::Reconfigure)
+                || self.submitted.contains(&command.payload);
             demand(known, Invariant::Validity, || {
                 format!("{who} delivers a command in slot {slot} that no client submitted")
             })?;
         }
-        let outcomes = self.executor.execute(slot, batch);
+        let epoch = self.executor.group().epoch;
+        let outcomes = self.executor.execute(slot, Ballot::ZERO, batch);
         for (command, outcome) in batch.commands().zip(&outcomes) {
             self.outcome(slot, command, outcome)?;
         }
-        self.log.push(batch.clone());
+        self.log.push((batch.clone(), epoch));
         self.outcomes.push(outcomes);
         self.digests.push(self.executor.digest());
         Ok(())
@@ -91,6 +99,10 @@ impl Reference {
     /// revision of its own in its reply, so a second execution shows.
     fn outcome(&mut self, slot: Slot, command: Command, outcome: &Outcome) -> Checked {
         let Outcome::Reply(reply) = outcome else { return Ok(()) };
+        if command.kind == CommandKind::Reconfigure {
+            // One that is ordered again is refused: it was made for an earlier group.
+            return Ok(());
+        }
         match self.executed.entry((command.session, command.sequence)) {
             Entry::Vacant(vacant) => {
                 vacant.insert((slot, reply.clone()));

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use synod_consensus::Record;
-use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot};
+use synod_replica::{Group, LogRecord};
+use synod_wire::{Ballot, Batch, Epoch, Lsn, ReplicaId, Slot};
 
 use super::{
     facts::{Claim, Fact, fact},
@@ -33,9 +33,98 @@ struct Proposed {
     chosen: Option<(Ballot, Batch)>,
 }
 
-/// See the module. Replicas are named by index.
+/// See the module. Replicas are named by index. Ballots of different epochs have nothing to do with each other.
 #[derive(Debug)]
 pub struct Votes {
+    replicas: usize,
+    epochs: BTreeMap<Epoch, EpochVotes>,
+    /// What a replica appended that is not durable yet: which epoch it belongs to.
+    pending: Vec<VecDeque<(Lsn, Epoch)>>,
+}
+
+impl Votes {
+    /// So many replicas at most.
+    #[must_use]
+    pub fn new(replicas: usize) -> Votes {
+        Votes { replicas, epochs: BTreeMap::new(), pending: vec![VecDeque::new(); replicas] }
+    }
+
+    /// A replica is in an epoch of this group.
+    pub fn epoch_begins(&mut self, group: &Group) {
+        let replicas = self.replicas;
+        let begins = || EpochVotes::new(replicas, group.voters().count());
+        self.epochs.entry(group.epoch).or_insert_with(begins);
+    }
+
+    fn epoch(&mut self, epoch: Epoch) -> &mut EpochVotes {
+        self.epochs.get_mut(&epoch).expect("an epoch begins before anything happens in it")
+    }
+
+    /// A replica appends a record.
+    pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) {
+        if let LogRecord::Protocol { epoch, record } = record {
+            self.pending[replica].push_back((lsn, *epoch));
+            self.epoch(*epoch).appended(replica, lsn, record);
+        }
+    }
+
+    /// A replica's records through `lsn` are durable.
+    pub fn durable(&mut self, replica: usize, lsn: Lsn) -> Checked {
+        let mut last = None;
+        while let Some(&(at, epoch)) = self.pending[replica].front()
+            && at <= lsn
+        {
+            self.pending[replica].pop_front();
+            if last.replace(epoch) != Some(epoch) {
+                self.epoch(epoch).durable(replica, lsn)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica starts, with these records durable. `lost`: it may have lost others, so that what it said before
+    /// binds it no longer.
+    pub fn restarted(
+        &mut self,
+        replica: usize,
+        records: impl Iterator<Item = (Lsn, LogRecord)>,
+        lost: bool,
+    ) -> Checked {
+        self.pending[replica].clear();
+        self.epochs.values_mut().for_each(|epoch| epoch.restarted(replica, lost));
+        // A prefix of what was not durable at the crash has become so.
+        for (_, record) in records {
+            if let LogRecord::Protocol { epoch, record } = record {
+                self.epoch(epoch).is_durable(replica, fact(&record))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The batch chosen for a slot in an epoch, if one is.
+    #[must_use]
+    pub fn chosen(&self, epoch: Epoch, slot: Slot) -> Option<&Batch> {
+        self.epochs.get(&epoch)?.chosen(slot)
+    }
+
+    /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be
+    /// decided.
+    pub fn said(
+        &mut self,
+        epoch: Epoch,
+        replica: usize,
+        id: ReplicaId,
+        life: u64,
+        claim: &Claim<'_>,
+        decided: Slot,
+    ) -> Checked {
+        self.epoch(epoch).said(replica, id, life, claim, decided)
+    }
+}
+
+/// Who said and did what in one epoch.
+#[derive(Debug)]
+struct EpochVotes {
     quorum: u32,
     acceptors: Vec<Acceptor>,
     /// The slots from 1 on.
@@ -44,25 +133,22 @@ pub struct Votes {
     lives: BTreeMap<Ballot, u64>,
 }
 
-impl Votes {
-    /// A group of so many replicas.
-    #[must_use]
-    pub fn new(replicas: usize) -> Votes {
-        Votes {
-            quorum: u32::try_from(replicas / 2 + 1).expect("a small group"),
+impl EpochVotes {
+    /// So many of these replicas vote.
+    fn new(replicas: usize, voters: usize) -> EpochVotes {
+        EpochVotes {
+            quorum: u32::try_from(voters / 2 + 1).expect("a small group"),
             acceptors: (0..replicas).map(|_| Acceptor::default()).collect(),
             slots: BTreeMap::new(),
             lives: BTreeMap::new(),
         }
     }
 
-    /// A replica appends a record.
-    pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &Record) {
+    fn appended(&mut self, replica: usize, lsn: Lsn, record: &synod_consensus::Record) {
         self.acceptors[replica].pending.push_back((lsn, fact(record)));
     }
 
-    /// A replica's records through `lsn` are durable.
-    pub fn durable(&mut self, replica: usize, lsn: Lsn) -> Checked {
+    fn durable(&mut self, replica: usize, lsn: Lsn) -> Checked {
         while self.acceptors[replica].pending.front().is_some_and(|(at, _)| *at <= lsn) {
             let (_, fact) = self.acceptors[replica].pending.pop_front().expect("there is a front");
             self.is_durable(replica, fact)?;
@@ -114,34 +200,19 @@ impl Votes {
         }
     }
 
-    /// A replica starts, with these records durable. `lost`: it may have lost others, so that what it said before
-    /// binds it no longer.
-    pub fn restarted(
-        &mut self,
-        replica: usize,
-        records: impl Iterator<Item = (Lsn, Record)>,
-        lost: bool,
-    ) -> Checked {
+    fn restarted(&mut self, replica: usize, lost: bool) {
         let acceptor = &mut self.acceptors[replica];
         acceptor.pending.clear();
         if lost {
             *acceptor = Acceptor::default();
         }
-        // A prefix of what was not durable at the crash has become so.
-        for (_, record) in records {
-            self.is_durable(replica, fact(&record))?;
-        }
-        Ok(())
     }
 
-    /// The batch chosen for a slot, if one is.
-    #[must_use]
-    pub fn chosen(&self, slot: Slot) -> Option<&Batch> {
+    fn chosen(&self, slot: Slot) -> Option<&Batch> {
         self.slots.get(&slot)?.chosen.as_ref().map(|(_, batch)| batch)
     }
 
-    /// A message leaves a replica in one of its lives. Everything through `decided` is known to be decided.
-    pub fn said(
+    fn said(
         &mut self,
         replica: usize,
         id: ReplicaId,

@@ -49,10 +49,10 @@ impl World {
                     self.send(of, to, &message)?;
                 }
             }
-            Action::Execute { slot, batch, requests } => {
+            Action::Execute { slot, ballot, batch, requests } => {
                 life.watch.delivers(slot)?;
                 let id = machine.id;
-                life.tasks.push_back(Task::Execute { slot, batch: batch.clone(), requests });
+                life.tasks.push_back(Task::Execute { slot, ballot, batch: batch.clone(), requests });
                 self.note(of, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
                 self.reference.delivered(id, slot, &batch)?;
                 self.check_chosen(of, slot, &batch)?;
@@ -68,6 +68,8 @@ impl World {
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 self.note(of, || describe::view(view));
             }
+            Action::Group(group) => self.votes.epoch_begins(&group),
+            Action::Retired => self.note(of, || "is not needed any more".to_owned()),
             Action::Deadline(deadline) => {
                 life.deadline = deadline;
                 self.set_timer(of);

@@ -383,7 +383,10 @@ impl World {
     fn failed(&mut self, index: usize, worker: usize, error: RequestError) -> Checked {
         let in_session = matches!(self.clients.clients[index].session, Session::Open { .. });
         match error {
-            RequestError::NoLeader | RequestError::Overloaded | RequestError::TooLarge => {
+            RequestError::NoLeader
+            | RequestError::Overloaded
+            | RequestError::TooLarge
+            | RequestError::NotCaughtUp => {
                 self.not_done(index, worker);
             }
             RequestError::Timeout

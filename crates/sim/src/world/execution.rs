@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_replica::{Event, SnapshotInfo};
+use synod_replica::{Event, Installed, SnapshotInfo};
 use synod_wire::{Batch, Slot};
 
 use super::{Happening, World, lives::restore, machine::Task};
@@ -39,9 +39,9 @@ impl World {
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
             let Some(task) = life.tasks.pop_front() else { break };
             match task {
-                Task::Execute { slot, batch, requests } => {
+                Task::Execute { slot, ballot, batch, requests } => {
                     let known = slot <= life.executor.applied();
-                    let outcomes = life.executor.execute(slot, &batch);
+                    let outcomes = life.executor.execute(slot, ballot, &batch);
                     if !known {
                         self.reference.executed(self.machines[of].id, slot, &outcomes)?;
                     }
@@ -75,7 +75,8 @@ impl World {
 
     /// What is delivered must have been chosen: durably accepted by a quorum in one ballot.
     pub(super) fn check_chosen(&self, of: usize, slot: Slot, batch: &Batch) -> Checked {
-        demand(self.votes.chosen(slot) == Some(batch), Invariant::QuorumDurable, || {
+        let epoch = self.reference.epoch(slot);
+        demand(self.votes.chosen(epoch, slot) == Some(batch), Invariant::QuorumDurable, || {
             format!("r{} delivers slot {slot}, which no quorum has durably accepted in one ballot", of + 1)
         })
     }
@@ -128,7 +129,9 @@ impl World {
         self.coverage.snapshots_installed += 1;
         self.note(of, || format!("installs the snapshot to slot {}", info.slot));
         self.check_state(of)?;
-        self.notice_after_disk(of, Event::SnapshotInstalled(Some(info)));
+        let Some(life) = &self.machines[of].life else { return Ok(()) };
+        let (ballot, group) = (life.executor.ballot(), life.executor.group().clone());
+        self.notice_after_disk(of, Event::SnapshotInstalled(Some(Installed { info, ballot, group })));
         Ok(())
     }
 }

@@ -354,7 +354,7 @@ impl World {
     fn converged(&self, target: Slot) -> bool {
         self.machines.iter().all(|machine| {
             let life = machine.life.as_ref();
-            life.is_some_and(|life| life.executor.applied() >= target && life.replica.votes())
+            life.is_some_and(|life| life.executor.applied() >= target && life.replica.may_vote())
         })
     }
 }

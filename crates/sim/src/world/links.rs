@@ -18,9 +18,9 @@ impl World {
     /// A message leaves a replica, its records being durable.
     pub(super) fn send(&mut self, from: usize, to: usize, message: &PeerMessage) -> Checked {
         let life = self.machines[from].lives;
-        if let PeerMessage::Protocol(message) = message {
+        if let PeerMessage::Protocol { epoch, message } = message {
             let id = self.machines[from].id;
-            self.votes.said(from, id, life, &claim(message), self.reference.last())?;
+            self.votes.said(*epoch, from, id, life, &claim(message), self.reference.last())?;
         }
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
         if self.network.wire() == Wire::Manual && shown {

@@ -2,17 +2,16 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use synod_consensus::Members;
 use synod_kv::KvStore;
-use synod_replica::{Event, Executor, Recovered, Replica, SnapshotInfo};
-use synod_wire::{Incarnation, Slot, Time};
+use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
+use synod_wire::{Incarnation, ReplicaId, Slot, Time};
 
 use super::{Happening, World, machine::Life};
 use crate::{
     check::{Checked, Invariant, Violation, Watch, demand},
     clock::{Clock, PERFECT_PPM},
     network::{Wire, between},
-    plan::Durability,
+    plan::{Durability, Plan},
 };
 
 impl World {
@@ -25,7 +24,7 @@ impl World {
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
 
-        let mut executor = Executor::new(KvStore::new(), self.plan.settings.sessions);
+        let mut executor = Executor::new(KvStore::new(), self.first_group(), self.plan.settings.sessions);
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
             executor.execute_repeats();
@@ -33,15 +32,16 @@ impl World {
         let mut snapshot = None;
         if let Some((slot, bytes)) = found.snapshot {
             restore(&mut executor, slot, &bytes)?;
-            snapshot = Some(SnapshotInfo { slot, bytes: bytes.len() as u64 });
+            let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
+            let (ballot, group) = (executor.ballot(), executor.group().clone());
+            snapshot = Some(Installed { info, ballot, group });
         }
-        let first = snapshot.map_or(Slot::ZERO, |snapshot| snapshot.slot);
+        let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
 
         let drift = self.plan.clock_drift_ppm;
         let rate = PERFECT_PPM - drift + self.rng.u64(0..=2 * drift);
         let shown = between(&mut self.rng, Duration::ZERO, Duration::from_secs(100_000));
         let clock = Clock::new(self.now, shown, rate);
-        let members = Members::new(self.machines.iter().map(|machine| machine.id), self.machines[of].id);
         let records = found.records.into_iter().map(|(_, record)| record).collect();
         let incarnation = Incarnation(number);
         let recovered = Recovered { records, last_lsn: found.last, snapshot, amnesia, incarnation };
@@ -51,7 +51,8 @@ impl World {
         });
         let mut actions = Vec::new();
         let settings = self.plan.settings.clone();
-        let replica = Replica::start(settings, members, recovered, clock.read(self.now), &mut actions);
+        let (me, group) = (self.machines[of].id, self.first_group());
+        let replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
         self.machines[of].life = Some(Life {
             number,
             replica,
@@ -78,6 +79,11 @@ impl World {
         }
         self.make_sessions(of);
         self.stepped(of)
+    }
+
+    /// The group as it began.
+    fn first_group(&self) -> Group {
+        first_group(&self.plan)
     }
 
     /// Starts a replica again, unless something else has.
@@ -135,8 +141,8 @@ impl World {
     /// One of a replica's own threads tells it something.
     pub(super) fn notice(&mut self, of: usize, life: u64, event: Event) -> Checked {
         let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
-        if let Event::SnapshotInstalled(Some(info)) = &event {
-            life.watch.installed(info.slot);
+        if let Event::SnapshotInstalled(Some(installed)) = &event {
+            life.watch.installed(installed.info.slot);
         }
         if let Event::Durable(_) = &event {
             self.release(of)?;
@@ -206,7 +212,7 @@ impl World {
     fn stepped(&mut self, of: usize) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
-        if machine.disk.lost && life.whole_at.is_none() && life.replica.votes() {
+        if machine.disk.lost && life.whole_at.is_none() && life.replica.may_vote() {
             life.whole_at = Some(machine.disk.last());
         }
         life.watch.stepped(&life.replica.status(), &self.plan.settings)?;
@@ -218,6 +224,11 @@ impl World {
             format!("{} holds {} messages back; at most {held_max} are allowed", machine.id, life.held.len())
         })
     }
+}
+
+/// The group of a plan as it begins.
+pub(super) fn first_group(plan: &Plan) -> Group {
+    Group::of(&plan.settings.consensus, (1..=plan.replicas as u64).map(ReplicaId))
 }
 
 /// Messages that wait for a disk: a stalled one stops the window, retransmission goes on.

@@ -146,6 +146,8 @@ impl World {
     pub fn new(plan: Plan, trace: Trace) -> World {
         let mut rng = Rng::with_seed(plan.seed);
         let replicas = plan.replicas;
+        let mut votes = Votes::new(replicas);
+        votes.epoch_begins(&lives::first_group(&plan));
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -153,8 +155,8 @@ impl World {
             network: Network::new(plan.network, replicas, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),
             faults: Faults::new(replicas, rng.fork()),
-            votes: Votes::new(replicas),
-            reference: Reference::new(plan.settings.sessions),
+            votes,
+            reference: Reference::new(lives::first_group(&plan), plan.settings.sessions),
             trace,
             rng,
             events: 0,

@@ -49,6 +49,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         id: member.id,
         name: member.name.clone(),
         address: units::authority(&member.peer_urls[0]).expect("checked by members()").to_owned(),
+        client_urls: member.client_urls.clone(),
     });
     let data_dir = args.member.data_dir.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.synod")));
     if args.cluster.initial_cluster_state == ClusterState::Existing && !data_dir.join("identity").exists() {

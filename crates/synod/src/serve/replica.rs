@@ -116,7 +116,7 @@ fn role(role: synod_consensus::Role) -> Role {
         synod_consensus::Role::Leader => Role::Leader,
         synod_consensus::Role::Follower => Role::Follower,
         synod_consensus::Role::Candidate => Role::Candidate,
-        synod_consensus::Role::Recovering => Role::Learner,
+        synod_consensus::Role::Recovering | synod_consensus::Role::Learner => Role::Learner,
     }
 }
 
@@ -127,6 +127,7 @@ fn error(error: synod_replica::RequestError) -> RequestError {
         // In all three the command may have been executed and this client gets no reply to it.
         Core::Timeout | Core::OutcomeUnknown | Core::Superseded => RequestError::Timeout,
         Core::Overloaded | Core::TooFarAhead => RequestError::Overloaded,
+        Core::NotCaughtUp => RequestError::NotCaughtUp,
         Core::TooLarge => RequestError::TooLarge,
         Core::SessionExpired => RequestError::SessionExpired,
         Core::Stale => RequestError::StaleSequence,

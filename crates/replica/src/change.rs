@@ -1,0 +1,430 @@
+//! Changes of a group: what may be asked, when it is refused, and what comes of it.
+//!
+//! A change travels as the only command of a batch ([`CommandKind::Reconfigure`](synod_wire::CommandKind)). Every
+//! replica applies it to its copy of the [`Group`] when the slot is delivered, with the same result.
+
+use bytes::Bytes;
+use synod_consensus::{ElectionKind, ProtocolKind};
+use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
+
+use crate::group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing, read_name};
+
+/// A change, and the group that it was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeRequest {
+    /// It is refused unless this is the group's version.
+    pub expected: u64,
+    /// What is to change.
+    pub change: Change,
+}
+
+/// What can change about a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A learner joins, under the id that comes next.
+    Add {
+        /// What it is known by.
+        info: MemberInfo,
+        /// What it is there for.
+        goal: Goal,
+    },
+    /// A learner votes from now on; one that replaces a member takes its place.
+    Promote(ReplicaId),
+    /// A member leaves.
+    Remove(ReplicaId),
+    /// A member is known by something else.
+    Update {
+        /// The member.
+        id: ReplicaId,
+        /// What it is known by now.
+        info: MemberInfo,
+    },
+    /// Something else orders.
+    Order {
+        /// What.
+        protocol: ProtocolKind,
+        /// How it finds its leader.
+        election: ElectionKind,
+    },
+    /// A voter that lost its memory may vote again: in a new epoch, in which it has not said anything yet.
+    Readmit {
+        /// The voter.
+        id: ReplicaId,
+        /// Its life that remembers nothing.
+        life: Incarnation,
+    },
+}
+
+/// Why a change was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The group has changed since the change was made for it.
+    #[error(
+        "the change was made for version {expected} of the group; it is at version {current}: look at it again"
+    )]
+    Stale {
+        /// What the change names.
+        expected: u64,
+        /// What is.
+        current: u64,
+    },
+    /// There is no such member.
+    #[error("{0} is not a member")]
+    NotAMember(ReplicaId),
+    /// It votes already.
+    #[error("{0} is not a learner")]
+    NotALearner(ReplicaId),
+    /// Nobody would be left to vote.
+    #[error("{0} is the last one that votes")]
+    LastVoter(ReplicaId),
+    /// There are as many members as there can be.
+    #[error("the group has {GROUP_MEMBERS_MAX} members, and can not have more")]
+    Full,
+    /// Another member has this address.
+    #[error("{0} already has the peer URL {1}")]
+    AddressTaken(ReplicaId, String),
+    /// Things are already as the change would make them.
+    #[error("nothing would change")]
+    NothingToDo,
+    /// What was asked is not a change.
+    #[error("this is not a change")]
+    Malformed,
+}
+
+impl Group {
+    /// What the group is after a change that was decided in `slot`.
+    ///
+    /// # Errors
+    /// Why it stays as it is.
+    pub fn apply(&self, slot: Slot, request: &ChangeRequest) -> Result<Group, Refusal> {
+        let (expected, current) = (request.expected, self.version);
+        if expected != current {
+            return Err(Refusal::Stale { expected, current });
+        }
+        let mut next = Group { version: current + 1, former: Vec::new(), ..self.clone() };
+        let new_epoch = next.alter(&request.change)?;
+        let voters_alone =
+            next.protocol == self.protocol && !matches!(request.change, Change::Readmit { .. });
+        if new_epoch && !(voters_alone && self.protocol.changes_voters_itself()) {
+            next.epoch = Epoch(self.epoch.0 + 1);
+            next.first = slot.next();
+        }
+        next.former =
+            self.members.iter().filter(|member| next.member(member.id).is_none()).cloned().collect();
+        Ok(next)
+    }
+
+    /// Makes a change; true if the voters or the ordering changed.
+    fn alter(&mut self, change: &Change) -> Result<bool, Refusal> {
+        match change {
+            Change::Add { info, goal } => self.add(info, *goal).map(|()| false),
+            Change::Promote(id) => self.promote(*id).map(|()| true),
+            Change::Remove(id) => self.remove(*id),
+            Change::Update { id, info } => {
+                self.check_addresses(Some(*id), info)?;
+                let member = self.member_mut(*id)?;
+                if member.info == *info {
+                    return Err(Refusal::NothingToDo);
+                }
+                member.info = info.clone();
+                Ok(false)
+            }
+            Change::Order { protocol, election } => {
+                if (self.protocol, self.election) == (*protocol, *election) {
+                    return Err(Refusal::NothingToDo);
+                }
+                (self.protocol, self.election) = (*protocol, *election);
+                Ok(true)
+            }
+            Change::Readmit { id, life } => {
+                let member = self.member_mut(*id)?;
+                if member.readmitted >= *life || member.standing != Standing::Voter {
+                    return Err(Refusal::NothingToDo);
+                }
+                member.readmitted = *life;
+                Ok(true)
+            }
+        }
+    }
+
+    fn member_mut(&mut self, id: ReplicaId) -> Result<&mut Member, Refusal> {
+        self.members.iter_mut().find(|member| member.id == id).ok_or(Refusal::NotAMember(id))
+    }
+
+    fn check_addresses(&self, own: Option<ReplicaId>, info: &MemberInfo) -> Result<(), Refusal> {
+        for member in self.members.iter().filter(|member| Some(member.id) != own) {
+            if let Some(url) = info.peer_urls.iter().find(|url| member.info.peer_urls.contains(url)) {
+                return Err(Refusal::AddressTaken(member.id, url.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, info: &MemberInfo, goal: Goal) -> Result<(), Refusal> {
+        if self.members.len() >= GROUP_MEMBERS_MAX {
+            return Err(Refusal::Full);
+        }
+        let replaced = if let Goal::Replace(id) = goal { Some(id) } else { None };
+        if let Some(id) = replaced
+            && self.member(id).is_none()
+        {
+            return Err(Refusal::NotAMember(id));
+        }
+        // Who takes a member's place may have its address.
+        self.check_addresses(replaced, info)?;
+        let standing = Standing::Learner(goal);
+        let id = self.next_id;
+        self.members.push(Member { id, info: info.clone(), standing, readmitted: Incarnation(0) });
+        self.next_id = ReplicaId(id.0 + 1);
+        Ok(())
+    }
+
+    fn promote(&mut self, id: ReplicaId) -> Result<(), Refusal> {
+        let member = self.member_mut(id)?;
+        let Standing::Learner(goal) = member.standing else { return Err(Refusal::NotALearner(id)) };
+        member.standing = Standing::Voter;
+        if let Goal::Replace(old) = goal {
+            self.members.retain(|member| member.id != old);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: ReplicaId) -> Result<bool, Refusal> {
+        let voted = self.member_mut(id)?.standing == Standing::Voter;
+        if voted && self.voters().count() == 1 {
+            return Err(Refusal::LastVoter(id));
+        }
+        self.members.retain(|member| member.id != id);
+        for member in &mut self.members {
+            if member.standing == Standing::Learner(Goal::Replace(id)) {
+                member.standing = Standing::Learner(Goal::Vote);
+            }
+        }
+        Ok(voted)
+    }
+}
+
+const ADD: u8 = 1;
+const PROMOTE: u8 = 2;
+const REMOVE: u8 = 3;
+const UPDATE: u8 = 4;
+const ORDER: u8 = 5;
+const READMIT: u8 = 6;
+
+impl ChangeRequest {
+    /// The payload of a command.
+    #[must_use]
+    pub fn encode(&self) -> Encoded {
+        let mut writer = Writer::new();
+        writer.u64(self.expected);
+        match &self.change {
+            Change::Add { info, goal } => {
+                writer.u8(ADD);
+                info.encode(&mut writer);
+                Standing::Learner(*goal).encode(&mut writer);
+            }
+            Change::Promote(id) => {
+                writer.u8(PROMOTE);
+                writer.replica(*id);
+            }
+            Change::Remove(id) => {
+                writer.u8(REMOVE);
+                writer.replica(*id);
+            }
+            Change::Update { id, info } => {
+                writer.u8(UPDATE);
+                writer.replica(*id);
+                info.encode(&mut writer);
+            }
+            Change::Order { protocol, election } => {
+                writer.u8(ORDER);
+                writer.bytes(protocol.to_string().as_bytes());
+                writer.bytes(election.to_string().as_bytes());
+            }
+            Change::Readmit { id, life } => {
+                writer.u8(READMIT);
+                writer.replica(*id);
+                writer.u64(life.0);
+            }
+        }
+        writer.finish()
+    }
+
+    /// Reads what [`ChangeRequest::encode`] wrote.
+    pub fn decode(payload: Bytes) -> Result<ChangeRequest, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let expected = reader.u64("expected version")?;
+        let change = match reader.u8("change")? {
+            ADD => {
+                let info = MemberInfo::decode(&mut reader)?;
+                match Standing::decode(&mut reader)? {
+                    Standing::Learner(goal) => Change::Add { info, goal },
+                    Standing::Voter => return Err(DecodeError::Undefined { field: "goal", value: 0 }),
+                }
+            }
+            PROMOTE => Change::Promote(reader.replica("member")?),
+            REMOVE => Change::Remove(reader.replica("member")?),
+            UPDATE => {
+                Change::Update { id: reader.replica("member")?, info: MemberInfo::decode(&mut reader)? }
+            }
+            ORDER => Change::Order {
+                protocol: read_name(&mut reader, "protocol")?,
+                election: read_name(&mut reader, "election")?,
+            },
+            READMIT => {
+                Change::Readmit { id: reader.replica("member")?, life: Incarnation(reader.u64("life")?) }
+            }
+            value => return Err(DecodeError::Undefined { field: "change", value: value.into() }),
+        };
+        reader.finish()?;
+        Ok(ChangeRequest { expected, change })
+    }
+}
+
+/// What came of a change, as the reply to its command.
+#[must_use]
+pub fn encode_reply(result: &Result<Group, Refusal>) -> Bytes {
+    let mut writer = Writer::new();
+    match result {
+        Ok(group) => {
+            writer.u8(0);
+            writer.shared(&group.encode().to_bytes());
+        }
+        Err(refusal) => {
+            let (tag, a, b, text) = match refusal {
+                Refusal::Stale { expected, current } => (1, *expected, *current, ""),
+                Refusal::NotAMember(id) => (2, id.0, 0, ""),
+                Refusal::NotALearner(id) => (3, id.0, 0, ""),
+                Refusal::LastVoter(id) => (4, id.0, 0, ""),
+                Refusal::Full => (5, 0, 0, ""),
+                Refusal::AddressTaken(id, url) => (6, id.0, 0, url.as_str()),
+                Refusal::NothingToDo => (7, 0, 0, ""),
+                Refusal::Malformed => (8, 0, 0, ""),
+            };
+            writer.u8(tag);
+            writer.u64(a);
+            writer.u64(b);
+            writer.bytes(text.as_bytes());
+        }
+    }
+    writer.finish().to_bytes()
+}
+
+/// Reads what [`encode_reply`] wrote.
+///
+/// # Errors
+/// The reply is to something else.
+pub fn decode_reply(reply: Bytes) -> Result<Result<Group, Refusal>, DecodeError> {
+    let mut reader = Reader::new(reply);
+    let tag = reader.u8("outcome of a change")?;
+    if tag == 0 {
+        let group = Group::decode(reader.bytes("group")?)?;
+        reader.finish()?;
+        return Ok(Ok(group));
+    }
+    let (a, b) = (reader.u64("refusal")?, reader.u64("refusal")?);
+    let text = crate::group::read_text(&mut reader, "refusal")?;
+    reader.finish()?;
+    let id = ReplicaId(a);
+    Ok(Err(match tag {
+        1 => Refusal::Stale { expected: a, current: b },
+        2 => Refusal::NotAMember(id),
+        3 => Refusal::NotALearner(id),
+        4 => Refusal::LastVoter(id),
+        5 => Refusal::Full,
+        6 => Refusal::AddressTaken(id, text),
+        7 => Refusal::NothingToDo,
+        8 => Refusal::Malformed,
+        value => return Err(DecodeError::Undefined { field: "refusal", value: value.into() }),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_consensus::Options;
+
+    fn group(n: u64) -> Group {
+        Group::of(&Options::default(), (1..=n).map(ReplicaId))
+    }
+
+    fn info(name: &str) -> MemberInfo {
+        MemberInfo { name: name.to_owned(), peer_urls: vec![format!("http://{name}:1")], client_urls: vec![] }
+    }
+
+    fn change(group: &Group, slot: u64, change: Change) -> Result<Group, Refusal> {
+        group.apply(Slot(slot), &ChangeRequest { expected: group.version, change })
+    }
+
+    #[test]
+    fn a_learner_joins_without_a_new_epoch_and_votes_in_one() {
+        let group = group(3);
+        let joined = change(&group, 7, Change::Add { info: info("d"), goal: Goal::Learn }).unwrap();
+        assert_eq!((joined.epoch, joined.version), (Epoch(1), 2));
+        assert_eq!(joined.learners().collect::<Vec<_>>(), [(ReplicaId(4), Goal::Learn)]);
+        let promoted = change(&joined, 9, Change::Promote(ReplicaId(4))).unwrap();
+        assert_eq!((promoted.epoch, promoted.first), (Epoch(2), Slot(10)));
+        assert_eq!(promoted.voters().count(), 4);
+        assert_eq!(
+            change(&promoted, 11, Change::Promote(ReplicaId(4))),
+            Err(Refusal::NotALearner(ReplicaId(4)))
+        );
+    }
+
+    #[test]
+    fn a_replacement_takes_the_place_in_one_step() {
+        let goal = Goal::Replace(ReplicaId(2));
+        let joined = change(&group(3), 7, Change::Add { info: info("d"), goal }).unwrap();
+        let replaced = change(&joined, 9, Change::Promote(ReplicaId(4))).unwrap();
+        assert_eq!(replaced.voters().collect::<Vec<_>>(), [1, 3, 4].map(ReplicaId));
+        assert_eq!(replaced.former.iter().map(|member| member.id).collect::<Vec<_>>(), [ReplicaId(2)]);
+    }
+
+    #[test]
+    fn what_is_not_expected_or_makes_no_sense_is_refused() {
+        let group = group(1);
+        let remove = Change::Remove(ReplicaId(1));
+        assert_eq!(change(&group, 3, remove.clone()), Err(Refusal::LastVoter(ReplicaId(1))));
+        let stale = ChangeRequest { expected: 9, change: remove };
+        assert_eq!(group.apply(Slot(3), &stale), Err(Refusal::Stale { expected: 9, current: 1 }));
+        assert_eq!(change(&group, 3, Change::Remove(ReplicaId(8))), Err(Refusal::NotAMember(ReplicaId(8))));
+        let joined = change(&group, 3, Change::Add { info: info("d"), goal: Goal::Learn }).unwrap();
+        let again = change(&joined, 4, Change::Add { info: info("d"), goal: Goal::Learn });
+        assert_eq!(again, Err(Refusal::AddressTaken(ReplicaId(2), "http://d:1".to_owned())));
+    }
+
+    #[test]
+    fn ids_are_never_used_again() {
+        let joined = change(&group(3), 3, Change::Add { info: info("d"), goal: Goal::Learn }).unwrap();
+        let left = change(&joined, 4, Change::Remove(ReplicaId(4))).unwrap();
+        let joined = change(&left, 5, Change::Add { info: info("e"), goal: Goal::Learn }).unwrap();
+        assert!(joined.member(ReplicaId(4)).is_none() && joined.member(ReplicaId(5)).is_some());
+    }
+
+    #[test]
+    fn groups_changes_and_replies_survive_the_wire() {
+        let goal = Goal::Replace(ReplicaId(2));
+        let group = change(&group(3), 7, Change::Add { info: info("d"), goal }).unwrap();
+        assert_eq!(Group::decode(group.encode().to_bytes()), Ok(group.clone()));
+        let changes = [
+            Change::Add { info: info("x"), goal },
+            Change::Promote(ReplicaId(4)),
+            Change::Remove(ReplicaId(1)),
+            Change::Update { id: ReplicaId(1), info: info("y") },
+            Change::Order { protocol: group.protocol, election: group.election },
+            Change::Readmit { id: ReplicaId(1), life: Incarnation(7) },
+        ];
+        for change in changes {
+            let request = ChangeRequest { expected: 3, change };
+            let bytes = request.encode().to_bytes();
+            assert_eq!(ChangeRequest::decode(bytes.clone()), Ok(request));
+            for len in 0..bytes.len() {
+                assert!(ChangeRequest::decode(bytes.slice(..len)).is_err());
+            }
+        }
+        let refusal = Refusal::AddressTaken(ReplicaId(4), "http://d:1".to_owned());
+        for reply in [Ok(group), Err(refusal), Err(Refusal::Stale { expected: 1, current: 2 })] {
+            assert_eq!(decode_reply(encode_reply(&reply)), Ok(reply));
+        }
+    }
+}

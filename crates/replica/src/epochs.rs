@@ -1,0 +1,496 @@
+//! From one epoch to the next; restarts; replicas that take no part in ordering.
+//!
+//! A decided change of voters or of the protocol ends an epoch (Ng 2020, sections 2.4.3 and 4.4). Every replica that
+//! delivers it stops the old protocol and, if it votes in the new epoch, starts the new one behind it. The argument:
+//!
+//! - **One end.** The old protocol decides one batch a slot, so all replicas see the same change end the epoch in the
+//!   same slot, and begin the next one from the same state. What the old protocol decides in later slots is void: no
+//!   replica delivers it. Who proposed it proposes it again.
+//! - **No quorum of the past.** A replica says something in an epoch only after it wrote down that it entered it
+//!   ([`LogRecord::Entered`] precedes every record of the epoch, and promises wait for their records), and from then
+//!   on says nothing in an older one. So a restarted replica takes up the newest epoch that it entered or none.
+//! - **Old epochs need no protocol.** Whoever delivered the change answers messages of the old epoch with how far it
+//!   is, and hands out what was decided: a replica left behind catches up, delivers the change itself and moves on.
+//!   If all who delivered it are gone, the others are a quorum of the old epoch as after any crash, and decide the
+//!   same change again.
+//! - **Learners** follow the log by fetching what is decided, told of it by the leader; what they learn they write
+//!   down, so that an epoch may begin with voters who all were learners before.
+//! - **A voter without memory** may vote again in an epoch that was begun for its present life: it has said nothing
+//!   in it. It asks for such an epoch itself ([`Change::Readmit`]), unless its protocol knows a way of its own. An
+//!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either.
+//! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
+//!   answered, and that have not been served when the epoch ends, are asked again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use synod_consensus::{Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
+use synod_wire::{Ballot, Batch, CommandKind, Epoch, Lsn, ReplicaId, Slot, Time};
+
+use crate::{Action, Change, ChangeRequest, Goal, Group, LogRecord, PeerMessage, Replica};
+
+/// What a replica knows of epochs.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// The newest epoch that this replica entered. Its protocol runs, or will once the state is here.
+    pub(crate) running: Epoch,
+    /// The slot with which that epoch began.
+    first: Slot,
+    /// Records of slots through this one may be gone: a snapshot covered them, perhaps one that was lost since.
+    trimmed: Slot,
+    /// What its protocol wrote down in an earlier life, until it runs.
+    parked: Vec<Record>,
+    /// An earlier life may have said something in that epoch that this one does not remember.
+    amnesia: bool,
+    /// A delivered change ended the epoch before.
+    ended: bool,
+    /// Records are read: nothing is begun before all of them are.
+    replaying: bool,
+    /// Slots through this one are decided somewhere, as other replicas said.
+    elsewhere: Slot,
+}
+
+impl Known {
+    pub(crate) fn new(group: &Group, amnesia: bool) -> Known {
+        Known {
+            running: group.epoch,
+            first: group.first,
+            trimmed: Slot::ZERO,
+            parked: Vec::new(),
+            amnesia,
+            ended: false,
+            replaying: false,
+            elsewhere: Slot::ZERO,
+        }
+    }
+}
+
+impl Known {
+    /// Without the slots through this one the present epoch's protocol can not run here: they are decided, and no
+    /// record of that protocol holds them.
+    fn needed(&self) -> Slot {
+        self.first.prev().max(self.trimmed)
+    }
+}
+
+/// Who is told how far this replica is, and who told it.
+#[derive(Debug, Default)]
+pub(crate) struct Audience {
+    /// When somebody was last told, and how far this replica was.
+    told_at: Time,
+    told: Slot,
+    /// How far learners are, as they said.
+    progress: BTreeMap<ReplicaId, Slot>,
+    /// Voters that entered the epoch in which this replica is no member any more.
+    successors: BTreeSet<ReplicaId>,
+    retired: bool,
+    /// When this replica last asked for a change by itself.
+    asked_at: Time,
+}
+
+impl Replica {
+    // Restarts.
+
+    /// Takes up what earlier lives wrote down.
+    pub(crate) fn replay(&mut self, now: Time, records: Vec<LogRecord>, actions: &mut Vec<Action>) {
+        let mut by_epoch: BTreeMap<Epoch, Vec<Record>> = BTreeMap::new();
+        let mut learned: BTreeMap<Slot, (Ballot, Batch)> = BTreeMap::new();
+        let mut entered = None;
+        for record in records {
+            match record {
+                LogRecord::Protocol { epoch, record } => by_epoch.entry(epoch).or_default().push(record),
+                LogRecord::Learned { slot, ballot, batch } => {
+                    learned.insert(slot, (ballot, batch));
+                }
+                LogRecord::Entered { group, amnesia } => entered = Some((group, amnesia)),
+                LogRecord::Trimmed(slot) => self.known.trimmed = slot,
+            }
+        }
+        let written = entered.as_ref().map_or(Epoch(1), |(group, _)| group.epoch);
+        if let Some((group, amnesia)) = entered
+            && group.epoch >= self.group.epoch
+        {
+            self.known.running = group.epoch;
+            self.known.first = group.first;
+            // Whether that life learned again what it had forgotten, its protocol's own records say.
+            self.known.amnesia |= amnesia && !by_epoch.contains_key(&group.epoch);
+        }
+        self.known.replaying = true;
+        loop {
+            let before = self.decided.last();
+            while let Some((ballot, batch)) = learned.remove(&self.decided.last().next()) {
+                self.deliver(now, self.decided.last().next(), ballot, batch, actions);
+            }
+            if self.group.epoch < self.known.running
+                && let Some(records) = by_epoch.remove(&self.group.epoch)
+            {
+                self.replay_old_epoch(now, records, actions);
+            }
+            if self.decided.last() == before {
+                break;
+            }
+        }
+        self.known.replaying = false;
+        self.known.ended = false;
+        self.known.parked = by_epoch.remove(&self.known.running).unwrap_or_default();
+        if self.group.epoch > written {
+            // The snapshot of a peer was installed, and this life is the first to take part behind it.
+            self.write_entered(actions);
+        }
+        self.group_changed(actions);
+        self.begin(now, false);
+        self.carry_out(now, actions);
+    }
+
+    /// Delivers what an epoch that is over decided, as far as the log tells. Everything before the newest epoch was
+    /// decided with the values that the log holds.
+    fn replay_old_epoch(&mut self, now: Time, records: Vec<Record>, actions: &mut Vec<Action>) {
+        let epoch = self.group.epoch;
+        let Some(members) = self.group.voting(self.me) else { return };
+        let mut unwritten = Effects::new(Lsn::ZERO);
+        let restart = Restart {
+            records,
+            decided: self.known.first.prev(),
+            amnesia: false,
+            head_start: false,
+            ..self.restart()
+        };
+        // The instance is not needed, only what it delivers.
+        drop(self.group.options(&self.settings.consensus).start(members, restart, now, &mut unwritten));
+        for effect in unwritten.drain() {
+            if let Effect::Deliver { slot, ballot, batch } = effect
+                && self.group.epoch == epoch
+            {
+                self.deliver(now, slot, ballot, batch, actions);
+            }
+        }
+    }
+
+    /// The start of the present epoch's protocol, from where this replica is.
+    fn restart(&self) -> Restart {
+        Restart {
+            records: Vec::new(),
+            base: self.decided.last(),
+            base_ballot: self.decided.ballot(),
+            decided: self.decided.last(),
+            amnesia: self.known.amnesia,
+            incarnation: self.incarnation,
+            head_start: false,
+        }
+    }
+
+    // From one epoch to the next.
+
+    /// A change is decided; all replicas find the same outcome.
+    pub(crate) fn change_group(&mut self, slot: Slot, payload: Bytes, actions: &mut Vec<Action>) {
+        self.stopping = false;
+        let Ok(request) = ChangeRequest::decode(payload) else { return };
+        let Ok(next) = self.group.apply(slot, &request) else { return };
+        self.known.ended |= next.epoch != self.group.epoch;
+        self.group = next;
+        if !self.known.replaying {
+            self.group_changed(actions);
+        }
+    }
+
+    /// A snapshot brought a later group.
+    pub(crate) fn adopt_group(&mut self, now: Time, group: Group, actions: &mut Vec<Action>) {
+        self.known.ended |= group.epoch != self.group.epoch;
+        self.group = group;
+        self.group_changed(actions);
+        // What the old protocol still wanted is written before the next one begins.
+        self.carry_out(now, actions);
+        self.begin(now, false);
+    }
+
+    fn group_changed(&mut self, actions: &mut Vec<Action>) {
+        let known = self.group.known().map(|member| member.id);
+        self.catch_up.set_peers(known.filter(|&id| id != self.me).collect());
+        let group = &self.group;
+        self.audience.progress.retain(|&id, _| group.member(id).is_some());
+        self.audience.successors.clear();
+        actions.push(Action::Group(self.group.clone()));
+    }
+
+    /// Enters the epoch that a delivered change began; true if there was one. Nothing of the old protocol may be
+    /// pending.
+    pub(crate) fn enter_next_epoch(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
+        if !std::mem::take(&mut self.known.ended) || self.known.replaying {
+            return false;
+        }
+        if self.group.epoch <= self.known.running {
+            // This life had lost what led to an epoch that an earlier one entered.
+            self.begin(now, false);
+            return true;
+        }
+        let led = self.leads();
+        let forgets = self.forgets();
+        let for_this_life =
+            self.group.member(self.me).is_some_and(|member| member.readmitted == self.incarnation);
+        self.protocol = None;
+        self.protocol_deadline = Time::NEVER;
+        self.known.running = self.group.epoch;
+        self.known.first = self.group.first;
+        self.known.parked = Vec::new();
+        self.known.amnesia = forgets && !for_this_life;
+        self.write_entered(actions);
+        self.leader_changed(now, LeaderView::default(), actions);
+        self.proposals.forget_sent();
+        self.reads.start_over();
+        self.begin(now, led);
+        true
+    }
+
+    /// The log may forget slots through this one.
+    pub(crate) fn write_trimmed(&mut self, slot: Slot, actions: &mut Vec<Action>) {
+        let lsn = self.effects.number();
+        actions.push(Action::Append { lsn, record: LogRecord::Trimmed(slot) });
+    }
+
+    fn write_entered(&mut self, actions: &mut Vec<Action>) {
+        let (group, amnesia) = (self.group.clone(), self.known.amnesia);
+        let lsn = self.effects.number();
+        actions.push(Action::Append { lsn, record: LogRecord::Entered { group, amnesia } });
+    }
+
+    /// Starts the present epoch's protocol, if this replica votes in it and has the state with which it began.
+    fn begin(&mut self, now: Time, head_start: bool) {
+        let here = self.group.epoch == self.known.running && self.decided.last() >= self.known.needed();
+        let Some(members) = self.group.voting(self.me).filter(|_| here && self.protocol.is_none()) else {
+            return;
+        };
+        let records = std::mem::take(&mut self.known.parked);
+        let restart = Restart { records, head_start, ..self.restart() };
+        let options = self.group.options(&self.settings.consensus);
+        let mut protocol = options.start(members, restart, now, &mut self.effects);
+        if self.is_backlogged() {
+            protocol.step(now, Input::Control(Control::Backlogged(true)), &mut self.effects);
+        }
+        self.protocol = Some(protocol);
+    }
+
+    /// Whether this replica may vote in the epoch that it knows: not while an earlier life may have said something
+    /// that this one does not know, or while what it knew is still to come from others.
+    #[must_use]
+    pub fn may_vote(&self) -> bool {
+        match &self.protocol {
+            Some(protocol) => protocol.status().role != Role::Recovering,
+            None => !self.known.amnesia && !self.group.votes(self.me),
+        }
+    }
+
+    /// Whether an earlier life may have said something in this epoch that this one does not know.
+    pub(crate) fn forgets(&self) -> bool {
+        self.protocol
+            .as_ref()
+            .map_or(self.known.amnesia, |protocol| protocol.status().role == Role::Recovering)
+    }
+
+    /// The protocol's status; without a protocol, what comes near it.
+    pub(crate) fn protocol_status(&self) -> Status {
+        let elsewhere = self.known.elsewhere;
+        match &self.protocol {
+            Some(protocol) => {
+                let status = protocol.status();
+                Status { decided_elsewhere: status.decided_elsewhere.max(elsewhere), ..status }
+            }
+            None => Status {
+                // One that votes lacks the state with which the epoch began.
+                role: if self.group.votes(self.me) { Role::Recovering } else { Role::Learner },
+                view: self.view,
+                decided: self.decided.last(),
+                decided_elsewhere: elsewhere.max(self.decided.last()),
+                in_flight: 0,
+                waits_for_disk: false,
+            },
+        }
+    }
+
+    /// Proposes a batch here. Behind a change that ends the epoch nothing is proposed until its fate is known.
+    pub(crate) fn order(&mut self, now: Time, batch: Batch, awaited: bool, actions: &mut Vec<Action>) {
+        if let Some(payload) = batch.reconfiguration()
+            && let Ok(request) = ChangeRequest::decode(payload)
+            && let Ok(next) = self.group.apply(self.decided.last().next(), &request)
+        {
+            self.stopping = next.epoch != self.group.epoch;
+        }
+        self.input(now, Input::Propose { batch, awaited }, actions);
+    }
+
+    /// A peer told what was decided in a slot.
+    pub(crate) fn learn(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        ballot: Ballot,
+        batch: Batch,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.protocol.is_some() {
+            return self.input(now, Input::Control(Control::Learn { slot, ballot, batch }), actions);
+        }
+        if slot == self.decided.last().next() && !self.is_backlogged() {
+            let lsn = self.effects.number();
+            let record = LogRecord::Learned { slot, ballot, batch: batch.clone() };
+            actions.push(Action::Append { lsn, record });
+            self.deliver(now, slot, ballot, batch, actions);
+            self.carry_out(now, actions);
+            self.begin(now, false);
+            self.carry_out(now, actions);
+        }
+    }
+
+    // Telling each other.
+
+    /// A message of an epoch whose protocol does not run here.
+    pub(crate) fn heard_other_epoch(&mut self, from: ReplicaId, epoch: Epoch, actions: &mut Vec<Action>) {
+        if epoch < self.known.running {
+            actions.push(self.standing(from));
+            return;
+        }
+        let decided =
+            if epoch == self.known.running { self.known.needed() } else { self.decided.last().next() };
+        self.known.elsewhere = self.known.elsewhere.max(decided);
+    }
+
+    fn standing(&self, to: ReplicaId) -> Action {
+        let message = PeerMessage::Standing {
+            epoch: self.known.running,
+            decided: self.decided.last(),
+            view: self.view,
+        };
+        Action::Send { to, message, after: Lsn::ZERO }
+    }
+
+    pub(crate) fn heard_standing(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        epoch: Epoch,
+        decided: Slot,
+        view: LeaderView,
+        actions: &mut Vec<Action>,
+    ) {
+        self.known.elsewhere = self.known.elsewhere.max(decided);
+        if self.group.learners().any(|(id, _)| id == from) {
+            self.audience.progress.insert(from, decided);
+        }
+        if self.group.member(from).is_none() && self.group.votes(self.me) && epoch <= self.known.running {
+            // It was removed, and wants to know whether it is still needed.
+            actions.push(self.standing(from));
+        }
+        if self.group.member(self.me).is_none() && epoch >= self.group.epoch && self.group.votes(from) {
+            self.audience.successors.insert(from);
+            self.retire(actions);
+        }
+        let news = view.leader.is_some() && view.leader != Some(self.me) && view != self.view;
+        if self.protocol.is_none() && epoch >= self.group.epoch && view.ballot >= self.view.ballot && news {
+            self.leader_changed(now, view, actions);
+        }
+    }
+
+    /// Ends the service of a replica that is not a member any more, once a quorum went on without it.
+    fn retire(&mut self, actions: &mut Vec<Action>) {
+        let voters = self.group.voters().count();
+        if self.audience.successors.len() > voters / 2 && !self.audience.retired {
+            self.audience.retired = true;
+            actions.push(Action::Retired);
+        }
+    }
+
+    /// Whom to tell how far this replica is.
+    fn listeners(&self) -> Vec<ReplicaId> {
+        let others = |id: &ReplicaId| *id != self.me;
+        if self.leads() {
+            return self.group.learners().map(|(id, _)| id).filter(others).collect();
+        }
+        if self.protocol.is_some() || self.audience.retired {
+            return Vec::new();
+        }
+        // A learner or a replica that was removed. The leader asks nothing, so it is told by itself.
+        self.group.voters().filter(others).collect()
+    }
+
+    /// When [`Replica::tell_standing`] has something to do.
+    pub(crate) fn standing_at(&self) -> Option<Time> {
+        if self.wants_readmission() {
+            return Some(self.audience.asked_at + self.ask_interval());
+        }
+        if self.listeners().is_empty() {
+            return None;
+        }
+        Some(self.audience.told_at + self.tell_interval())
+    }
+
+    fn tell_interval(&self) -> Duration {
+        let options = &self.settings.consensus;
+        if self.leads() && self.decided.last() > self.audience.told {
+            options.announce_delay_max
+        } else {
+            options.heartbeat_interval
+        }
+    }
+
+    fn ask_interval(&self) -> Duration {
+        self.settings.consensus.election_timeout * 2
+    }
+
+    /// Tells those who wait for it how far this replica is, and asks for the changes that it wants.
+    pub(crate) fn tell_standing(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.wants_readmission() && now >= self.audience.asked_at + self.ask_interval() {
+            let change = Change::Readmit { id: self.me, life: self.incarnation };
+            self.ask_for(now, change);
+        }
+        let listeners = self.listeners();
+        if listeners.is_empty() || now < self.audience.told_at + self.tell_interval() {
+            return;
+        }
+        self.audience.told_at = now;
+        self.audience.told = self.decided.last();
+        actions.extend(listeners.into_iter().map(|to| self.standing(to)));
+        self.promote_learners(now);
+    }
+
+    /// Whether this replica should ask for an epoch in which it may vote again.
+    fn wants_readmission(&self) -> bool {
+        self.protocol.is_some()
+            && !self.group.protocol.recovers_itself()
+            && self.view.leader.is_some()
+            && self.forgets()
+    }
+
+    /// A leader promotes the learners that are there to vote and have caught up.
+    fn promote_learners(&mut self, now: Time) {
+        if !self.leads() || self.stopping || now < self.audience.asked_at + self.ask_interval() {
+            return;
+        }
+        let ready = self.group.learners().find(|&(id, goal)| goal != Goal::Learn && self.has_caught_up(id));
+        if let Some((id, _)) = ready {
+            self.ask_for(now, Change::Promote(id));
+        }
+    }
+
+    /// Whether a learner has (nearly) everything that is decided, as far as it said.
+    #[must_use]
+    pub fn has_caught_up(&self, learner: ReplicaId) -> bool {
+        let at = self.audience.progress.get(&learner);
+        at.is_some_and(|at| at.0 + self.settings.caught_up_slots >= self.decided.last().0)
+    }
+
+    fn ask_for(&mut self, now: Time, change: Change) {
+        self.audience.asked_at = now;
+        let request = ChangeRequest { expected: self.group.version, change };
+        self.own_command(now, None, CommandKind::Reconfigure, &request.encode().to_bytes());
+    }
+
+    /// Whether a change promotes a learner that has not caught up: it would not help to form a quorum.
+    pub(crate) fn is_premature(&self, payload: &Bytes) -> bool {
+        let Ok(request) = ChangeRequest::decode(payload.clone()) else { return false };
+        let Change::Promote(promoted) = request.change else { return false };
+        let learns = self.group.learners().any(|(id, _)| id == promoted);
+        learns && !self.has_caught_up(promoted)
+    }
+}

@@ -1,0 +1,142 @@
+//! What a replica writes down: the records of its protocol, each with the epoch that it belongs to, and its own.
+
+use bytes::Bytes;
+use synod_consensus::Record;
+use synod_wire::{Ballot, Batch, DecodeError, Encoded, Epoch, Keep, Reader, Slot, Writer};
+
+use crate::Group;
+
+/// A record of a replica's write-ahead log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogRecord {
+    /// The protocol's.
+    Protocol {
+        /// The epoch of the instance that wrote it.
+        epoch: Epoch,
+        /// What it wrote.
+        record: Record,
+    },
+    /// The replica entered an epoch. Everything before the epoch's first slot was decided when this was written, with
+    /// the values that the log or a snapshot holds.
+    Entered {
+        /// The group as it is in this epoch.
+        group: Group,
+        /// Whether an earlier life may have voted in it.
+        amnesia: bool,
+    },
+    /// A snapshot covers slots through this one, whose records may be gone. If that snapshot is lost, what it held
+    /// comes from the other replicas before this one takes part again.
+    Trimmed(Slot),
+    /// A replica that takes no part in ordering learned what was decided.
+    Learned {
+        /// Where.
+        slot: Slot,
+        /// As it was delivered.
+        ballot: Ballot,
+        /// What.
+        batch: Batch,
+    },
+}
+
+const PROTOCOL: u8 = 1;
+const ENTERED: u8 = 2;
+const LEARNED: u8 = 3;
+const TRIMMED: u8 = 4;
+
+/// Protocols number their states from 1.
+const STATE_ENTERED: u8 = 200;
+const STATE_TRIMMED: u8 = 201;
+
+impl LogRecord {
+    /// How long the log must keep it. The states of an older epoch need not be kept: that epoch is over, and only
+    /// what it decided still counts.
+    #[must_use]
+    pub fn keep(&self) -> Keep {
+        match self {
+            LogRecord::Protocol { record, .. } => record.keep(),
+            LogRecord::Entered { .. } => Keep::State(STATE_ENTERED),
+            LogRecord::Trimmed(_) => Keep::State(STATE_TRIMMED),
+            LogRecord::Learned { slot, .. } => Keep::Slot(*slot),
+        }
+    }
+
+    /// The bytes for the log.
+    #[must_use]
+    pub fn encode(&self) -> Encoded {
+        let mut writer = Writer::new();
+        match self {
+            LogRecord::Protocol { epoch, record } => {
+                writer.u8(PROTOCOL);
+                writer.u64(epoch.0);
+                record.encode(&mut writer);
+            }
+            LogRecord::Entered { group, amnesia } => {
+                writer.u8(ENTERED);
+                writer.bool(*amnesia);
+                writer.shared(&group.encode().to_bytes());
+            }
+            LogRecord::Trimmed(slot) => {
+                writer.u8(TRIMMED);
+                writer.slot(*slot);
+            }
+            LogRecord::Learned { slot, ballot, batch } => {
+                writer.u8(LEARNED);
+                writer.slot(*slot);
+                writer.ballot(*ballot);
+                writer.batch(batch);
+            }
+        }
+        writer.finish()
+    }
+
+    /// Reads what [`LogRecord::encode`] wrote.
+    ///
+    /// # Errors
+    /// The bytes are not a record of this version.
+    pub fn decode(bytes: Bytes) -> Result<LogRecord, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let record = match reader.u8("record")? {
+            PROTOCOL => {
+                let epoch = Epoch(reader.u64("epoch")?);
+                LogRecord::Protocol { epoch, record: Record::decode(&mut reader)? }
+            }
+            ENTERED => {
+                let amnesia = reader.bool("amnesia")?;
+                LogRecord::Entered { group: Group::decode(reader.bytes("group")?)?, amnesia }
+            }
+            TRIMMED => LogRecord::Trimmed(reader.slot("trimmed")?),
+            LEARNED => LogRecord::Learned {
+                slot: reader.slot("slot")?,
+                ballot: reader.ballot("ballot")?,
+                batch: reader.batch("batch")?,
+            },
+            value => return Err(DecodeError::Undefined { field: "record", value: value.into() }),
+        };
+        reader.finish()?;
+        Ok(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_consensus::Options;
+    use synod_wire::ReplicaId;
+
+    #[test]
+    fn records_survive_the_disk() {
+        let ballot = Ballot { round: 5, replica: ReplicaId(2) };
+        let group = Group::of(&Options::default(), [ReplicaId(1), ReplicaId(2)]);
+        for record in [
+            LogRecord::Protocol {
+                epoch: Epoch(3),
+                record: synod_consensus::multipaxos::Record::Promised(ballot).into(),
+            },
+            LogRecord::Entered { group, amnesia: true },
+            LogRecord::Trimmed(Slot(7)),
+            LogRecord::Learned { slot: Slot(4), ballot, batch: Batch::noop() },
+        ] {
+            assert_eq!(LogRecord::decode(record.encode().to_bytes()), Ok(record));
+        }
+    }
+}
