@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use crate::key::Key;
 
 /// One change: at `revision` and, among the changes of that revision, in place `sub`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) revision: i64,
     pub(crate) sub: u32,
-    pub(crate) key: Bytes,
+    pub(crate) key: Key,
 }
 
 /// All changes since the last compaction, in order.
@@ -70,7 +70,7 @@ mod tests {
         let mut log = ChangeLog::default();
         for revision in revisions {
             for sub in 0..3 {
-                log.push(Change { revision, sub, key: Bytes::from(format!("{revision}.{sub}")) });
+                log.push(Change { revision, sub, key: format!("{revision}.{sub}").as_bytes().into() });
             }
         }
         log

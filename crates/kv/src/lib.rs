@@ -19,6 +19,7 @@ mod changes;
 mod digest;
 mod error;
 mod history;
+mod key;
 mod machine;
 mod range;
 mod read;

@@ -19,6 +19,7 @@ use crate::{
     KvError,
     changes::{Change, ChangeLog},
     history::{History, Version},
+    key::{Key, find, find_mut},
     range::bounds,
     validate::{self, Limits},
 };
@@ -40,7 +41,7 @@ const PURGE_REVISIONS: i64 = 4;
 /// that follow it, in a way that depends on nothing but the commands: a large compaction does not hold up the service.
 #[derive(Debug)]
 pub struct KvStore {
-    pub(crate) keys: OrdMap<Bytes, History>,
+    pub(crate) keys: OrdMap<Key, History>,
     /// The revision of the last change.
     pub(crate) revision: i64,
     /// The revision of the last compaction; -1: none yet, as etcd has it.
@@ -208,7 +209,7 @@ impl KvStore {
             return Err(KvError::LeaseNotFound);
         }
         let keeps = request.ignore_value || request.ignore_lease;
-        if keeps && self.keys.get(&request.key[..]).and_then(History::live).is_none() {
+        if keeps && find(&self.keys, &request.key).and_then(|(_, history)| history.live()).is_none() {
             return Err(KvError::KeyNotFound);
         }
         Ok(())
@@ -220,7 +221,7 @@ impl KvStore {
         let copied = || Bytes::copy_from_slice(&request.value);
         let (modified, sub) = (writes.revision, writes.count);
         let mut prev_kv = None;
-        let (key, size) = match self.keys.get_key_value_mut(&request.key[..]) {
+        let (key, size) = match find_mut(&mut self.keys, &request.key) {
             Some((key, history)) => {
                 let live = history.live();
                 if request.prev_kv {
@@ -249,7 +250,7 @@ impl KvStore {
                 (key.clone(), size)
             }
             None => {
-                let key = Bytes::copy_from_slice(&request.key);
+                let key = Key::from(&request.key[..]);
                 let value = copied();
                 let size = charge(&key, &value);
                 let first =
@@ -283,7 +284,7 @@ impl KvStore {
         }
         let deleted = doomed.len();
         for key in doomed {
-            let Some(history) = self.keys.get_mut(&key[..]) else {
+            let Some(history) = self.keys.get_mut(&key) else {
                 unreachable!("the key was found a moment ago");
             };
             history.push(Version::tombstone(writes.revision, writes.count));
@@ -299,7 +300,7 @@ impl KvStore {
         }
     }
 
-    fn record(&mut self, writes: &mut Writes, key: Bytes) {
+    fn record(&mut self, writes: &mut Writes, key: Key) {
         self.changes.push(Change { revision: writes.revision, sub: writes.count, key });
         writes.count += 1;
     }
@@ -337,7 +338,7 @@ impl KvStore {
         for Change { revision, sub, key } in touched {
             // A change whose version is gone is passed over: an earlier change of its key led here before. It must not
             // count, since a store restored from a snapshot does not know of it and has to stay in step.
-            let Some(history) = self.keys.get_mut(&key[..]).filter(|h| h.contains(revision, sub)) else {
+            let Some(history) = self.keys.get_mut(&key).filter(|h| h.contains(revision, sub)) else {
                 continue;
             };
             let (versions, size_bytes) = (&mut self.versions, &mut self.size_bytes);
@@ -346,7 +347,7 @@ impl KvStore {
                 *size_bytes -= charge(&key, &version.value);
             });
             if !remains {
-                self.keys.remove(&key[..]);
+                self.keys.remove(&key);
             }
         }
     }
