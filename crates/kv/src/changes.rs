@@ -16,10 +16,10 @@ pub(crate) struct Change {
 ///
 /// A compaction looks only at keys that changed since the one before it, instead of at all keys; and the changes of a
 /// revision are its events. The log lies in chunks because a single buffer, when it grows, would be copied as a whole
-/// between two commands.
+/// between two commands. A chunk is taken from at its front, a few changes at a time, without moving the rest.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog {
-    chunks: VecDeque<Vec<Change>>,
+    chunks: VecDeque<VecDeque<Change>>,
 }
 
 const CHUNK_CHANGES: usize = 1024;
@@ -28,12 +28,12 @@ impl ChangeLog {
     /// Adds a change, later than all others.
     pub(crate) fn push(&mut self, change: Change) {
         match self.chunks.back_mut() {
-            Some(chunk) if chunk.len() < CHUNK_CHANGES => chunk.push(change),
+            Some(chunk) if chunk.len() < CHUNK_CHANGES => chunk.push_back(change),
             last => {
                 // A small store should not pay for a whole chunk.
                 let capacity = if last.is_some() { CHUNK_CHANGES } else { 0 };
-                let mut chunk = Vec::with_capacity(capacity);
-                chunk.push(change);
+                let mut chunk = VecDeque::with_capacity(capacity);
+                chunk.push_back(change);
                 self.chunks.push_back(chunk);
             }
         }
@@ -48,7 +48,7 @@ impl ChangeLog {
                 taken.extend(chunk.drain(..count));
                 break;
             }
-            taken.append(chunk);
+            taken.extend(chunk.drain(..));
             self.chunks.pop_front();
         }
         taken
@@ -57,7 +57,7 @@ impl ChangeLog {
     /// All changes at or above `revision`, in order.
     pub(crate) fn from(&self, revision: i64) -> impl Iterator<Item = &Change> {
         let first =
-            self.chunks.partition_point(|chunk| chunk.last().is_none_or(|last| last.revision < revision));
+            self.chunks.partition_point(|chunk| chunk.back().is_none_or(|last| last.revision < revision));
         self.chunks.range(first..).flatten().skip_while(move |change| change.revision < revision)
     }
 }
