@@ -34,7 +34,10 @@ fn main() {
     let puts = number(1).unwrap_or(200_000);
     let lengths = number(2).map_or(vec![8, 20, 100], |one| vec![one]);
     let spaces = number(3).map_or(vec![1, 1_000, 100_000, 1_000_000], |one| vec![one]);
-    println!("{:>10} {:>9} {:>8} {:>8} {:>8} {:>10}", "key bytes", "keys", "new", "again", "frozen", "compacting");
+    println!(
+        "{:>10} {:>9} {:>8} {:>8} {:>8} {:>10}",
+        "key bytes", "keys", "new", "again", "frozen", "compacting"
+    );
     for &key_bytes in &lengths {
         for &keys in &spaces {
             measure(key_bytes as usize, keys, puts);

@@ -21,6 +21,7 @@ mod error;
 mod history;
 mod key;
 mod machine;
+mod put;
 mod range;
 mod read;
 mod snapshot;
