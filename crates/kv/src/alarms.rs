@@ -5,7 +5,7 @@ use synod_api::{
         AlarmMember, AlarmRequest, AlarmResponse, AlarmType, RequestOp, TxnRequest,
         alarm_request::AlarmAction, request_op::Request,
     },
-    synod::v1::{KvCommand, kv_command::Command},
+    synod::v1::kv_command::Command,
 };
 
 use crate::{
@@ -17,22 +17,20 @@ use crate::{
 pub const ALARMS_MAX: usize = 1024;
 
 impl KvStore {
-    /// Refuses a request that needs more space than the quota of its command leaves, and raises the alarm.
-    pub(crate) fn claim_space(&mut self, request: &Command, command: &KvCommand) -> Result<(), KvError> {
-        let cost = cost(request);
+    /// Refuses what costs more space than the quota of a member leaves, and raises the alarm in its name.
+    pub(crate) fn claim_space(&mut self, cost: u64, quota: u64, member: u64) -> Result<(), KvError> {
         if cost == 0 {
             return Ok(());
         }
         if self.has_alarm(AlarmType::Nospace) {
             return Err(KvError::NoSpace);
         }
-        let quota = command.quota_bytes;
         let exceeded = |store: &KvStore| quota > 0 && store.size_bytes.saturating_add(cost) >= quota;
         if exceeded(self) {
             self.purge(i64::MAX);
         }
         if exceeded(self) {
-            self.alarms.insert((command.member_id, AlarmType::Nospace));
+            self.alarms.insert((member, AlarmType::Nospace));
             return Err(KvError::NoSpace);
         }
         Ok(())
@@ -78,7 +76,7 @@ fn alarm_member((member_id, kind): (u64, AlarmType)) -> AlarmMember {
 
 /// What a command asks for against the quota, as etcd reckons it; 0 for one that needs no space. Deletions count for
 /// nothing although they leave tombstones, so that a full store can be emptied.
-fn cost(command: &Command) -> u64 {
+pub(crate) fn cost(command: &Command) -> u64 {
     match command {
         Command::Put(request) => charge(&request.key, &request.value),
         Command::Txn(request) => txn_cost(request),
@@ -101,6 +99,8 @@ fn txn_cost(request: &TxnRequest) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use synod_api::synod::v1::KvCommand;
+
     use super::*;
     use crate::testing::{self, Execute, all, op_delete, op_put, op_range};
 

@@ -2,24 +2,24 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use crate::key::Key;
 
 /// One change: at `revision` and, among the changes of that revision, in place `sub`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) revision: i64,
     pub(crate) sub: u32,
-    pub(crate) key: Bytes,
+    pub(crate) key: Key,
 }
 
 /// All changes since the last compaction, in order.
 ///
 /// A compaction looks only at keys that changed since the one before it, instead of at all keys; and the changes of a
 /// revision are its events. The log lies in chunks because a single buffer, when it grows, would be copied as a whole
-/// between two commands.
+/// between two commands. A chunk is taken from at its front, a few changes at a time, without moving the rest.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog {
-    chunks: VecDeque<Vec<Change>>,
+    chunks: VecDeque<VecDeque<Change>>,
 }
 
 const CHUNK_CHANGES: usize = 1024;
@@ -28,12 +28,12 @@ impl ChangeLog {
     /// Adds a change, later than all others.
     pub(crate) fn push(&mut self, change: Change) {
         match self.chunks.back_mut() {
-            Some(chunk) if chunk.len() < CHUNK_CHANGES => chunk.push(change),
+            Some(chunk) if chunk.len() < CHUNK_CHANGES => chunk.push_back(change),
             last => {
                 // A small store should not pay for a whole chunk.
                 let capacity = if last.is_some() { CHUNK_CHANGES } else { 0 };
-                let mut chunk = Vec::with_capacity(capacity);
-                chunk.push(change);
+                let mut chunk = VecDeque::with_capacity(capacity);
+                chunk.push_back(change);
                 self.chunks.push_back(chunk);
             }
         }
@@ -48,7 +48,7 @@ impl ChangeLog {
                 taken.extend(chunk.drain(..count));
                 break;
             }
-            taken.append(chunk);
+            taken.extend(chunk.drain(..));
             self.chunks.pop_front();
         }
         taken
@@ -57,7 +57,7 @@ impl ChangeLog {
     /// All changes at or above `revision`, in order.
     pub(crate) fn from(&self, revision: i64) -> impl Iterator<Item = &Change> {
         let first =
-            self.chunks.partition_point(|chunk| chunk.last().is_none_or(|last| last.revision < revision));
+            self.chunks.partition_point(|chunk| chunk.back().is_none_or(|last| last.revision < revision));
         self.chunks.range(first..).flatten().skip_while(move |change| change.revision < revision)
     }
 }
@@ -70,7 +70,7 @@ mod tests {
         let mut log = ChangeLog::default();
         for revision in revisions {
             for sub in 0..3 {
-                log.push(Change { revision, sub, key: Bytes::from(format!("{revision}.{sub}")) });
+                log.push(Change { revision, sub, key: format!("{revision}.{sub}").as_bytes().into() });
             }
         }
         log

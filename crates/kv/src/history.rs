@@ -1,6 +1,6 @@
 //! The versions of one key.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use bytes::Bytes;
 use synod_api::mvccpb::KeyValue;
@@ -29,9 +29,9 @@ impl Version {
         self.version == 0
     }
 
-    pub(crate) fn to_key_value(&self, key: &Bytes) -> KeyValue {
+    pub(crate) fn to_key_value(&self, key: &[u8]) -> KeyValue {
         KeyValue {
-            key: key.clone(),
+            key: Bytes::copy_from_slice(key),
             create_revision: self.created,
             mod_revision: self.modified,
             version: self.version,
@@ -43,12 +43,18 @@ impl Version {
 
 /// All versions of one key that are kept, oldest first, at least one.
 ///
-/// Most keys have one version, so the newest lies in place. Older ones are in chunks of bounded size behind two levels
-/// of sharing: a write to a key whose history a snapshot shares copies one chunk and the list of chunks, however long
-/// the history is.
+/// A history is one pointer, so that the nodes of the map that holds it are small.
 #[derive(Clone, Debug)]
-pub(crate) struct History {
+pub(crate) struct History(Arc<Versions>);
+
+/// The newest version and a few before it are together; a put reaches further only when these few are full. What is
+/// older is in chunks of bounded size behind two levels of sharing. So a write to a key whose history a snapshot shares
+/// copies a few versions, and at times one chunk and the list of chunks, however long the history is.
+#[derive(Clone, Debug)]
+struct Versions {
     latest: Version,
+    /// Versions right before it, oldest first, at most [`RECENT_VERSIONS`].
+    recent: Vec<Version>,
     older: Option<Arc<Vec<Chunk>>>,
 }
 
@@ -57,31 +63,37 @@ type Chunk = Arc<Vec<Version>>;
 /// Versions in a chunk: 18 kB to copy, while a million versions make 4000 chunks.
 const CHUNK_VERSIONS: usize = 256;
 
+const RECENT_VERSIONS: usize = 8;
+
 impl History {
     pub(crate) fn new(first: Version) -> History {
-        History { latest: first, older: None }
+        History(Arc::new(Versions { latest: first, recent: Vec::new(), older: None }))
     }
 
     /// The newest version, which may be a tombstone.
     pub(crate) fn latest(&self) -> &Version {
-        &self.latest
+        &self.0.latest
     }
 
     /// The newest version unless the key is deleted.
     pub(crate) fn live(&self) -> Option<&Version> {
-        Some(&self.latest).filter(|version| !version.is_tombstone())
+        Some(&self.0.latest).filter(|version| !version.is_tombstone())
     }
 
     /// What a read at `revision` sees.
     pub(crate) fn at(&self, revision: i64) -> Option<&Version> {
-        let seen = if self.latest.modified <= revision {
-            Some(&self.latest)
+        let upto = |versions: &[Version]| versions.partition_point(|version| version.modified <= revision);
+        let Versions { latest, recent, older } = &*self.0;
+        let seen = if latest.modified <= revision {
+            Some(latest)
+        } else if recent.first().is_some_and(|first| first.modified <= revision) {
+            recent[..upto(recent)].last()
         } else {
-            let chunks = self.older.as_deref()?;
+            let chunks = older.as_deref()?;
             // Chunks are never empty, so each has a first version to search by.
             let chunk =
                 &chunks[chunks.partition_point(|chunk| chunk[0].modified <= revision).checked_sub(1)?];
-            chunk[..chunk.partition_point(|version| version.modified <= revision)].last()
+            chunk[..upto(chunk)].last()
         };
         seen.filter(|version| !version.is_tombstone())
     }
@@ -89,43 +101,41 @@ impl History {
     /// Whether the version of this change is kept.
     pub(crate) fn contains(&self, modified: i64, sub: u32) -> bool {
         let place = |version: &Version| (version.modified, version.sub);
-        if place(&self.latest) == (modified, sub) {
+        let among = |versions: &[Version]| versions.binary_search_by_key(&(modified, sub), place).is_ok();
+        let Versions { latest, recent, older } = &*self.0;
+        if place(latest) == (modified, sub) || among(recent) {
             return true;
         }
-        self.older.as_ref().is_some_and(|chunks| {
+        older.as_ref().is_some_and(|chunks| {
             let after = chunks.partition_point(|chunk| place(&chunk[0]) <= (modified, sub));
-            let chunk = after.checked_sub(1).map(|at| &chunks[at]);
-            chunk.is_some_and(|chunk| chunk.binary_search_by_key(&(modified, sub), place).is_ok())
+            after.checked_sub(1).is_some_and(|at| among(&chunks[at]))
         })
     }
 
     /// Every version, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Version> {
-        self.older
+        let Versions { latest, recent, older } = &*self.0;
+        older
             .iter()
             .flat_map(|chunks| chunks.iter().flat_map(|chunk| chunk.iter()))
-            .chain([&self.latest])
+            .chain(recent)
+            .chain([latest])
     }
 
     /// How many versions are kept.
     pub(crate) fn len(&self) -> usize {
-        1 + self.older.as_ref().map_or(0, |chunks| chunks.iter().map(|chunk| chunk.len()).sum())
+        let Versions { recent, older, .. } = &*self.0;
+        1 + recent.len() + older.as_ref().map_or(0, |chunks| chunks.iter().map(|chunk| chunk.len()).sum())
     }
 
     /// Adds a version, newer than all others.
     pub(crate) fn push(&mut self, version: Version) {
-        let previous = std::mem::replace(&mut self.latest, version);
-        let chunks = Arc::make_mut(self.older.get_or_insert_default());
-        match chunks.last_mut() {
-            Some(chunk) if chunk.len() < CHUNK_VERSIONS => Arc::make_mut(chunk).push(previous),
-            // A first chunk grows as it needs; a key that has filled one will fill the next.
-            None => chunks.push(Arc::new(vec![previous])),
-            Some(_) => {
-                let mut chunk = Vec::with_capacity(CHUNK_VERSIONS);
-                chunk.push(previous);
-                chunks.push(Arc::new(chunk));
-            }
+        let versions = Arc::make_mut(&mut self.0);
+        let previous = mem::replace(&mut versions.latest, version);
+        if versions.recent.len() == RECENT_VERSIONS {
+            versions.put_away();
         }
+        versions.recent.push(previous);
     }
 
     /// The versions, oldest first, that a read at `revision` or later, or an event from `revision` on, needs.
@@ -158,8 +168,41 @@ impl History {
         before - usize::from(still_read)
     }
 
-    fn drop_oldest(&mut self, mut count: usize) {
-        let Some(shared) = self.older.as_mut().filter(|_| count > 0) else { return };
+    fn drop_oldest(&mut self, count: usize) {
+        if count > 0 {
+            Arc::make_mut(&mut self.0).drop_oldest(count);
+        }
+    }
+}
+
+impl Versions {
+    /// Moves the recent versions to the older ones.
+    fn put_away(&mut self) {
+        let chunks = Arc::make_mut(self.older.get_or_insert_default());
+        match chunks.last_mut() {
+            Some(chunk) if chunk.len() + self.recent.len() <= CHUNK_VERSIONS => {
+                Arc::make_mut(chunk).append(&mut self.recent);
+            }
+            last => {
+                // A first chunk grows as it needs; a key that has filled one will fill the next.
+                let mut chunk = Vec::with_capacity(if last.is_some() { CHUNK_VERSIONS } else { 0 });
+                chunk.append(&mut self.recent);
+                chunks.push(Arc::new(chunk));
+            }
+        }
+    }
+
+    fn drop_oldest(&mut self, count: usize) {
+        let left = self.drop_chunks(count);
+        if left > 0 {
+            self.recent.drain(..left);
+            self.recent.shrink_to_fit();
+        }
+    }
+
+    /// Drops the oldest versions that are in chunks; how many of `count` are still to be dropped.
+    fn drop_chunks(&mut self, mut count: usize) -> usize {
+        let Some(shared) = self.older.as_mut() else { return count };
         let chunks = Arc::make_mut(shared);
         let whole = chunks
             .iter()
@@ -172,13 +215,14 @@ impl History {
         chunks.drain(..whole);
         if chunks.is_empty() {
             self.older = None;
-            return;
+            return count;
         }
         if count > 0 {
             // A copy of exact size gives back the memory of what was dropped.
             chunks[0] = Arc::new(chunks[0][count..].to_vec());
         }
         chunks.shrink_to_fit();
+        0
     }
 }
 

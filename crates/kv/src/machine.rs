@@ -9,14 +9,17 @@ use synod_api::synod::v1::{
 };
 use synod_replica::{Frozen, StateMachine};
 
-use crate::{KvError, KvStore, snapshot};
+use crate::{KvError, KvStore, put::PlainPut, snapshot};
 
 impl StateMachine for KvStore {
     /// Takes a [`KvCommand`], gives a [`KvReply`].
     fn apply(&mut self, command: &Bytes) -> Bytes {
-        let result = KvCommand::decode(command.clone())
-            .map_err(|_| KvError::Malformed("command"))
-            .and_then(|command| self.execute(&command));
+        let result = match PlainPut::read(command) {
+            Some(put) => self.execute_plain_put(&put).map(Reply::Put),
+            None => KvCommand::decode(command.clone())
+                .map_err(|_| KvError::Malformed("command"))
+                .and_then(|command| self.execute(&command)),
+        };
         let reply = result.unwrap_or_else(|error| Reply::Error(KvFailure::from(&error)));
         KvReply { reply: Some(reply) }.encode_to_vec().into()
     }

@@ -11,11 +11,12 @@ use synod_api::etcdserverpb::{
 use crate::{
     KvError, KvStore,
     history::{History, Version},
+    key::{Key, find},
     range::bounds,
     store::header,
 };
 
-type Found<'a> = (&'a Bytes, &'a Version);
+type Found<'a> = (&'a Key, &'a Version);
 
 impl KvStore {
     /// Answers a range request on the present state.
@@ -85,7 +86,7 @@ impl KvStore {
     ) -> impl Iterator<Item = Found<'a>> {
         // Most reads are of one key, and a lookup costs less than an iterator.
         let (single, range) = if range_end.is_empty() {
-            (self.keys.get_key_value(key), None)
+            (find(&self.keys, key), None)
         } else {
             (None, bounds(key, range_end).map(|range| self.keys.range::<_, [u8]>(range)))
         };

@@ -32,6 +32,7 @@ use crate::{
     ALARMS_MAX, KvStore,
     changes::{Change, ChangeLog},
     history::{History, Version},
+    key::Key,
     store::charge,
 };
 
@@ -42,7 +43,7 @@ const BLOCK_BYTES_MAX: usize = 64 << 10;
 /// A store as it was. It shares everything with the living one until that changes it.
 #[derive(Debug)]
 pub(crate) struct FrozenStore {
-    keys: OrdMap<Bytes, History>,
+    keys: OrdMap<Key, History>,
     revision: i64,
     compacted: i64,
     purged: i64,
@@ -127,9 +128,9 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
     let keys = input.u64()?;
     let versions = input.u64()?;
     let mut changes = Vec::new();
-    let mut last_key = Bytes::new();
+    let mut last_key = Key::from(&[][..]);
     for _ in 0..keys {
-        let key = input.bytes()?;
+        let key = Key::from(&input.bytes()?[..]);
         // An empty key, which none may be, does not come after the empty one to begin with.
         check(key > last_key, "the keys are out of order")?;
         let history = read_history(&mut input, &key, &mut store, &mut changes)?;
@@ -150,7 +151,7 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
 
 fn read_history(
     input: &mut BlockReader<'_>,
-    key: &Bytes,
+    key: &Key,
     store: &mut KvStore,
     changes: &mut Vec<Change>,
 ) -> io::Result<History> {

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
 use imbl::OrdMap;
 use synod_api::{
     etcdserverpb::{
         AlarmType, CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse,
-        PutRequest, PutResponse, ResponseHeader,
+        ResponseHeader,
     },
     synod::v1::{
         KvCommand, KvQuery, KvStatus, kv_answer::Answer, kv_command::Command, kv_query::Query,
@@ -17,8 +16,11 @@ use synod_api::{
 
 use crate::{
     KvError,
+    alarms::cost,
     changes::{Change, ChangeLog},
     history::{History, Version},
+    key::Key,
+    put::Put,
     range::bounds,
     validate::{self, Limits},
 };
@@ -29,7 +31,7 @@ const VERSION_OVERHEAD_BYTES: u64 = 256;
 
 /// Revisions whose changes each command clears away while a compaction is in progress. It must be well above 1, the
 /// most that a command adds, or a compaction would never end; each costs about as much as a put.
-const PURGE_REVISIONS: i64 = 4;
+pub(crate) const PURGE_REVISIONS: i64 = 4;
 
 /// An etcd-compatible multi-version key-value store, as a deterministic state machine.
 ///
@@ -40,7 +42,7 @@ const PURGE_REVISIONS: i64 = 4;
 /// that follow it, in a way that depends on nothing but the commands: a large compaction does not hold up the service.
 #[derive(Debug)]
 pub struct KvStore {
-    pub(crate) keys: OrdMap<Bytes, History>,
+    pub(crate) keys: OrdMap<Key, History>,
     /// The revision of the last change.
     pub(crate) revision: i64,
     /// The revision of the last compaction; -1: none yet, as etcd has it.
@@ -61,8 +63,8 @@ pub struct KvStore {
 #[derive(Debug)]
 pub(crate) struct Writes {
     /// The revision that the changes get.
-    revision: i64,
-    count: u32,
+    pub(crate) revision: i64,
+    pub(crate) count: u32,
 }
 
 impl Default for KvStore {
@@ -130,9 +132,9 @@ impl KvStore {
         if self.has_alarm(AlarmType::Corrupt) {
             return Err(KvError::Corrupt);
         }
-        self.claim_space(request, command)?;
+        self.claim_space(cost(request), command.quota_bytes, command.member_id)?;
         match request {
-            Command::Put(request) => self.put(request).map(Reply::Put),
+            Command::Put(request) => self.put(&Put::from(request)).map(Reply::Put),
             Command::DeleteRange(request) => Ok(Reply::DeleteRange(self.delete_range(request))),
             Command::Txn(request) => self.txn(request).map(Reply::Txn),
             Command::Compact(request) => self.compact(request).map(Reply::Compact),
@@ -173,14 +175,6 @@ impl KvStore {
         }
     }
 
-    fn put(&mut self, request: &PutRequest) -> Result<PutResponse, KvError> {
-        self.check_put(request)?;
-        let mut writes = self.begin();
-        let response = self.write_put(&mut writes, request);
-        self.commit(writes);
-        Ok(response)
-    }
-
     fn delete_range(&mut self, request: &DeleteRangeRequest) -> DeleteRangeResponse {
         let mut writes = self.begin();
         let response = self.write_delete_range(&mut writes, request);
@@ -201,70 +195,6 @@ impl KvStore {
         if writes.count > 0 { writes.revision } else { self.revision }
     }
 
-    /// Whether a put can be executed in the present state.
-    pub(crate) fn check_put(&self, request: &PutRequest) -> Result<(), KvError> {
-        // There are no leases yet, so none that a put names exists.
-        if request.lease != 0 {
-            return Err(KvError::LeaseNotFound);
-        }
-        let keeps = request.ignore_value || request.ignore_lease;
-        if keeps && self.keys.get(&request.key[..]).and_then(History::live).is_none() {
-            return Err(KvError::KeyNotFound);
-        }
-        Ok(())
-    }
-
-    /// Executes a put that passed [`KvStore::check_put`].
-    pub(crate) fn write_put(&mut self, writes: &mut Writes, request: &PutRequest) -> PutResponse {
-        // What is stored is copied out of the command: a slice would keep the whole batch that it came in alive.
-        let copied = || Bytes::copy_from_slice(&request.value);
-        let (modified, sub) = (writes.revision, writes.count);
-        let mut prev_kv = None;
-        let (key, size) = match self.keys.get_key_value_mut(&request.key[..]) {
-            Some((key, history)) => {
-                let live = history.live();
-                if request.prev_kv {
-                    prev_kv = live.map(|version| version.to_key_value(key));
-                }
-                // A transaction may delete a key and then put it with `ignore_value`; it keeps what the key had when
-                // the transaction began, since that is what was checked.
-                let kept = live.or_else(|| history.at(modified - 1));
-                let value = if request.ignore_value {
-                    kept.map(|version| version.value.clone()).unwrap_or_default()
-                } else {
-                    copied()
-                };
-                let lease = if request.ignore_lease {
-                    kept.map_or(0, |version| version.lease)
-                } else {
-                    request.lease
-                };
-                let (created, version) = match live {
-                    Some(live) => (live.created, live.version + 1),
-                    None => (modified, 1),
-                };
-                self.live_keys += u64::from(live.is_none());
-                let size = charge(key, &value);
-                history.push(Version { modified, sub, created, version, lease, value });
-                (key.clone(), size)
-            }
-            None => {
-                let key = Bytes::copy_from_slice(&request.key);
-                let value = copied();
-                let size = charge(&key, &value);
-                let first =
-                    Version { modified, sub, created: modified, version: 1, lease: request.lease, value };
-                self.keys.insert(key.clone(), History::new(first));
-                self.live_keys += 1;
-                (key, size)
-            }
-        };
-        self.versions += 1;
-        self.size_bytes += size;
-        self.record(writes, key);
-        PutResponse { header: header(writes.revision), prev_kv }
-    }
-
     pub(crate) fn write_delete_range(
         &mut self,
         writes: &mut Writes,
@@ -283,7 +213,7 @@ impl KvStore {
         }
         let deleted = doomed.len();
         for key in doomed {
-            let Some(history) = self.keys.get_mut(&key[..]) else {
+            let Some(history) = self.keys.get_mut(&key) else {
                 unreachable!("the key was found a moment ago");
             };
             history.push(Version::tombstone(writes.revision, writes.count));
@@ -299,7 +229,7 @@ impl KvStore {
         }
     }
 
-    fn record(&mut self, writes: &mut Writes, key: Bytes) {
+    pub(crate) fn record(&mut self, writes: &mut Writes, key: Key) {
         self.changes.push(Change { revision: writes.revision, sub: writes.count, key });
         writes.count += 1;
     }
@@ -337,7 +267,7 @@ impl KvStore {
         for Change { revision, sub, key } in touched {
             // A change whose version is gone is passed over: an earlier change of its key led here before. It must not
             // count, since a store restored from a snapshot does not know of it and has to stay in step.
-            let Some(history) = self.keys.get_mut(&key[..]).filter(|h| h.contains(revision, sub)) else {
+            let Some(history) = self.keys.get_mut(&key).filter(|h| h.contains(revision, sub)) else {
                 continue;
             };
             let (versions, size_bytes) = (&mut self.versions, &mut self.size_bytes);
@@ -346,7 +276,7 @@ impl KvStore {
                 *size_bytes -= charge(&key, &version.value);
             });
             if !remains {
-                self.keys.remove(&key[..]);
+                self.keys.remove(&key);
             }
         }
     }
@@ -364,6 +294,9 @@ pub(crate) fn header(revision: i64) -> Option<ResponseHeader> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use synod_api::etcdserverpb::PutRequest;
+
     use super::*;
     use crate::testing::{self, Execute, keys, pairs};
 

@@ -12,6 +12,7 @@ use synod_api::etcdserverpb::{
 use crate::{
     KvError, KvStore,
     history::Version,
+    put::Put,
     store::{Writes, header},
     validate,
 };
@@ -51,7 +52,7 @@ impl KvStore {
         for op in branch(request, succeeded) {
             match &op.request {
                 Some(Request::RequestRange(request)) => self.check_revision(request)?,
-                Some(Request::RequestPut(request)) => self.check_put(request)?,
+                Some(Request::RequestPut(request)) => self.check_put(&Put::from(request))?,
                 Some(Request::RequestTxn(nested)) => self.decide(nested, outcomes)?,
                 Some(Request::RequestDeleteRange(_)) | None => {}
             }
@@ -85,7 +86,9 @@ impl KvStore {
                     let read = self.range_as_of(request, self.revision_after(writes));
                     Response::ResponseRange(read.expect("the revision was checked before the first change"))
                 }
-                Some(Request::RequestPut(request)) => Response::ResponsePut(self.write_put(writes, request)),
+                Some(Request::RequestPut(request)) => {
+                    Response::ResponsePut(self.write_put(writes, &Put::from(request)))
+                }
                 Some(Request::RequestDeleteRange(request)) => {
                     Response::ResponseDeleteRange(self.write_delete_range(writes, request))
                 }
