@@ -137,3 +137,75 @@ impl KeepAlive {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use synod_kv::KvStore;
+    use synod_wire::{ClusterId, ReplicaId};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+        task::JoinHandle,
+    };
+
+    use super::*;
+    use crate::{Config, InMemory, Member};
+
+    const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// The client's end of a connection, and how it ended.
+    fn connection() -> (DuplexStream, JoinHandle<Result<(), String>>) {
+        let member = Member {
+            id: ReplicaId(1),
+            name: "only".into(),
+            peer_urls: Vec::new(),
+            client_urls: Vec::new(),
+            is_learner: false,
+        };
+        let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
+        let store = Store::new(&Config::default(), replica);
+        let (client, stream) = duplex(1 << 16);
+        let served = tokio::spawn(async move {
+            let served = serve(stream, &store, 100, HEAD_TIMEOUT, pin!(pending())).await;
+            served.map_err(|error| error.to_string())
+        });
+        (client, served)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_begin_is_cut_off() {
+        let (mut client, served) = connection();
+        client.write_all(b"PRI").await.unwrap();
+        let began = Instant::now();
+        served.await.unwrap().unwrap_err();
+        assert_eq!(began.elapsed().as_secs(), HEAD_TIMEOUT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_gone_is_found_out() {
+        let (mut client, served) = connection();
+        // The preface, empty settings, and nothing ever again.
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let began = Instant::now();
+        let error = served.await.unwrap().unwrap_err();
+        assert_eq!(error, "the client does not answer a ping");
+        assert_eq!(began.elapsed().as_secs(), (KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT).as_secs());
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+        let ping_head = b"\0\0\x08\x06\0\0\0\0\0";
+        assert_eq!(heard.windows(9).filter(|bytes| bytes == ping_head).count(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_there_stays() {
+        let (client, served) = connection();
+        let (send, client) = h2::client::handshake(client).await.unwrap();
+        let client = tokio::spawn(client);
+        sleep(KEEP_ALIVE_INTERVAL * 20).await;
+        assert!(!served.is_finished());
+        drop(send);
+        client.await.unwrap().unwrap();
+        served.await.unwrap().unwrap();
+    }
+}
