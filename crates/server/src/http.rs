@@ -1,6 +1,6 @@
 //! The pages for operators and their tools: health, version, metrics.
 
-use std::{convert::Infallible, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,7 +11,6 @@ use hyper::{
 };
 use serde_json::json;
 use synod_api::etcdserverpb::AlarmMember;
-use tonic::codegen::BoxFuture;
 
 use crate::{
     Consistency, Replica,
@@ -48,25 +47,14 @@ impl<R> fmt::Debug for Pages<R> {
     }
 }
 
-type Page = Response<Full<Bytes>>;
-
-impl<R: Replica> hyper::service::Service<Request<Incoming>> for Pages<R> {
-    type Response = Page;
-    type Error = Infallible;
-    type Future = BoxFuture<Page, Infallible>;
-
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let pages = self.clone();
-        Box::pin(async move { Ok(pages.page(&request).await) })
-    }
-}
+pub(crate) type Page = Response<Full<Bytes>>;
 
 impl<R: Replica> Pages<R> {
     pub(crate) fn new(store: Arc<Store<R>>, metrics: Arc<dyn Fn() -> String + Send + Sync>) -> Pages<R> {
         Pages { store, metrics }
     }
 
-    async fn page(&self, request: &Request<Incoming>) -> Page {
+    pub(crate) async fn page(&self, request: &Request<Incoming>) -> Page {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut page = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n");
             page.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("it is a header value"));

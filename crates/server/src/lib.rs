@@ -6,8 +6,10 @@
 //! without any.
 //!
 //! ```text
-//! sockets ── client-io threads ── services ── Replica (execute, query)
-//!            serve.rs, http.rs    kv, cluster, maintenance, native
+//! sockets ── client-io threads ── gRPC over HTTP/2 ── services ── Replica (execute, query)
+//!            serve.rs             connection.rs       kv, cluster, maintenance, native
+//!                                 call.rs, message.rs
+//!                              ── pages, http.rs
 //! ```
 //!
 //! - **Threads** ([`Server::start`]): as in Santos 2012, section 9.4, a fixed number of client-I/O threads; every new
@@ -18,9 +20,12 @@
 //!
 //! **Architecture invariant:** `replica.rs` names no type of gRPC, and the services name no type of the runtime.
 
+mod call;
 mod config;
+mod connection;
 mod http;
 mod memory;
+mod message;
 mod replica;
 mod serve;
 mod services;

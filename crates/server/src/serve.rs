@@ -1,9 +1,9 @@
 //! Threads, connections and an orderly end.
 
-use std::{io, mem, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, mem, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
-use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     runtime::{Builder, Handle, Runtime},
@@ -13,21 +13,12 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use crate::{Config, Replica, http::Pages, services::Services};
+use crate::{Config, Replica, connection, http::Pages, services::Store};
 
 /// Connections that the kernel holds for us until we accept them.
 const BACKLOG: u32 = 1024;
-/// What a client may have sent on a stream and on a connection before we have read it. The second bounds the memory
-/// that a connection's requests take.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
-/// Answers that a stream holds for a client that does not read; then the one who writes them waits.
-const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// How long a connection may take to say which protocol it speaks, and to send the head of a request for a page.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that has been silent for this long is asked whether it is still there, and given this long to answer.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to accept nothing after accepting has failed, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a thread may take to drop what is left on it; nothing on it blocks, so this is never needed.
@@ -74,9 +65,9 @@ impl Server {
             acceptances: Vec::new(),
             threads,
         };
-        let services = Services::new(config, replica);
-        let pages = Pages::new(services.store().clone(), Arc::new(metrics));
-        let protocols = Protocols { services, pages, streams_max: config.streams_per_connection_max };
+        let store = Arc::new(Store::new(config, replica));
+        let pages = Pages::new(store.clone(), Arc::new(metrics));
+        let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
         for &address in &config.client_addresses {
             let bound = server.listen(address, protocols.clone(), Purpose::Clients)?;
             server.client_addresses.push(bound);
@@ -232,18 +223,14 @@ impl Acceptance {
 /// What can be spoken on a connection.
 #[derive(Debug)]
 struct Protocols<R> {
-    services: Services<R>,
+    store: Arc<Store<R>>,
     pages: Pages<R>,
     streams_max: u32,
 }
 
 impl<R> Clone for Protocols<R> {
     fn clone(&self) -> Protocols<R> {
-        Protocols {
-            services: self.services.clone(),
-            pages: self.pages.clone(),
-            streams_max: self.streams_max,
-        }
+        Protocols { store: self.store.clone(), pages: self.pages.clone(), streams_max: self.streams_max }
     }
 }
 
@@ -256,35 +243,26 @@ impl<R: Replica> Protocols<R> {
         mut stopping: watch::Receiver<bool>,
         _permit: OwnedSemaphorePermit,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
-        if purpose == Purpose::Clients && timeout(HEAD_TIMEOUT, speaks_http2(&stream)).await?? {
-            let mut server = http2::Builder::new(TokioExecutor::new());
-            server
-                .timer(TokioTimer::new())
-                .initial_stream_window_size(STREAM_WINDOW_BYTES)
-                .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-                .max_concurrent_streams(self.streams_max)
-                .max_send_buf_size(SEND_BUFFER_BYTES)
-                .keep_alive_interval(KEEP_ALIVE_INTERVAL)
-                .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
-            let mut connection = pin!(server.serve_connection(TokioIo::new(stream), self.services));
-            tokio::select! {
-                ended = connection.as_mut() => ended?,
-                () = stop => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await?;
-                }
-            }
-        } else {
-            let mut server = http1::Builder::new();
-            server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-            let mut connection = pin!(server.serve_connection(TokioIo::new(stream), self.pages));
-            tokio::select! {
-                ended = connection.as_mut() => ended?,
-                () = stop => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await?;
-                }
+        let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
+        let grpc = purpose == Purpose::Clients
+            && tokio::select! {
+                first = timeout(HEAD_TIMEOUT, speaks_http2(&stream)) => first??,
+                // Nothing has been asked on it.
+                () = stop.as_mut() => return Ok(()),
+            };
+        if grpc {
+            return connection::serve(stream, &self.store, self.streams_max, HEAD_TIMEOUT, stop).await;
+        }
+        let pages = &self.pages;
+        let page = service_fn(async |request| Ok::<_, Infallible>(pages.page(&request).await));
+        let mut server = http1::Builder::new();
+        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+        let mut connection = pin!(server.serve_connection(TokioIo::new(stream), page));
+        tokio::select! {
+            ended = connection.as_mut() => ended?,
+            () = stop => {
+                connection.as_mut().graceful_shutdown();
+                connection.await?;
             }
         }
         Ok(())

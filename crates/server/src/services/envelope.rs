@@ -17,6 +17,10 @@ use tonic::{Code, Status};
 
 use crate::{Config, Consistency, Replica, RequestError};
 
+/// A gRPC message may be this much larger than the largest command, as with etcd: then the answer to a command a
+/// little above the limit says so in etcd's words.
+const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
+
 /// A key-value store, replicated somehow.
 #[derive(Debug)]
 pub(crate) struct Store<R> {
@@ -28,7 +32,7 @@ pub(crate) struct Store<R> {
 }
 
 impl<R: Replica> Store<R> {
-    pub(super) fn new(config: &Config, replica: R) -> Store<R> {
+    pub(crate) fn new(config: &Config, replica: R) -> Store<R> {
         let status = replica.status();
         Store {
             limits: Limits { txn_ops_max: config.txn_ops_max, request_bytes_max: config.request_bytes_max },
@@ -45,6 +49,11 @@ impl<R: Replica> Store<R> {
 
     pub(super) fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Most bytes of a request's message.
+    pub(crate) fn message_bytes_max(&self) -> usize {
+        self.limits.request_bytes_max.saturating_add(MESSAGE_OVERHEAD_BYTES)
     }
 
     pub(super) fn quota_bytes(&self) -> u64 {

@@ -1,45 +1,30 @@
 //! etcd's service KV.
 
-use std::sync::Arc;
-
-use prost::Message;
+use bytes::Bytes;
+use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
         CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
-        PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
-        kv_server::Kv,
+        PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, ResponseHeader, TxnRequest,
+        TxnResponse,
         range_request::{SortOrder, SortTarget},
     },
     synod::v1::{kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply},
 };
 use synod_kv::validate;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::envelope::{Store, refusal, unexpected};
-use crate::{Consistency, Replica};
+use crate::{Consistency, Replica, message::framed};
 
 /// Keys in the first piece of a streamed range.
 const PIECE_KEYS_FIRST: i64 = 64;
 /// What a piece of a streamed range should have; the next piece's number of keys is chosen to come near it.
 const PIECE_BYTES: usize = 1 << 20;
-/// Pieces that wait for the client to take them.
-const PIECES_WAITING_MAX: usize = 2;
-
-#[derive(Debug)]
-pub(crate) struct KvService<R> {
-    store: Arc<Store<R>>,
-}
-
-impl<R: Replica> KvService<R> {
-    pub(super) fn new(store: Arc<Store<R>>) -> KvService<R> {
-        KvService { store }
-    }
-}
 
 impl<R: Replica> Store<R> {
-    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
+    pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
+        validate::range(&request).map_err(|error| refusal(&error))?;
         let consistency = consistency(request.serializable);
         match self.query(Query::Range(request), consistency).await? {
             Answer::Range(mut response) => {
@@ -50,70 +35,8 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// Sends a range in pieces, all of them at the revision of the first, so that together they are one consistent
-    /// answer; the last one carries what concerns the whole.
-    async fn stream_range(
-        &self,
-        mut request: RangeRequest,
-        pieces: &mpsc::Sender<Result<RangeStreamResponse, Status>>,
-    ) -> Result<(), Status> {
-        let mut left = if request.limit == 0 { i64::MAX } else { request.limit };
-        let mut piece_keys = PIECE_KEYS_FIRST;
-        let mut whole = None;
-        loop {
-            request.limit = piece_keys.min(left);
-            let mut piece = self.range(request.clone()).await?;
-            let (header, count) = *whole.get_or_insert((piece.header, piece.count));
-            left -= i64::try_from(piece.kvs.len()).unwrap_or(i64::MAX);
-            piece_keys = next_piece_keys(piece_keys, piece.encoded_len());
-            let last = piece.kvs.last().filter(|_| piece.more && left > 0).map(|kv| kv.key.clone());
-            if last.is_none() {
-                (piece.header, piece.count) = (header, count);
-            } else {
-                (piece.header, piece.count, piece.more) = (None, 0, false);
-            }
-            let gone = pieces.send(Ok(RangeStreamResponse { range_response: Some(piece) })).await.is_err();
-            let (Some(last), false) = (last, gone) else { return Ok(()) };
-            // The first key beyond the last one sent.
-            request.key = [&last[..], &[0]].concat().into();
-            if request.revision <= 0 {
-                request.revision = header.map_or(0, |header| header.revision);
-            }
-            // This replica's state has the revision; it need not be confirmed again.
-            request.serializable = true;
-        }
-    }
-}
-
-fn next_piece_keys(keys: i64, bytes: usize) -> i64 {
-    if bytes < PIECE_BYTES / 2 {
-        keys.saturating_mul(2)
-    } else if bytes > PIECE_BYTES * 2 {
-        (keys / 2).max(1)
-    } else {
-        keys
-    }
-}
-
-fn consistency(serializable: bool) -> Consistency {
-    if serializable { Consistency::Serializable } else { Consistency::Linearizable }
-}
-
-#[tonic::async_trait]
-impl<R: Replica> Kv for KvService<R> {
-    async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
-        let request = request.into_inner();
-        validate::range(&request).map_err(|error| refusal(&error))?;
-        self.store.range(request).await.map(Response::new)
-    }
-
-    type RangeStreamStream = ReceiverStream<Result<RangeStreamResponse, Status>>;
-
-    async fn range_stream(
-        &self,
-        request: Request<RangeRequest>,
-    ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        let request = request.into_inner();
+    /// A range in pieces, all of them at the revision of the first, so that together they are one consistent answer.
+    pub(super) fn range_stream(&self, request: RangeRequest) -> Result<Pieces<'_, R>, Status> {
         validate::range(&request).map_err(|error| refusal(&error))?;
         let by_key = request.sort_order() == SortOrder::None
             || (request.sort_order() == SortOrder::Ascend && request.sort_target() == SortTarget::Key);
@@ -129,71 +52,114 @@ impl<R: Replica> Kv for KvService<R> {
         if bounds != [0; 4] {
             return Err(Status::unimplemented("RangeStream does not support revision filters"));
         }
-        let (pieces, receiver) = mpsc::channel(PIECES_WAITING_MAX);
-        let store = self.store.clone();
-        tokio::spawn(async move {
-            if let Err(status) = store.stream_range(request, &pieces).await {
-                // If the client has gone, nobody wants to know.
-                let _ = pieces.send(Err(status)).await;
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        let left = if request.limit == 0 { i64::MAX } else { request.limit };
+        Ok(Pieces { store: self, rest: Some(request), left, piece_keys: PIECE_KEYS_FIRST, whole: None })
     }
 
-    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        match self.store.execute(Command::Put(request.into_inner())).await? {
+    pub(super) async fn put(&self, request: PutRequest) -> Result<PutResponse, Status> {
+        match self.execute(Command::Put(request)).await? {
             Reply::Put(mut response) => {
-                response.header = self.store.header(response.header);
-                Ok(Response::new(response))
+                response.header = self.header(response.header);
+                Ok(response)
             }
             other => Err(unexpected(other)),
         }
     }
 
-    async fn delete_range(
+    pub(super) async fn delete_range(
         &self,
-        request: Request<DeleteRangeRequest>,
-    ) -> Result<Response<DeleteRangeResponse>, Status> {
-        match self.store.execute(Command::DeleteRange(request.into_inner())).await? {
+        request: DeleteRangeRequest,
+    ) -> Result<DeleteRangeResponse, Status> {
+        match self.execute(Command::DeleteRange(request)).await? {
             Reply::DeleteRange(mut response) => {
-                response.header = self.store.header(response.header);
-                Ok(Response::new(response))
+                response.header = self.header(response.header);
+                Ok(response)
             }
             other => Err(unexpected(other)),
         }
     }
 
     /// A transaction that can not write need not be ordered.
-    async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        let request = request.into_inner();
+    pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
         let response = if validate::is_read_only(&request) {
-            validate::txn(&request, self.store.limits()).map_err(|error| refusal(&error))?;
+            validate::txn(&request, self.limits()).map_err(|error| refusal(&error))?;
             let consistency = consistency(validate::is_serializable(&request));
-            match self.store.query(Query::Txn(request), consistency).await? {
+            match self.query(Query::Txn(request), consistency).await? {
                 Answer::Txn(response) => response,
                 other => return Err(unexpected(other)),
             }
         } else {
-            match self.store.execute(Command::Txn(request)).await? {
+            match self.execute(Command::Txn(request)).await? {
                 Reply::Txn(response) => response,
                 other => return Err(unexpected(other)),
             }
         };
-        Ok(Response::new(TxnResponse { header: self.store.header(response.header), ..response }))
+        Ok(TxnResponse { header: self.header(response.header), ..response })
     }
 
-    async fn compact(
-        &self,
-        request: Request<CompactionRequest>,
-    ) -> Result<Response<CompactionResponse>, Status> {
-        match self.store.execute(Command::Compact(request.into_inner())).await? {
+    pub(super) async fn compact(&self, request: CompactionRequest) -> Result<CompactionResponse, Status> {
+        match self.execute(Command::Compact(request)).await? {
             Reply::Compact(mut response) => {
-                response.header = self.store.header(response.header);
-                Ok(Response::new(response))
+                response.header = self.header(response.header);
+                Ok(response)
             }
             other => Err(unexpected(other)),
         }
     }
+}
+
+/// The pieces of a range that are still to be sent.
+#[derive(Debug)]
+pub(crate) struct Pieces<'a, R> {
+    store: &'a Store<R>,
+    /// For what the next piece begins with; nothing, after the last one.
+    rest: Option<RangeRequest>,
+    /// Keys that the client still wants.
+    left: i64,
+    /// Keys in the next piece.
+    piece_keys: i64,
+    /// The first piece's header and number of keys, which the last piece has, since they concern the whole.
+    whole: Option<(Option<ResponseHeader>, i64)>,
+}
+
+impl<R: Replica> Pieces<'_, R> {
+    /// The next message.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(mut request) = self.rest.take() else { return Ok(None) };
+        request.limit = self.piece_keys.min(self.left);
+        let mut piece = self.store.range(request.clone()).await?;
+        let (header, count) = *self.whole.get_or_insert((piece.header, piece.count));
+        self.left -= i64::try_from(piece.kvs.len()).unwrap_or(i64::MAX);
+        self.piece_keys = next_piece_keys(self.piece_keys, piece.encoded_len());
+        if let Some(last) = piece.kvs.last().filter(|_| piece.more && self.left > 0) {
+            // The first key beyond the last one sent.
+            request.key = [&last.key[..], &[0]].concat().into();
+            if request.revision <= 0 {
+                request.revision = header.map_or(0, |header| header.revision);
+            }
+            // This replica's state has the revision; it need not be confirmed again.
+            request.serializable = true;
+            self.rest = Some(request);
+            (piece.header, piece.count, piece.more) = (None, 0, false);
+        } else {
+            (piece.header, piece.count) = (header, count);
+        }
+        Ok(Some(framed(&RangeStreamResponse { range_response: Some(piece) })))
+    }
+}
+
+fn next_piece_keys(keys: i64, bytes: usize) -> i64 {
+    if bytes < PIECE_BYTES / 2 {
+        keys.saturating_mul(2)
+    } else if bytes > PIECE_BYTES * 2 {
+        (keys / 2).max(1)
+    } else {
+        keys
+    }
+}
+
+fn consistency(serializable: bool) -> Consistency {
+    if serializable { Consistency::Serializable } else { Consistency::Linearizable }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The gRPC services, and who gets a request.
+//! What the server does for its clients, by the path of a request.
 
 mod cluster;
 mod envelope;
@@ -6,92 +6,90 @@ mod kv;
 mod maintenance;
 mod native;
 
-use std::{convert::Infallible, future::ready, sync::Arc};
+use bytes::Bytes;
+use prost::Message;
+use tonic::Status;
 
-use hyper::{Request, Response, body::Incoming};
-use synod_api::{
-    etcdserverpb::{
-        cluster_server::ClusterServer, kv_server::KvServer, maintenance_server::MaintenanceServer,
-    },
-    synod::v1::native_server::NativeServer,
+pub(crate) use self::{envelope::Store, kv::Pieces};
+use crate::{
+    Replica,
+    message::{RequestBody, framed},
 };
-use tonic::{
-    body::Body,
-    codegen::{BoxFuture, Service as _},
-};
-
-pub(crate) use self::envelope::Store;
-use self::{cluster::ClusterService, kv::KvService, maintenance::MaintenanceService, native::NativeService};
-use crate::{Config, Replica};
 
 /// The version of etcd whose API is spoken. Clients read it to see which requests they may send, so it is etcd's
 /// number and not Synod's.
 pub const API_VERSION: &str = "3.6.0";
 
-/// A gRPC message may be this much larger than the largest command, as with etcd: then the answer to a command a
-/// little above the limit says so in etcd's words.
-const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
-
-/// Every service of one replica. A clone is cheap; each connection has one.
-#[derive(Debug)]
-pub(crate) struct Services<R> {
-    kv: KvServer<KvService<R>>,
-    cluster: ClusterServer<ClusterService<R>>,
-    maintenance: MaintenanceServer<MaintenanceService<R>>,
-    native: NativeServer<NativeService<R>>,
-    store: Arc<Store<R>>,
+/// What is sent for a request that is not refused.
+pub(crate) enum Answer<'a, R> {
+    /// One message.
+    Message(Bytes),
+    /// As many messages as there are, made one after the other.
+    Pieces(Pieces<'a, R>),
 }
 
-impl<R> Clone for Services<R> {
-    fn clone(&self) -> Services<R> {
-        Services {
-            kv: self.kv.clone(),
-            cluster: self.cluster.clone(),
-            maintenance: self.maintenance.clone(),
-            native: self.native.clone(),
-            store: self.store.clone(),
+impl<R: Replica> Store<R> {
+    /// Finds out what a request wants, and does it.
+    pub(crate) async fn answer(&self, path: &str, body: RequestBody) -> Result<Answer<'_, R>, Status> {
+        match path {
+            "/etcdserverpb.KV/Put" => unary(body, |request| self.put(request)).await,
+            "/etcdserverpb.KV/Range" => unary(body, |request| self.range(request)).await,
+            "/etcdserverpb.KV/Txn" => unary(body, |request| self.txn(request)).await,
+            "/etcdserverpb.KV/DeleteRange" => unary(body, |request| self.delete_range(request)).await,
+            "/synod.v1.Native/Execute" => unary(body, |request| self.execute_in_session(request)).await,
+            "/synod.v1.Native/Query" => unary(body, |request| self.query_natively(request)).await,
+            // Boxed, so that the others' futures need not have room for these.
+            _ => Box::pin(self.answer_rarer(path, body)).await,
+        }
+    }
+
+    async fn answer_rarer(&self, path: &str, body: RequestBody) -> Result<Answer<'_, R>, Status> {
+        match path {
+            "/etcdserverpb.KV/RangeStream" => Ok(Answer::Pieces(self.range_stream(body.message().await?)?)),
+            "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
+            "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
+            "/etcdserverpb.Maintenance/Alarm" => unary(body, |request| self.alarm(request)).await,
+            "/etcdserverpb.Maintenance/Status" => unary(body, |request| self.member_status(request)).await,
+            "/etcdserverpb.Maintenance/Defragment" => unary(body, |request| self.defragment(request)).await,
+            "/etcdserverpb.Maintenance/Hash" => unary(body, |request| self.hash(request)).await,
+            "/etcdserverpb.Maintenance/HashKV" => unary(body, |request| self.hash_kv(request)).await,
+            "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
+            "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
+            _ => Err(Status::unimplemented(why_not_served(path))),
         }
     }
 }
 
-impl<R: Replica> Services<R> {
-    pub(crate) fn new(config: &Config, replica: R) -> Services<R> {
-        let message_bytes_max = config.request_bytes_max.saturating_add(MESSAGE_OVERHEAD_BYTES);
-        let store = Arc::new(Store::new(config, replica));
-        Services {
-            kv: KvServer::new(KvService::new(store.clone())).max_decoding_message_size(message_bytes_max),
-            cluster: ClusterServer::new(ClusterService::new(store.clone())),
-            maintenance: MaintenanceServer::new(MaintenanceService::new(store.clone())),
-            native: NativeServer::new(NativeService::new(config, store.clone()))
-                .max_decoding_message_size(message_bytes_max),
-            store,
-        }
-    }
-
-    /// The store, for pages that report on it.
-    pub(crate) fn store(&self) -> &Arc<Store<R>> {
-        &self.store
-    }
+/// Answers one message with one message.
+async fn unary<'a, R: 'a, Q, A, F>(
+    body: RequestBody,
+    serve: impl FnOnce(Q) -> F,
+) -> Result<Answer<'a, R>, Status>
+where
+    Q: Message + Default,
+    A: Message,
+    F: Future<Output = Result<A, Status>>,
+{
+    let request = body.message().await?;
+    serve(request).await.map(|answer| Answer::Message(framed(&answer)))
 }
 
-impl<R: Replica> hyper::service::Service<Request<Incoming>> for Services<R> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Response<Body>, Infallible>;
-
-    /// By the service's name, which is the first part of the path; the generated services look at the second.
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let path = request.uri().path();
-        let service = path.get(1..).and_then(|path| path.split_once('/')).map_or("", |(service, _)| service);
-        match service {
-            "etcdserverpb.KV" => self.kv.clone().call(request),
-            "etcdserverpb.Cluster" => self.cluster.clone().call(request),
-            "etcdserverpb.Maintenance" => self.maintenance.clone().call(request),
-            "synod.v1.Native" => self.native.clone().call(request),
-            _ => {
-                let status = tonic::Status::unimplemented(format!("synod: {path} is not served"));
-                Box::pin(ready(Ok(status.into_http())))
-            }
+fn why_not_served(path: &str) -> String {
+    let why = match path {
+        "/etcdserverpb.Cluster/MemberAdd"
+        | "/etcdserverpb.Cluster/MemberRemove"
+        | "/etcdserverpb.Cluster/MemberUpdate"
+        | "/etcdserverpb.Cluster/MemberPromote" => {
+            "the members of a cluster are fixed by --initial-cluster; they can not be changed while it runs"
         }
-    }
+        "/etcdserverpb.Maintenance/Snapshot" => {
+            "snapshots in etcd's file format are not served; copy a stopped member's data directory instead"
+        }
+        "/etcdserverpb.Maintenance/MoveLeader" => {
+            "the leadership can not be moved on request; stop the leader instead"
+        }
+        "/etcdserverpb.Maintenance/Downgrade" => "a cluster can not be downgraded to a version of etcd",
+        _ => return format!("synod: {path} is not served"),
+    };
+    format!("synod: {why}")
 }

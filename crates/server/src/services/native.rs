@@ -1,81 +1,66 @@
 //! Synod's own service, for clients that want each command executed at most once.
 
-use std::sync::Arc;
-
 use synod_api::synod::v1::{
     self as pb, ExecuteRequest, ExecuteResponse, KvStatus, OpenSessionRequest, OpenSessionResponse,
-    QueryRequest, QueryResponse, StatusRequest, StatusResponse, native_server::Native,
+    QueryRequest, QueryResponse, StatusRequest, StatusResponse,
 };
 use synod_wire::SessionId;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::envelope::{Store, failure};
-use crate::{Config, Consistency, Replica, RequestError};
+use crate::{Consistency, Replica, RequestError};
 
-#[derive(Debug)]
-pub(crate) struct NativeService<R> {
-    store: Arc<Store<R>>,
-    request_bytes_max: usize,
-}
-
-impl<R> NativeService<R> {
-    pub(super) fn new(config: &Config, store: Arc<Store<R>>) -> NativeService<R> {
-        NativeService { store, request_bytes_max: config.request_bytes_max }
+impl<R: Replica> Store<R> {
+    pub(super) async fn open_session(&self, _: OpenSessionRequest) -> Result<OpenSessionResponse, Status> {
+        let session = self.replica().open_session().await.map_err(failure)?.0;
+        Ok(OpenSessionResponse { session })
     }
-}
 
-#[tonic::async_trait]
-impl<R: Replica> Native for NativeService<R> {
-    async fn open_session(
+    pub(super) async fn execute_in_session(
         &self,
-        _: Request<OpenSessionRequest>,
-    ) -> Result<Response<OpenSessionResponse>, Status> {
-        let session = self.store.replica().open_session().await.map_err(failure)?.0;
-        Ok(Response::new(OpenSessionResponse { session }))
-    }
-
-    async fn execute(&self, request: Request<ExecuteRequest>) -> Result<Response<ExecuteResponse>, Status> {
-        let ExecuteRequest { session, sequence, lowest_outstanding, payload } = request.into_inner();
+        request: ExecuteRequest,
+    ) -> Result<ExecuteResponse, Status> {
+        let ExecuteRequest { session, sequence, lowest_outstanding, payload } = request;
         if !(1..=sequence).contains(&lowest_outstanding) {
             return Err(Status::invalid_argument(format!(
                 "synod: lowest_outstanding is {lowest_outstanding}; give 1 to the command's own number, {sequence}"
             )));
         }
-        if payload.len() > self.request_bytes_max {
+        if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
-        let replica = self.store.replica();
+        let replica = self.replica();
         let reply = replica
             .execute_in_session(SessionId(session), sequence, lowest_outstanding, payload)
             .await
             .map_err(failure)?;
-        Ok(Response::new(ExecuteResponse { reply }))
+        Ok(ExecuteResponse { reply })
     }
 
-    async fn query(&self, request: Request<QueryRequest>) -> Result<Response<QueryResponse>, Status> {
-        let QueryRequest { payload, serializable } = request.into_inner();
-        if payload.len() > self.request_bytes_max {
+    pub(super) async fn query_natively(&self, request: QueryRequest) -> Result<QueryResponse, Status> {
+        let QueryRequest { payload, serializable } = request;
+        if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
         let consistency = if serializable { Consistency::Serializable } else { Consistency::Linearizable };
-        let reply = self.store.replica().query(payload, consistency).await.map_err(failure)?;
-        Ok(Response::new(QueryResponse { reply }))
+        let reply = self.replica().query(payload, consistency).await.map_err(failure)?;
+        Ok(QueryResponse { reply })
     }
 
-    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        let status = self.store.replica().status();
+    pub(super) async fn replica_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {
+        let status = self.replica().status();
         // Another state machine than the key-value store has no revision; it answers something else or an error.
         let KvStatus { revision, size_bytes, .. } =
-            self.store.status(Consistency::Serializable).await.unwrap_or_default();
+            self.status(Consistency::Serializable).await.unwrap_or_default();
         let leader_name = match status.leader {
             Some(leader) => {
-                let members = self.store.replica().members();
+                let members = self.replica().members();
                 let known = members.into_iter().find(|member| member.id == leader);
                 known.map_or_else(|| leader.to_string(), |member| member.name)
             }
             None => String::new(),
         };
-        Ok(Response::new(StatusResponse {
+        Ok(StatusResponse {
             cluster_id: status.cluster.0,
             replica: status.replica.0,
             name: status.name,
@@ -103,6 +88,6 @@ impl<R: Replica> Native for NativeService<R> {
                     decided_slot: peer.decided.0,
                 })
                 .collect(),
-        }))
+        })
     }
 }

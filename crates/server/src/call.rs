@@ -1,0 +1,265 @@
+//! One request, from its headers to the status of its answer.
+
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use h2::{RecvStream, SendStream, server::SendResponse};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
+};
+use tokio::time::{Sleep, sleep};
+use tonic::Status;
+
+use crate::{
+    Replica,
+    message::RequestBody,
+    services::{Answer, Pieces, Store},
+};
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_TIMEOUT: &str = "grpc-timeout";
+const OK: HeaderValue = HeaderValue::from_static("0");
+
+/// Answers a request. If the client has gone, or goes before there is an answer, nobody is told of the failure.
+pub(crate) async fn answer<R: Replica>(
+    store: &Store<R>,
+    request: Request<RecvStream>,
+    mut reply: SendResponse<Bytes>,
+) {
+    // The headers are not kept while the request waits: there may be thousands that do.
+    let mut call = match Call::new(request, store.message_bytes_max()) {
+        Ok(call) => call,
+        Err(refusal) => return refusal.send(&mut reply),
+    };
+    let answer = {
+        let mut answer = pin!(store.answer(call.path.as_str(), call.body));
+        // Dropping the answer that is being made is what frees a request that was reset.
+        poll_fn(|cx| match answer.as_mut().poll(cx) {
+            Poll::Pending if reply.poll_reset(cx).is_ready() => Poll::Ready(None),
+            Poll::Pending => call.deadline.poll(cx).map(|status| Some(Err(status))),
+            ready => ready.map(Some),
+        })
+        .await
+    };
+    match answer {
+        None => {}
+        Some(Err(status)) => Refusal::from(status).send(&mut reply),
+        Some(Ok(Answer::Message(message))) => {
+            // However large it is, it is in memory already, and the number of streams bounds how many there are.
+            let _ = send_message(&mut reply, message);
+        }
+        Some(Ok(Answer::Pieces(pieces))) => {
+            if let Ok(stream) = reply.send_response(head(), false) {
+                // Boxed, since it is rare and large.
+                Box::pin(send_pieces(stream, pieces, call.deadline)).await;
+            }
+        }
+    }
+}
+
+fn head() -> Response<()> {
+    let mut head = Response::new(());
+    head.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+    head
+}
+
+fn trailers(outcome: Result<(), Status>) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    match outcome {
+        Ok(()) => _ = trailers.insert(GRPC_STATUS, OK),
+        Err(status) => add_status(&status, &mut trailers),
+    }
+    trailers
+}
+
+fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h2::Error> {
+    let mut stream = reply.send_response(head(), false)?;
+    stream.send_data(message, false)?;
+    stream.send_trailers(trailers(Ok(())))
+}
+
+/// Sends pieces until there are no more, one after the other, each as the client takes it.
+async fn send_pieces<R: Replica>(
+    mut stream: SendStream<Bytes>,
+    mut pieces: Pieces<'_, R>,
+    mut deadline: Deadline,
+) {
+    let outcome = {
+        let mut sending = pin!(async {
+            while let Some(piece) = pieces.next().await? {
+                send_as_taken(&mut stream, piece).await?;
+            }
+            Ok(())
+        });
+        poll_fn(|cx| match sending.as_mut().poll(cx) {
+            Poll::Pending => deadline.poll(cx).map(Err),
+            ready => ready,
+        })
+        .await
+    };
+    // If the client has gone, it does not matter what it is told.
+    let _ = stream.send_trailers(trailers(outcome));
+}
+
+async fn send_as_taken(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Result<(), Status> {
+    let gone = |why: &str| Status::cancelled(format!("the client has gone: {why}"));
+    while !piece.is_empty() {
+        stream.reserve_capacity(piece.len());
+        // What was granted before is not told again.
+        while stream.capacity() == 0 {
+            let granted = poll_fn(|cx| stream.poll_capacity(cx)).await;
+            granted
+                .ok_or_else(|| gone("it has closed the stream"))?
+                .map_err(|error| gone(&error.to_string()))?;
+        }
+        let part = piece.split_to(stream.capacity().min(piece.len()));
+        stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// What is known of a request from its headers.
+struct Call {
+    /// `/package.Service/Method`.
+    path: http::uri::PathAndQuery,
+    body: RequestBody,
+    deadline: Deadline,
+}
+
+impl Call {
+    fn new(request: Request<RecvStream>, message_bytes_max: usize) -> Result<Call, Refusal> {
+        let (Parts { method, uri, headers, .. }, body) = request.into_parts();
+        if method != Method::POST {
+            let mut refusal =
+                Refusal::from(Status::unimplemented(format!("{method} is not served; use POST")));
+            refusal.0.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+            return Err(refusal.with(StatusCode::METHOD_NOT_ALLOWED));
+        }
+        if !headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
+            let status = Status::invalid_argument("the content type is not application/grpc");
+            return Err(Refusal::from(status).with(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        }
+        let deadline = match headers.get(GRPC_TIMEOUT) {
+            None => Deadline::NONE,
+            Some(value) => Deadline::after(timeout(value).ok_or_else(|| {
+                Status::internal(
+                    "malformed grpc-timeout: give up to eight digits and one of H, M, S, m, u, n",
+                )
+            })?),
+        };
+        let path =
+            uri.into_parts().path_and_query.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
+        Ok(Call { path, body: RequestBody::new(body, message_bytes_max), deadline })
+    }
+}
+
+/// `application/grpc`, perhaps with parameters; of the encodings, the one that says nothing and protobuf's.
+fn is_grpc(content_type: &HeaderValue) -> bool {
+    let Some(rest) = content_type.as_bytes().strip_prefix(b"application/grpc") else { return false };
+    let rest = rest.strip_prefix(b"+proto").unwrap_or(rest);
+    rest.first().is_none_or(|&next| next == b';' || next == b' ')
+}
+
+/// How long a client waits, as it says in a header; nothing, if it is none that gRPC knows.
+fn timeout(header: &HeaderValue) -> Option<Duration> {
+    let (unit, count) = header.as_bytes().split_last()?;
+    if !(1..=8).contains(&count.len()) || !count.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count: u64 = std::str::from_utf8(count).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(count * 3600),
+        b'M' => Duration::from_secs(count * 60),
+        b'S' => Duration::from_secs(count),
+        b'm' => Duration::from_millis(count),
+        b'u' => Duration::from_micros(count),
+        b'n' => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+/// When the client stops waiting, if it has said so.
+struct Deadline(Option<Pin<Box<Sleep>>>);
+
+impl Deadline {
+    const NONE: Deadline = Deadline(None);
+
+    fn after(timeout: Duration) -> Deadline {
+        Deadline(Some(Box::pin(sleep(timeout))))
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+        match &mut self.0 {
+            // In the words of gRPC's Go implementation, which clients of etcd know.
+            Some(sleep) => {
+                sleep.as_mut().poll(cx).map(|()| Status::deadline_exceeded("context deadline exceeded"))
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// An answer that is a status and nothing else. It is put where the headers are, so that one frame is the answer.
+struct Refusal(Response<()>);
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Refusal {
+        let mut head = head();
+        add_status(&status, head.headers_mut());
+        Refusal(head)
+    }
+}
+
+impl Refusal {
+    /// For a client that speaks no gRPC, a status that it understands.
+    fn with(mut self, status: StatusCode) -> Refusal {
+        *self.0.status_mut() = status;
+        self
+    }
+
+    fn send(self, reply: &mut SendResponse<Bytes>) {
+        // If the client has gone, it does not matter what it is told.
+        let _ = reply.send_response(self.0, true);
+    }
+}
+
+fn add_status(status: &Status, headers: &mut HeaderMap) {
+    // Its message is escaped; it fails only for metadata and details, which are not used here.
+    let _ = status.add_header(headers);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_units() {
+        let timeout = |text: &'static str| timeout(&HeaderValue::from_static(text));
+        assert_eq!(timeout("100m"), Some(Duration::from_millis(100)));
+        assert_eq!(timeout("2S"), Some(Duration::from_secs(2)));
+        assert_eq!(timeout("1H"), Some(Duration::from_secs(3600)));
+        assert_eq!(timeout("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(timeout("7u"), Some(Duration::from_micros(7)));
+        assert_eq!(timeout("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        for wrong in ["", "S", "5", "5s", "-1S", "123456789S", "1 S"] {
+            assert_eq!(timeout(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn content_types_of_grpc_are_known() {
+        let is_grpc = |text: &'static str| is_grpc(&HeaderValue::from_static(text));
+        for right in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"] {
+            assert!(is_grpc(right), "{right}");
+        }
+        for wrong in ["", "application/json", "application/grpc-web", "application/grpc+json"] {
+            assert!(!is_grpc(wrong), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! An HTTP/2 connection: one task for all of its requests.
+//!
+//! A task of its own for each request, a stack of services and bodies in boxes cost several times what the request's
+//! frames do. Here the requests under way are futures inside of the connection's task. Whoever answers several of them
+//! wakes it once; it puts all answers that there are behind each other, and they leave with one write.
+
+use std::{
+    error::Error,
+    future::poll_fn,
+    mem,
+    pin::{Pin, pin},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use h2::{Ping, PingPong, server};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::{Instant, Sleep, sleep, timeout},
+};
+
+use crate::{Replica, call, services::Store};
+
+/// What a client may have sent on a stream and on a connection before we have read it.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+/// Pieces of a streamed answer that a stream holds for a client that does not read; then the one who writes them waits.
+const SEND_BUFFER_BYTES: usize = 1 << 20;
+/// Most bytes of a request's headers.
+const HEADER_LIST_BYTES: u32 = 16 << 10;
+/// A client from which no request has come for this long is asked whether it is still there, and given this long to
+/// answer.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Serves a connection until the client ends it; or, once `stop` is ready, takes no more requests and ends it after the
+/// last answer.
+///
+/// # Errors
+/// If the client breaks HTTP/2's rules, does not begin in `head_timeout`, or does not answer when it is asked whether it
+/// is still there.
+pub(crate) async fn serve<R: Replica>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    store: &Store<R>,
+    streams_max: u32,
+    head_timeout: Duration,
+    mut stop: Pin<&mut impl Future<Output = ()>>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let mut builder = server::Builder::new();
+    builder
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(streams_max)
+        .max_header_list_size(HEADER_LIST_BYTES)
+        .max_send_buffer_size(SEND_BUFFER_BYTES);
+    let mut connection = timeout(head_timeout, builder.handshake(stream)).await??;
+    let mut keep_alive = KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"));
+    let mut calls = pin!(FuturesUnordered::new());
+    let mut stopping = false;
+    poll_fn(|cx| {
+        if !stopping && stop.as_mut().poll(cx).is_ready() {
+            stopping = true;
+            connection.graceful_shutdown();
+        }
+        if let Poll::Ready(broken) = keep_alive.poll(cx) {
+            return Poll::Ready(Err(broken));
+        }
+        // First what is answered, so that polling the connection sends all of it at once.
+        while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+        let mut began = false;
+        loop {
+            if calls.len() >= streams_max as usize {
+                // Requests that were reset may still be here, and others have come in their place: these wait.
+                match connection.poll_closed(cx)? {
+                    Poll::Ready(()) => return Poll::Ready(Ok(())),
+                    Poll::Pending => break,
+                }
+            }
+            match connection.poll_accept(cx)? {
+                Poll::Ready(Some((request, reply))) => calls.push(call::answer(store, request, reply)),
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Pending => break,
+            }
+            began = true;
+        }
+        if began {
+            keep_alive.heard = true;
+            // What they have to send makes the connection wake this task.
+            while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Finds out whether the client is still there.
+struct KeepAlive {
+    ping: PingPong,
+    /// When to ask, or until when to wait for the answer.
+    timer: Pin<Box<Sleep>>,
+    asked: bool,
+    /// Whether a request has come since the timer was set.
+    heard: bool,
+}
+
+impl KeepAlive {
+    fn new(ping: PingPong) -> KeepAlive {
+        KeepAlive { ping, timer: Box::pin(sleep(KEEP_ALIVE_INTERVAL)), asked: false, heard: false }
+    }
+
+    /// Ready when there is no reason to wait any longer, with that as an error.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Box<dyn Error + Send + Sync>> {
+        loop {
+            if self.asked
+                && let Poll::Ready(answer) = self.ping.poll_pong(cx)
+            {
+                if let Err(error) = answer {
+                    return Poll::Ready(error.into());
+                }
+                self.asked = false;
+                self.timer.as_mut().reset(Instant::now() + KEEP_ALIVE_INTERVAL);
+            }
+            ready!(self.timer.as_mut().poll(cx));
+            if self.asked {
+                return Poll::Ready("the client does not answer a ping".into());
+            }
+            let mut wait = KEEP_ALIVE_INTERVAL;
+            if !mem::take(&mut self.heard) {
+                if let Err(error) = self.ping.send_ping(Ping::opaque()) {
+                    return Poll::Ready(error.into());
+                }
+                self.asked = true;
+                wait = KEEP_ALIVE_TIMEOUT;
+            }
+            self.timer.as_mut().reset(Instant::now() + wait);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use synod_kv::KvStore;
+    use synod_wire::{ClusterId, ReplicaId};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+        task::JoinHandle,
+    };
+
+    use super::*;
+    use crate::{Config, InMemory, Member};
+
+    const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// The client's end of a connection, and how it ended.
+    fn connection() -> (DuplexStream, JoinHandle<Result<(), String>>) {
+        let member = Member {
+            id: ReplicaId(1),
+            name: "only".into(),
+            peer_urls: Vec::new(),
+            client_urls: Vec::new(),
+            is_learner: false,
+        };
+        let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
+        let store = Store::new(&Config::default(), replica);
+        let (client, stream) = duplex(1 << 16);
+        let served = tokio::spawn(async move {
+            let served = serve(stream, &store, 100, HEAD_TIMEOUT, pin!(pending())).await;
+            served.map_err(|error| error.to_string())
+        });
+        (client, served)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_begin_is_cut_off() {
+        let (mut client, served) = connection();
+        client.write_all(b"PRI").await.unwrap();
+        let began = Instant::now();
+        served.await.unwrap().unwrap_err();
+        assert_eq!(began.elapsed().as_secs(), HEAD_TIMEOUT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_gone_is_found_out() {
+        let (mut client, served) = connection();
+        // The preface, empty settings, and nothing ever again.
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let began = Instant::now();
+        let error = served.await.unwrap().unwrap_err();
+        assert_eq!(error, "the client does not answer a ping");
+        assert_eq!(began.elapsed().as_secs(), (KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT).as_secs());
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+        let ping_head = b"\0\0\x08\x06\0\0\0\0\0";
+        assert_eq!(heard.windows(9).filter(|bytes| bytes == ping_head).count(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_there_stays() {
+        let (client, served) = connection();
+        let (send, client) = h2::client::handshake(client).await.unwrap();
+        let client = tokio::spawn(client);
+        sleep(KEEP_ALIVE_INTERVAL * 20).await;
+        assert!(!served.is_finished());
+        drop(send);
+        client.await.unwrap().unwrap();
+        served.await.unwrap().unwrap();
+    }
+}

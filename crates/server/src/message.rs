@@ -1,0 +1,96 @@
+//! One message of gRPC: five bytes that say whether it is compressed and how long it is, then protobuf.
+
+use std::mem;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use h2::RecvStream;
+use prost::Message;
+use tonic::Status;
+
+/// Before each message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+/// A message with its prefix, ready to be sent.
+pub(crate) fn framed(message: &impl Message) -> Bytes {
+    let len = message.encoded_len();
+    let mut frame = Vec::with_capacity(PREFIX_BYTES + len);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(len).expect("answers are made of values that are bounded far below 4 GiB"));
+    message.encode(&mut frame).expect("a vector grows");
+    frame.into()
+}
+
+/// The body of a unary request: one message, of which more or less may have come.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    stream: RecvStream,
+    message_bytes_max: usize,
+}
+
+impl RequestBody {
+    pub(crate) fn new(stream: RecvStream, message_bytes_max: usize) -> RequestBody {
+        RequestBody { stream, message_bytes_max }
+    }
+
+    /// Waits for the whole message, which takes no more memory than it has bytes.
+    pub(crate) async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
+        // Most messages come in one piece, which is used as it is; the others are put together.
+        let (mut body, mut joined) = (Bytes::new(), BytesMut::new());
+        while let Some(piece) = self.stream.data().await {
+            let piece =
+                piece.map_err(|error| Status::cancelled(format!("the request broke off: {error}")))?;
+            // It fails only if more is released than was received.
+            let _ = self.stream.flow_control().release_capacity(piece.len());
+            if body.is_empty() && joined.is_empty() {
+                body = piece;
+                self.check(&body)?;
+            } else {
+                if joined.is_empty() {
+                    joined.put(mem::take(&mut body));
+                }
+                joined.put(piece);
+                self.check(&joined)?;
+            }
+        }
+        if body.is_empty() {
+            body = joined.freeze();
+        }
+        let Some(&[_, a, b, c, d]) = body.first_chunk() else {
+            return Err(malformed("it is shorter than a message's prefix"));
+        };
+        if u32::from_be_bytes([a, b, c, d]) as usize != body.len() - PREFIX_BYTES {
+            return Err(malformed("it ends before its message does"));
+        }
+        body.advance(PREFIX_BYTES);
+        M::decode(body).map_err(|error| malformed(&error.to_string()))
+    }
+
+    /// Refuses as early as it can what will not become one message, or one that is too large.
+    fn check(&self, body: &[u8]) -> Result<(), Status> {
+        match body.first() {
+            None | Some(0) => {}
+            Some(1) => {
+                return Err(Status::unimplemented(
+                    "compressed messages are not supported; send them as they are",
+                ));
+            }
+            Some(flag) => return Err(malformed(&format!("{flag} is no compression flag; 0 and 1 are"))),
+        }
+        let Some(&[_, a, b, c, d]) = body.first_chunk() else { return Ok(()) };
+        let len = u32::from_be_bytes([a, b, c, d]) as usize;
+        if len > self.message_bytes_max {
+            // In the words of gRPC's Go implementation, which are what clients of etcd see.
+            let max = self.message_bytes_max;
+            let text = format!("grpc: received message larger than max ({len} vs. {max})");
+            return Err(Status::resource_exhausted(text));
+        }
+        if body.len() - PREFIX_BYTES > len {
+            return Err(malformed("something follows its message"));
+        }
+        Ok(())
+    }
+}
+
+fn malformed(what: &str) -> Status {
+    Status::internal(format!("malformed request: {what}"))
+}

@@ -1,0 +1,434 @@
+//! What becomes of requests on the streams of an HTTP/2 connection: slow ones, large ones, and those that are given up.
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use common::{config, connect, replica, serve};
+use h2::{
+    Reason, RecvStream, SendStream,
+    client::{ResponseFuture, SendRequest},
+};
+use http::Request;
+use prost::Message;
+use synod_api::etcdserverpb::{
+    PutRequest, RangeRequest, RangeResponse, RangeStreamResponse, kv_client::KvClient,
+};
+use synod_server::{Config, Consistency, InMemory, Member, Replica, RequestError, Server, Status};
+use synod_wire::{Ballot, SessionId};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
+
+const SOON: Duration = Duration::from_secs(5);
+const PUT: &str = "/etcdserverpb.KV/Put";
+const RANGE: &str = "/etcdserverpb.KV/Range";
+
+/// Executes commands about a key that begins with `slow` when it is let.
+#[derive(Clone, Debug)]
+struct Gated {
+    inner: InMemory,
+    gate: Arc<Semaphore>,
+    /// Commands that wait, and are not given up.
+    waiting: Arc<AtomicUsize>,
+    /// Queries that came.
+    queries: Arc<AtomicUsize>,
+}
+
+impl Gated {
+    fn new() -> Gated {
+        Gated {
+            inner: replica(),
+            gate: Arc::new(Semaphore::new(0)),
+            waiting: Arc::default(),
+            queries: Arc::default(),
+        }
+    }
+
+    async fn until_waiting(&self, count: usize) {
+        let reached = async {
+            while self.waiting.load(Ordering::SeqCst) != count {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let waiting = || self.waiting.load(Ordering::SeqCst);
+        timeout(SOON, reached).await.unwrap_or_else(|_| panic!("{} wait, not {count}", waiting()));
+    }
+}
+
+struct Waiting(Arc<AtomicUsize>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Replica for Gated {
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        if command.windows(4).any(|bytes| bytes == b"slow") {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            let _waiting = Waiting(self.waiting.clone());
+            self.gate.acquire().await.unwrap().forget();
+        }
+        self.inner.execute(command).await
+    }
+    async fn execute_in_session(
+        &self,
+        session: SessionId,
+        sequence: u64,
+        lowest_outstanding: u64,
+        command: Bytes,
+    ) -> Result<Bytes, RequestError> {
+        self.inner.execute_in_session(session, sequence, lowest_outstanding, command).await
+    }
+    async fn open_session(&self) -> Result<SessionId, RequestError> {
+        self.inner.open_session().await
+    }
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+        self.queries.fetch_add(1, Ordering::SeqCst);
+        self.inner.query(query, consistency).await
+    }
+    fn ballot(&self) -> Ballot {
+        self.inner.ballot()
+    }
+    fn status(&self) -> Status {
+        self.inner.status()
+    }
+    fn members(&self) -> Vec<Member> {
+        self.inner.members()
+    }
+}
+
+fn put(key: &str) -> PutRequest {
+    PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() }
+}
+
+fn framed(message: &impl Message) -> BytesMut {
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(message.encoded_len() as u32);
+    message.encode(&mut frame).unwrap();
+    frame
+}
+
+async fn http2(server: &Server) -> SendRequest<Bytes> {
+    http2_with(server, &mut h2::client::Builder::new()).await
+}
+
+async fn http2_with(server: &Server, builder: &mut h2::client::Builder) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+    let (send, connection) = builder.handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    send
+}
+
+fn post(path: &str) -> http::request::Builder {
+    Request::post(format!("http://x{path}")).header("content-type", "application/grpc")
+}
+
+/// Sends a request whose body may not be all there is.
+async fn begin(
+    send: &SendRequest<Bytes>,
+    request: http::request::Builder,
+    body: &[u8],
+    end: bool,
+) -> (ResponseFuture, SendStream<Bytes>) {
+    let mut send = send.clone().ready().await.unwrap();
+    let (response, mut stream) = send.send_request(request.body(()).unwrap(), false).unwrap();
+    stream.send_data(Bytes::copy_from_slice(body), end).unwrap();
+    (response, stream)
+}
+
+struct Answer {
+    http_status: u16,
+    grpc_status: String,
+    grpc_message: String,
+    body: Bytes,
+}
+
+async fn finish(response: ResponseFuture) -> Answer {
+    let answer = async {
+        let response = response.await.unwrap();
+        let http_status = response.status().as_u16();
+        let mut trailers = response.headers().clone();
+        let mut stream = response.into_body();
+        let body = read(&mut stream, usize::MAX).await;
+        if let Some(last) = stream.trailers().await.unwrap() {
+            trailers = last;
+        }
+        let text = |name| trailers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
+        Answer { http_status, grpc_status: text("grpc-status"), grpc_message: text("grpc-message"), body }
+    };
+    timeout(SOON, answer).await.expect("it is answered")
+}
+
+/// Reads at least so many bytes, unless there are fewer.
+async fn read(stream: &mut RecvStream, bytes_min: usize) -> Bytes {
+    let mut body = BytesMut::new();
+    while body.len() < bytes_min
+        && let Some(piece) = stream.data().await
+    {
+        let piece = piece.unwrap();
+        stream.flow_control().release_capacity(piece.len()).unwrap();
+        body.put(piece);
+    }
+    body.freeze()
+}
+
+async fn call(send: &SendRequest<Bytes>, request: http::request::Builder, body: &[u8]) -> Answer {
+    let (response, _stream) = begin(send, request, body, true).await;
+    finish(response).await
+}
+
+#[tokio::test]
+async fn answers_leave_in_the_order_in_which_they_are_ready() {
+    let replica = Gated::new();
+    let server = serve(&config(), replica.clone());
+    let send = http2(&server).await;
+    let (slow, _stream) = begin(&send, post(PUT), &framed(&put("slow")), true).await;
+    replica.until_waiting(1).await;
+    for _ in 0..3 {
+        assert_eq!(call(&send, post(PUT), &framed(&put("fast"))).await.grpc_status, "0");
+    }
+    assert_eq!(replica.waiting.load(Ordering::SeqCst), 1);
+    replica.gate.add_permits(1);
+    assert_eq!(finish(slow).await.grpc_status, "0");
+}
+
+#[tokio::test]
+async fn a_request_that_is_reset_is_forgotten() {
+    let replica = Gated::new();
+    let server = serve(&config(), replica.clone());
+    let send = http2(&server).await;
+    let (_response, mut stream) = begin(&send, post(PUT), &framed(&put("slow")), true).await;
+    replica.until_waiting(1).await;
+    stream.send_reset(Reason::CANCEL);
+    replica.until_waiting(0).await;
+    // In the middle of its message, too.
+    let (_response, mut stream) = begin(&send, post(PUT), &framed(&put("slow"))[..8], false).await;
+    stream.send_reset(Reason::CANCEL);
+    assert_eq!(call(&send, post(PUT), &framed(&put("k"))).await.grpc_status, "0");
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_forgets_its_requests() {
+    let replica = Gated::new();
+    let server = serve(&config(), replica.clone());
+    let stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+    let (send, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let _three = [
+        begin(&send, post(PUT), &framed(&put("slow1")), true).await,
+        begin(&send, post(PUT), &framed(&put("slow2")), true).await,
+        begin(&send, post(PUT), &framed(&put("slow3")), true).await,
+    ];
+    replica.until_waiting(3).await;
+    connection.abort();
+    replica.until_waiting(0).await;
+}
+
+#[tokio::test]
+async fn a_client_is_answered_when_it_stops_waiting() {
+    let replica = Gated::new();
+    let server = serve(&config(), replica.clone());
+    let send = http2(&server).await;
+    let hurried = post(PUT).header("grpc-timeout", "50m");
+    let began = Instant::now();
+    let answer = call(&send, hurried, &framed(&put("slow"))).await;
+    assert_eq!(
+        (answer.grpc_status.as_str(), answer.grpc_message.as_str()),
+        ("4", "context%20deadline%20exceeded")
+    );
+    assert!(began.elapsed() >= Duration::from_millis(50));
+    replica.until_waiting(0).await;
+    let patient = post(PUT).header("grpc-timeout", "1H");
+    assert_eq!(call(&send, patient, &framed(&put("k"))).await.grpc_status, "0");
+    let wrong = post(PUT).header("grpc-timeout", "soon");
+    assert_eq!(call(&send, wrong, &framed(&put("k"))).await.grpc_status, "13");
+}
+
+#[tokio::test]
+async fn requests_beyond_the_bound_wait_at_the_client() {
+    let replica = Gated::new();
+    let server = serve(&Config { streams_per_connection_max: 2, ..config() }, replica.clone());
+    let send = http2(&server).await;
+    // The client knows the bound once it has been answered.
+    call(&send, post(PUT), &framed(&put("k"))).await;
+    let slow = |key: &'static str| {
+        let send = send.clone();
+        tokio::spawn(async move { call(&send, post(PUT), &framed(&put(key))).await.grpc_status })
+    };
+    let calls = [slow("slow1"), slow("slow2"), slow("slow3"), slow("slow4")];
+    replica.until_waiting(2).await;
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(replica.waiting.load(Ordering::SeqCst), 2);
+    replica.gate.add_permits(4);
+    for call in calls {
+        assert_eq!(call.await.unwrap(), "0");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_grpc_is_told_so() {
+    let server = serve(&config(), replica());
+    let send = http2(&server).await;
+    let body = framed(&put("k"));
+    let get = Request::get(format!("http://x{PUT}")).header("content-type", "application/grpc");
+    let answer = call(&send, get, &body).await;
+    assert_eq!((answer.http_status, answer.grpc_status.as_str()), (405, "12"));
+    let json = Request::post(format!("http://x{PUT}")).header("content-type", "application/json");
+    let answer = call(&send, json, &body).await;
+    assert_eq!((answer.http_status, answer.grpc_status.as_str()), (415, "3"));
+    let answer = call(&send, post("/etcdserverpb.KV/Nothing"), &body).await;
+    assert_eq!((answer.http_status, answer.grpc_status.as_str()), (200, "12"));
+    assert_eq!(answer.grpc_message, "synod:%20/etcdserverpb.KV/Nothing%20is%20not%20served");
+    let mut compressed = body.clone();
+    compressed[0] = 1;
+    let answer = call(&send, post(PUT).header("grpc-encoding", "gzip"), &compressed).await;
+    assert_eq!(answer.grpc_status, "12");
+    assert!(answer.grpc_message.starts_with("compressed%20messages"), "{}", answer.grpc_message);
+    let twice = [&body[..], &body].concat();
+    assert_eq!(call(&send, post(PUT), &twice).await.grpc_status, "13");
+    assert_eq!(call(&send, post(PUT), &body).await.grpc_status, "0");
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_is_refused_before_it_has_come() {
+    let server = serve(&config(), replica());
+    let send = http2(&server).await;
+    let (response, mut rest) = begin(&send, post(PUT), b"\0\x10\0\0\0begins", false).await;
+    let answer = finish(response).await;
+    assert_eq!(answer.grpc_status, "8");
+    assert!(answer.grpc_message.contains("larger%20than%20max"), "{}", answer.grpc_message);
+    // Nobody reads the rest.
+    let reset = std::future::poll_fn(|cx| rest.poll_reset(cx));
+    assert_eq!(timeout(SOON, reset).await.expect("it is reset").unwrap(), Reason::NO_ERROR);
+    assert_eq!(call(&send, post(PUT), &framed(&put("k"))).await.grpc_status, "0");
+}
+
+#[tokio::test]
+async fn a_message_may_come_in_pieces() {
+    let server = serve(&config(), replica());
+    let send = http2(&server).await;
+    let message = framed(&put("k"));
+    let (response, mut stream) = begin(&send, post(PUT), &message[..1], false).await;
+    for byte in &message[1..] {
+        stream.send_data(Bytes::copy_from_slice(&[*byte]), false).unwrap();
+        tokio::task::yield_now().await;
+    }
+    stream.send_data(Bytes::new(), true).unwrap();
+    assert_eq!(finish(response).await.grpc_status, "0");
+    // Larger than a stream's window, many times over, so that it stalls unless what was read is given back.
+    let mut client = KvClient::new(connect(&server).await);
+    for _ in 0..20 {
+        let large = PutRequest { value: vec![b'v'; 1_500_000].into(), ..put("large") };
+        timeout(SOON, client.put(large)).await.expect("it does not stall").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_answer_larger_than_the_window_waits_for_its_reader_and_nobody_else() {
+    let server = serve(&config(), replica());
+    let value = Bytes::from((0..1_400_000u32).map(|i| (i % 251) as u8).collect::<Vec<_>>());
+    let mut client = KvClient::new(connect(&server).await);
+    client.put(PutRequest { value: value.clone(), ..put("large") }).await.unwrap();
+    let send = http2_with(
+        &server,
+        h2::client::Builder::new().initial_window_size(10_000).initial_connection_window_size(1 << 20),
+    )
+    .await;
+    let get = framed(&RangeRequest { key: "large".into(), ..Default::default() });
+    let (response, _stream) = begin(&send, post(RANGE), &get, true).await;
+    let response = timeout(SOON, response).await.unwrap().unwrap();
+    assert_eq!(call(&send, post(PUT), &framed(&put("k"))).await.grpc_status, "0");
+    let mut stream = response.into_body();
+    let body = timeout(SOON, read(&mut stream, usize::MAX)).await.expect("it comes as it is read");
+    assert_eq!(RangeResponse::decode(body.slice(5..)).unwrap().kvs[0].value, value);
+    assert_eq!(stream.trailers().await.unwrap().unwrap()["grpc-status"], "0");
+    // One that is given up in the middle leaves room for the next.
+    for _ in 0..3 {
+        let (response, mut request) = begin(&send, post(RANGE), &get, true).await;
+        let mut stream = response.await.unwrap().into_body();
+        read(&mut stream, 1).await;
+        request.send_reset(Reason::CANCEL);
+    }
+    let (response, _stream) = begin(&send, post(RANGE), &get, true).await;
+    assert!(finish(response).await.body.len() > value.len());
+}
+
+#[tokio::test]
+async fn pieces_of_a_range_are_made_as_they_are_read() {
+    let replica = Gated::new();
+    let server = serve(&config(), replica.clone());
+    let mut client = KvClient::new(connect(&server).await);
+    for i in 0..100 {
+        let value = vec![i; 200_000].into();
+        client.put(PutRequest { value, ..put(&format!("k{i:02}")) }).await.unwrap();
+    }
+    let send = http2_with(&server, h2::client::Builder::new().initial_window_size(50_000)).await;
+    let all = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+    let (response, _stream) = begin(&send, post("/etcdserverpb.KV/RangeStream"), &framed(&all), true).await;
+    let mut stream = response.await.unwrap().into_body();
+    let first = read(&mut stream, 1).await;
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(
+        replica.queries.load(Ordering::SeqCst),
+        1,
+        "nobody reads the first piece, but the second is made"
+    );
+    let rest = timeout(SOON, read(&mut stream, usize::MAX)).await.expect("it comes as it is read");
+    assert_eq!(stream.trailers().await.unwrap().unwrap()["grpc-status"], "0");
+    assert!(replica.queries.load(Ordering::SeqCst) > 1);
+    let mut body = Bytes::from([first, rest].concat());
+    let mut values = Vec::new();
+    while !body.is_empty() {
+        let len = u32::from_be_bytes(body[1..5].try_into().unwrap()) as usize;
+        let piece = RangeStreamResponse::decode(body.slice(5..5 + len)).unwrap().range_response.unwrap();
+        values.extend(piece.kvs.into_iter().map(|kv| kv.value[0]));
+        body = body.slice(5 + len..);
+    }
+    assert_eq!(values, (0..100).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn broken_frames_break_one_connection() {
+    let server = serve(&config(), replica());
+    let send = http2(&server).await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let bad: [&[u8]; 4] = [
+        b"\0\0\x01\0\0\0\0\0\0x",                      // data without a stream
+        b"\0\0\x05\x06\0\0\0\0\0hello",                // a ping of another length than eight
+        b"\xff\xff\xff\0\0\0\0\0\x01",                 // a frame larger than was agreed upon
+        b"\0\0\x04\x01\x04\0\0\0\x01\xff\xff\xff\xff", // headers that do not decode
+    ];
+    for frame in bad {
+        let mut stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+        stream.write_all(&[preface, frame].concat()).await.unwrap();
+        let mut answer = Vec::new();
+        let closed = stream.read_to_end(&mut answer);
+        let _ = timeout(SOON, closed).await.expect("the connection is closed");
+    }
+    assert_eq!(call(&send, post(PUT), &framed(&put("k"))).await.grpc_status, "0");
+}
+
+#[tokio::test]
+async fn stopping_does_not_wait_for_who_has_asked_nothing() {
+    let server = serve(&config(), replica());
+    let _silent = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+    let send = http2(&server).await;
+    call(&send, post(PUT), &framed(&put("k"))).await;
+    let began = Instant::now();
+    tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
+    assert!(began.elapsed() < config().stop_timeout / 2, "it took {:?}", began.elapsed());
+}
