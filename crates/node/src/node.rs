@@ -200,6 +200,7 @@ impl Node {
         let mut actions = Vec::new();
         let replica =
             Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
+        shared.group.store(Some(Arc::new(replica.group().clone())));
         let alone = replica.group().voters().eq([config.me]);
         if alone && replica.status().protocol.role == Role::Recovering {
             let reason = "a snapshot that the log relies on is missing".to_owned();
