@@ -56,13 +56,14 @@ pub struct RunArgs {
     pub keep_going: bool,
 }
 
-/// Plays scenario scripts, and shows where they go another way than they are written.
+/// Plays scenario scripts with each protocol that they are for, and shows where a story goes another way than in its
+/// golden file (golden/PROTOCOL/NAME.txt beside the script).
 #[derive(Args, Clone, Debug)]
 pub struct ScenarioArgs {
     /// Scripts to play.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Write what is printed now into the scripts.
+    /// Write the golden files.
     #[arg(long)]
     pub bless: bool,
 }
@@ -72,18 +73,16 @@ pub struct ScenarioArgs {
 pub fn play_scenarios(args: &ScenarioArgs) -> ExitCode {
     let mut wrong = 0;
     for file in &args.files {
-        let name = file.display();
-        match scenario::play_file(file, args.bless) {
-            Ok(None) => println!("{name}: as it is written"),
-            Ok(Some(problem)) => {
-                println!("{name}: {problem}");
-                wrong += 1;
-            }
-            Err(error) => {
-                println!("{name}: {error}");
-                wrong += 1;
-            }
+        let mut played = scenario::Played::default();
+        if let Err(error) = scenario::play_file(file, args.bless, &mut played) {
+            played.wrong.push(format!("{}: {error}", file.display()));
         }
+        played.wrong.iter().for_each(|problem| println!("{problem}"));
+        if played.wrong.is_empty() {
+            let done = if args.bless { "played" } else { "as it is written" };
+            println!("{}: {done}, for {} protocols and elections", file.display(), played.stories);
+        }
+        wrong += played.wrong.len();
     }
     if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -42,11 +42,59 @@ pub fn message(message: &PeerMessage) -> String {
     }
 }
 
+/// What a message is for, in words that serve all protocols: scripts name messages so.
+pub const CLASSES: &[&str] = &[
+    "prepare",
+    "promise",
+    "proposal",
+    "vote",
+    "announcement",
+    "heartbeat",
+    "heartbeat-answer",
+    "refusal",
+    "transfer",
+    "recovery",
+    "election",
+    "forward",
+    "read",
+    "catch-up",
+];
+
+/// The class of a message: one of [`CLASSES`].
+#[must_use]
+pub fn class(message: &PeerMessage) -> &'static str {
+    match message {
+        PeerMessage::Protocol(Message::MultiPaxos(message)) => multipaxos_class(message),
+        PeerMessage::Forward(_) => "forward",
+        PeerMessage::ReadIndex { .. } | PeerMessage::ReadIndexAnswer { .. } => "read",
+        PeerMessage::Fetch { .. }
+        | PeerMessage::Fetched { .. }
+        | PeerMessage::SnapshotOffer { .. }
+        | PeerMessage::FetchChunk { .. }
+        | PeerMessage::Chunk { .. } => "catch-up",
+    }
+}
+
+fn multipaxos_class(message: &multipaxos::Message) -> &'static str {
+    use multipaxos::Message;
+    match message {
+        Message::Prepare { .. } => "prepare",
+        Message::Promise(_) => "promise",
+        Message::Accept { .. } => "proposal",
+        Message::Accepted { .. } => "vote",
+        Message::Decided { .. } => "announcement",
+        Message::Heartbeat { .. } => "heartbeat",
+        Message::HeartbeatAck { .. } => "heartbeat-answer",
+        Message::Reject { .. } => "refusal",
+        Message::TakeOver { .. } => "transfer",
+        Message::Recover { .. } | Message::RecoverAnswer { .. } => "recovery",
+    }
+}
+
 /// Whether a message only says that its sender lives: a script's story can do without it.
 #[must_use]
 pub fn is_sign_of_life(message: &PeerMessage) -> bool {
-    use multipaxos::Message::{Heartbeat, HeartbeatAck};
-    matches!(message, PeerMessage::Protocol(Message::MultiPaxos(Heartbeat { .. } | HeartbeatAck { .. })))
+    matches!(class(message), "heartbeat" | "heartbeat-answer")
 }
 
 /// The number of a question, without the life of the asker in its upper half.
