@@ -6,7 +6,7 @@ use synod_api::{
     etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
-use synod_consensus::{LeaderView, Message, Record, multipaxos};
+use synod_consensus::{LeaderView, Message, Record, election, multipaxos};
 use synod_replica::PeerMessage;
 use synod_wire::{Batch, CommandKind, Incarnation, ReplicaId};
 
@@ -15,6 +15,7 @@ use synod_wire::{Batch, CommandKind, Incarnation, ReplicaId};
 pub fn message(message: &PeerMessage) -> String {
     match message {
         PeerMessage::Protocol(Message::MultiPaxos(message)) => multipaxos_message(message),
+        PeerMessage::Protocol(Message::Election(message)) => election_message(message),
         PeerMessage::Forward(forwarded) => format!("Forward {}", batch(forwarded)),
         PeerMessage::ReadIndex { token } => format!("ReadIndex question {}", question(*token)),
         PeerMessage::ReadIndexAnswer { token, slot: Some(slot) } => {
@@ -65,6 +66,7 @@ pub const CLASSES: &[&str] = &[
 pub fn class(message: &PeerMessage) -> &'static str {
     match message {
         PeerMessage::Protocol(Message::MultiPaxos(message)) => multipaxos_class(message),
+        PeerMessage::Protocol(Message::Election(_)) => "election",
         PeerMessage::Forward(_) => "forward",
         PeerMessage::ReadIndex { .. } | PeerMessage::ReadIndexAnswer { .. } => "read",
         PeerMessage::Fetch { .. }
@@ -94,10 +96,10 @@ fn multipaxos_class(message: &multipaxos::Message) -> &'static str {
 /// Whether a message only says that its sender lives: a script's story can do without it.
 #[must_use]
 pub fn is_sign_of_life(message: &PeerMessage) -> bool {
-    matches!(class(message), "heartbeat" | "heartbeat-answer")
+    matches!(class(message), "heartbeat" | "heartbeat-answer" | "election")
 }
 
-/// The number of a question, without the life of the asker in its upper half.
+/// The number of a question or a round, without the life of the asker in its upper half.
 fn question(token: u64) -> u64 {
     token & u64::from(u32::MAX)
 }
@@ -137,6 +139,19 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
         Message::RecoverAnswer { incarnation, promised, next_slot, recovered } => {
             let leads = next_slot.map_or(String::new(), |slot| format!(", leads, next slot {slot}"));
             format!("RecoverAnswer life {incarnation}: promised {promised}{leads}{}", lives(recovered))
+        }
+    }
+}
+
+fn election_message(message: &election::Message) -> String {
+    use election::Message;
+    match message {
+        Message::HeartbeatRequest { round, highest } => {
+            format!("HeartbeatRequest round {}, highest {highest}", question(*round))
+        }
+        Message::HeartbeatReply { round, ballot, leader, happy } => {
+            let mood = if *happy { "happy with" } else { "not happy with" };
+            format!("HeartbeatReply round {}: {ballot}, {mood} {leader}", question(*round))
         }
     }
 }
