@@ -57,6 +57,16 @@ choice! {
     }
 }
 
+impl ProtocolKind {
+    /// The elections that it works with; the first is its own choice.
+    #[must_use]
+    pub fn elections(self) -> &'static [ElectionKind] {
+        match self {
+            ProtocolKind::MultiPaxos => &[ElectionKind::Rotating, ElectionKind::Ballot],
+        }
+    }
+}
+
 choice! {
     /// How a leader is chosen.
     ElectionKind, "election" {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use clap::Args;
-use synod_consensus::ProtocolKind;
+use synod_consensus::{ElectionKind, ProtocolKind};
 
 use crate::{
     plan::Plan,
@@ -39,6 +39,9 @@ pub struct RunArgs {
     /// The protocol that orders.
     #[arg(long, default_value_t = ProtocolKind::MultiPaxos)]
     pub protocol: ProtocolKind,
+    /// The election; by default each seed draws one of the protocol's.
+    #[arg(long)]
+    pub election: Option<ElectionKind>,
     /// The seeds to run, from A up to and without B; a single number is one seed.
     #[arg(long, value_name = "A..B", default_value = "0..2000")]
     pub seeds: Seeds,
@@ -126,6 +129,16 @@ struct Totals {
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
     let begun = Instant::now();
+    let accepted = args.protocol.elections();
+    if let Some(election) = args.election.filter(|election| !accepted.contains(election)) {
+        let accepted: Vec<String> = accepted.iter().map(ToString::to_string).collect();
+        let protocol = args.protocol;
+        eprintln!(
+            "--election {election}: {protocol} does not work with it; accepted: {}",
+            accepted.join(", ")
+        );
+        return ExitCode::from(2);
+    }
     let totals = Mutex::new(Totals::default());
     let next = AtomicU64::new(args.seeds.0.start);
     let stop = AtomicBool::new(false);
@@ -138,7 +151,10 @@ pub fn run(args: &RunArgs) -> ExitCode {
             if seed >= args.seeds.0.end {
                 break;
             }
-            let plan = Plan::draw(seed, args.protocol);
+            let plan = match args.election {
+                Some(election) => Plan::draw_with(seed, args.protocol, election),
+                None => Plan::draw(seed, args.protocol),
+            };
             let result = if args.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
             let mut totals = totals.lock().expect("no thread panics while it adds");
             totals.runs += 1;
@@ -155,7 +171,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
                 }
                 Err(failure) => {
                     if totals.failures.len() < FAILURES_TOLD {
-                        println!("{}\n", failure.report(args.protocol));
+                        println!("{}\n", failure.report(args.protocol, args.election));
                     }
                     totals.failures.push(*failure);
                     stop.fetch_or(!args.keep_going, Ordering::Relaxed);

@@ -17,12 +17,20 @@ pub struct Cast {
 }
 
 /// Every cast.
-pub const CASTS: &[Cast] = &[Cast {
-    name: "multipaxos",
-    protocol: ProtocolKind::MultiPaxos,
-    election: ElectionKind::Rotating,
-    in_all: true,
-}];
+pub const CASTS: &[Cast] = &[
+    Cast {
+        name: "multipaxos",
+        protocol: ProtocolKind::MultiPaxos,
+        election: ElectionKind::Rotating,
+        in_all: true,
+    },
+    Cast {
+        name: "multipaxos+ballot",
+        protocol: ProtocolKind::MultiPaxos,
+        election: ElectionKind::Ballot,
+        in_all: false,
+    },
+];
 
 /// The casts that a script is for, by the words of its head: `all` (every protocol with the election that it has by
 /// default), the name of an election (every protocol with that election), or the name of a cast.
@@ -50,6 +58,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_cast_is_named_after_its_protocol_and_an_election_that_is_not_its_own_choice() {
+        for cast in CASTS {
+            let elections = cast.protocol.elections();
+            assert!(elections.contains(&cast.election), "{}", cast.name);
+            let own = cast.election == elections[0];
+            let name = cast.protocol.to_string();
+            let name = if own { name } else { format!("{name}+{}", cast.election) };
+            assert_eq!((cast.name, cast.in_all), (name.as_str(), own));
+        }
+    }
+
+    #[test]
     fn a_head_names_casts_elections_or_all() {
         let names = |words: &[&str]| -> Vec<&str> {
             casts(words).expect("known").iter().map(|cast| cast.name).collect()
@@ -57,6 +77,8 @@ mod tests {
         assert!(names(&["all"]).contains(&"multipaxos"));
         assert_eq!(names(&["multipaxos"]), ["multipaxos"]);
         assert!(names(&["rotating"]).contains(&"multipaxos"));
+        assert!(names(&["ballot"]).contains(&"multipaxos+ballot"));
+        assert_eq!(names(&["multipaxos", "multipaxos+ballot"]).len(), 2);
         assert!(casts(&["everybody"]).unwrap_err().contains("multipaxos"));
     }
 }
