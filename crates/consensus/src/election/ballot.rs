@@ -199,9 +199,14 @@ impl BallotLeaderElection {
     }
 
     fn reply(&self, round: u64) -> Message {
-        let bid = self.bid.map_or(self.own, |bid| bid.ballot.max(self.own));
-        let ballot = if self.options.has(Bug::ElectionEchoesHighest) { self.leader } else { bid };
-        Message::HeartbeatReply { round, ballot, leader: self.leader, happy: self.is_happy() }
+        let happy = self.is_happy();
+        // Who is happy shows no bid, though it may have made one in this round: it would be taken for a leader.
+        let ballot = match self.bid {
+            _ if self.options.has(Bug::ElectionEchoesHighest) => self.leader,
+            Some(bid) if !happy => bid.ballot,
+            _ => self.own,
+        };
+        Message::HeartbeatReply { round, ballot, leader: self.leader, happy }
     }
 
     fn request(&self) -> Message {

@@ -241,6 +241,7 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             any_step: Odds::NEVER,
             weights: FaultWeights::default(),
         },
+        trials: 0,
         clients: ClientPlan {
             direct: 0,
             sessions: 0,
