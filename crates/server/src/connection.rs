@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, Sleep, sleep, timeout},
 };
 
-use crate::{Replica, call, services::Store};
+use crate::{Replica, call::Call, services::Store};
 
 /// What a client may have sent on a stream and on a connection before we have read it.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -78,7 +78,11 @@ pub(crate) async fn serve<R: Replica>(
                 }
             }
             match connection.poll_accept(cx)? {
-                Poll::Ready(Some((request, reply))) => calls.push(call::answer(store, request, reply)),
+                Poll::Ready(Some((request, reply))) => {
+                    if let Some(call) = Call::new(request, reply, store.message_bytes_max()) {
+                        calls.push(call.answer(store));
+                    }
+                }
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Pending => break,
             }
