@@ -32,6 +32,8 @@ pub struct Plan {
     pub replicas: usize,
     /// The settings of all of them.
     pub settings: Settings,
+    /// The priority of each replica; 0 for those that the list does not reach.
+    pub priorities: Vec<u8>,
     /// Whether logs survive.
     pub durability: Durability,
     /// The network between replicas.
@@ -262,6 +264,11 @@ impl Plan {
             seed,
             replicas,
             trials: 0,
+            priorities: if seed.is_multiple_of(3) {
+                (0..replicas).map(|_| rng.u8(0..3)).collect()
+            } else {
+                Vec::new()
+            },
             durability,
             network,
             disk,

@@ -66,7 +66,8 @@ use crate::{Bug, Effects, Members, Options};
 
 use std::time::Duration;
 
-/// A bid must be so many rounds old: long enough that replicas which notice a leader's end one round later take part.
+/// A bid must be so many rounds old. Replicas that miss the same leader bid within one round of each other, since they
+/// asked it within one round; the request that is sent at the end of that round sees all their bids.
 const BID_ROUNDS: u64 = 2;
 /// After so many rounds without a late reply, rounds get shorter again.
 const CALM_ROUNDS: u64 = 16;
@@ -166,11 +167,6 @@ impl BallotLeaderElection {
             self.leader = self.leader.max(promised);
             self.highest = self.highest.max(promised);
         }
-    }
-
-    /// See [`super::Election::expect_no_leader`].
-    pub fn expect_no_leader(&mut self) {
-        self.bid = Some(Bid { ballot: self.next_ballot(self.highest), since: self.round });
     }
 
     /// See [`super::Election::receive`].
@@ -318,8 +314,7 @@ impl BallotLeaderElection {
         // A group of one has nobody to wait for.
         let alone = self.members.count() == 1;
         if content || self.round < self.abstains_until || !self.is_quorum(self.fresh().count()) {
-            // The first bid of a new group waits for the first replies.
-            self.bid = self.bid.filter(|bid| !content && self.round < bid.since + BID_ROUNDS);
+            self.bid = None;
             return;
         }
         let bid = self.bid.filter(|bid| bid.ballot > self.highest);
