@@ -379,7 +379,12 @@ fn decode_verdict(bytes: &[u8; VERDICT_BYTES]) -> Result<(Incarnation, usize), H
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{io::Write, net::TcpListener, thread, time::Instant};
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+        thread,
+        time::Instant,
+    };
 
     const ME: Welcome =
         Welcome { life: Life { birth: 70, incarnation: Incarnation(7) }, frame_bytes_max: 1000 };
