@@ -52,7 +52,7 @@ impl Votes {
     /// A replica is in an epoch of this group.
     pub fn epoch_begins(&mut self, group: &Group) {
         let replicas = self.replicas;
-        let begins = || EpochVotes::new(replicas, group.voters().count());
+        let begins = || EpochVotes::new(replicas, group);
         self.epochs.entry(group.epoch).or_insert_with(begins);
     }
 
@@ -107,6 +107,13 @@ impl Votes {
         self.epochs.get(&epoch)?.chosen(slot)
     }
 
+    /// The epoch before this one that chose a batch for a slot, if one did: behind its end, that is.
+    #[must_use]
+    pub fn chosen_before(&self, epoch: Epoch, slot: Slot, batch: &Batch) -> Option<Epoch> {
+        let mut before = self.epochs.range(..epoch);
+        before.find(|(_, votes)| votes.chosen(slot) == Some(batch)).map(|(&before, _)| before)
+    }
+
     /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be
     /// decided.
     pub fn said(
@@ -126,6 +133,8 @@ impl Votes {
 #[derive(Debug)]
 struct EpochVotes {
     quorum: u32,
+    /// Who votes, as a set of bits.
+    voters: u64,
     acceptors: Vec<Acceptor>,
     /// The slots from 1 on.
     slots: BTreeMap<Slot, Proposed>,
@@ -134,10 +143,12 @@ struct EpochVotes {
 }
 
 impl EpochVotes {
-    /// So many of these replicas vote.
-    fn new(replicas: usize, voters: usize) -> EpochVotes {
+    /// Those vote who vote in this group.
+    fn new(replicas: usize, group: &Group) -> EpochVotes {
+        let voters = group.voters().fold(0_u64, |set, id| set | 1 << (id.0 - 1));
         EpochVotes {
-            quorum: u32::try_from(voters / 2 + 1).expect("a small group"),
+            quorum: voters.count_ones() / 2 + 1,
+            voters,
             acceptors: (0..replicas).map(|_| Acceptor::default()).collect(),
             slots: BTreeMap::new(),
             lives: BTreeMap::new(),
@@ -157,6 +168,10 @@ impl EpochVotes {
     }
 
     fn is_durable(&mut self, replica: usize, fact: Fact) -> Checked {
+        let speaks = matches!(fact, Fact::Promised(_) | Fact::Accepted { .. });
+        demand(!speaks || self.voters & 1 << replica != 0, Invariant::VotersOnly, || {
+            format!("r{} promises or accepts in an epoch in which it does not vote", replica + 1)
+        })?;
         let acceptor = &mut self.acceptors[replica];
         match fact {
             Fact::Promised(ballot) => acceptor.promised = acceptor.promised.max(ballot),

@@ -10,7 +10,7 @@ use crate::{
     network::{NetworkPlan, Wire},
     odds::Odds,
     ops::{Answer, Op},
-    plan::{ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan},
+    plan::{ChangePlan, ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan},
     trace::Trace,
     world::World,
 };
@@ -241,6 +241,7 @@ fn calm_plan(replicas: usize) -> Plan {
             padding_max: 0,
             stale_reads: Odds::NEVER,
         },
+        changes: ChangePlan::NONE,
         duration: Duration::ZERO,
     }
 }
