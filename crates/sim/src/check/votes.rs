@@ -52,6 +52,7 @@ impl Votes {
     /// A replica is in an epoch of this group.
     pub fn epoch_begins(&mut self, group: &Group) {
         let replicas = self.replicas;
+        self.epochs.range_mut(..group.epoch).for_each(|(_, votes)| votes.ended = true);
         let begins = || EpochVotes::new(replicas, group);
         self.epochs.entry(group.epoch).or_insert_with(begins);
     }
@@ -135,6 +136,8 @@ struct EpochVotes {
     quorum: u32,
     /// Who votes, as a set of bits.
     voters: u64,
+    /// A later epoch has begun.
+    ended: bool,
     acceptors: Vec<Acceptor>,
     /// The slots from 1 on.
     slots: BTreeMap<Slot, Proposed>,
@@ -149,6 +152,7 @@ impl EpochVotes {
         EpochVotes {
             quorum: voters.count_ones() / 2 + 1,
             voters,
+            ended: false,
             acceptors: (0..replicas).map(|_| Acceptor::default()).collect(),
             slots: BTreeMap::new(),
             lives: BTreeMap::new(),
@@ -240,20 +244,30 @@ impl EpochVotes {
             Claim::Candidate(ballot) => owns(id, *ballot),
             Claim::Leads { ballot, decided: announced } => {
                 self.speaks_in(id, life, *ballot)?;
-                announced_is_decided(id, *announced, decided)
+                self.announced(id, *announced, decided)
             }
             Claim::Propose { ballot, slot, batch, decided: announced } => {
                 self.speaks_in(id, life, *ballot)?;
-                announced_is_decided(id, *announced, decided)?;
+                self.announced(id, *announced, decided)?;
                 self.proposed(*ballot, *slot, batch)
             }
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
             Claim::Promise { ballot, from, decided: own, next, accepted } => {
-                announced_is_decided(id, *own, decided)?;
+                self.announced(id, *own, decided)?;
                 self.promise_leaves(replica, id, *ballot, (*from, *next, *own), accepted)
             }
             Claim::Nothing => Ok(()),
         }
+    }
+
+    /// What is announced is decided; behind the end of an epoch that is over its protocol may go on deciding for a
+    /// while, what nobody delivers.
+    fn announced(&self, id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
+        let void = |slot: u64| self.ended && self.chosen(Slot(slot)).is_some();
+        let known = (decided.next().0..=announced.0).all(void);
+        demand(known, Invariant::AnnouncedDecided, || {
+            format!("{id} announces slots through {announced}; only those through {decided} are decided")
+        })
     }
 
     fn speaks_in(&mut self, id: ReplicaId, life: u64, ballot: Ballot) -> Checked {
@@ -343,10 +357,4 @@ impl EpochVotes {
 
 fn owns(id: ReplicaId, ballot: Ballot) -> Checked {
     demand(ballot.replica == id, Invariant::OneLeader, || format!("{id} speaks in ballot {ballot}"))
-}
-
-fn announced_is_decided(id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
-    demand(announced <= decided, Invariant::AnnouncedDecided, || {
-        format!("{id} announces slots through {announced}; only those through {decided} are decided")
-    })
 }

@@ -274,7 +274,8 @@ impl World {
     pub(super) fn retires(&mut self, of: usize, delivered: Slot) -> Checked {
         self.note(of, || "is not needed any more".to_owned());
         let (id, group) = (self.machines[of].id, self.groups.after(delivered));
-        demand(group.member(id).is_none() && self.groups.is_established(group), Invariant::RetiredLast, || {
+        let removed = self.groups.latest().member(id).is_none() && group.member(id).is_none();
+        demand(removed && self.groups.is_established(group), Invariant::RetiredLast, || {
             format!("{id} retires, and no quorum of epoch {} has durably entered it", group.epoch)
         })?;
         self.coverage.retirements += 1;
