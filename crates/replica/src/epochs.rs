@@ -37,6 +37,9 @@ use crate::{Action, Change, ChangeRequest, Goal, Group, LogRecord, PeerMessage, 
 pub(crate) struct Known {
     /// The newest epoch that this replica entered. Its protocol runs, or will once the state is here.
     pub(crate) running: Epoch,
+    /// The record that says so; others hear of the epoch only once it is durable: a replica that was removed ends its
+    /// service when enough of them have gone on for good.
+    entered: Lsn,
     /// The slot with which that epoch began.
     first: Slot,
     /// Records of slots through this one may be gone: a snapshot covered them, perhaps one that was lost since.
@@ -57,6 +60,7 @@ impl Known {
     pub(crate) fn new(group: &Group, amnesia: bool) -> Known {
         Known {
             running: group.epoch,
+            entered: Lsn::ZERO,
             first: group.first,
             trimmed: Slot::ZERO,
             parked: Vec::new(),
@@ -99,6 +103,7 @@ impl Replica {
         let mut by_epoch: BTreeMap<Epoch, Vec<Record>> = BTreeMap::new();
         let mut learned: BTreeMap<Slot, (Ballot, Batch)> = BTreeMap::new();
         let mut entered = None;
+        let forgot = self.known.amnesia;
         for record in records {
             match record {
                 LogRecord::Protocol { epoch, record } => by_epoch.entry(epoch).or_default().push(record),
@@ -110,13 +115,13 @@ impl Replica {
             }
         }
         let written = entered.as_ref().map_or(Epoch(1), |(group, _)| group.epoch);
-        if let Some((group, amnesia)) = entered
+        if let Some((group, amnesia)) = &entered
             && group.epoch >= self.group.epoch
         {
             self.known.running = group.epoch;
             self.known.first = group.first;
             // Whether that life learned again what it had forgotten, its protocol's own records say.
-            self.known.amnesia |= amnesia && !by_epoch.contains_key(&group.epoch);
+            self.known.amnesia |= *amnesia && !by_epoch.contains_key(&group.epoch);
         }
         self.known.replaying = true;
         loop {
@@ -136,9 +141,16 @@ impl Replica {
         self.known.replaying = false;
         self.known.ended = false;
         self.known.parked = by_epoch.remove(&self.known.running).unwrap_or_default();
-        if self.group.epoch > written {
-            // The snapshot of a peer was installed, and this life is the first to take part behind it.
-            self.write_entered(actions);
+        let newest = match entered {
+            // What led to that epoch may be lost, or come again from others.
+            Some((group, _)) if group.epoch > self.group.epoch => group,
+            _ => self.group.clone(),
+        };
+        if self.group.epoch > written || forgot {
+            // The snapshot of a peer was installed, and this life is the first to take part behind it. Or the log was
+            // lost: it must say so itself before this replica enters any epoch, also if it does not vote yet, or the
+            // next life would take its memory for whole.
+            self.write_entered(newest, actions);
         }
         self.group_changed(actions);
         self.begin(now, false);
@@ -236,7 +248,7 @@ impl Replica {
         self.known.first = self.group.first;
         self.known.parked = Vec::new();
         self.known.amnesia = forgets && !for_this_life;
-        self.write_entered(actions);
+        self.write_entered(self.group.clone(), actions);
         self.leader_changed(now, LeaderView::default(), actions);
         self.proposals.forget_sent();
         self.reads.start_over();
@@ -250,9 +262,10 @@ impl Replica {
         actions.push(Action::Append { lsn, record: LogRecord::Trimmed(slot) });
     }
 
-    fn write_entered(&mut self, actions: &mut Vec<Action>) {
-        let (group, amnesia) = (self.group.clone(), self.known.amnesia);
+    fn write_entered(&mut self, group: Group, actions: &mut Vec<Action>) {
+        let amnesia = self.known.amnesia;
         let lsn = self.effects.number();
+        self.known.entered = lsn;
         actions.push(Action::Append { lsn, record: LogRecord::Entered { group, amnesia } });
     }
 
@@ -362,7 +375,7 @@ impl Replica {
             decided: self.decided.last(),
             view: self.view,
         };
-        Action::Send { to, message, after: Lsn::ZERO }
+        Action::Send { to, message, after: self.known.entered }
     }
 
     pub(crate) fn heard_standing(
@@ -377,12 +390,16 @@ impl Replica {
         self.known.elsewhere = self.known.elsewhere.max(decided);
         if self.group.learners().any(|(id, _)| id == from) {
             self.audience.progress.insert(from, decided);
+            // Now, while it is up to date: on a busy log it will not be when this replica tells it of more.
+            self.promote_learners(now);
         }
         if self.group.member(from).is_none() && self.group.votes(self.me) && epoch <= self.known.running {
             // It was removed, and wants to know whether it is still needed.
             actions.push(self.standing(from));
         }
-        if self.group.member(self.me).is_none() && epoch >= self.group.epoch && self.group.votes(from) {
+        // One that is still to join is not a member yet, as far as it knows.
+        let removed = self.group.member(self.me).is_none() && self.me < self.group.next_id;
+        if removed && epoch >= self.group.epoch && self.group.votes(from) {
             self.audience.successors.insert(from);
             self.retire(actions);
         }

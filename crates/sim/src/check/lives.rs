@@ -2,7 +2,7 @@
 
 use synod_consensus::{LeaderView, Role};
 use synod_replica::{ReplicaStatus, Settings};
-use synod_wire::{Ballot, ReplicaId, Slot};
+use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
@@ -17,14 +17,38 @@ pub struct Watch {
     ballot: Ballot,
     /// The last slot that a snapshot on stable storage holds.
     snapshot: Slot,
+    /// The newest epoch that it wrote down to have entered.
+    entered: Epoch,
 }
 
 impl Watch {
-    /// A life that begins with a snapshot.
+    /// A life that begins with a snapshot, and with a log that says which epoch was entered last.
     #[must_use]
-    pub fn new(id: ReplicaId, snapshot: Slot) -> Watch {
+    pub fn new(id: ReplicaId, snapshot: Slot, entered: Epoch) -> Watch {
         let (delivered, decided, executed) = (snapshot, snapshot, snapshot);
-        Watch { id, delivered, decided, executed, ballot: Ballot::ZERO, snapshot }
+        Watch { id, delivered, decided, executed, ballot: Ballot::ZERO, snapshot, entered }
+    }
+
+    /// The last slot delivered, here or by a snapshot.
+    #[must_use]
+    pub fn delivered(&self) -> Slot {
+        self.delivered
+    }
+
+    /// The replica writes down that it enters an epoch. Ballots of different epochs have nothing to do with each
+    /// other.
+    pub fn enters(&mut self, epoch: Epoch) {
+        if epoch > self.entered {
+            self.ballot = Ballot::ZERO;
+        }
+        self.entered = self.entered.max(epoch);
+    }
+
+    /// The replica sends a message of an epoch's protocol.
+    pub fn says(&self, epoch: Epoch) -> Checked {
+        demand(epoch >= self.entered, Invariant::NoWayBack, || {
+            format!("{} speaks in epoch {epoch}, and has entered {}", self.id, self.entered)
+        })
     }
 
     /// The replica delivers a slot.

@@ -52,7 +52,8 @@ impl Votes {
     /// A replica is in an epoch of this group.
     pub fn epoch_begins(&mut self, group: &Group) {
         let replicas = self.replicas;
-        let begins = || EpochVotes::new(replicas, group.voters().count());
+        self.epochs.range_mut(..group.epoch).for_each(|(_, votes)| votes.ended = true);
+        let begins = || EpochVotes::new(replicas, group);
         self.epochs.entry(group.epoch).or_insert_with(begins);
     }
 
@@ -113,6 +114,13 @@ impl Votes {
         self.epochs.get(&epoch)?.chosen(slot)
     }
 
+    /// The epoch before this one that chose a batch for a slot, if one did: behind its end, that is.
+    #[must_use]
+    pub fn chosen_before(&self, epoch: Epoch, slot: Slot, batch: &Batch) -> Option<Epoch> {
+        let mut before = self.epochs.range(..epoch);
+        before.find(|(_, votes)| votes.chosen(slot) == Some(batch)).map(|(&before, _)| before)
+    }
+
     /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be
     /// decided.
     pub fn said(
@@ -132,6 +140,10 @@ impl Votes {
 #[derive(Debug)]
 struct EpochVotes {
     quorum: u32,
+    /// Who votes, as a set of bits.
+    voters: u64,
+    /// A later epoch has begun.
+    ended: bool,
     acceptors: Vec<Acceptor>,
     /// The slots from 1 on.
     slots: BTreeMap<Slot, Proposed>,
@@ -140,10 +152,13 @@ struct EpochVotes {
 }
 
 impl EpochVotes {
-    /// So many of these replicas vote.
-    fn new(replicas: usize, voters: usize) -> EpochVotes {
+    /// Those vote who vote in this group.
+    fn new(replicas: usize, group: &Group) -> EpochVotes {
+        let voters = group.voters().fold(0_u64, |set, id| set | 1 << (id.0 - 1));
         EpochVotes {
-            quorum: u32::try_from(voters / 2 + 1).expect("a small group"),
+            quorum: voters.count_ones() / 2 + 1,
+            voters,
+            ended: false,
             acceptors: (0..replicas).map(|_| Acceptor::default()).collect(),
             slots: BTreeMap::new(),
             lives: BTreeMap::new(),
@@ -168,6 +183,10 @@ impl EpochVotes {
     }
 
     fn is_durable(&mut self, replica: usize, fact: Fact) -> Checked {
+        let speaks = matches!(fact, Fact::Promised(_) | Fact::Accepted { .. });
+        demand(!speaks || self.voters & 1 << replica != 0, Invariant::VotersOnly, || {
+            format!("r{} promises or accepts in an epoch in which it does not vote", replica + 1)
+        })?;
         let acceptor = &mut self.acceptors[replica];
         match fact {
             Fact::Promised(ballot) => acceptor.promised = acceptor.promised.max(ballot),
@@ -236,20 +255,30 @@ impl EpochVotes {
             Claim::Candidate(ballot) => owns(id, *ballot),
             Claim::Leads { ballot, decided: announced } => {
                 self.speaks_in(id, life, *ballot)?;
-                announced_is_decided(id, *announced, decided)
+                self.announced(id, *announced, decided)
             }
             Claim::Propose { ballot, slot, batch, decided: announced } => {
                 self.speaks_in(id, life, *ballot)?;
-                announced_is_decided(id, *announced, decided)?;
+                self.announced(id, *announced, decided)?;
                 self.proposed(*ballot, *slot, batch)
             }
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
             Claim::Promise { ballot, from, decided: own, next, accepted } => {
-                announced_is_decided(id, *own, decided)?;
+                self.announced(id, *own, decided)?;
                 self.promise_leaves(replica, id, *ballot, (*from, *next, *own), accepted)
             }
             Claim::Nothing => Ok(()),
         }
+    }
+
+    /// What is announced is decided; behind the end of an epoch that is over its protocol may go on deciding for a
+    /// while, what nobody delivers.
+    fn announced(&self, id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
+        let void = |slot: u64| self.ended && self.chosen(Slot(slot)).is_some();
+        let known = (decided.next().0..=announced.0).all(void);
+        demand(known, Invariant::AnnouncedDecided, || {
+            format!("{id} announces slots through {announced}; only those through {decided} are decided")
+        })
     }
 
     fn speaks_in(&mut self, id: ReplicaId, life: u64, ballot: Ballot) -> Checked {
@@ -339,10 +368,4 @@ impl EpochVotes {
 
 fn owns(id: ReplicaId, ballot: Ballot) -> Checked {
     demand(ballot.replica == id, Invariant::OneLeader, || format!("{id} speaks in ballot {ballot}"))
-}
-
-fn announced_is_decided(id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
-    demand(announced <= decided, Invariant::AnnouncedDecided, || {
-        format!("{id} announces slots through {announced}; only those through {decided} are decided")
-    })
 }

@@ -465,9 +465,14 @@ impl World {
         Ok(())
     }
 
-    /// Each replica gets a client that writes and reads there, and tries until it succeeds.
+    /// Each member gets a client that writes and reads there, and tries until it succeeds.
     pub(super) fn begin_probing(&mut self) {
-        for of in 0..self.machines.len() {
+        let group = self.reference.group();
+        let members: Vec<usize> = group.members.iter().map(|member| self.index(member.id)).collect();
+        for of in members {
+            if self.clients.clients.iter().any(|client| client.probe.is_some() && client.home == of) {
+                continue;
+            }
             let mut probe = Client::new(of, Session::Unwanted, 1);
             probe.probe = Some(Probe::Write);
             self.clients.clients.push(probe);
@@ -475,14 +480,14 @@ impl World {
         }
     }
 
-    /// The replicas at which no write or no read has succeeded yet.
+    /// The members at which no write or no read has succeeded yet.
     pub(super) fn probes_missing(&self) -> Vec<usize> {
-        let missing = self
-            .clients
-            .clients
-            .iter()
-            .filter(|client| client.probe.is_some_and(|probe| probe != Probe::Done));
-        missing.map(|client| client.home).collect()
+        let done = |of: &usize| {
+            let mut clients = self.clients.clients.iter();
+            clients.any(|client| client.home == *of && client.probe == Some(Probe::Done))
+        };
+        let members = self.reference.group().members.iter().map(|member| self.index(member.id));
+        members.filter(|of| !done(of)).collect()
     }
 }
 
