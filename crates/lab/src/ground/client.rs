@@ -13,14 +13,12 @@ use synod_replica::RequestError;
 use synod_wire::ReplicaId;
 use tokio::time::{sleep, timeout_at};
 
-use super::{Load, Outcome, registry::Values};
+use super::{BIN, Load, Outcome, registry::Values};
 
 /// How often the client looks who leads.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// The pause before a refused proposal is sent again.
 const RESEND_DELAY: Duration = Duration::from_millis(10);
-/// Answers in the timeline are counted in intervals of this length.
-pub(super) const BIN: Duration = Duration::from_millis(100);
 
 /// A replica as the client sees it.
 #[derive(Clone, Debug)]

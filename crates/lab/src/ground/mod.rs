@@ -3,6 +3,7 @@
 mod client;
 mod registry;
 pub mod threads;
+pub mod virtual_time;
 
 use std::time::Duration;
 
@@ -96,7 +97,21 @@ pub struct Act {
 pub enum What {
     /// Another protocol orders from now on.
     Order(ProtocolKind, ElectionKind),
+    /// A new replica takes the place of a member.
+    Replace(Victim),
 }
+
+/// Who is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// Whoever leads at that moment.
+    Leader,
+    /// Some other.
+    Follower,
+}
+
+/// Answers in the timeline are counted in intervals of this length.
+const BIN: Duration = Duration::from_millis(100);
 
 /// What came of it.
 #[derive(Debug)]

@@ -212,7 +212,9 @@ async fn pause(time: Duration, client: &Client, conduct: &Conduct) -> Result<(),
 /// Asks the leader for a change until it is done. One that went through although the answer was lost is seen by the
 /// group being what was wanted.
 async fn perform(act: &Act, group: &Group, client: &Client, conduct: &Conduct) -> Result<(), LabError> {
-    let What::Order(protocol, election) = act.what;
+    let What::Order(protocol, election) = act.what else {
+        return Err(replicas("replicas as threads can not be replaced; see `--set on=virtual`"));
+    };
     loop {
         conduct.check()?;
         let handle = client.leader().map_or_else(|| group.nodes[0].handle(), |leader| leader.handle.clone());
