@@ -67,7 +67,10 @@ impl Groups {
     pub fn begins(&mut self, slot: Slot, group: Group) -> Checked {
         let before = self.latest();
         demand(group.version == before.version + 1, Invariant::OneGroup, || {
-            format!("slot {slot} makes version {} of the group, after version {}", group.version, before.version)
+            format!(
+                "slot {slot} makes version {} of the group, after version {}",
+                group.version, before.version
+            )
         })?;
         let first = if group.epoch == before.epoch { before.first } else { slot.next() };
         let follows = group.epoch.0 - before.epoch.0 <= 1 && group.first == first;
@@ -79,7 +82,10 @@ impl Groups {
             .iter()
             .find(|member| before.member(member.id).is_none() && member.id < before.next_id);
         demand(reused.is_none() && group.next_id >= before.next_id, Invariant::IdsOnce, || {
-            format!("slot {slot} gives {} to a second member", reused.map_or(group.next_id, |member| member.id))
+            format!(
+                "slot {slot} gives {} to a second member",
+                reused.map_or(group.next_id, |member| member.id)
+            )
         })?;
         self.versions.push((slot, group));
         Ok(())
@@ -137,7 +143,9 @@ impl Groups {
         let entries = &self.replicas[replica];
         let id = replica + 1;
         let Some((_, group)) = self.versions.iter().find(|(_, group)| group.epoch == epoch) else {
-            return demand(false, Invariant::OneGroup, || format!("r{id} speaks in the unknown epoch {epoch}"));
+            return demand(false, Invariant::OneGroup, || {
+                format!("r{id} speaks in the unknown epoch {epoch}")
+            });
         };
         demand(delivered.next() >= group.first, Invariant::WholePrefix, || {
             format!(

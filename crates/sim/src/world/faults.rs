@@ -197,7 +197,8 @@ impl World {
     fn may_lose(&self, of: usize) -> bool {
         let machine = &self.machines[of];
         let lost = |id: &ReplicaId| *id == machine.id || self.machines[self.index(*id)].disk.lost;
-        let holds = |voters: &[ReplicaId]| voters.iter().filter(|id| lost(id)).count() <= (voters.len() - 1) / 2;
+        let holds =
+            |voters: &[ReplicaId]| voters.iter().filter(|id| lost(id)).count() <= (voters.len() - 1) / 2;
         // Who never ran or is gone has nothing to lose.
         machine.lives > 0
             && !machine.retired
@@ -371,7 +372,8 @@ impl World {
                 let life = self.machines[self.index(member.id)].life.as_ref();
                 life.is_some_and(|life| {
                     let replica = &life.replica;
-                    let votes = !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
+                    let votes =
+                        !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
                     life.executor.applied() >= target && votes
                 })
             })

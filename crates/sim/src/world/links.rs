@@ -21,7 +21,8 @@ impl World {
         let life = self.machines[from].lives;
         if let PeerMessage::Protocol { epoch, message } = message {
             let (id, claim) = (self.machines[from].id, claim(message));
-            let delivered = self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
+            let delivered =
+                self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
             self.groups.said(from, *epoch, &claim, delivered)?;
             self.votes.said(*epoch, from, id, life, &claim, self.reference.last())?;
         }

@@ -51,7 +51,8 @@ impl Operator {
 
     /// A replica crashed: what it was asked may have happened or not.
     pub(super) fn hangs_up(&mut self, of: usize) {
-        let lost: Vec<Asked> = self.asked.extract_if(.., |_, asked| asked.of == of).map(|(_, asked)| asked).collect();
+        let lost: Vec<Asked> =
+            self.asked.extract_if(.., |_, asked| asked.of == of).map(|(_, asked)| asked).collect();
         self.unknown.extend(lost.into_iter().map(|asked| asked.request));
     }
 }
@@ -63,7 +64,8 @@ impl World {
         let count = self.operator.rng.usize(1..=plan.burst_max);
         for _ in 0..count {
             let of = self.operator.rng.usize(0..self.machines.len());
-            let Some(life) = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running()) else {
+            let Some(life) = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running())
+            else {
                 continue;
             };
             let group = life.replica.group().clone();
@@ -87,7 +89,10 @@ impl World {
                 request.expected -= 1;
             } else {
                 // The group may come to be at that version, and nobody has looked at what the change makes of it.
-                request = ChangeRequest { expected: group.version + 1, change: Change::Remove(ReplicaId(u64::MAX)) };
+                request = ChangeRequest {
+                    expected: group.version + 1,
+                    change: Change::Remove(ReplicaId(u64::MAX)),
+                };
             }
         } else if let Some(next) = next {
             self.operator.possible.push((group.version, next.voters().collect()));
@@ -98,7 +103,8 @@ impl World {
     fn is_sensible(&self, next: &Group) -> bool {
         let voters = next.voters().count();
         let to_be = next.learners().filter(|(_, goal)| *goal != Goal::Learn).count();
-        let lost = next.voters().filter(|&id| self.machine_of(id).is_some_and(|machine| machine.disk.lost)).count();
+        let lost =
+            next.voters().filter(|&id| self.machine_of(id).is_some_and(|machine| machine.disk.lost)).count();
         voters + to_be <= VOTERS_MAX.max(self.plan.replicas)
             && lost <= (voters - 1) / 2
             && next.next_id.0 - 1 <= (self.plan.replicas + self.plan.changes.spares) as u64
@@ -113,11 +119,14 @@ impl World {
         let lost = |id: &ReplicaId| self.machine_of(*id).is_some_and(|machine| machine.disk.lost);
         let forgetful: Vec<ReplicaId> = group.voters().filter(lost).collect();
         let machines = &self.machines;
-        let life = |id: ReplicaId| machines.iter().find(|machine| machine.id == id).map_or(0, |machine| machine.lives);
+        let life = |id: ReplicaId| {
+            machines.iter().find(|machine| machine.id == id).map_or(0, |machine| machine.lives)
+        };
         let rng = &mut self.operator.rng;
         let member = |rng: &mut Rng| group.members[rng.usize(0..group.members.len())].id;
         if self.plan.changes.readmit.hit(rng) {
-            let id = if forgetful.is_empty() { member(rng) } else { forgetful[rng.usize(0..forgetful.len())] };
+            let id =
+                if forgetful.is_empty() { member(rng) } else { forgetful[rng.usize(0..forgetful.len())] };
             return Some(Change::Readmit { id, life: Incarnation(life(id)) });
         }
         Some(match rng.u8(0..100) {
@@ -214,7 +223,8 @@ impl World {
         let learners: Vec<_> = group.learners().filter(|(_, goal)| *goal != Goal::Learn).collect();
         for subset in 1..1_usize << learners.len() {
             let mut voters: Vec<ReplicaId> = group.voters().collect();
-            for (_, &(id, goal)) in learners.iter().enumerate().filter(|(index, _)| subset & 1 << index != 0) {
+            for (_, &(id, goal)) in learners.iter().enumerate().filter(|(index, _)| subset & 1 << index != 0)
+            {
                 voters.retain(|voter| goal != Goal::Replace(*voter));
                 voters.push(id);
             }
