@@ -17,9 +17,10 @@ use synod_api::{
     etcdserverpb::{CompactionRequest, PutRequest},
     synod::v1::{KvCommand, kv_command::Command},
 };
+use synod_consensus::Options;
 use synod_kv::KvStore;
-use synod_replica::{Executor, Outcome, SessionLimits};
-use synod_wire::{Batch, BatchBuilder, SessionId, Slot};
+use synod_replica::{Executor, Group, Outcome, SessionLimits};
+use synod_wire::{Ballot, Batch, BatchBuilder, ReplicaId, SessionId, Slot};
 
 const BATCH_COMMANDS: u64 = 100;
 const VALUE_BYTES: usize = 256;
@@ -78,7 +79,11 @@ struct Bench {
 impl Bench {
     fn new(key_bytes: usize) -> Bench {
         Bench {
-            executor: Executor::new(KvStore::new(), SessionLimits::default()),
+            executor: Executor::new(
+                KvStore::new(),
+                Group::of(&Options::default(), [ReplicaId(1)]),
+                SessionLimits::default(),
+            ),
             random: fastrand::Rng::with_seed(1),
             key_bytes,
             value: vec![b'v'; VALUE_BYTES].into(),
@@ -114,7 +119,7 @@ impl Bench {
     fn execute(&mut self, batch: &Batch) -> f64 {
         let slot = Slot(self.executor.applied().0 + 1);
         let before = cpu_seconds();
-        let outcomes = self.executor.execute(slot, batch);
+        let outcomes = self.executor.execute(slot, Ballot::ZERO, batch);
         let after = cpu_seconds();
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Reply(_))));
         after - before

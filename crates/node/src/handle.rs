@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use crossbeam_channel::Sender;
-use synod_replica::{RequestError, SessionCommand};
-use synod_wire::{Ballot, CommandKind, SessionId, Slot};
+use synod_replica::{
+    Change, ChangeRequest, Event, Group, Refusal, RequestError, SessionCommand, decode_reply,
+};
+use synod_wire::{Ballot, CommandKind, ReplicaId, SessionId, Slot};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
@@ -84,6 +86,43 @@ impl Handle {
         Ok(SessionId(u64::from_le_bytes(id)))
     }
 
+    /// The group as this replica knows it. It may have changed since.
+    #[must_use]
+    pub fn group(&self) -> Arc<Group> {
+        self.inner.shared.group.load_full().expect("stored when the replica started")
+    }
+
+    /// Whether this replica was removed from the group, and nobody needs it any more.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.inner.shared.retired.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// Changes the group, if it is still the one of version `expected`; the group as it is then. A change of who
+    /// votes or of what orders begins an epoch, which takes a moment in which commands wait.
+    ///
+    /// # Errors
+    /// The outer error as of [`Handle::execute`]; the inner one says why the group stays as it is.
+    pub async fn change(
+        &self,
+        expected: u64,
+        change: Change,
+    ) -> Result<Result<Group, Refusal>, RequestError> {
+        let request = ChangeRequest { expected, change };
+        let payload = request.encode().to_bytes();
+        let reply = self.submit(CommandKind::Reconfigure, None, payload).await?;
+        decode_reply(reply).map_err(|_| RequestError::OutcomeUnknown)
+    }
+
+    /// Asks this replica, if it leads, to hand the leadership to a member. Whether that happens shows in the status.
+    ///
+    /// # Errors
+    /// The replica is stopping.
+    pub fn transfer(&self, to: ReplicaId) -> Result<(), RequestError> {
+        let event = Input::Event(Event::Transfer(to));
+        self.inner.inputs.send(event).map_err(|_| RequestError::Stopping)
+    }
+
     async fn submit(
         &self,
         kind: CommandKind,
@@ -152,6 +191,7 @@ impl Handle {
         NodeStatus {
             role: shared.role(),
             leader: shared.leader(),
+            epoch: synod_wire::Epoch(shared.epoch.get()),
             ballot: shared.ballot(),
             decided: Slot(shared.decided.get()),
             decided_elsewhere: Slot(shared.decided_elsewhere.get()),

@@ -195,11 +195,12 @@ impl Node {
         let shared = Arc::new(Shared::default());
         let end = Arc::new(End::default());
 
-        let transport = start_transport(&config, recovered.incarnation, inputs.clone())?;
+        let transport = start_transport(&config, data_dir.identity(), inputs.clone())?;
         let clock = Clock::start();
         let mut actions = Vec::new();
         let replica =
             Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
+        shared.group.store(Some(Arc::new(replica.group().clone())));
         let alone = replica.group().voters().eq([config.me]);
         if alone && replica.status().protocol.role == Role::Recovering {
             let reason = "a snapshot that the log relies on is missing".to_owned();
@@ -376,12 +377,13 @@ fn join(thread: Option<JoinHandle<()>>) {
 
 fn start_transport(
     config: &Config,
-    incarnation: synod_wire::Incarnation,
+    identity: synod_storage::Identity,
     inputs: Sender<Input>,
 ) -> Result<Transport, StartError> {
     let others = config.members.iter().filter(|member| member.id != config.me);
     let peers = others.map(|member| Peer { id: member.id, address: member.address.clone() }).collect();
-    let mut transport = synod_transport::Config::new(config.cluster, config.me, incarnation);
+    let mut transport =
+        synod_transport::Config::new(config.cluster, config.me, identity.incarnation, identity.birth);
     transport.listen = config.listen.clone();
     transport.peers = peers;
     let sink = move |event: synod_transport::Event| {

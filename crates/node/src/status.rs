@@ -11,7 +11,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use synod_consensus::Role;
 use synod_replica::{Group, ReplicaStatus};
-use synod_wire::{Ballot, ReplicaId, Slot};
+use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
 /// A gauge.
 #[derive(Debug, Default)]
@@ -142,6 +142,8 @@ pub struct NodeStatus {
     pub role: Role,
     /// Who leads, as far as it knows.
     pub leader: Option<ReplicaId>,
+    /// The epoch that it is in.
+    pub epoch: Epoch,
     /// The highest ballot that it knows.
     pub ballot: Ballot,
     /// Decided through this slot, without a gap.

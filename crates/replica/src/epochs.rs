@@ -140,6 +140,12 @@ impl Replica {
         }
         self.known.replaying = false;
         self.known.ended = false;
+        if self.group.epoch > self.known.running {
+            // The record of entering this epoch is lost, or a crash came before it, and what led to it is not.
+            self.known.running = self.group.epoch;
+            self.known.first = self.group.first;
+            self.known.amnesia |= entered.as_ref().is_some_and(|(_, amnesia)| *amnesia);
+        }
         self.known.parked = by_epoch.remove(&self.known.running).unwrap_or_default();
         let newest = match entered {
             // What led to that epoch may be lost, or come again from others.

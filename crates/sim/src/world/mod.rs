@@ -14,6 +14,7 @@
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
+//! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
 
 mod actions;
@@ -28,6 +29,7 @@ mod machine;
 mod manual;
 mod operator;
 mod requests;
+mod trials;
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -47,6 +49,9 @@ pub use coverage::Coverage;
 use faults::Faults;
 use machine::Machine;
 use operator::Operator;
+pub(crate) use manual::UnderWay;
+use trials::Trials;
+pub(crate) use trials::duration as trial_duration;
 
 /// More events than any run needs: a replica that asks for the same instant again and again is found out.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -96,6 +101,8 @@ pub(crate) enum Happening {
     Stop { of: usize },
     /// A partition ends.
     Mend { partition: u64 },
+    /// A trial begins or goes on.
+    Trial,
 }
 
 /// A cluster and everything around it.
@@ -110,6 +117,7 @@ pub struct World {
     faults: Faults,
     operator: Operator,
     groups: Groups,
+    trials: Trials,
     votes: Votes,
     reference: Reference,
     trace: Trace,
@@ -166,6 +174,8 @@ impl World {
             faults: Faults::new(capacity, rng.fork()),
             operator: Operator::new(&plan),
             groups: Groups::new(first.clone(), capacity),
+            // Not from the same source: without trials everything is as it was.
+            trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
             reference: Reference::new(first, plan.settings.sessions),
             trace,
@@ -186,6 +196,7 @@ impl World {
         }
         self.begin_asking();
         self.begin_faults();
+        self.begin_trials();
         self.run_until(Moment::after(self.plan.duration))?;
         let peace = self.now;
         self.make_peace()?;
@@ -308,6 +319,7 @@ impl World {
                 self.mend(partition);
                 Ok(())
             }
+            Happening::Trial => self.trial(),
         }
     }
 
