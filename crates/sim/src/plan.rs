@@ -50,10 +50,10 @@ pub struct Plan {
     pub burst: Duration,
     /// What goes wrong.
     pub faults: FaultPlan,
-    /// How often only some links work for a long while; see [`Topology`].
-    pub trials: u32,
     /// What an operator does.
     pub changes: ChangePlan,
+    /// How often only some links work for a long while; see [`Topology`].
+    pub trials: u32,
     /// Who asks for what.
     pub clients: ClientPlan,
     /// For how long faults happen and clients ask.
@@ -253,6 +253,9 @@ impl Plan {
         let consensus = &mut self.settings.consensus;
         let timeout = consensus.election_timeout;
         self.trials = trials;
+        // Time that a change takes would count as the election's.
+        self.changes = ChangePlan::NONE;
+        (self.faults.weights.change, self.faults.weights.transfer) = (0, 0);
         self.duration = self.duration.max(crate::world::trial_duration(trials, timeout));
         self.network.delay_max = self.network.delay_max.min(timeout / 24);
         self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
@@ -299,24 +302,22 @@ impl Plan {
         let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
         let chunk_min = SNAPSHOT_BYTES / usize::try_from(pieces).expect("clamped");
         settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
-        let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
+        let some_first = seed.is_multiple_of(3);
+        let priorities = if some_first { (0..replicas).map(|_| rng.u8(0..3)).collect() } else { Vec::new() };
         let clock_drift_ppm = pick(rng, &[0, 100, 10_000, 50_000]);
         let timer_late = pick(rng, &[Duration::ZERO, 100 * US, 2 * MS]);
         let execute = pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]);
         let burst = pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]);
         let mut faults = draw_faults(rng, settings.consensus.election_timeout);
-        let mut priorities = Vec::new();
-        if seed.is_multiple_of(3) {
-            priorities = (0..replicas).map(|_| rng.u8(0..3)).collect();
-        }
         // Drawn last, and for every second seed: the others show what a group that never changes does.
         let changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
+        let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
         let plan = Plan {
             seed,
             replicas,
+            changes,
             trials: 0,
             priorities,
-            changes,
             durability,
             network,
             disk,
