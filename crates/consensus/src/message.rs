@@ -6,15 +6,18 @@
 use bytes::Bytes;
 use synod_wire::{DecodeError, Encoded, Keep, Reader, Writer};
 
-use crate::multipaxos;
+use crate::{multipaxos, sequence_paxos};
 
 const MULTIPAXOS: u8 = 1;
+const SEQUENCE_PAXOS: u8 = 2;
 
 /// A message of some protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// See [`multipaxos::Message`].
     MultiPaxos(multipaxos::Message),
+    /// See [`sequence_paxos::Message`].
+    SequencePaxos(sequence_paxos::Message),
 }
 
 impl Message {
@@ -25,6 +28,10 @@ impl Message {
                 writer.u8(MULTIPAXOS);
                 message.encode(writer);
             }
+            Message::SequencePaxos(message) => {
+                writer.u8(SEQUENCE_PAXOS);
+                message.encode(writer);
+            }
         }
     }
 
@@ -32,6 +39,7 @@ impl Message {
     pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
         match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Message::decode(reader).map(Message::MultiPaxos),
+            SEQUENCE_PAXOS => sequence_paxos::Message::decode(reader).map(Message::SequencePaxos),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }
     }
@@ -42,6 +50,8 @@ impl Message {
 pub enum Record {
     /// See [`multipaxos::Record`].
     MultiPaxos(multipaxos::Record),
+    /// See [`sequence_paxos::Record`].
+    SequencePaxos(sequence_paxos::Record),
 }
 
 impl Record {
@@ -50,6 +60,7 @@ impl Record {
     pub fn keep(&self) -> Keep {
         match self {
             Record::MultiPaxos(record) => record.keep(),
+            Record::SequencePaxos(record) => record.keep(),
         }
     }
 
@@ -62,6 +73,10 @@ impl Record {
                 writer.u8(MULTIPAXOS);
                 record.encode(&mut writer);
             }
+            Record::SequencePaxos(record) => {
+                writer.u8(SEQUENCE_PAXOS);
+                record.encode(&mut writer);
+            }
         }
         writer.finish()
     }
@@ -71,6 +86,7 @@ impl Record {
         let mut reader = Reader::new(bytes);
         let record = match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Record::decode(&mut reader).map(Record::MultiPaxos),
+            SEQUENCE_PAXOS => sequence_paxos::Record::decode(&mut reader).map(Record::SequencePaxos),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }?;
         reader.finish()?;
