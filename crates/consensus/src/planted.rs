@@ -49,6 +49,14 @@ pub enum Bug {
     DecideToUnsynced,
     /// Sequences count as equal if what promises hold of them is of equal length (E22).
     CompareSuffixLengths,
+    /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
+    ElectionMajorityOffByOne,
+    /// Its replies carry the highest ballot known instead of the replier's own (E4).
+    ElectionEchoesHighest,
+    /// It forgets at a restart which ballots were promised (E8).
+    ElectionForgetsPromise,
+    /// It does not care whether others are content with the leader that it misses.
+    ElectionIgnoresHappiness,
 }
 
 impl Bug {
@@ -90,5 +98,9 @@ impl Bug {
         Bug::ReuseBallot,
         Bug::TrimPastSnapshot,
         Bug::AdoptLowestBallot,
+        Bug::ElectionMajorityOffByOne,
+        Bug::ElectionEchoesHighest,
+        Bug::ElectionForgetsPromise,
+        Bug::ElectionIgnoresHappiness,
     ];
 }

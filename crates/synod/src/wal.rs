@@ -160,13 +160,50 @@ fn describe(report: &Report) -> String {
 
 /// A record in words.
 fn summary(record: &Record) -> String {
-    use synod_consensus::multipaxos::Record as MultiPaxos;
+    use synod_consensus::{multipaxos::Record as MultiPaxos, sequence_paxos::Record as SequencePaxos};
     let batch = |batch: &synod_wire::Batch| match (batch.is_noop(), batch.is_intact()) {
         (true, _) => "the no-op".to_owned(),
         (_, true) => format!("{} commands in {} bytes", batch.commands().count(), batch.bytes().len()),
         (_, false) => format!("a batch of {} bytes WHOSE CHECKSUM DOES NOT MATCH", batch.bytes().len()),
     };
-    let Record::MultiPaxos(record) = record;
+    let batches = |from: Slot, batches: &[synod_wire::Batch]| match batches {
+        [] => "nothing new".to_owned(),
+        [only] => format!("slot {from}: {}", batch(only)),
+        _ => {
+            let bytes: usize = batches.iter().map(|batch| batch.bytes().len()).sum();
+            format!("{} slots from {from} on, {bytes} bytes", batches.len())
+        }
+    };
+    let record = match record {
+        Record::MultiPaxos(record) => record,
+        Record::SequencePaxos(record) => {
+            return match record {
+                SequencePaxos::Promised(ballot) => format!("promised ballot {ballot}"),
+                SequencePaxos::Accepted { ballot, start, decided, batches: accepted } => {
+                    let accepted = batches(*start, accepted);
+                    format!("accepted in ballot {ballot}: {accepted}; decided through {decided}")
+                }
+                SequencePaxos::Staged { ballot, start, from, batches: staged } => {
+                    format!("may replace slots from {start} on in ballot {ballot}: {}", batches(*from, staged))
+                }
+                SequencePaxos::Adopted { ballot, start, from, decided, batches: adopted, .. } => {
+                    let adopted = batches(*from, adopted);
+                    format!(
+                        "accepted in ballot {ballot}, replacing slots from {start} on: {adopted}; decided through \
+                         {decided}"
+                    )
+                }
+                SequencePaxos::Learned { slot, ballot, batch: learned } => {
+                    format!("learned as decided in slot {slot}, ballot {ballot}: {}", batch(learned))
+                }
+                SequencePaxos::Trimmed { slot, accepted_in } => {
+                    format!("slots through {slot} are trimmed; accepted ballot {accepted_in}")
+                }
+                SequencePaxos::Amnesia(true) => "has lost its log: does not vote".to_owned(),
+                SequencePaxos::Amnesia(false) => "remembers all it promised: votes".to_owned(),
+            };
+        }
+    };
     match record {
         MultiPaxos::Promised(ballot) => format!("promised ballot {ballot}"),
         MultiPaxos::Accepted { value, decided } => {

@@ -125,11 +125,18 @@ impl Protocol for SequencePaxos {
             Input::Receive { from, message: crate::Message::SequencePaxos(message) } => {
                 self.receive(now, from, message, effects);
             }
+            Input::Receive { from, message: crate::Message::Election(message) } => {
+                // Who must not vote is nobody's follower, and must not lead.
+                if !matches!(self.state, State::Recovering) {
+                    self.election.receive(from, &message, effects);
+                }
+            }
             Input::Receive { .. } => {}
             Input::Propose { batch, awaited } => self.propose(batch, awaited, effects),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
-                if up {
+                if up && !matches!(self.state, State::Recovering) {
+                    self.election.link_up(peer, effects);
                     self.session_up(now, peer, effects);
                 }
             }
@@ -372,7 +379,7 @@ impl SequencePaxos {
             State::Follower(follower) if self.view.leader.is_some() => try_at.min(follower.ask_at()),
             State::Follower(_) => try_at,
             State::Candidate(candidate) => try_at.min(candidate.resend.at()),
-            State::Leader(leader) => leader.tick_at(),
+            State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
             State::Recovering => Time::NEVER,
         };
         if self.deadline != Some(deadline) {
@@ -384,6 +391,9 @@ impl SequencePaxos {
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
         // The deadline that was asked for is over: ask again, also for the same instant.
         self.deadline = None;
+        if !matches!(self.state, State::Recovering) {
+            self.election.on_timer(now, effects);
+        }
         match &self.state {
             State::Follower(_) | State::Candidate(_) => {
                 match self.election.candidacy(now, self.promised.max(self.view.ballot)) {

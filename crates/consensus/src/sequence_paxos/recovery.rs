@@ -17,7 +17,7 @@ impl SequencePaxos {
         now: Time,
         effects: &mut Effects,
     ) -> SequencePaxos {
-        let election = Election::new(&options, members.clone(), now);
+        let election = Election::new(&options, members.clone(), restart.incarnation, now);
         let mut replica = SequencePaxos {
             election,
             promised: Ballot::ZERO,
@@ -56,6 +56,7 @@ impl SequencePaxos {
     fn rejoin(&mut self, head_start: bool, now: Time, effects: &mut Effects) {
         let follower: Follower = self.new_follower(now);
         self.state = State::Follower(follower);
+        self.election.restarted(self.promised);
         if self.promised != Ballot::ZERO {
             self.broadcast(&Message::PrepareReq { promised: self.promised }, Lsn::ZERO, effects);
         } else {

@@ -7,7 +7,7 @@ use synod_replica::{Event, PeerMessage};
 
 use super::{Happening, World};
 use crate::{
-    check::{Checked, Invariant, Violation, claim},
+    check::{Checked, Invariant, Violation, claims},
     describe,
     network::{Wire, between},
 };
@@ -20,7 +20,9 @@ impl World {
         let life = self.machines[from].lives;
         if let PeerMessage::Protocol(message) = message {
             let id = self.machines[from].id;
-            self.votes.said(from, id, life, &claim(message), self.reference.last())?;
+            for claim in claims(message) {
+                self.votes.said(from, id, life, &claim, self.reference.last())?;
+            }
         }
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
         if self.network.wire() == Wire::Manual && shown {

@@ -44,6 +44,7 @@ use clients::{Ask, Clients, Heard};
 pub use coverage::Coverage;
 use faults::Faults;
 use machine::Machine;
+pub(crate) use manual::UnderWay;
 
 /// More events than any run needs: a replica that asks for the same instant again and again is found out.
 const EVENTS_MAX: u64 = 3_000_000;
