@@ -68,6 +68,16 @@ impl ProtocolKind {
             ProtocolKind::SequencePaxos => &[ElectionKind::Ballot, ElectionKind::Rotating],
         }
     }
+
+    /// Whether a replica that lost its log votes again in the same epoch, once it knows what it may have forgotten.
+    /// Otherwise it only learns until it is admitted again.
+    #[must_use]
+    pub fn regains_votes(self) -> bool {
+        match self {
+            ProtocolKind::MultiPaxos => true,
+            ProtocolKind::SequencePaxos => false,
+        }
+    }
 }
 
 choice! {

@@ -167,8 +167,7 @@ fn sequence_paxos_message(message: &sequence_paxos::Message) -> String {
     use sequence_paxos::{AcceptSync, Message, Prepare, Promise};
     match message {
         Message::Prepare(Prepare { ballot, has, page }) => {
-            let page =
-                if page.0 == 0 { String::new() } else { format!(", the page from slot {page}") };
+            let page = if page.0 == 0 { String::new() } else { format!(", the page from slot {page}") };
             format!("Prepare {ballot}, has {}{page}", extent(has))
         }
         Message::Promise(Promise { ballot, has, start, batches, more, .. }) => {

@@ -8,6 +8,7 @@ use synod_storage::{
     Keep,
     inspect::{self, Entry, Header, Report},
 };
+use synod_wire::Slot;
 
 use crate::{
     failure::Failure,
@@ -227,7 +228,7 @@ fn summary(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use synod_wire::{Ballot, BatchBuilder, Lsn, ReplicaId, SessionId, Slot};
+    use synod_wire::{Ballot, BatchBuilder, Lsn, ReplicaId, SessionId};
 
     use super::*;
 

@@ -142,9 +142,7 @@ fn multipaxos_fact(record: &multipaxos::Record) -> Fact {
         multipaxos::Record::Accepted { value, .. } => {
             Fact::Accepted { ballot: value.ballot, slot: value.slot, batch: value.batch.clone() }
         }
-        multipaxos::Record::Learned(value) => {
-            Fact::Learned { slot: value.slot, batch: value.batch.clone() }
-        }
+        multipaxos::Record::Learned(value) => Fact::Learned { slot: value.slot, batch: value.batch.clone() },
         multipaxos::Record::Recovered(_)
         | multipaxos::Record::Amnesia(_)
         | multipaxos::Record::Trimmed(_) => Fact::Nothing,

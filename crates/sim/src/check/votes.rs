@@ -207,9 +207,10 @@ impl Votes {
             }
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
             Claim::VoteThrough { ballot, last } => {
-                // What is decided needs no vote any more; the last slot stands for the ballot's part of the claim.
-                let first = decided.next().0.min(last.0);
-                (first..=last.0).try_for_each(|slot| self.vote_leaves(replica, id, *ballot, Slot(slot)))
+                self.follows(replica, id, *ballot)?;
+                // What is decided needs no vote any more.
+                (decided.0 + 1..=last.0)
+                    .try_for_each(|slot| self.vote_leaves(replica, id, *ballot, Slot(slot)))
             }
             Claim::PromiseSequence { ballot, has } => {
                 announced_is_decided(id, has.decided, decided)?;
@@ -246,16 +247,23 @@ impl Votes {
         })
     }
 
-    fn vote_leaves(&mut self, replica: usize, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
-        let chosen = self.chosen(slot).is_some();
+    /// A replica speaks as one that follows a ballot.
+    fn follows(&mut self, replica: usize, id: ReplicaId, ballot: Ballot) -> Checked {
         let acceptor = &mut self.acceptors[replica];
         demand(ballot >= acceptor.told, Invariant::PromiseKept, || {
-            format!("{id} votes for slot {slot} in ballot {ballot}, but has told of ballot {}", acceptor.told)
+            format!("{id} votes in ballot {ballot}, but has told of ballot {}", acceptor.told)
         })?;
         demand(acceptor.promised >= ballot, Invariant::DurableBeforePromise, || {
             format!("{id} votes in ballot {ballot}; its log promises {} only", acceptor.promised)
         })?;
         acceptor.told = ballot;
+        Ok(())
+    }
+
+    fn vote_leaves(&mut self, replica: usize, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
+        self.follows(replica, id, ballot)?;
+        let chosen = self.chosen(slot).is_some();
+        let acceptor = &mut self.acceptors[replica];
         if chosen {
             // Then a vote changes nothing any more, and needs no record of its own.
             return Ok(());

@@ -350,11 +350,14 @@ impl World {
         Err(Violation { invariant: Invariant::Liveness, detail })
     }
 
-    /// Whether all replicas vote, and have executed the slots through this one.
+    /// Whether all replicas have executed the slots through this one, and vote, unless one that lost its log can do so
+    /// in a later epoch only.
     fn converged(&self, target: Slot) -> bool {
+        let regains = self.plan.settings.consensus.protocol.regains_votes();
         self.machines.iter().all(|machine| {
             let life = machine.life.as_ref();
-            life.is_some_and(|life| life.executor.applied() >= target && life.replica.votes())
+            let excused = machine.disk.lost && !regains;
+            life.is_some_and(|life| life.executor.applied() >= target && (life.replica.votes() || excused))
         })
     }
 }
