@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use synod_wire::{Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptSync, Batches, Extent, Message, Prepare, SequencePaxos, State, messages::last_of};
 use crate::{Bug, Effects, resend::Resend};
@@ -26,7 +26,8 @@ enum Stage {
     /// What it lacks is dropped: it will ask when it has learned that.
     Behind,
     /// It is sent the sequence from `start` on; `page` is the page under way, `whole` says whether it is the last.
-    Syncing { start: Slot, page: Slot, shift: u64, whole: bool },
+    /// `shift` is zero unless a bug is planted.
+    Syncing { start: Slot, page: Slot, shift: i64, whole: bool },
     /// It appends.
     Synced,
 }
@@ -88,7 +89,7 @@ impl SequencePaxos {
         &mut self,
         now: Time,
         from: ReplicaId,
-        promised: synod_wire::Ballot,
+        promised: Ballot,
         effects: &mut Effects,
     ) {
         let State::Leader(leader) = &self.state else { return };
@@ -119,7 +120,7 @@ impl SequencePaxos {
             has.decided.next()
         } else if relative && of_adopted && suffix == leader.adopted_suffix {
             // As if equal lengths of suffixes meant equal sequences: what comes behind the adopted one is appended.
-            shift = has.last.0.saturating_sub(adopted.last.0);
+            shift = has.last.0.cast_signed() - adopted.last.0.cast_signed();
             has.last.next()
         } else if has.accepted_in == leader.ballot || of_adopted && has.last <= adopted.last {
             // What it has is a prefix of what the leader has.
@@ -133,7 +134,7 @@ impl SequencePaxos {
             peer.stage = Stage::Behind;
             let ballot = leader.ballot;
             effects.send(to, Message::Behind { ballot, through: decided }, Lsn::ZERO);
-        } else if start.0 - shift <= leader.written.next().0 {
+        } else if start.0.saturating_add_signed(-shift) <= leader.written.next().0 {
             peer.stage = Stage::Syncing { start, page: start, shift, whole: false };
             self.send_page(to, effects);
         }
@@ -147,13 +148,14 @@ impl SequencePaxos {
         let State::Leader(leader) = &mut self.state else { return };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
         let Stage::Syncing { start, page, shift, .. } = peer.stage else { return };
-        if Slot(page.0 - shift) < first {
+        if Slot(page.0.saturating_add_signed(-shift)) < first {
             // Dropped meanwhile: ask again what it has.
             peer.stage = Stage::Asked;
             return;
         }
-        let batches = self.log.page(Slot(page.0 - shift), leader.written, bytes_max, usize::MAX);
-        let last = last_of(Slot(page.0 - shift), &batches);
+        let batches =
+            self.log.page(Slot(page.0.saturating_add_signed(-shift)), leader.written, bytes_max, usize::MAX);
+        let last = last_of(Slot(page.0.saturating_add_signed(-shift)), &batches);
         let more = last < leader.written;
         peer.stage = Stage::Syncing { start, page, shift, whole: !more };
         peer.sent = last;
@@ -165,7 +167,7 @@ impl SequencePaxos {
         &mut self,
         now: Time,
         from: ReplicaId,
-        ballot: synod_wire::Ballot,
+        ballot: Ballot,
         (wanted_start, wanted): (Slot, Slot),
         effects: &mut Effects,
     ) {
@@ -174,7 +176,10 @@ impl SequencePaxos {
         let written = leader.written;
         let Some(peer) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
         let Stage::Syncing { start, page, shift, .. } = &mut peer.stage else { return };
-        if *start != wanted_start || wanted <= *page || wanted.0 - *shift > written.next().0 {
+        if *start != wanted_start
+            || wanted <= *page
+            || wanted.0.saturating_add_signed(-*shift) > written.next().0
+        {
             return;
         }
         *page = wanted;
@@ -186,7 +191,7 @@ impl SequencePaxos {
         &mut self,
         now: Time,
         from: ReplicaId,
-        ballot: synod_wire::Ballot,
+        ballot: Ballot,
         last: Slot,
         effects: &mut Effects,
     ) {
