@@ -307,7 +307,6 @@ impl SequencePaxos {
             return;
         }
         self.decide_through(chosen, effects);
-        self.forget_accepted_by_all();
         if !self.options.sequence_paxos.latest_decide {
             for slot in (before.0 + 1..=chosen.0).map(Slot) {
                 self.send_decide(slot, effects);
@@ -353,7 +352,6 @@ impl SequencePaxos {
             self.log.truncate(leader.written);
         }
         if matches!(self.state, State::Leader(_) | State::Candidate(_)) {
-            self.log.forget(self.log.decided());
             self.state = State::Follower(self.new_follower(Time::ZERO));
         }
     }

@@ -301,9 +301,22 @@ impl SequencePaxos {
             effects.push(Effect::Deliver { slot, ballot: self.accepted_in, batch });
         }
         self.decided_elsewhere = self.decided_elsewhere.max(self.log.decided());
-        if !matches!(self.state, State::Leader(_)) {
-            self.log.forget(self.log.decided());
-        }
+        self.forget_old();
+    }
+
+    /// Drops decided elements that hardly anybody can still lack. Some are kept: a follower may be a little behind when
+    /// this replica begins to lead, or a candidate when it answers one. Whoever is further behind learns from the
+    /// replicas around.
+    fn forget_old(&mut self) {
+        let kept = match &self.state {
+            State::Leader(leader) => {
+                let all = leader.peers.values().map(|peer| peer.last).min().unwrap_or(leader.written);
+                let lacked = self.log.decided().0.saturating_sub(all.0);
+                lacked.min(self.options.accept_ahead_max())
+            }
+            _ => self.options.window_max as u64,
+        };
+        self.log.forget(Slot(self.log.decided().0.saturating_sub(kept)));
     }
 
     /// A peer told what was decided in a slot.
@@ -314,17 +327,17 @@ impl SequencePaxos {
         }
         let accepted = self.log.get(slot);
         if accepted != Some(&batch) || matches!(self.state, State::Recovering) {
-            // What a leader proposes is chosen, or nobody's: somebody else leads in a higher ballot.
-            self.step_down(effects);
+            if matches!(self.state, State::Leader(_)) {
+                // What a leader proposes is chosen, or nobody's: somebody else leads in a higher ballot.
+                self.step_down(effects);
+            }
             self.accepted_lsn = effects.append(Record::Learned { slot, ballot, batch: batch.clone() }.into());
             self.recorded = self.recorded.max(slot);
         }
         self.log.set_decided(slot, batch.clone());
         effects.push(Effect::Deliver { slot, ballot, batch });
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
-        if !matches!(self.state, State::Leader(_)) {
-            self.log.forget(slot);
-        }
+        self.forget_old();
     }
 
     fn installed(&mut self, slot: Slot, effects: &mut Effects) {

@@ -199,14 +199,23 @@ impl SequencePaxos {
         let State::Leader(leader) = &mut self.state else { return };
         let written = leader.written;
         let Some(peer) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
-        if matches!(peer.stage, Stage::Syncing { whole: true, .. }) {
-            peer.stage = Stage::Synced;
-        }
         // It may know more to be decided than this leader has proposed.
         let last = last.min(written);
-        if last > peer.last {
-            peer.last = last;
+        let news = last > peer.last;
+        peer.last = peer.last.max(last);
+        if news {
             peer.resend = Resend::first(now, retransmit_after);
+        }
+        match peer.stage {
+            Stage::Syncing { whole: true, .. } => peer.stage = Stage::Synced,
+            // It has this leader's sequence from an earlier `AcceptSync`: what it lacks it can append.
+            Stage::Syncing { .. } => {
+                peer.stage = Stage::Synced;
+                self.resend_accepts(now, from, effects);
+            }
+            _ => {}
+        }
+        if news {
             self.choose(effects);
         }
     }
@@ -278,15 +287,6 @@ impl SequencePaxos {
             start = next;
         }
         peer.sent = leader.written;
-    }
-
-    /// Drops decided elements that all followers have; those that one of them lacks are kept for a while.
-    pub(super) fn forget_accepted_by_all(&mut self) {
-        let State::Leader(leader) = &self.state else { return };
-        let all = leader.peers.values().map(|peer| peer.last).min().unwrap_or(leader.written);
-        let ahead = self.options.accept_ahead_max();
-        let least = Slot(self.log.decided().0.saturating_sub(ahead));
-        self.log.forget(all.max(least));
     }
 
     /// Tells the followers about decisions that no proposal carried: at once if one of them waits for it, otherwise

@@ -126,7 +126,7 @@ impl SequencePaxos {
                     if slot == self.log.decided().next() {
                         self.log.set_decided(slot, batch.clone());
                         effects.push(Effect::Deliver { slot, ballot, batch });
-                        self.log.forget(slot);
+                        self.forget_old();
                     }
                 }
                 Record::Trimmed { accepted_in, .. } => self.accepted_in = self.accepted_in.max(accepted_in),
@@ -160,7 +160,7 @@ impl SequencePaxos {
                 Record::Learned { slot, ballot, batch } if slot == self.log.decided().next() => {
                     self.log.set_decided(slot, batch.clone());
                     effects.push(Effect::Deliver { slot, ballot, batch });
-                    self.log.forget(slot);
+                    self.forget_old();
                 }
                 Record::Promised(ballot) if self.has(Bug::VoteWithAmnesia) => {
                     self.promised = self.promised.max(ballot);
@@ -223,9 +223,11 @@ impl Staged {
     /// The pages before `from`, and where they begin. If pages are missing although they lie behind the base, what is
     /// returned leaves a gap.
     fn take(&mut self, ballot: Ballot, start: Slot, from: Slot, base: Slot) -> (Slot, Vec<Batch>) {
+        if from == start {
+            return (from, Vec::new());
+        }
         let staged = std::mem::take(self);
         let whole = (staged.ballot, staged.start) == (ballot, start)
-            && from > start
             && last_of(staged.first, &staged.batches).next() == from
             && (staged.first == start || staged.first <= base.next());
         if whole { (staged.first, staged.batches) } else { (from, Vec::new()) }

@@ -104,12 +104,12 @@ impl Votes {
                 acceptor.held.split_off(&start);
                 acceptor.held.extend(staged.into_iter().filter(|(slot, _)| start <= *slot && *slot < from));
                 acceptor.held.extend((from.0..).map(Slot).zip(batches.iter().cloned()));
-                // All of it is accepted again, in this ballot; what is decided needs no vote.
-                let kept: Vec<Batch> =
-                    acceptor.held.range(decided.next()..).map(|(_, batch)| batch.clone()).collect();
-                let first = acceptor.held.range(decided.next()..).next().map(|(slot, _)| *slot);
-                if let Some(first) = first {
-                    self.holds(replica, ballot, first, &kept)?;
+                // All of it is accepted again, in this ballot; what is decided needs no vote. After a restart there
+                // are holes where records were trimmed.
+                let kept = acceptor.held.range(decided.next()..);
+                let kept: Vec<(Slot, Batch)> = kept.map(|(&slot, batch)| (slot, batch.clone())).collect();
+                for (slot, batch) in kept {
+                    self.holds(replica, ballot, slot, &[batch])?;
                 }
             }
             Fact::Nothing => {}

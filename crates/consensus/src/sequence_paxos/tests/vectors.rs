@@ -168,7 +168,7 @@ fn tv7_a_prepare_that_is_sent_again_does_not_confuse_lengths() {
         cluster.talk(A, C);
         cluster.delivered(C).to_owned()
     }
-    plays(tv7, Bug::CompareSuffixLengths, "x", "jx");
+    plays(tv7, Bug::CompareSuffixLengths, "x", "j");
 }
 
 /// E19: a forgotten promise lets an older leader choose.
