@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use synod_consensus::{Bug, Decision, ProtocolKind};
+use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
 use synod_sim::{
     Odds, Wire,
     plan::{Durability, FaultWeights, Plan},
@@ -11,9 +11,20 @@ use synod_sim::{
 /// Seeds within which every bug must be found.
 const SEEDS_MAX: u64 = 100;
 
+/// The election that has the bug, or any.
+fn election(bug: Bug) -> ElectionKind {
+    match bug {
+        Bug::ElectionMajorityOffByOne
+        | Bug::ElectionEchoesHighest
+        | Bug::ElectionForgetsPromise
+        | Bug::ElectionIgnoresHappiness => ElectionKind::Ballot,
+        _ => ElectionKind::Rotating,
+    }
+}
+
 /// What a seed draws, with more of what brings a bug to light.
-fn plan(seed: u64, bug: Bug) -> Plan {
-    let mut plan = Plan::draw(seed, ProtocolKind::MultiPaxos);
+fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = Plan::draw_with(seed, protocol, election(bug));
     let timeout = plan.settings.consensus.election_timeout;
     let no_faults = FaultWeights::default();
     match bug {
@@ -35,7 +46,14 @@ fn plan(seed: u64, bug: Bug) -> Plan {
         }
         // Followers that hold something of an old leader and hear of decisions of the new one: leaders that change
         // while much is in flight on a slow network.
-        Bug::DecideAcrossBallots | Bug::AdoptLowestBallot => {
+        Bug::DecideAcrossBallots
+        | Bug::AdoptLowestBallot
+        | Bug::AdoptWithoutBallot
+        | Bug::PromiseOthersDecided
+        | Bug::PromiseOnlyNewer
+        | Bug::DecideInAnyPhase
+        | Bug::TornAdoption
+        | Bug::CompareSuffixLengths => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, split: 2, partial: 4, one_way: 2, ..no_faults };
             plan.faults.leader = Odds::percent(80);
@@ -72,30 +90,47 @@ fn plan(seed: u64, bug: Bug) -> Plan {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
         }
+        // Nobody leads after everybody was down.
+        Bug::ElectionForgetsPromise => {
+            plan.faults.weights = FaultWeights { crash_all: 1, ..no_faults };
+            plan.durability = Durability::Sync;
+        }
+        // A leader that is dead, and leads for ever.
+        Bug::ElectionEchoesHighest => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { crash: 1, ..no_faults };
+            plan.faults.leader = Odds::ALWAYS;
+        }
+        Bug::ElectionMajorityOffByOne | Bug::ElectionIgnoresHappiness => {
+            plan.replicas = plan.replicas.max(3);
+            plan = plan.with_trials(1);
+        }
         _ => {}
     }
     plan
 }
 
 /// Looks for a bug; without it the same seeds must pass.
-fn find(bug: Bug) {
+fn find(protocol: ProtocolKind, bug: Bug) {
     for seed in 0..SEEDS_MAX {
-        let sound = plan(seed, bug);
+        let sound = plan(seed, protocol, bug);
         let mut buggy = sound.clone();
         buggy.settings.consensus.planted = Some(bug);
         let found = synod_sim::run(&buggy);
         if let Err(failure) = synod_sim::run(&sound) {
-            panic!("{bug:?} is not planted, and yet: {}", failure.report(ProtocolKind::MultiPaxos, None));
+            panic!("{bug:?} is not planted, and yet: {}", failure.report(protocol, Some(election(bug))));
         }
         if let Err(failure) = found {
-            println!("{bug:?}: found after {} seeds by {}", seed + 1, failure.violation);
+            println!("{protocol}, {bug:?}: found after {} seeds by {}", seed + 1, failure.violation);
             return;
         }
     }
-    panic!("{bug:?} was not found in {SEEDS_MAX} seeds");
+    panic!("{protocol}, {bug:?}: not found in {SEEDS_MAX} seeds");
 }
 
 #[test]
 fn every_planted_bug_is_found_and_nothing_without_it() {
-    Bug::ALL.iter().for_each(|&bug| find(bug));
+    for &(_, protocol) in ProtocolKind::ALL {
+        Bug::of(protocol).iter().for_each(|&bug| find(protocol, bug));
+    }
 }

@@ -66,7 +66,8 @@ use crate::{Bug, Effects, Members, Options};
 
 use std::time::Duration;
 
-/// A bid must be so many rounds old: long enough that replicas which notice a leader's end one round later take part.
+/// A bid must be so many rounds old. Replicas that miss the same leader bid within one round of each other, since they
+/// asked it within one round; the request that is sent at the end of that round sees all their bids.
 const BID_ROUNDS: u64 = 2;
 /// After so many rounds without a late reply, rounds get shorter again.
 const CALM_ROUNDS: u64 = 16;
@@ -168,11 +169,6 @@ impl BallotLeaderElection {
         }
     }
 
-    /// See [`super::Election::expect_no_leader`].
-    pub fn expect_no_leader(&mut self) {
-        self.bid = Some(Bid { ballot: self.next_ballot(self.highest), since: self.round });
-    }
-
     /// See [`super::Election::receive`].
     pub fn receive(&mut self, from: ReplicaId, message: &Message, effects: &mut Effects) {
         let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
@@ -191,7 +187,9 @@ impl BallotLeaderElection {
                 self.late |= round < self.round;
                 self.highest = self.highest.max(leader);
                 self.heard[index] = Some(Heard { round, ballot, leader, happy });
-                if happy && ballot.replica == from && ballot > self.leader {
+                // Whoever follows its own ballot leads, or tries to; a bid, which may still show when another leader
+                // has made its bidder happy, is not to be followed.
+                if happy && ballot == leader && ballot.replica == from && ballot > self.leader {
                     self.follow(ballot);
                 }
             }
@@ -199,9 +197,14 @@ impl BallotLeaderElection {
     }
 
     fn reply(&self, round: u64) -> Message {
-        let bid = self.bid.map_or(self.own, |bid| bid.ballot.max(self.own));
-        let ballot = if self.options.has(Bug::ElectionEchoesHighest) { self.leader } else { bid };
-        Message::HeartbeatReply { round, ballot, leader: self.leader, happy: self.is_happy() }
+        let happy = self.is_happy();
+        // Who is happy shows no bid, though it may have made one in this round: it would be taken for a leader.
+        let ballot = match self.bid {
+            _ if self.options.has(Bug::ElectionEchoesHighest) => self.leader,
+            Some(bid) if !happy => bid.ballot,
+            _ => self.own,
+        };
+        Message::HeartbeatReply { round, ballot, leader: self.leader, happy }
     }
 
     fn request(&self) -> Message {
@@ -313,8 +316,7 @@ impl BallotLeaderElection {
         // A group of one has nobody to wait for.
         let alone = self.members.count() == 1;
         if content || self.round < self.abstains_until || !self.is_quorum(self.fresh().count()) {
-            // The first bid of a new group waits for the first replies.
-            self.bid = self.bid.filter(|bid| !content && self.round < bid.since + BID_ROUNDS);
+            self.bid = None;
             return;
         }
         let bid = self.bid.filter(|bid| bid.ballot > self.highest);

@@ -140,8 +140,9 @@ fn tv6_a_follower_that_promises_an_empty_suffix_may_lack_something() {
         cluster.talk(A, B);
         assert_eq!((cluster.delivered(A), cluster.delivered(B)), ("x", "x"));
         cluster.lose_all();
-        cluster.elect(B, C, 2);
+        cluster.elect(B, A, 2);
         cluster.propose(B, "y");
+        cluster.talk(B, A);
         cluster.talk(B, C);
         cluster.delivered(C).to_owned()
     }
