@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind};
+use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind, SequencePaxosOptions};
 use synod_replica::{SessionLimits, Settings};
 
 use crate::{
@@ -367,6 +367,7 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
             retransmit_after: (election_timeout / pick(rng, &[2, 5, 10])).max(delay_max * 2),
             announce_delay_max: pick(rng, &[Duration::ZERO, MS, election_timeout / 20]),
             promise_bytes_max: pick(rng, &[1, 300, 1 << 20]),
+            sequence_paxos: draw_optimisations(Rng::with_seed(rng.clone().u64(..))),
             ..Options::default()
         },
         sessions: SessionLimits {
@@ -391,6 +392,19 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
         caught_up_slots: pick(rng, &[0, 3, 100]),
         // A laggard that fetches slot by slot must be faster than the ticks of the clock.
         clock_interval: pick(rng, &[100 * MS, 1_000 * MS]).max(delay_max * 6),
+    }
+}
+
+/// From a generator of their own, so that the rest of a seed's plan does not depend on them.
+fn draw_optimisations(mut rng: Rng) -> SequencePaxosOptions {
+    let mut on = || rng.u8(0..4) > 0;
+    SequencePaxosOptions {
+        batched_accepts: on(),
+        latest_decide: on(),
+        latest_accepted: on(),
+        max_accept_sync: on(),
+        head_start: on(),
+        decide_on_accept: on(),
     }
 }
 
