@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use synod_wire::{Ballot, Batch, ReplicaId, Slot, Time};
 
-use crate::SnapshotInfo;
+use crate::{GROUP_MEMBERS_MAX, SnapshotInfo};
 
 /// What was decided in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +148,9 @@ struct Receiving {
     failures: u32,
 }
 
+/// Those of this replica's group and those of the group that it does not know yet.
+const PEERS_MAX: usize = 4 * GROUP_MEMBERS_MAX;
+
 /// A sender of a snapshot that does not answer so often is given up.
 const PIECE_FAILURES_MAX: u32 = 3;
 
@@ -166,6 +169,14 @@ impl CatchUp {
     /// Whom to ask from now on.
     pub fn set_peers(&mut self, peers: Vec<ReplicaId>) {
         self.peers = peers;
+    }
+
+    /// A peer that is ahead speaks: it can be asked too, also if this replica, which lags, does not know it yet. All
+    /// whom it does know may be gone.
+    pub fn heard(&mut self, peer: ReplicaId) {
+        if self.peers.len() < PEERS_MAX && !self.peers.contains(&peer) {
+            self.peers.push(peer);
+        }
     }
 
     pub fn new(peers: impl IntoIterator<Item = ReplicaId>) -> CatchUp {
@@ -378,6 +389,15 @@ mod tests {
             "the rest is asked for at once"
         );
         assert_eq!(catch_up.next(at(118), Slot(9), Slot(9), PATIENCE, RETRY), None);
+    }
+
+    #[test]
+    fn whoever_is_ahead_can_be_asked() {
+        let mut catch_up = CatchUp::new([]);
+        let next = |catch_up: &mut CatchUp| catch_up.next(at(0), Slot(1), Slot(9), Duration::ZERO, RETRY);
+        assert_eq!(next(&mut catch_up), None, "nobody is known");
+        catch_up.heard(ReplicaId(7));
+        assert_eq!(next(&mut catch_up), Some((ReplicaId(7), Ask::Slots(Slot(2)))));
     }
 
     #[test]

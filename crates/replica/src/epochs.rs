@@ -140,6 +140,12 @@ impl Replica {
         }
         self.known.replaying = false;
         self.known.ended = false;
+        if self.group.epoch > self.known.running {
+            // The record of entering this epoch is lost, or a crash came before it, and what led to it is not.
+            self.known.running = self.group.epoch;
+            self.known.first = self.group.first;
+            self.known.amnesia |= entered.as_ref().is_some_and(|(_, amnesia)| *amnesia);
+        }
         self.known.parked = by_epoch.remove(&self.known.running).unwrap_or_default();
         let newest = match entered {
             // What led to that epoch may be lost, or come again from others.
@@ -275,6 +281,10 @@ impl Replica {
         let Some(members) = self.group.voting(self.me).filter(|_| here && self.protocol.is_none()) else {
             return;
         };
+        if self.view != LeaderView::default() {
+            // Who leads was told by others, perhaps of a later epoch: ballots of different epochs do not compare.
+            self.effects.push(Effect::Leader(LeaderView::default()));
+        }
         let records = std::mem::take(&mut self.known.parked);
         let restart = Restart { records, head_start, ..self.restart() };
         let options = self.group.options(&self.settings.consensus);
@@ -367,6 +377,13 @@ impl Replica {
         let decided =
             if epoch == self.known.running { self.known.needed() } else { self.decided.last().next() };
         self.known.elsewhere = self.known.elsewhere.max(decided);
+        self.heard_ahead(from, decided);
+    }
+
+    fn heard_ahead(&mut self, from: ReplicaId, decided: Slot) {
+        if decided > self.decided.last() {
+            self.catch_up.heard(from);
+        }
     }
 
     fn standing(&self, to: ReplicaId) -> Action {
@@ -388,6 +405,7 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         self.known.elsewhere = self.known.elsewhere.max(decided);
+        self.heard_ahead(from, decided);
         if self.group.learners().any(|(id, _)| id == from) {
             self.audience.progress.insert(from, decided);
             // Now, while it is up to date: on a busy log it will not be when this replica tells it of more.

@@ -415,6 +415,10 @@ impl Replica {
     pub fn flush(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.propose(now, actions);
         self.ask_reads(now, actions);
+        if let Some(protocol) = &mut self.protocol {
+            protocol.flush(now, &mut self.effects);
+        }
+        self.carry_out(now, actions);
         self.release_reads(actions);
         self.catch_up(now, actions);
         self.advance_clock(now);

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind};
+use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind, SequencePaxosOptions};
 use synod_replica::{SessionLimits, Settings};
 
 use crate::{
@@ -50,10 +50,10 @@ pub struct Plan {
     pub burst: Duration,
     /// What goes wrong.
     pub faults: FaultPlan,
-    /// How often only some links work for a long while; see [`Topology`].
-    pub trials: u32,
     /// What an operator does.
     pub changes: ChangePlan,
+    /// How often only some links work for a long while; see [`Topology`].
+    pub trials: u32,
     /// Who asks for what.
     pub clients: ClientPlan,
     /// For how long faults happen and clients ask.
@@ -253,6 +253,9 @@ impl Plan {
         let consensus = &mut self.settings.consensus;
         let timeout = consensus.election_timeout;
         self.trials = trials;
+        // Time that a change takes would count as the election's.
+        self.changes = ChangePlan::NONE;
+        (self.faults.weights.change, self.faults.weights.transfer) = (0, 0);
         self.duration = self.duration.max(crate::world::trial_duration(trials, timeout));
         self.network.delay_max = self.network.delay_max.min(timeout / 24);
         self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
@@ -299,24 +302,22 @@ impl Plan {
         let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
         let chunk_min = SNAPSHOT_BYTES / usize::try_from(pieces).expect("clamped");
         settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
-        let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
+        let some_first = seed.is_multiple_of(3);
+        let priorities = if some_first { (0..replicas).map(|_| rng.u8(0..3)).collect() } else { Vec::new() };
         let clock_drift_ppm = pick(rng, &[0, 100, 10_000, 50_000]);
         let timer_late = pick(rng, &[Duration::ZERO, 100 * US, 2 * MS]);
         let execute = pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]);
         let burst = pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]);
         let mut faults = draw_faults(rng, settings.consensus.election_timeout);
-        let mut priorities = Vec::new();
-        if seed.is_multiple_of(3) {
-            priorities = (0..replicas).map(|_| rng.u8(0..3)).collect();
-        }
         // Drawn last, and for every second seed: the others show what a group that never changes does.
         let changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
+        let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
         let plan = Plan {
             seed,
             replicas,
+            changes,
             trials: 0,
             priorities,
-            changes,
             durability,
             network,
             disk,
@@ -366,6 +367,7 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
             retransmit_after: (election_timeout / pick(rng, &[2, 5, 10])).max(delay_max * 2),
             announce_delay_max: pick(rng, &[Duration::ZERO, MS, election_timeout / 20]),
             promise_bytes_max: pick(rng, &[1, 300, 1 << 20]),
+            sequence_paxos: draw_optimisations(Rng::with_seed(rng.clone().u64(..))),
             ..Options::default()
         },
         sessions: SessionLimits {
@@ -390,6 +392,19 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
         caught_up_slots: pick(rng, &[0, 3, 100]),
         // A laggard that fetches slot by slot must be faster than the ticks of the clock.
         clock_interval: pick(rng, &[100 * MS, 1_000 * MS]).max(delay_max * 6),
+    }
+}
+
+/// From a generator of their own, so that the rest of a seed's plan does not depend on them.
+fn draw_optimisations(mut rng: Rng) -> SequencePaxosOptions {
+    let mut on = || rng.u8(0..4) > 0;
+    SequencePaxosOptions {
+        batched_accepts: on(),
+        latest_decide: on(),
+        latest_accepted: on(),
+        max_accept_sync: on(),
+        head_start: on(),
+        decide_on_accept: on(),
     }
 }
 

@@ -197,7 +197,9 @@ impl BallotLeaderElection {
                 self.late |= round < self.round;
                 self.highest = self.highest.max(leader);
                 self.heard[index] = Some(Heard { round, ballot, leader, happy });
-                if happy && ballot.replica == from && ballot > self.leader {
+                // Whoever follows its own ballot leads, or tries to; a bid, which may still show when another leader
+                // has made its bidder happy, is not to be followed.
+                if happy && ballot == leader && ballot.replica == from && ballot > self.leader {
                     self.follow(ballot);
                 }
             }

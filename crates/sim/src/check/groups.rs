@@ -154,7 +154,12 @@ impl Groups {
             )
         })?;
         let binds = match claim {
-            Claim::Promise { .. } | Claim::Vote { .. } | Claim::Leads { .. } | Claim::Propose { .. } => true,
+            Claim::Promise { .. }
+            | Claim::PromiseSequence { .. }
+            | Claim::Vote { .. }
+            | Claim::VoteThrough { .. }
+            | Claim::Leads { .. }
+            | Claim::Propose { .. } => true,
             Claim::Candidate(_) | Claim::Nothing => false,
         };
         demand(!binds || entries.durable >= epoch, Invariant::EnteredFirst, || {

@@ -19,6 +19,8 @@ pub struct Watch {
     snapshot: Slot,
     /// The newest epoch that it wrote down to have entered.
     entered: Epoch,
+    /// How often it forgot who leads, because it went on to another epoch.
+    fresh_views: u64,
 }
 
 impl Watch {
@@ -26,7 +28,7 @@ impl Watch {
     #[must_use]
     pub fn new(id: ReplicaId, snapshot: Slot, entered: Epoch) -> Watch {
         let (delivered, decided, executed) = (snapshot, snapshot, snapshot);
-        Watch { id, delivered, decided, executed, ballot: Ballot::ZERO, snapshot, entered }
+        Watch { id, delivered, decided, executed, ballot: Ballot::ZERO, snapshot, entered, fresh_views: 0 }
     }
 
     /// The last slot delivered, here or by a snapshot.
@@ -35,12 +37,8 @@ impl Watch {
         self.delivered
     }
 
-    /// The replica writes down that it enters an epoch. Ballots of different epochs have nothing to do with each
-    /// other.
+    /// The replica writes down that it enters an epoch.
     pub fn enters(&mut self, epoch: Epoch) {
-        if epoch > self.entered {
-            self.ballot = Ballot::ZERO;
-        }
         self.entered = self.entered.max(epoch);
     }
 
@@ -81,8 +79,13 @@ impl Watch {
         })
     }
 
-    /// The replica reports a leader.
-    pub fn leader(&mut self, view: LeaderView) -> Checked {
+    /// The replica reports a leader. Ballots of different epochs have nothing to do with each other: when it goes on to
+    /// the next one, and when it begins to vote there, it forgets who leads.
+    pub fn leader(&mut self, view: LeaderView, epoch: Epoch) -> Checked {
+        if view == LeaderView::default() && self.fresh_views < 2 * epoch.0 {
+            self.fresh_views += 1;
+            self.ballot = Ballot::ZERO;
+        }
         demand(view.ballot >= self.ballot, Invariant::Monotone, || {
             format!("{} goes back from ballot {} to {}", self.id, self.ballot, view.ballot)
         })?;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use synod_consensus::sequence_paxos::Extent;
 use synod_replica::{Group, LogRecord};
 use synod_wire::{Ballot, Batch, Epoch, Lsn, ReplicaId, Slot};
 
@@ -22,6 +23,11 @@ struct Acceptor {
     told: Ballot,
     /// The votes for slots that were not chosen when it told of them.
     told_votes: BTreeMap<Slot, Ballot>,
+    /// Of a protocol that orders sequences: the elements of the accepted one...
+    held: BTreeMap<Slot, Batch>,
+    /// ...and those that may become a part of it, for a ballot and a start.
+    staged: BTreeMap<Slot, Batch>,
+    staged_for: (Ballot, Slot),
 }
 
 /// The proposals for one slot.
@@ -194,11 +200,47 @@ impl EpochVotes {
                 acceptor.accepted.insert(slot, ballot);
                 self.voted(replica, ballot, slot, batch)?;
             }
-            Fact::Learned { slot } => {
+            Fact::Learned { slot, batch } => {
                 // Stands for every vote: the slot was decided.
                 acceptor.accepted.insert(slot, Ballot { round: u64::MAX, replica: ReplicaId(u64::MAX) });
+                acceptor.held.insert(slot, batch);
+            }
+            Fact::Extended { ballot, start, batches } => {
+                acceptor.held.split_off(&start);
+                self.holds(replica, ballot, start, &batches)?;
+            }
+            Fact::Staged { ballot, start, from, batches } => {
+                if acceptor.staged_for != (ballot, start) || from == start {
+                    acceptor.staged.clear();
+                    acceptor.staged_for = (ballot, start);
+                }
+                acceptor.staged.extend((from.0..).map(Slot).zip(batches.iter().cloned()));
+            }
+            Fact::Adopted { ballot, start, from, decided, batches } => {
+                let staged = std::mem::take(&mut acceptor.staged);
+                acceptor.held.split_off(&start);
+                acceptor.held.extend(staged.into_iter().filter(|(slot, _)| start <= *slot && *slot < from));
+                acceptor.held.extend((from.0..).map(Slot).zip(batches.iter().cloned()));
+                // All of it is accepted again, in this ballot; what is decided needs no vote. After a restart there
+                // are holes where records were trimmed.
+                let kept = acceptor.held.range(decided.next()..);
+                let kept: Vec<(Slot, Batch)> = kept.map(|(&slot, batch)| (slot, batch.clone())).collect();
+                for (slot, batch) in kept {
+                    self.holds(replica, ballot, slot, &[batch])?;
+                }
             }
             Fact::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// A replica has durably accepted these elements of a sequence.
+    fn holds(&mut self, replica: usize, ballot: Ballot, start: Slot, batches: &[Batch]) -> Checked {
+        for (slot, batch) in (start.0..).map(Slot).zip(batches) {
+            let acceptor = &mut self.acceptors[replica];
+            acceptor.held.insert(slot, batch.clone());
+            acceptor.accepted.insert(slot, ballot);
+            self.voted(replica, ballot, slot, batch.clone())?;
         }
         Ok(())
     }
@@ -236,6 +278,9 @@ impl EpochVotes {
         if lost {
             *acceptor = Acceptor::default();
         }
+        // What a sequence holds is what the records say, in their order.
+        acceptor.held.clear();
+        acceptor.staged.clear();
     }
 
     fn chosen(&self, slot: Slot) -> Option<&Batch> {
@@ -263,6 +308,16 @@ impl EpochVotes {
                 self.proposed(*ballot, *slot, batch)
             }
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
+            Claim::VoteThrough { ballot, last } => {
+                self.follows(replica, id, *ballot)?;
+                // What is decided needs no vote any more.
+                (decided.0 + 1..=last.0)
+                    .try_for_each(|slot| self.vote_leaves(replica, id, *ballot, Slot(slot)))
+            }
+            Claim::PromiseSequence { ballot, has } => {
+                self.announced(id, has.decided, decided)?;
+                self.sequence_promise_leaves(replica, id, *ballot, *has)
+            }
             Claim::Promise { ballot, from, decided: own, next, accepted } => {
                 self.announced(id, *own, decided)?;
                 self.promise_leaves(replica, id, *ballot, (*from, *next, *own), accepted)
@@ -304,16 +359,23 @@ impl EpochVotes {
         })
     }
 
-    fn vote_leaves(&mut self, replica: usize, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
-        let chosen = self.chosen(slot).is_some();
+    /// A replica speaks as one that follows a ballot.
+    fn follows(&mut self, replica: usize, id: ReplicaId, ballot: Ballot) -> Checked {
         let acceptor = &mut self.acceptors[replica];
         demand(ballot >= acceptor.told, Invariant::PromiseKept, || {
-            format!("{id} votes for slot {slot} in ballot {ballot}, but has told of ballot {}", acceptor.told)
+            format!("{id} votes in ballot {ballot}, but has told of ballot {}", acceptor.told)
         })?;
         demand(acceptor.promised >= ballot, Invariant::DurableBeforePromise, || {
             format!("{id} votes in ballot {ballot}; its log promises {} only", acceptor.promised)
         })?;
         acceptor.told = ballot;
+        Ok(())
+    }
+
+    fn vote_leaves(&mut self, replica: usize, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
+        self.follows(replica, id, ballot)?;
+        let chosen = self.chosen(slot).is_some();
+        let acceptor = &mut self.acceptors[replica];
         if chosen {
             // Then a vote changes nothing any more, and needs no record of its own.
             return Ok(());
@@ -326,14 +388,27 @@ impl EpochVotes {
         Ok(())
     }
 
-    fn promise_leaves(
+    fn sequence_promise_leaves(
         &mut self,
         replica: usize,
         id: ReplicaId,
         ballot: Ballot,
-        (from, next, decided): (Slot, Option<Slot>, Slot),
-        accepted: &[(Slot, Ballot, &Batch)],
+        has: Extent,
     ) -> Checked {
+        self.promise_is_durable(replica, id, ballot)?;
+        for (&slot, &voted) in self.acceptors[replica].told_votes.range(has.decided.next()..) {
+            demand(has.rank() >= (voted, slot) || has.accepted_in > voted, Invariant::PromiseKept, || {
+                format!(
+                    "{id} has voted for slot {slot} in ballot {voted}; its promise of {ballot} has slots through {} \
+                     in ballot {}",
+                    has.last, has.accepted_in
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn promise_is_durable(&mut self, replica: usize, id: ReplicaId, ballot: Ballot) -> Checked {
         let acceptor = &mut self.acceptors[replica];
         demand(ballot >= acceptor.told, Invariant::PromiseKept, || {
             format!("{id} promises ballot {ballot}, but has told of ballot {}", acceptor.told)
@@ -342,6 +417,18 @@ impl EpochVotes {
             format!("{id} promises ballot {ballot}; its log promises {} only", acceptor.promised)
         })?;
         acceptor.told = ballot;
+        Ok(())
+    }
+
+    fn promise_leaves(
+        &mut self,
+        replica: usize,
+        id: ReplicaId,
+        ballot: Ballot,
+        (from, next, decided): (Slot, Option<Slot>, Slot),
+        accepted: &[(Slot, Ballot, &Batch)],
+    ) -> Checked {
+        self.promise_is_durable(replica, id, ballot)?;
         let first = from.max(decided.next());
         let acceptor = &self.acceptors[replica];
         for (&slot, &voted) in acceptor.told_votes.range(first..) {

@@ -73,7 +73,7 @@ impl World {
             Action::ReadFailed { read, error } => self.fail_read(of, read, error),
             Action::RequestFailed { request, error } => self.fail_request(of, request, error)?,
             Action::Leader(view) => {
-                life.watch.leader(view)?;
+                life.watch.leader(view, life.replica.group().epoch)?;
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 self.note(of, || describe::view(view));
             }

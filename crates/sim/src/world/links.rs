@@ -8,7 +8,7 @@ use synod_wire::Slot;
 
 use super::{Happening, World};
 use crate::{
-    check::{Checked, Invariant, Violation, claim},
+    check::{Checked, Invariant, Violation, claims},
     describe,
     network::{Wire, between},
 };
@@ -20,11 +20,13 @@ impl World {
     pub(super) fn send(&mut self, from: usize, to: usize, message: &PeerMessage) -> Checked {
         let life = self.machines[from].lives;
         if let PeerMessage::Protocol { epoch, message } = message {
-            let (id, claim) = (self.machines[from].id, claim(message));
+            let id = self.machines[from].id;
             let delivered =
                 self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
-            self.groups.said(from, *epoch, &claim, delivered)?;
-            self.votes.said(*epoch, from, id, life, &claim, self.reference.last())?;
+            for claim in claims(message) {
+                self.groups.said(from, *epoch, &claim, delivered)?;
+                self.votes.said(*epoch, from, id, life, &claim, self.reference.last())?;
+            }
         }
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
         if self.network.wire() == Wire::Manual && shown {

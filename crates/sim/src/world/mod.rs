@@ -13,8 +13,8 @@
 //! | `history.rs` | what they saw, and whether it is linearizable |
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `faults.rs` | what goes wrong, and the end of all that |
-//! | `trials.rs` | networks that keep only some links for long |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
+//! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
 
 mod actions;
@@ -115,9 +115,9 @@ pub struct World {
     network: Network,
     clients: Clients,
     faults: Faults,
-    trials: Trials,
     operator: Operator,
     groups: Groups,
+    trials: Trials,
     votes: Votes,
     reference: Reference,
     trace: Trace,
@@ -172,10 +172,10 @@ impl World {
             network: Network::new(plan.network, capacity, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),
             faults: Faults::new(capacity, rng.fork()),
-            // Not from the same source: without trials everything is as it was.
-            trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             operator: Operator::new(&plan),
             groups: Groups::new(first.clone(), capacity),
+            // Not from the same source: without trials everything is as it was.
+            trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
             reference: Reference::new(first, plan.settings.sessions),
             trace,

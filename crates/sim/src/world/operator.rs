@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{ElectionKind, ProtocolKind, Role};
+use synod_consensus::{ProtocolKind, Role};
 use synod_replica::{
     Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, RequestId, decode_reply,
 };
@@ -145,7 +145,7 @@ impl World {
             }
             75..88 => {
                 let protocol = rng.choice(ProtocolKind::ALL.iter().map(|(_, protocol)| *protocol))?;
-                let election = rng.choice(ElectionKind::ALL.iter().map(|(_, election)| *election))?;
+                let election = rng.choice(protocol.elections().iter().copied())?;
                 Change::Order { protocol, election }
             }
             _ => {

@@ -119,7 +119,7 @@ pub enum ClusterState {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Consensus (the same on all replicas)")]
 pub struct Tuning {
-    /// Which protocol orders commands: multipaxos.
+    /// Which protocol orders commands: multipaxos or sequence-paxos.
     #[arg(long, env = "SYNOD_PROTOCOL", default_value = "multipaxos")]
     pub protocol: ProtocolKind,
     /// How a leader is found: rotating (the next replica in line follows one that falls silent) or ballot (replicas
