@@ -47,7 +47,8 @@ const BYTES_MAX: usize = 64 << 20;
 fn contestants() -> Vec<Contestant> {
     let mut all = Vec::new();
     for &(name, kind) in ProtocolKind::ALL {
-        let protocol = Box::new(move |replicas, outstanding| synod_protocol::start(kind, replicas, outstanding));
+        let protocol =
+            Box::new(move |replicas, outstanding| synod_protocol::start(kind, replicas, outstanding));
         all.push(Contestant { name: format!("synod {name}"), ours: true, start: protocol });
         let cores = Box::new(move |replicas, outstanding| synod_cores::start(kind, replicas, outstanding));
         all.push(Contestant { name: format!("synod {name}, replica core"), ours: true, start: cores });
@@ -71,7 +72,13 @@ fn batch(commands: usize) -> Batch {
 }
 
 /// Batches a second over about `time`.
-fn measure(contestant: &Contestant, replicas: usize, outstanding: usize, batch: &Batch, time: Duration) -> f64 {
+fn measure(
+    contestant: &Contestant,
+    replicas: usize,
+    outstanding: usize,
+    batch: &Batch,
+    time: Duration,
+) -> f64 {
     let (mut batches, mut took) = (0, Duration::ZERO);
     let per_cluster = (BYTES_MAX / batch.bytes().len().max(64)).max(outstanding) as u64;
     while took < time {
@@ -104,11 +111,17 @@ fn wait(cluster: &mut dyn Cluster, done: impl Fn((u64, u64)) -> bool) {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |index: usize, default: f64| {
-        args.get(index).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{text} is not a number")))
+        args.get(index)
+            .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{text} is not a number")))
     };
     let (replicas, seconds, rounds) = (number(0, 3.0) as usize, number(1, 0.5), number(2, 5.0) as usize);
-    assert!((3..=9).contains(&replicas) && seconds > 0.0 && rounds > 0, "REPLICAS 3 to 9, SECONDS and ROUNDS above 0");
-    println!("{replicas} replicas in one thread, logs in memory; medians of {rounds} alternating runs of {seconds} s");
+    assert!(
+        (3..=9).contains(&replicas) && seconds > 0.0 && rounds > 0,
+        "REPLICAS 3 to 9, SECONDS and ROUNDS above 0"
+    );
+    println!(
+        "{replicas} replicas in one thread, logs in memory; medians of {rounds} alternating runs of {seconds} s"
+    );
     let contestants = contestants();
     for (outstanding, commands) in LOADS {
         let batch = batch(commands);

@@ -47,7 +47,8 @@ pub fn start(replicas: usize) -> Box<dyn Cluster> {
     loop {
         cluster.nodes.iter_mut().for_each(OmniPaxos::tick);
         (0..20).for_each(|_| cluster.round());
-        let leader = |node: &OmniPaxos<_, _>| node.get_current_leader().filter(|(_, is_accepting)| *is_accepting);
+        let leader =
+            |node: &OmniPaxos<_, _>| node.get_current_leader().filter(|(_, is_accepting)| *is_accepting);
         if let Some((pid, _)) = leader(&cluster.nodes[0])
             && cluster.nodes.iter().all(|node| leader(node).is_some_and(|(other, _)| other == pid))
         {

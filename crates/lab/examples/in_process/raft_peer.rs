@@ -85,7 +85,9 @@ impl Replicas {
 impl Cluster for Replicas {
     fn propose(&mut self, batch: &Batch) {
         // It takes a vector of its own: that copy is a part of its interface.
-        self.nodes[0].propose(Vec::new(), batch.bytes().to_vec()).expect("it leads, and nothing is too large");
+        self.nodes[0]
+            .propose(Vec::new(), batch.bytes().to_vec())
+            .expect("it leads, and nothing is too large");
     }
 
     fn round(&mut self) {

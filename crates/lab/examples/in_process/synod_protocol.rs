@@ -43,7 +43,8 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
     loop {
         cluster.round();
         // One that may propose, and that all follow.
-        let leads = |replica: &Replica| replica.protocol.status().role == Role::Leader && replica.protocol.room() > 0;
+        let leads =
+            |replica: &Replica| replica.protocol.status().role == Role::Leader && replica.protocol.room() > 0;
         if let Some(leader) = cluster.list.iter().position(leads)
             && cluster.list.iter().all(|one| one.protocol.status().view.leader == Some(ids[leader]))
         {

@@ -4,7 +4,7 @@ use std::borrow::Cow::Borrowed;
 
 use super::*;
 use crate::{
-    ground::{Act, Ordering, What},
+    ground::Ordering,
     study::{Chart, Form, Judgement, Measured, Shape},
 };
 

@@ -8,16 +8,32 @@
 mod batching;
 mod latency;
 mod live_change;
+mod optimisations;
+mod reconfiguration;
 mod throughput;
+mod wide_area;
+
+use std::time::Duration;
 
 use crate::{
-    ground::{Load, Setup, threads},
+    ground::{Act, Load, Setup, What, threads, virtual_time},
     study::{Conduct, Experiment, LabError, Parameter, Parameters, Point},
 };
 
 /// All of them.
-pub const ALL: &[&Experiment] =
-    &[&throughput::EXPERIMENT, &latency::EXPERIMENT, &batching::EXPERIMENT, &live_change::EXPERIMENT];
+pub const ALL: &[&Experiment] = &[
+    &throughput::EXPERIMENT,
+    &latency::EXPERIMENT,
+    &batching::EXPERIMENT,
+    &optimisations::LATEST_DECIDE,
+    &optimisations::MAX_ACCEPT_SYNC,
+    &reconfiguration::HEAD_START,
+    &reconfiguration::RECONFIGURATION,
+    &wide_area::GEO,
+    &wide_area::TRANS_PACIFIC,
+    &wide_area::LEADER_PLACEMENT,
+    &live_change::EXPERIMENT,
+];
 
 /// The experiments of these names; `all` names all.
 ///
@@ -59,6 +75,22 @@ const ON_THREADS: Parameter = Parameter {
     full: "threads",
 };
 
+/// The same for experiments in virtual time.
+const ON_VIRTUAL: Parameter = Parameter {
+    key: "on",
+    help: "virtual: the replicas' code in virtual time, with a network as described.",
+    default: "virtual",
+    full: "virtual",
+};
+
+/// How long answers are counted in virtual time.
+const VIRTUAL_WINDOW: Parameter = Parameter {
+    key: "seconds",
+    help: "How many seconds of virtual time answers are counted in each run.",
+    default: "6",
+    full: "30",
+};
+
 /// Refuses what an experiment can not run on.
 fn check_ground(parameters: &Parameters, accepted: &[&str]) -> Result<(), LabError> {
     if accepted.contains(&parameters.text("on")) {
@@ -89,12 +121,37 @@ fn sizes(parameters: &Parameters) -> Result<Vec<usize>, LabError> {
 fn threads_point(series: String, x: f64, setup: Setup, load: Load) -> Point {
     let measure = move |conduct: &Conduct| {
         let setup = Setup { seed: setup.seed.wrapping_add(conduct.round), ..setup.clone() };
-        Ok(threads::run(&setup, &load, conduct)?.sample())
+        let mut sample = threads::run(&setup, &load, conduct)?.sample();
+        if load.acts.is_empty() {
+            sample.timeline.clear();
+        }
+        Ok(sample)
     };
     Point { series, x, measure: Box::new(measure) }
 }
 
-/// How many seconds, in words for a reason.
+/// A point in virtual time.
+fn virtual_point(series: String, x: f64, setup: Setup, load: Load) -> Point {
+    let measure = move |conduct: &Conduct| {
+        let setup = Setup { seed: setup.seed.wrapping_add(conduct.round << 32), ..setup.clone() };
+        let (outcome, traffic) = virtual_time::run(&setup, &load, conduct)?;
+        let mut sample = outcome.sample();
+        let thousands = outcome.answered.max(1) as f64 / 1000.0;
+        sample.figures.extend([
+            ("messages", traffic.messages as f64 / thousands),
+            ("bytes", traffic.bytes as f64 / thousands),
+            ("decides", traffic.decides as f64 / thousands),
+            ("sync_bytes", traffic.sync_bytes as f64),
+        ]);
+        if load.acts.is_empty() {
+            sample.timeline.clear();
+        }
+        Ok(sample)
+    };
+    Point { series, x, measure: Box::new(measure) }
+}
+
+/// Milliseconds, in words for a reason.
 fn ms(value: f64) -> String {
     format!("{value:.2} ms")
 }

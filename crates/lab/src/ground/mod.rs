@@ -99,6 +99,8 @@ pub enum What {
     Order(ProtocolKind, ElectionKind),
     /// A new replica takes the place of a member.
     Replace(Victim),
+    /// The leader hands the leadership to the replica before it in the list, or to the last.
+    HandOver,
 }
 
 /// Who is replaced.

@@ -104,7 +104,8 @@ mod tests {
             let (outcome, _) = run(&setup(3, "single-dc"), &load, &conduct()).unwrap();
             assert_eq!(outcome.acts.len(), 1, "{victim:?} was not replaced");
             assert_eq!(outcome.timed_out, 0);
-            assert!(outcome.answered > 1000 && outcome.longest_gap < Duration::from_secs(4));
+            assert!(outcome.answered > 1000, "{victim:?}: {}", outcome.answered);
+            assert!(outcome.longest_gap < Duration::from_secs(4), "{victim:?}: {:?}", outcome.longest_gap);
         }
     }
 

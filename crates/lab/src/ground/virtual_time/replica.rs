@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use synod_consensus::Message;
+use synod_consensus::{Message, sequence_paxos};
 use synod_replica::{
     Action, Event, Executor, Group, Outcome as Executed, PeerMessage, Recovered, Replica, RequestError,
     RequestId, Settings,
@@ -45,7 +45,13 @@ pub(super) struct Burst {
 }
 
 impl Machine {
-    pub(super) fn start(settings: Settings, id: ReplicaId, place: usize, first: &Group, now: Time) -> Machine {
+    pub(super) fn start(
+        settings: Settings,
+        id: ReplicaId,
+        place: usize,
+        first: &Group,
+        now: Time,
+    ) -> Machine {
         let recovered = Recovered {
             records: Vec::new(),
             last_lsn: Lsn::ZERO,
@@ -186,6 +192,8 @@ pub(super) enum Kind {
 pub(super) fn kind(message: &PeerMessage) -> Kind {
     let PeerMessage::Protocol { message, .. } = message else { return Kind::Other };
     match message {
-        Message::MultiPaxos(_) | Message::Election(_) => Kind::Other,
+        Message::SequencePaxos(sequence_paxos::Message::Decide { .. }) => Kind::Decide,
+        Message::SequencePaxos(sequence_paxos::Message::AcceptSync(_)) => Kind::Sync,
+        _ => Kind::Other,
     }
 }

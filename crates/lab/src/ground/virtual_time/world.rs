@@ -65,6 +65,18 @@ struct UnderWay {
     asked: Option<Time>,
 }
 
+impl UnderWay {
+    /// Whether to ask (again). An answer may be lost with who gave it: what counts is what came of it, and asking
+    /// twice is harmless.
+    fn is_due(&mut self, now: Time) -> bool {
+        let due = self.asked.is_none_or(|asked| now.since(asked) > Duration::from_secs(1));
+        if due {
+            self.asked = Some(now);
+        }
+        due
+    }
+}
+
 /// See the module.
 pub(super) struct World<'a> {
     setup: &'a Setup,
@@ -158,8 +170,11 @@ impl<'a> World<'a> {
                     return Ok(());
                 }
                 if self.now.since(over) > SETTLE_TIMEOUT {
-                    let standing: Vec<_> =
-                        self.machines.values().map(|one| format!("{} at slot {}", one.id, one.standing().0)).collect();
+                    let standing: Vec<_> = self
+                        .machines
+                        .values()
+                        .map(|one| format!("{} at slot {}", one.id, one.standing().0))
+                        .collect();
                     let what = format!(
                         "{SETTLE_TIMEOUT:?} after the load {} proposals have no answer; {}",
                         self.client.outstanding(),
@@ -176,8 +191,13 @@ impl<'a> World<'a> {
         match what {
             Happening::Arrive { from, to, session, event } => {
                 let lasts = self.wires.get(&(from, to)).is_some_and(|(_, present)| *present == session);
-                if lasts || from == to {
-                    self.give(to, event);
+                match event {
+                    Event::Request { request, .. } if self.machines[&to].retired => {
+                        // A server that was removed has stopped: its clients are told so, and turn to another.
+                        self.at(self.now, Happening::Answer(request, Err(RequestError::Stopping)));
+                    }
+                    event if lasts || from == to => self.give(to, event),
+                    _ => {}
                 }
             }
             Happening::Work(id) => self.work(id)?,
@@ -304,7 +324,8 @@ impl<'a> World<'a> {
     fn admit(&mut self, group: &Group) {
         let learners: Vec<_> = group.learners().collect();
         for (id, goal) in learners {
-            let waits = self.happenings.values().any(|what| matches!(what, Happening::Join(one, _) if *one == id));
+            let waits =
+                self.happenings.values().any(|what| matches!(what, Happening::Join(one, _) if *one == id));
             if self.machines.contains_key(&id) || waits {
                 continue;
             }
@@ -356,7 +377,8 @@ impl<'a> World<'a> {
 
     fn ask(&mut self, replica: ReplicaId, number: RequestId, value: u64) {
         let Some(machine) = self.machines.get(&replica) else { return };
-        let there = self.topology.client_way(machine.place, self.setup.replicas).map_or(Duration::ZERO, |way| way.0);
+        let there =
+            self.topology.client_way(machine.place, self.setup.replicas).map_or(Duration::ZERO, |way| way.0);
         let event = request(number, CommandKind::Apply, Bytes::copy_from_slice(&value.to_le_bytes()));
         self.after(there, Happening::Arrive { from: replica, to: replica, session: 0, event });
     }
@@ -397,6 +419,21 @@ impl<'a> World<'a> {
         let mut act = self.act.take().expect("there is one");
         let group = self.machines[&leader].replica.group().clone();
         let change = match act.what {
+            What::HandOver => {
+                let before = *act.victim.get_or_insert(leader);
+                if leader != before {
+                    self.finish_act(&act);
+                    return Ok(());
+                }
+                let voters: Vec<_> = group.voters().collect();
+                let place = voters.iter().position(|&id| id == leader).unwrap_or(0);
+                let to = voters[(place + voters.len() - 1) % voters.len()];
+                if act.is_due(self.now) {
+                    self.give(leader, Event::Transfer(to));
+                }
+                self.act = Some(act);
+                return Ok(());
+            }
             What::Order(protocol, election) => {
                 let done = (group.protocol, group.election) == (protocol, election);
                 (!done).then_some(Change::Order { protocol, election })
@@ -409,6 +446,11 @@ impl<'a> World<'a> {
                 let leaves = group.learners().any(|(_, goal)| goal == Goal::Replace(victim));
                 let info = MemberInfo { name: format!("in place of {victim}"), ..MemberInfo::default() };
                 match (group.member(victim), leaves) {
+                    // It still has to be known who leads instead.
+                    (None, _) if leader == victim => {
+                        self.act = Some(act);
+                        return Ok(());
+                    }
                     (None, _) => None,
                     (Some(_), false) => Some(Change::Add { info, goal: Goal::Replace(victim) }),
                     // It is under way: the learner catches up, and takes its place.
@@ -420,15 +462,10 @@ impl<'a> World<'a> {
             }
         };
         let Some(change) = change else {
-            self.done.push((act.began.since(opened), self.now.since(act.began)));
-            for stranded in act.victim.map(|victim| self.client.at(victim)).unwrap_or_default() {
-                self.resend(stranded);
-            }
+            self.finish_act(&act);
             return Ok(());
         };
-        // An answer may be lost with who gave it: what counts is the group, and asking twice is refused.
-        if act.asked.is_none_or(|asked| self.now.since(asked) > Duration::from_secs(1)) {
-            act.asked = Some(self.now);
+        if act.is_due(self.now) {
             self.last += 1;
             let payload = ChangeRequest { expected: group.version, change }.encode().to_bytes();
             let event = request(RequestId(OPERATOR + self.last), CommandKind::Reconfigure, payload);
@@ -438,11 +475,22 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    fn finish_act(&mut self, act: &UnderWay) {
+        let opened = self.opened.expect("acts begin in the window");
+        self.done.push((act.began.since(opened), self.now.since(act.began)));
+        // Whoever waits at a replica that was removed turns to another. One that only handed over forwards.
+        let removed = act.victim.filter(|_| matches!(act.what, What::Replace(_)));
+        for stranded in removed.map(|victim| self.client.at(victim)).unwrap_or_default() {
+            self.resend(stranded);
+        }
+    }
+
     // The end.
 
     /// Members of the newest group.
     fn members(&self) -> impl Iterator<Item = &Machine> {
-        let newest = self.machines.values().map(|machine| machine.replica.group()).max_by_key(|group| group.version);
+        let newest =
+            self.machines.values().map(|machine| machine.replica.group()).max_by_key(|group| group.version);
         let ids: Vec<_> = newest.into_iter().flat_map(Group::voters).collect();
         self.machines.values().filter(move |machine| ids.contains(&machine.id))
     }
