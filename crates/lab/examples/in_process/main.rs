@@ -91,20 +91,21 @@ fn measure(
                 cluster.propose(batch);
             }
             proposed += outstanding as u64;
-            wait(&mut *cluster, |(leader, _)| leader - before.0 >= proposed);
+            wait(contestant, &mut *cluster, |(leader, _)| leader - before.0 >= proposed);
         }
-        wait(&mut *cluster, |(_, all)| all - before.1 >= proposed);
+        wait(contestant, &mut *cluster, |(_, all)| all - before.1 >= proposed);
         took += began.elapsed();
         batches += proposed;
     }
     batches as f64 / took.as_secs_f64()
 }
 
-fn wait(cluster: &mut dyn Cluster, done: impl Fn((u64, u64)) -> bool) {
+fn wait(contestant: &Contestant, cluster: &mut dyn Cluster, done: impl Fn((u64, u64)) -> bool) {
     let began = Instant::now();
     while !done(cluster.decided()) {
         cluster.round();
-        assert!(began.elapsed() < Duration::from_secs(30), "stuck at {:?}", cluster.decided());
+        let stuck = began.elapsed() > Duration::from_secs(30);
+        assert!(!stuck, "{} is stuck: {:?} batches decided", contestant.name, cluster.decided());
     }
 }
 

@@ -93,6 +93,7 @@ impl Cluster for Replicas {
             while let Some(input) = replica.inbox.pop_front() {
                 replica.protocol.step(now, input, &mut replica.effects);
             }
+            replica.protocol.flush(now, &mut replica.effects);
             self.carry_out(index);
         }
     }

@@ -87,7 +87,7 @@ const ON_VIRTUAL: Parameter = Parameter {
 const VIRTUAL_WINDOW: Parameter = Parameter {
     key: "seconds",
     help: "How many seconds of virtual time answers are counted in each run.",
-    default: "6",
+    default: "3",
     full: "30",
 };
 

@@ -165,7 +165,7 @@ pub const MAX_ACCEPT_SYNC: Experiment = Experiment {
         Parameter {
             key: "concurrent",
             help: "Proposals outstanding at a time.",
-            default: "100,1000,10000",
+            default: "100,1000",
             full: "100,1000,10000,100000",
         },
     ],

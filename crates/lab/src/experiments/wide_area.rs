@@ -17,7 +17,7 @@ const ELECTION_TIMEOUT_MS: u64 = 3000;
 const CONCURRENT: Parameter = Parameter {
     key: "concurrent",
     help: "Proposals outstanding at a time.",
-    default: "1,100,1000,10000",
+    default: "1,100,1000",
     full: "1,100,1000,10000,100000",
 };
 
@@ -143,7 +143,7 @@ fn geo_points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
             for (place, (site, _)) in SITES.iter().enumerate() {
                 let setup = setup(parameters, ordering, "geo", 3, Some(place))?;
                 let mut load = Load::new(concurrent, window);
-                load.warm_up = Duration::from_secs(2);
+                load.warm_up = Duration::from_secs(1);
                 let series = format!("{ordering}, leader in {site}");
                 points.push(point(parameters, series, concurrent as f64, setup, load));
             }
@@ -311,7 +311,7 @@ fn pacific_points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
                     setup.topology = Some(Topology::parse("california", near)?);
                 }
                 let mut load = Load::new(concurrent, window);
-                load.warm_up = Duration::from_secs(2);
+                load.warm_up = Duration::from_secs(1);
                 points.push(point(parameters, format!("{ordering}, {name}"), concurrent as f64, setup, load));
             }
         }

@@ -59,6 +59,8 @@ impl Machine {
             amnesia: false,
             incarnation: Incarnation(1),
         };
+        // A run is short enough to keep everything.
+        let settings = Settings { snapshot_slots: u64::MAX, snapshot_log_bytes: u64::MAX, ..settings };
         let executor = Executor::new(Registry::default(), first.clone(), settings.sessions);
         let mut actions = Vec::new();
         let replica = Replica::start(settings, id, first.clone(), recovered, now, &mut actions);
@@ -146,7 +148,7 @@ impl Machine {
                 | Action::ReadChunk { .. }
                 | Action::WriteChunk { .. }
                 | Action::InstallSnapshot(_) => {
-                    let what = "a run in virtual time is short enough for no snapshot to be due";
+                    let what = "a run in virtual time that takes snapshots; choose a shorter window";
                     return Err(LabError::Replicas(what.to_owned()));
                 }
                 Action::ReadAt { .. } | Action::ReadFailed { .. } | Action::Trim(_) => {}
