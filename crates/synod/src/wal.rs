@@ -185,7 +185,10 @@ fn summary(record: &Record) -> String {
                     format!("accepted in ballot {ballot}: {accepted}; decided through {decided}")
                 }
                 SequencePaxos::Staged { ballot, start, from, batches: staged } => {
-                    format!("may replace slots from {start} on in ballot {ballot}: {}", batches(*from, staged))
+                    format!(
+                        "may replace slots from {start} on in ballot {ballot}: {}",
+                        batches(*from, staged)
+                    )
                 }
                 SequencePaxos::Adopted { ballot, start, from, decided, batches: adopted, .. } => {
                     let adopted = batches(*from, adopted);
