@@ -27,7 +27,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::{Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
+use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{Action, Change, ChangeRequest, Goal, Group, LogRecord, PeerMessage, Replica};
@@ -117,6 +117,7 @@ impl Replica {
         let written = entered.as_ref().map_or(Epoch(1), |(group, _)| group.epoch);
         if let Some((group, amnesia)) = &entered
             && group.epoch >= self.group.epoch
+            && !self.has(Bug::RestartInOldEpoch)
         {
             self.known.running = group.epoch;
             self.known.first = group.first;
@@ -152,7 +153,7 @@ impl Replica {
             Some((group, _)) if group.epoch > self.group.epoch => group,
             _ => self.group.clone(),
         };
-        if self.group.epoch > written || forgot {
+        if self.group.epoch > written || forgot && !self.has(Bug::AmnesiaUnrecorded) {
             // The snapshot of a peer was installed, and this life is the first to take part behind it. Or the log was
             // lost: it must say so itself before this replica enters any epoch, also if it does not vote yet, or the
             // next life would take its memory for whole.
@@ -217,7 +218,9 @@ impl Replica {
     /// A snapshot brought a later group.
     pub(crate) fn adopt_group(&mut self, now: Time, group: Group, actions: &mut Vec<Action>) {
         self.known.ended |= group.epoch != self.group.epoch;
-        self.group = group;
+        if !self.has(Bug::SnapshotOfOldGroup) {
+            self.group = group;
+        }
         self.group_changed(actions);
         // What the old protocol still wanted is written before the next one begins.
         self.carry_out(now, actions);
@@ -254,7 +257,9 @@ impl Replica {
         self.known.first = self.group.first;
         self.known.parked = Vec::new();
         self.known.amnesia = forgets && !for_this_life;
-        self.write_entered(self.group.clone(), actions);
+        if !self.has(Bug::EnterUnrecorded) {
+            self.write_entered(self.group.clone(), actions);
+        }
         self.leader_changed(now, LeaderView::default(), actions);
         self.proposals.forget_sent();
         self.reads.start_over();
@@ -277,7 +282,8 @@ impl Replica {
 
     /// Starts the present epoch's protocol, if this replica votes in it and has the state with which it began.
     fn begin(&mut self, now: Time, head_start: bool) {
-        let here = self.group.epoch == self.known.running && self.decided.last() >= self.known.needed();
+        let here = self.group.epoch == self.known.running
+            && (self.decided.last() >= self.known.needed() || self.has(Bug::EnterTooSoon));
         let Some(members) = self.group.voting(self.me).filter(|_| here && self.protocol.is_none()) else {
             return;
         };
@@ -338,7 +344,7 @@ impl Replica {
             && let Ok(request) = ChangeRequest::decode(payload)
             && let Ok(next) = self.group.apply(self.decided.last().next(), &request)
         {
-            self.stopping = next.epoch != self.group.epoch;
+            self.stopping = next.epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
         }
         self.input(now, Input::Propose { batch, awaited }, actions);
     }
@@ -356,9 +362,11 @@ impl Replica {
             return self.input(now, Input::Control(Control::Learn { slot, ballot, batch }), actions);
         }
         if slot == self.decided.last().next() && !self.is_backlogged() {
-            let lsn = self.effects.number();
-            let record = LogRecord::Learned { slot, ballot, batch: batch.clone() };
-            actions.push(Action::Append { lsn, record });
+            if !self.has(Bug::LearnUnrecorded) {
+                let lsn = self.effects.number();
+                let record = LogRecord::Learned { slot, ballot, batch: batch.clone() };
+                actions.push(Action::Append { lsn, record });
+            }
             self.deliver(now, slot, ballot, batch, actions);
             self.carry_out(now, actions);
             self.begin(now, false);
@@ -429,7 +437,7 @@ impl Replica {
 
     /// Ends the service of a replica that is not a member any more, once a quorum went on without it.
     fn retire(&mut self, actions: &mut Vec<Action>) {
-        let voters = self.group.voters().count();
+        let voters = if self.has(Bug::RetireEarly) { 1 } else { self.group.voters().count() };
         if self.audience.successors.len() > voters / 2 && !self.audience.retired {
             self.audience.retired = true;
             actions.push(Action::Retired);

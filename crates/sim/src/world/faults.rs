@@ -333,11 +333,12 @@ impl World {
     pub(super) fn run_to_recovery(&mut self, peace: Moment) -> Checked {
         let timeout = self.plan.settings.consensus.election_timeout;
         let end = peace + timeout * RECOVERY_TIMEOUTS + RECOVERY_EXTRA;
+        self.begin_probing();
         // The replicated clock ticks on, so that there is always something new: what counts is what there was when
         // the last probe was answered.
         let mut target = None;
         while self.now < end {
-            self.begin_probing();
+            self.probe_members();
             self.run_until(self.now + timeout / 4)?;
             if self.probes_missing().is_empty()
                 && self.converged(*target.get_or_insert(self.reference.last()))

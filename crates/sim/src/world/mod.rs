@@ -48,8 +48,8 @@ use clients::{Ask, Clients, Heard};
 pub use coverage::Coverage;
 use faults::Faults;
 use machine::Machine;
-use operator::Operator;
 pub(crate) use manual::UnderWay;
+use operator::Operator;
 use trials::Trials;
 pub(crate) use trials::duration as trial_duration;
 
