@@ -9,6 +9,8 @@
 //! - **No quorum of the past.** A replica says something in an epoch only after it wrote down that it entered it
 //!   ([`LogRecord::Entered`] precedes every record of the epoch, and promises wait for their records), and from then
 //!   on says nothing in an older one. So a restarted replica takes up the newest epoch that it entered or none.
+//!   Others hear of the new epoch only once that record is durable, be it by its protocol or by
+//!   [`PeerMessage::Standing`]: on it a replica that was removed decides that nobody needs it any more.
 //! - **Old epochs need no protocol.** Whoever delivered the change answers messages of the old epoch with how far it
 //!   is, and hands out what was decided: a replica left behind catches up, delivers the change itself and moves on.
 //!   If all who delivered it are gone, the others are a quorum of the old epoch as after any crash, and decide the
@@ -17,7 +19,9 @@
 //!   down, so that an epoch may begin with voters who all were learners before.
 //! - **A voter without memory** may vote again in an epoch that was begun for its present life: it has said nothing
 //!   in it. It asks for such an epoch itself ([`Change::Readmit`]), unless its protocol knows a way of its own. An
-//!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either.
+//!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either. A
+//!   life that begins without memory writes so down before anything else ([`LogRecord::Entered`]), also if it does
+//!   not vote yet: the next life finds a log, and would else take it for all that there was.
 //! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
 //!   answered, and that have not been served when the epoch ends, are asked again.
 

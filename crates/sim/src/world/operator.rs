@@ -144,8 +144,13 @@ impl World {
                 Change::Promote(rng.choice(learners).unwrap_or_else(|| member(rng)))
             }
             75..88 => {
-                let protocol = rng.choice(ProtocolKind::ALL.iter().map(|(_, protocol)| *protocol))?;
-                let election = rng.choice(protocol.elections().iter().copied())?;
+                let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
+                    protocol.elections().iter().map(|election| (*protocol, *election))
+                });
+                // Mostly another than now, if there is another.
+                let others = orders.clone().filter(|order| *order != (group.protocol, group.election));
+                let order = if rng.u8(0..8) > 0 { rng.choice(others.collect::<Vec<_>>()) } else { None };
+                let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
                 Change::Order { protocol, election }
             }
             _ => {
