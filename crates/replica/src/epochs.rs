@@ -32,7 +32,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
-use synod_wire::{Ballot, Batch, CommandKind, Epoch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
 use crate::{Action, Change, ChangeRequest, Goal, Group, LogRecord, PeerMessage, Replica};
 
@@ -99,6 +99,14 @@ pub(crate) struct Audience {
     asked_at: Time,
 }
 
+/// Records may be missing among these: the value that a slot had last may have been in one of them, so only those that
+/// say by themselves what was decided can be believed.
+fn distrust(by_epoch: &mut BTreeMap<Epoch, Vec<Record>>) {
+    for records in by_epoch.values_mut() {
+        records.retain(|record| !matches!(record.keep(), Keep::Slot(_)) || record.is_decision());
+    }
+}
+
 impl Replica {
     // Restarts.
 
@@ -107,14 +115,25 @@ impl Replica {
         let mut by_epoch: BTreeMap<Epoch, Vec<Record>> = BTreeMap::new();
         let mut learned: BTreeMap<Slot, (Ballot, Batch)> = BTreeMap::new();
         let mut entered = None;
+        // Whether the protocol of the epoch entered last has written something since.
+        let mut spoke = false;
         let forgot = self.known.amnesia;
         for record in records {
             match record {
-                LogRecord::Protocol { epoch, record } => by_epoch.entry(epoch).or_default().push(record),
+                LogRecord::Protocol { epoch, record } => {
+                    spoke |= entered.as_ref().is_some_and(|(group, _): &(Group, bool)| group.epoch == epoch);
+                    by_epoch.entry(epoch).or_default().push(record);
+                }
                 LogRecord::Learned { slot, ballot, batch } => {
                     learned.insert(slot, (ballot, batch));
                 }
-                LogRecord::Entered { group, amnesia } => entered = Some((group, amnesia)),
+                LogRecord::Entered { group, amnesia } => {
+                    if amnesia {
+                        distrust(&mut by_epoch);
+                    }
+                    spoke = false;
+                    entered = Some((group, amnesia));
+                }
                 LogRecord::Trimmed(slot) => self.known.trimmed = slot,
             }
         }
@@ -126,7 +145,15 @@ impl Replica {
             self.known.running = group.epoch;
             self.known.first = group.first;
             // Whether that life learned again what it had forgotten, its protocol's own records say.
-            self.known.amnesia |= *amnesia && !by_epoch.contains_key(&group.epoch);
+            self.known.amnesia |= *amnesia && !spoke;
+        }
+        if forgot {
+            distrust(&mut by_epoch);
+        }
+        // What was learned is decided, also where an older record of the protocol says something else.
+        for (_, records) in by_epoch.range_mut(..self.known.running) {
+            records
+                .retain(|record| !matches!(record.keep(), Keep::Slot(slot) if learned.contains_key(&slot)));
         }
         self.known.replaying = true;
         loop {
@@ -135,9 +162,9 @@ impl Replica {
                 self.deliver(now, self.decided.last().next(), ballot, batch, actions);
             }
             if self.group.epoch < self.known.running
-                && let Some(records) = by_epoch.remove(&self.group.epoch)
+                && let Some(records) = by_epoch.get(&self.group.epoch)
             {
-                self.replay_old_epoch(now, records, actions);
+                self.replay_old_epoch(now, records.clone(), actions);
             }
             if self.decided.last() == before {
                 break;

@@ -199,7 +199,9 @@ impl World {
     /// the voters of every epoch that is still needed (see `check/groups.rs`), and of every group that may come next.
     fn may_lose(&self, of: usize) -> bool {
         let machine = &self.machines[of];
-        let lost = |id: &ReplicaId| *id == machine.id || self.machines[self.index(*id)].disk.lost;
+        let lost = |id: &ReplicaId| {
+            *id == machine.id || self.machine_of(*id).is_some_and(|machine| machine.disk.lost)
+        };
         let holds =
             |voters: &[ReplicaId]| voters.iter().filter(|id| lost(id)).count() <= (voters.len() - 1) / 2;
         // Who never ran or is gone has nothing to lose.
