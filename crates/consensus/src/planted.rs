@@ -25,8 +25,6 @@ pub enum Bug {
     RestartInOldEpoch,
     /// Who entered an epoch and lacks what was decided before it takes part in it nevertheless.
     EnterTooSoon,
-    /// A replica that lost its log, and does not vote, does not write down that it did.
-    AmnesiaUnrecorded,
     /// A learner does not write down what it learns.
     LearnUnrecorded,
     /// Who installs a snapshot stays in the group that it was in.
@@ -82,7 +80,6 @@ impl Bug {
         Bug::EnterUnrecorded,
         Bug::RestartInOldEpoch,
         Bug::EnterTooSoon,
-        Bug::AmnesiaUnrecorded,
         Bug::LearnUnrecorded,
         Bug::SnapshotOfOldGroup,
         Bug::RetireEarly,

@@ -184,7 +184,7 @@ impl Replica {
             Some((group, _)) if group.epoch > self.group.epoch => group,
             _ => self.group.clone(),
         };
-        if self.group.epoch > written || forgot && !self.has(Bug::AmnesiaUnrecorded) {
+        if self.group.epoch > written || forgot {
             // The snapshot of a peer was installed, and this life is the first to take part behind it. Or the log was
             // lost: it must say so itself before this replica enters any epoch, also if it does not vote yet, or the
             // next life would take its memory for whole.

@@ -143,7 +143,6 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     plan.duration = timeout * 30;
     let weights = FaultWeights { change: 10, ..FaultWeights::default() };
     plan.faults.weights = match bug {
-        Bug::AmnesiaUnrecorded => FaultWeights { lose_log: 4, crash: 4, ..weights },
         Bug::EnterTooSoon => FaultWeights { lose_snapshot: 6, crash: 2, ..weights },
         Bug::RetireEarly => FaultWeights { partial: 3, stall: 3, ..weights },
         _ => FaultWeights { crash: 4, split: 1, partial: 2, one_way: 1, ..weights },
