@@ -71,6 +71,15 @@ impl Record {
         }
     }
 
+    /// Whether it says by itself that its slot was decided so; what was only accepted may have been replaced later.
+    #[must_use]
+    pub fn is_decision(&self) -> bool {
+        match self {
+            Record::MultiPaxos(record) => matches!(record, multipaxos::Record::Learned(_)),
+            Record::SequencePaxos(record) => matches!(record, sequence_paxos::Record::Learned { .. }),
+        }
+    }
+
     /// Writes the record.
     pub fn encode(&self, writer: &mut Writer) {
         match self {

@@ -17,6 +17,20 @@ pub enum Bug {
     DeliverOutOfOrder,
     /// A command that a client sends again is executed again.
     ExecuteRetryTwice,
+    /// What an epoch decides behind the change that ended it is delivered.
+    DeliverBehindEnd,
+    /// An epoch is entered without a record of it.
+    EnterUnrecorded,
+    /// A restarted replica takes up the epoch of its snapshot, although it had entered a later one.
+    RestartInOldEpoch,
+    /// Who entered an epoch and lacks what was decided before it takes part in it nevertheless.
+    EnterTooSoon,
+    /// A learner does not write down what it learns.
+    LearnUnrecorded,
+    /// Who installs a snapshot stays in the group that it was in.
+    SnapshotOfOldGroup,
+    /// A replica that was removed ends its service when the first of its successors has gone on.
+    RetireEarly,
     /// A leader answers a read without asking whether it still leads.
     ReadWithoutConfirmation,
     /// A new leader puts no-ops where acceptors reported values.
@@ -60,6 +74,17 @@ pub enum Bug {
 }
 
 impl Bug {
+    /// Those of a group that changes.
+    pub const EPOCHS: &'static [Bug] = &[
+        Bug::DeliverBehindEnd,
+        Bug::EnterUnrecorded,
+        Bug::RestartInOldEpoch,
+        Bug::EnterTooSoon,
+        Bug::LearnUnrecorded,
+        Bug::SnapshotOfOldGroup,
+        Bug::RetireEarly,
+    ];
+
     /// Those of a protocol that the simulator finds by running seeds.
     #[must_use]
     pub fn of(protocol: ProtocolKind) -> &'static [Bug] {

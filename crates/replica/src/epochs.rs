@@ -9,6 +9,8 @@
 //! - **No quorum of the past.** A replica says something in an epoch only after it wrote down that it entered it
 //!   ([`LogRecord::Entered`] precedes every record of the epoch, and promises wait for their records), and from then
 //!   on says nothing in an older one. So a restarted replica takes up the newest epoch that it entered or none.
+//!   Others hear of the new epoch only once that record is durable, be it by its protocol or by
+//!   [`PeerMessage::Standing`]: on it a replica that was removed decides that nobody needs it any more.
 //! - **Old epochs need no protocol.** Whoever delivered the change answers messages of the old epoch with how far it
 //!   is, and hands out what was decided: a replica left behind catches up, delivers the change itself and moves on.
 //!   If all who delivered it are gone, the others are a quorum of the old epoch as after any crash, and decide the
@@ -17,7 +19,9 @@
 //!   down, so that an epoch may begin with voters who all were learners before.
 //! - **A voter without memory** may vote again in an epoch that was begun for its present life: it has said nothing
 //!   in it. It asks for such an epoch itself ([`Change::Readmit`]), unless its protocol knows a way of its own. An
-//!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either.
+//!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either. A
+//!   life that begins without memory writes so down before anything else ([`LogRecord::Entered`]), also if it does
+//!   not vote yet: the next life finds a log, and would else take it for all that there was.
 //! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
 //!   answered, and that have not been served when the epoch ends, are asked again.
 
@@ -27,8 +31,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::{Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
-use synod_wire::{Ballot, Batch, CommandKind, Epoch, Lsn, ReplicaId, Slot, Time};
+use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
+use synod_wire::{Ballot, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
 use crate::{Action, Change, ChangeRequest, Goal, Group, LogRecord, PeerMessage, Replica};
 
@@ -95,6 +99,14 @@ pub(crate) struct Audience {
     asked_at: Time,
 }
 
+/// Records may be missing among these: the value that a slot had last may have been in one of them, so only those that
+/// say by themselves what was decided can be believed.
+fn distrust(by_epoch: &mut BTreeMap<Epoch, Vec<Record>>) {
+    for records in by_epoch.values_mut() {
+        records.retain(|record| !matches!(record.keep(), Keep::Slot(_)) || record.is_decision());
+    }
+}
+
 impl Replica {
     // Restarts.
 
@@ -103,25 +115,45 @@ impl Replica {
         let mut by_epoch: BTreeMap<Epoch, Vec<Record>> = BTreeMap::new();
         let mut learned: BTreeMap<Slot, (Ballot, Batch)> = BTreeMap::new();
         let mut entered = None;
+        // Whether the protocol of the epoch entered last has written something since.
+        let mut spoke = false;
         let forgot = self.known.amnesia;
         for record in records {
             match record {
-                LogRecord::Protocol { epoch, record } => by_epoch.entry(epoch).or_default().push(record),
+                LogRecord::Protocol { epoch, record } => {
+                    spoke |= entered.as_ref().is_some_and(|(group, _): &(Group, bool)| group.epoch == epoch);
+                    by_epoch.entry(epoch).or_default().push(record);
+                }
                 LogRecord::Learned { slot, ballot, batch } => {
                     learned.insert(slot, (ballot, batch));
                 }
-                LogRecord::Entered { group, amnesia } => entered = Some((group, amnesia)),
+                LogRecord::Entered { group, amnesia } => {
+                    if amnesia {
+                        distrust(&mut by_epoch);
+                    }
+                    spoke = false;
+                    entered = Some((group, amnesia));
+                }
                 LogRecord::Trimmed(slot) => self.known.trimmed = slot,
             }
         }
         let written = entered.as_ref().map_or(Epoch(1), |(group, _)| group.epoch);
         if let Some((group, amnesia)) = &entered
             && group.epoch >= self.group.epoch
+            && !self.has(Bug::RestartInOldEpoch)
         {
             self.known.running = group.epoch;
             self.known.first = group.first;
             // Whether that life learned again what it had forgotten, its protocol's own records say.
-            self.known.amnesia |= *amnesia && !by_epoch.contains_key(&group.epoch);
+            self.known.amnesia |= *amnesia && !spoke;
+        }
+        if forgot {
+            distrust(&mut by_epoch);
+        }
+        // What was learned is decided, also where an older record of the protocol says something else.
+        for (_, records) in by_epoch.range_mut(..self.known.running) {
+            records
+                .retain(|record| !matches!(record.keep(), Keep::Slot(slot) if learned.contains_key(&slot)));
         }
         self.known.replaying = true;
         loop {
@@ -130,9 +162,9 @@ impl Replica {
                 self.deliver(now, self.decided.last().next(), ballot, batch, actions);
             }
             if self.group.epoch < self.known.running
-                && let Some(records) = by_epoch.remove(&self.group.epoch)
+                && let Some(records) = by_epoch.get(&self.group.epoch)
             {
-                self.replay_old_epoch(now, records, actions);
+                self.replay_old_epoch(now, records.clone(), actions);
             }
             if self.decided.last() == before {
                 break;
@@ -217,7 +249,9 @@ impl Replica {
     /// A snapshot brought a later group.
     pub(crate) fn adopt_group(&mut self, now: Time, group: Group, actions: &mut Vec<Action>) {
         self.known.ended |= group.epoch != self.group.epoch;
-        self.group = group;
+        if !self.has(Bug::SnapshotOfOldGroup) {
+            self.group = group;
+        }
         self.group_changed(actions);
         // What the old protocol still wanted is written before the next one begins.
         self.carry_out(now, actions);
@@ -254,7 +288,9 @@ impl Replica {
         self.known.first = self.group.first;
         self.known.parked = Vec::new();
         self.known.amnesia = forgets && !for_this_life;
-        self.write_entered(self.group.clone(), actions);
+        if !self.has(Bug::EnterUnrecorded) {
+            self.write_entered(self.group.clone(), actions);
+        }
         self.leader_changed(now, LeaderView::default(), actions);
         self.proposals.forget_sent();
         self.reads.start_over();
@@ -277,7 +313,8 @@ impl Replica {
 
     /// Starts the present epoch's protocol, if this replica votes in it and has the state with which it began.
     fn begin(&mut self, now: Time, head_start: bool) {
-        let here = self.group.epoch == self.known.running && self.decided.last() >= self.known.needed();
+        let here = self.group.epoch == self.known.running
+            && (self.decided.last() >= self.known.needed() || self.has(Bug::EnterTooSoon));
         let Some(members) = self.group.voting(self.me).filter(|_| here && self.protocol.is_none()) else {
             return;
         };
@@ -338,7 +375,7 @@ impl Replica {
             && let Ok(request) = ChangeRequest::decode(payload)
             && let Ok(next) = self.group.apply(self.decided.last().next(), &request)
         {
-            self.stopping = next.epoch != self.group.epoch;
+            self.stopping = next.epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
         }
         self.input(now, Input::Propose { batch, awaited }, actions);
     }
@@ -356,9 +393,11 @@ impl Replica {
             return self.input(now, Input::Control(Control::Learn { slot, ballot, batch }), actions);
         }
         if slot == self.decided.last().next() && !self.is_backlogged() {
-            let lsn = self.effects.number();
-            let record = LogRecord::Learned { slot, ballot, batch: batch.clone() };
-            actions.push(Action::Append { lsn, record });
+            if !self.has(Bug::LearnUnrecorded) {
+                let lsn = self.effects.number();
+                let record = LogRecord::Learned { slot, ballot, batch: batch.clone() };
+                actions.push(Action::Append { lsn, record });
+            }
             self.deliver(now, slot, ballot, batch, actions);
             self.carry_out(now, actions);
             self.begin(now, false);
@@ -429,7 +468,7 @@ impl Replica {
 
     /// Ends the service of a replica that is not a member any more, once a quorum went on without it.
     fn retire(&mut self, actions: &mut Vec<Action>) {
-        let voters = self.group.voters().count();
+        let voters = if self.has(Bug::RetireEarly) { 1 } else { self.group.voters().count() };
         if self.audience.successors.len() > voters / 2 && !self.audience.retired {
             self.audience.retired = true;
             actions.push(Action::Retired);

@@ -443,6 +443,11 @@ impl Replica {
         }
     }
 
+    /// Whether this bug is planted; see [`Bug`].
+    pub(crate) fn has(&self, bug: Bug) -> bool {
+        cfg!(feature = "planted-bugs") && self.settings.consensus.planted == Some(bug)
+    }
+
     fn queued_bytes(&self) -> usize {
         self.batcher.bytes() + self.proposals.bytes()
     }
@@ -471,7 +476,7 @@ impl Replica {
     fn carry_out_one(&mut self, now: Time, epoch: Epoch, effect: Effect, actions: &mut Vec<Action>) {
         // Once a change that ends the epoch is delivered, what else the old protocol says counts for nothing, apart
         // from what it wants written: records have no gaps.
-        let over = epoch != self.group.epoch;
+        let over = epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
         match effect {
             Effect::Append { lsn, record } => {
                 actions.push(Action::Append { lsn, record: LogRecord::Protocol { epoch, record } });
@@ -866,7 +871,7 @@ impl Replica {
         }
         self.slots_since_snapshot = 0;
         self.bytes_since_snapshot = 0;
-        if cfg!(feature = "planted-bugs") && self.settings.consensus.planted == Some(Bug::TrimPastSnapshot) {
+        if self.has(Bug::TrimPastSnapshot) {
             let through = self.decided.last();
             self.decided.trim(through, 0, 0);
             actions.push(Action::Trim(through));

@@ -4,12 +4,14 @@
 //! order, all that were written before a sync began at its end. A crash keeps everything durable and any prefix of
 //! the rest; the record behind that prefix is torn, and recovery cuts it off.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use fastrand::Rng;
 use synod_replica::LogRecord;
 use synod_wire::{Keep, Lsn, Slot};
+
+use crate::check::slots;
 
 /// A record as it lies in the log.
 #[derive(Clone, Debug)]
@@ -150,6 +152,13 @@ impl Disk {
             let record = LogRecord::decode(stored.bytes.clone()).expect("what was encoded decodes");
             (stored.lsn, record)
         })
+    }
+
+    /// The first slot before this one that neither a snapshot nor a record holds.
+    #[must_use]
+    pub fn missing_before(&self, first: Slot) -> Option<Slot> {
+        let held: BTreeSet<u64> = self.records().flat_map(|(_, record)| slots(&record)).collect();
+        (self.newest_snapshot().next().0..first.0).find(|slot| !held.contains(slot)).map(Slot)
     }
 
     /// Writes a snapshot file; of the older ones the newest stays.

@@ -113,8 +113,9 @@ impl Groups {
         }
     }
 
-    /// A replica's records through `lsn` are durable.
-    pub fn durable(&mut self, replica: usize, lsn: Lsn) {
+    /// A replica's records through `lsn` are durable; the epoch that they newly say it entered.
+    pub fn durable(&mut self, replica: usize, lsn: Lsn) -> Option<Epoch> {
+        let before = self.replicas[replica].durable;
         let entries = &mut self.replicas[replica];
         while let Some(&(at, epoch)) = entries.pending.front()
             && at <= lsn
@@ -123,6 +124,14 @@ impl Groups {
             entries.durable = entries.durable.max(epoch);
         }
         entries.ever = entries.ever.max(entries.durable);
+        Some(entries.durable).filter(|durable| *durable > before)
+    }
+
+    /// The slot with which an epoch began.
+    #[must_use]
+    pub fn first_of(&self, epoch: Epoch) -> Slot {
+        let group = self.versions.iter().find(|(_, group)| group.epoch == epoch);
+        group.map_or(Slot::ZERO, |(_, group)| group.first)
     }
 
     /// A replica starts, with these records durable; the newest epoch that they say it entered.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use synod_replica::{Action, Event, LogRecord, PeerMessage};
-use synod_wire::ReplicaId;
+use synod_wire::{Epoch, ReplicaId};
 
 use super::{Happening, World, machine::Task};
 use crate::{
-    check::{Checked, is_learned},
+    check::{Checked, Invariant, demand, is_learned},
     describe,
     network::{Wire, between},
     plan::Durability,
@@ -173,13 +173,28 @@ impl World {
                 disk.lost = false;
             }
         }
-        self.groups.durable(of, lsn);
+        if let Some(epoch) = self.groups.durable(of, lsn) {
+            self.check_prefix(of, epoch)?;
+        }
         self.votes.durable(of, lsn)?;
         let shown = self.shows_log(of);
         self.note_if(shown, of, || format!("log durable to {lsn}"));
         self.happen(Happening::Notice { of, life, event: Box::new(Event::Durable(lsn)) })?;
         self.write_log(of);
         Ok(())
+    }
+
+    /// Who has durably entered an epoch holds everything that was decided before it, or lost some of it.
+    fn check_prefix(&self, of: usize, epoch: Epoch) -> Checked {
+        let machine = &self.machines[of];
+        let missing = machine.disk.missing_before(self.groups.first_of(epoch)).filter(|_| !machine.disk.lost);
+        demand(missing.is_none(), Invariant::WholePrefix, || {
+            format!(
+                "{} has entered epoch {epoch}; its disk lacks slot {}",
+                machine.id,
+                missing.unwrap_or_default()
+            )
+        })
     }
 
     /// Lets the messages leave whose records are durable.

@@ -128,6 +128,8 @@ pub(super) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Clients {
     clients: Vec<Client>,
+    /// The clients from this one on probe the members.
+    probed_from: usize,
     pub(super) history: Vec<Done>,
     /// Counts invocations and returns.
     pub(super) stamp: u64,
@@ -163,7 +165,18 @@ impl Clients {
         }
         let (requests, reads) = (BTreeMap::new(), BTreeMap::new());
         let scripted = BTreeMap::new();
-        Clients { clients, history: Vec::new(), stamp: 0, asked: 0, requests, reads, rng, scripted }
+        let probed_from = clients.len();
+        Clients {
+            clients,
+            probed_from,
+            history: Vec::new(),
+            stamp: 0,
+            asked: 0,
+            requests,
+            reads,
+            rng,
+            scripted,
+        }
     }
 
     /// Operations, and those among them whose outcome is unknown.
@@ -467,10 +480,21 @@ impl World {
 
     /// Each member gets a client that writes and reads there, and tries until it succeeds.
     pub(super) fn begin_probing(&mut self) {
+        self.clients.probed_from = self.clients.clients.len();
+        self.probe_members();
+    }
+
+    /// The clients of this round of probes.
+    fn probes(&self) -> impl Iterator<Item = &Client> {
+        self.clients.clients.iter().skip(self.clients.probed_from)
+    }
+
+    /// Those who became members since get such a client, too.
+    pub(super) fn probe_members(&mut self) {
         let group = self.reference.group();
         let members: Vec<usize> = group.members.iter().map(|member| self.index(member.id)).collect();
         for of in members {
-            if self.clients.clients.iter().any(|client| client.probe.is_some() && client.home == of) {
+            if self.probes().any(|client| client.home == of) {
                 continue;
             }
             let mut probe = Client::new(of, Session::Unwanted, 1);
@@ -482,10 +506,8 @@ impl World {
 
     /// The members at which no write or no read has succeeded yet.
     pub(super) fn probes_missing(&self) -> Vec<usize> {
-        let done = |of: &usize| {
-            let mut clients = self.clients.clients.iter();
-            clients.any(|client| client.home == *of && client.probe == Some(Probe::Done))
-        };
+        let done =
+            |of: &usize| self.probes().any(|client| client.home == *of && client.probe == Some(Probe::Done));
         let members = self.reference.group().members.iter().map(|member| self.index(member.id));
         members.filter(|of| !done(of)).collect()
     }

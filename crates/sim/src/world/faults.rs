@@ -199,7 +199,9 @@ impl World {
     /// the voters of every epoch that is still needed (see `check/groups.rs`), and of every group that may come next.
     fn may_lose(&self, of: usize) -> bool {
         let machine = &self.machines[of];
-        let lost = |id: &ReplicaId| *id == machine.id || self.machines[self.index(*id)].disk.lost;
+        let lost = |id: &ReplicaId| {
+            *id == machine.id || self.machine_of(*id).is_some_and(|machine| machine.disk.lost)
+        };
         let holds =
             |voters: &[ReplicaId]| voters.iter().filter(|id| lost(id)).count() <= (voters.len() - 1) / 2;
         // Who never ran or is gone has nothing to lose.
@@ -333,11 +335,12 @@ impl World {
     pub(super) fn run_to_recovery(&mut self, peace: Moment) -> Checked {
         let timeout = self.plan.settings.consensus.election_timeout;
         let end = peace + timeout * RECOVERY_TIMEOUTS + RECOVERY_EXTRA;
+        self.begin_probing();
         // The replicated clock ticks on, so that there is always something new: what counts is what there was when
         // the last probe was answered.
         let mut target = None;
         while self.now < end {
-            self.begin_probing();
+            self.probe_members();
             self.run_until(self.now + timeout / 4)?;
             if self.probes_missing().is_empty()
                 && self.converged(*target.get_or_insert(self.reference.last()))

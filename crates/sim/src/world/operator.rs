@@ -95,7 +95,8 @@ impl World {
                 };
             }
         } else if let Some(next) = next {
-            self.operator.possible.push((group.version, next.voters().collect()));
+            let possible = futures(&next).into_iter().map(|voters| (group.version, voters));
+            self.operator.possible.extend(possible);
         }
         Some(request)
     }
@@ -103,14 +104,14 @@ impl World {
     fn is_sensible(&self, next: &Group) -> bool {
         let voters = next.voters().count();
         let to_be = next.learners().filter(|(_, goal)| *goal != Goal::Learn).count();
-        let lost =
-            next.voters().filter(|&id| self.machine_of(id).is_some_and(|machine| machine.disk.lost)).count();
+        let lost = |id: &&ReplicaId| self.machine_of(**id).is_some_and(|machine| machine.disk.lost);
+        let holds = |voters: &Vec<ReplicaId>| voters.iter().filter(lost).count() <= (voters.len() - 1) / 2;
         voters + to_be <= VOTERS_MAX.max(self.plan.replicas)
-            && lost <= (voters - 1) / 2
+            && futures(next).iter().all(holds)
             && next.next_id.0 - 1 <= (self.plan.replicas + self.plan.changes.spares) as u64
     }
 
-    fn machine_of(&self, id: ReplicaId) -> Option<&Machine> {
+    pub(super) fn machine_of(&self, id: ReplicaId) -> Option<&Machine> {
         self.machines.get(usize::try_from(id.0).ok()?.checked_sub(1)?)
     }
 
@@ -144,8 +145,13 @@ impl World {
                 Change::Promote(rng.choice(learners).unwrap_or_else(|| member(rng)))
             }
             75..88 => {
-                let protocol = rng.choice(ProtocolKind::ALL.iter().map(|(_, protocol)| *protocol))?;
-                let election = rng.choice(protocol.elections().iter().copied())?;
+                let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
+                    protocol.elections().iter().map(|election| (*protocol, *election))
+                });
+                // Mostly another than now, if there is another.
+                let others = orders.clone().filter(|order| *order != (group.protocol, group.election));
+                let order = if rng.u8(0..8) > 0 { rng.choice(others.collect::<Vec<_>>()) } else { None };
+                let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
                 Change::Order { protocol, election }
             }
             _ => {
@@ -219,17 +225,7 @@ impl World {
         let current = |(version, _): &&(u64, Vec<ReplicaId>)| *version >= group.version;
         let mut possible: Vec<_> =
             self.operator.possible.iter().filter(current).map(|(_, voters)| voters.clone()).collect();
-        // A leader promotes the learners that are there to vote, in any order.
-        let learners: Vec<_> = group.learners().filter(|(_, goal)| *goal != Goal::Learn).collect();
-        for subset in 1..1_usize << learners.len() {
-            let mut voters: Vec<ReplicaId> = group.voters().collect();
-            for (_, &(id, goal)) in learners.iter().enumerate().filter(|(index, _)| subset & 1 << index != 0)
-            {
-                voters.retain(|voter| goal != Goal::Replace(*voter));
-                voters.push(id);
-            }
-            possible.push(voters);
-        }
+        possible.extend(futures(group));
         possible
     }
 
@@ -307,4 +303,19 @@ impl World {
 fn info(id: ReplicaId, edition: u64) -> MemberInfo {
     let url = format!("http://{id}.{edition}:2380");
     MemberInfo { name: format!("{id}"), peer_urls: vec![url], client_urls: Vec::new() }
+}
+
+/// The voters of a group, and of those that it becomes without anybody asking: a leader promotes the learners that are
+/// there to vote, in any order.
+fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
+    let learners: Vec<_> = group.learners().filter(|(_, goal)| *goal != Goal::Learn).collect();
+    let with = |subset: usize| {
+        let mut voters: Vec<ReplicaId> = group.voters().collect();
+        for (_, &(id, goal)) in learners.iter().enumerate().filter(|(index, _)| subset & 1 << index != 0) {
+            voters.retain(|voter| goal != Goal::Replace(*voter));
+            voters.push(id);
+        }
+        voters
+    };
+    (0..1_usize << learners.len()).map(with).collect()
 }
