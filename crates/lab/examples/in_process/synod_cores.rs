@@ -1,6 +1,9 @@
 //! Replica cores of Synod: a protocol with what surrounds it on a server.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use synod_consensus::{Options, ProtocolKind, Role};
 use synod_replica::{Action, Event, Group, Recovered, Replica, RequestId, Settings, SnapshotInfo};
@@ -13,6 +16,8 @@ struct Cores {
     leader: usize,
     actions: Vec<Action>,
     began: Instant,
+    /// How far time was advanced for the election, which would otherwise be waited for.
+    skipped: Duration,
     /// Commands in a batch, once known.
     commands: u64,
 }
@@ -39,8 +44,14 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
         ..Settings::default()
     };
     let ids: Vec<_> = (1..=replicas as u64).map(ReplicaId).collect();
-    let mut cores =
-        Cores { list: Vec::new(), leader: 0, actions: Vec::new(), began: Instant::now(), commands: 1 };
+    let mut cores = Cores {
+        list: Vec::new(),
+        leader: 0,
+        actions: Vec::new(),
+        began: Instant::now(),
+        skipped: Duration::ZERO,
+        commands: 1,
+    };
     let mut first = Vec::new();
     for &me in &ids {
         let recovered = Recovered {
@@ -62,6 +73,7 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
         cores.carry_out(index);
     }
     loop {
+        cores.skipped += Duration::from_millis(1);
         cores.round();
         let leads = |core: &Core| core.replica.status().protocol.role == Role::Leader;
         if let Some(leader) = cores.list.iter().position(leads)
@@ -120,7 +132,7 @@ impl Cluster for Cores {
     }
 
     fn round(&mut self) {
-        let now = Time::ZERO + self.began.elapsed();
+        let now = Time::ZERO + self.skipped + self.began.elapsed();
         for index in 0..self.list.len() {
             let core = &mut self.list[index];
             if core.deadline <= now {

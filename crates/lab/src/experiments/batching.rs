@@ -3,10 +3,7 @@
 use std::borrow::Cow::Borrowed;
 
 use super::*;
-use crate::{
-    ground::Ordering,
-    study::{Chart, Fact, Form, Judgement, Measured, Shape},
-};
+use crate::study::{Chart, Fact, Form, Judgement, Measured, Shape};
 
 const BATCHED: &str = "batches of up to 64 KiB";
 const UNBATCHED: &str = "every proposal its own batch";

@@ -3,10 +3,7 @@
 use std::borrow::Cow::Borrowed;
 
 use super::*;
-use crate::{
-    ground::Ordering,
-    study::{Chart, Fact, Form, Judgement, Measured, Shape},
-};
+use crate::study::{Chart, Fact, Form, Judgement, Measured, Shape};
 
 /// See its fields.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -17,7 +14,8 @@ pub const EXPERIMENT: Experiment = Experiment {
             implementations collect what they send and flush it every millisecond, which gives them 2 ms whatever the \
             network; Synod's protocols have no flush timer: the effects of an input leave at once.",
     parameters: &[
-        ON_THREADS,
+        ON_PROCESSES_TOO,
+        DURABILITY,
         WINDOW,
         PROTOCOLS,
         Parameter { key: "replicas", help: "Group sizes.", default: "3,5", full: "3,5" },
@@ -81,16 +79,19 @@ const fn fact(series: &'static str, x: f64, metric: &'static str, value: f64) ->
 }
 
 fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
-    check_ground(parameters, &["threads"])?;
     let window = parameters.seconds("seconds")?;
     let mut points = Vec::new();
     for replicas in sizes(parameters)? {
         for ordering in Ordering::list(parameters, "protocols")? {
-            let setup = Setup {
-                seed: parameters.get("seed")?,
-                ..Setup::new(replicas, ordering.protocol, ordering.election)
-            };
-            points.push(threads_point(ordering.to_string(), replicas as f64, setup, Load::new(1, window)));
+            let load = Load::new(1, window);
+            points.push(real_point(
+                parameters,
+                ordering.to_string(),
+                replicas as f64,
+                replicas,
+                ordering,
+                load,
+            )?);
         }
     }
     Ok(points)

@@ -3,10 +3,7 @@
 use std::borrow::Cow::Borrowed;
 
 use super::*;
-use crate::{
-    ground::Ordering,
-    study::{Chart, Form, Judgement, Measured, Shape},
-};
+use crate::study::{Chart, Form, Judgement, Measured, Shape};
 
 /// See its fields.
 pub const EXPERIMENT: Experiment = Experiment {

@@ -15,8 +15,10 @@ mod wide_area;
 
 use std::time::Duration;
 
+use synod_storage::Durability;
+
 use crate::{
-    ground::{Act, Load, Setup, What, threads, virtual_time},
+    ground::{Act, Load, Ordering, Setup, What, processes, threads, virtual_time},
     study::{Conduct, Experiment, LabError, Parameter, Parameters, Point},
 };
 
@@ -65,6 +67,23 @@ const PROTOCOLS: Parameter = Parameter {
     help: "Protocols separated by commas, each with its own election or as PROTOCOL/ELECTION; all: every protocol.",
     default: "all",
     full: "all",
+};
+
+/// On what, where the whole server can be measured too.
+const ON_PROCESSES_TOO: Parameter = Parameter {
+    key: "on",
+    help: "threads: replicas and client in this process, TCP over loopback between replicas, no gRPC; processes: \
+           `synod serve`, clients over gRPC.",
+    default: "threads",
+    full: "threads",
+};
+
+/// What is on stable storage before a replica promises, with processes.
+const DURABILITY: Parameter = Parameter {
+    key: "durability",
+    help: "Of processes: memory, async or sync (fsync before promising). Threads are always memory.",
+    default: "memory",
+    full: "memory",
 };
 
 /// On what; one choice where there is only one.
@@ -128,6 +147,25 @@ fn threads_point(series: String, x: f64, setup: Setup, load: Load) -> Point {
         Ok(sample)
     };
     Point { series, x, measure: Box::new(measure) }
+}
+
+/// A point on threads or processes, as the parameters say.
+fn real_point(
+    parameters: &Parameters,
+    series: String,
+    x: f64,
+    replicas: usize,
+    ordering: Ordering,
+    load: Load,
+) -> Result<Point, LabError> {
+    check_ground(parameters, &["threads", "processes"])?;
+    let durability: Durability = parameters.get("durability")?;
+    if parameters.text("on") == "threads" {
+        let setup = Setup::new(replicas, ordering.protocol, ordering.election);
+        return Ok(threads_point(series, x, Setup { seed: parameters.get("seed")?, ..setup }, load));
+    }
+    let measure = move |conduct: &Conduct| processes::run(replicas, ordering, durability, &load, conduct);
+    Ok(Point { series, x, measure: Box::new(measure) })
 }
 
 /// A point in virtual time.

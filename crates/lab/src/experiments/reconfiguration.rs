@@ -6,7 +6,7 @@ use synod_consensus::ProtocolKind;
 
 use super::*;
 use crate::{
-    ground::{Ordering, Victim},
+    ground::Victim,
     study::{Chart, Form, Judgement, Measured, Shape},
 };
 

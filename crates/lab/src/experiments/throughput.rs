@@ -3,10 +3,7 @@
 use std::borrow::Cow::Borrowed;
 
 use super::*;
-use crate::{
-    ground::Ordering,
-    study::{Chart, Fact, Form, Judgement, Measured, Shape},
-};
+use crate::study::{Chart, Fact, Form, Judgement, Measured, Shape};
 
 /// See its fields.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -17,7 +14,8 @@ pub const EXPERIMENT: Experiment = Experiment {
             window after a warm-up, where the document divides 20 million proposals by the time that they take; c goes \
             to 100,000 rather than a million, as the specification proposes for few cores.",
     parameters: &[
-        ON_THREADS,
+        ON_PROCESSES_TOO,
+        DURABILITY,
         WINDOW,
         PROTOCOLS,
         Parameter { key: "replicas", help: "Group sizes.", default: "3,5", full: "3,5" },
@@ -68,18 +66,14 @@ const fn fact(series: &'static str, x: f64, value: f64) -> Fact {
 }
 
 fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
-    check_ground(parameters, &["threads"])?;
     let window = parameters.seconds("seconds")?;
     let mut points = Vec::new();
     for replicas in sizes(parameters)? {
         for concurrent in concurrencies(parameters)? {
             for ordering in Ordering::list(parameters, "protocols")? {
-                let setup = Setup {
-                    seed: parameters.get("seed")?,
-                    ..Setup::new(replicas, ordering.protocol, ordering.election)
-                };
                 let series = format!("{ordering}, {replicas} replicas");
-                points.push(threads_point(series, concurrent as f64, setup, Load::new(concurrent, window)));
+                let load = Load::new(concurrent, window);
+                points.push(real_point(parameters, series, concurrent as f64, replicas, ordering, load)?);
             }
         }
     }

@@ -1,6 +1,7 @@
-//! Where experiments take place: the same setup, load and acts on replicas as threads, or in virtual time.
+//! Where experiments take place: the same setup, load and acts on replicas as threads or processes, or in virtual time.
 
 mod client;
+pub mod processes;
 mod registry;
 pub mod threads;
 pub mod virtual_time;
