@@ -6,7 +6,8 @@
 //! Everybody gets the same: batches encoded and checksummed once (commands of 16 bytes), all proposed at the leader,
 //! so many outstanding at a time; logs in memory; messages moved from queue to queue without being encoded. Nothing is
 //! executed. The clock runs until the leader has decided everything; that the others do too is then waited for. `replica core` is a Synod protocol with what
-//! surrounds it on a server (batching, sessions, routing, catch-up), which the peers do not have.
+//! surrounds it on a server (batching, sessions, routing, catch-up), which the peers do not have; it is given the commands
+//! one by one and encodes them while the clock runs, so compare it where a batch is one command.
 
 #[cfg(feature = "peers")]
 mod omnipaxos_peer;

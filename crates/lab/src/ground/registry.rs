@@ -74,7 +74,7 @@ impl Registry {
 
     /// Reads what `encode` wrote.
     pub(crate) fn decode(mut bytes: &[u8]) -> io::Result<Registry> {
-        if bytes.len() < 24 || bytes.len() % 8 != 0 || bytes.len() as u64 > 24 + VALUES_MAX / 8 {
+        if bytes.len() < 24 || !bytes.len().is_multiple_of(8) || bytes.len() as u64 > 24 + VALUES_MAX / 8 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a registry of values"));
         }
         let (repeated, digest, count) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());

@@ -117,8 +117,11 @@ impl Topology {
         // Whatever can be asked of it is asked once, here.
         topology.links(topology.file.replicas.len())?;
         let known: Vec<&str> = topology.sites().collect();
-        let ends = topology.file.link.iter().flat_map(|link| [&link.from, &link.to]);
-        for end in ends.filter(|end| !known.contains(&end.as_str())) {
+        let stranger = {
+            let mut ends = topology.file.link.iter().flat_map(|link| [&link.from, &link.to]);
+            ends.find(|end| !known.contains(&end.as_str()))
+        };
+        if let Some(end) = stranger {
             return Err(wrong(format!(
                 "link names '{end}', where there is nobody; sites: {}",
                 known.join(", ")

@@ -47,6 +47,9 @@ pub struct Experiment {
     pub shapes: &'static [Shape],
 }
 
+/// Measures a point once.
+pub type Measure = Box<dyn Fn(&Conduct) -> Result<Sample, LabError>>;
+
 /// One point: a series, a place on the axis, and how to measure there.
 pub struct Point {
     /// The curve that it belongs to.
@@ -54,7 +57,7 @@ pub struct Point {
     /// Its place on the axis.
     pub x: f64,
     /// Measures once.
-    pub measure: Box<dyn Fn(&Conduct) -> Result<Sample, LabError>>,
+    pub measure: Measure,
 }
 
 impl std::fmt::Debug for Point {
