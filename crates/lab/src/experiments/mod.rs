@@ -110,6 +110,12 @@ const VIRTUAL_WINDOW: Parameter = Parameter {
     full: "30",
 };
 
+/// The same where little happens in a second.
+const LONG_WINDOW: Parameter = Parameter { default: "20", full: "60", ..VIRTUAL_WINDOW };
+
+/// The same where much happens in a second.
+const SHORT_WINDOW: Parameter = Parameter { default: "0.5", full: "5", ..VIRTUAL_WINDOW };
+
 /// Refuses what an experiment can not run on.
 fn check_ground(parameters: &Parameters, accepted: &[&str]) -> Result<(), LabError> {
     if accepted.contains(&parameters.text("on")) {

@@ -21,7 +21,7 @@ pub const LATEST_DECIDE: Experiment = Experiment {
             price at both ends and each replica its own processor; Decide messages are counted.",
     parameters: &[
         ON_VIRTUAL,
-        VIRTUAL_WINDOW,
+        SHORT_WINDOW,
         Parameter { key: "replicas", help: "Group sizes.", default: "3,5", full: "3,5" },
         Parameter {
             key: "concurrent",

@@ -17,7 +17,7 @@ const ELECTION_TIMEOUT_MS: u64 = 3000;
 const CONCURRENT: Parameter = Parameter {
     key: "concurrent",
     help: "Proposals outstanding at a time.",
-    default: "1,100,1000",
+    default: "1,100,1000,10000",
     full: "1,100,1000,10000,100000",
 };
 
@@ -80,7 +80,7 @@ pub const GEO: Experiment = Experiment {
             leader at each in turn. The document gives no distances; those of the topology `geo` reproduce its \
             latencies. It leaves the place of Raft's leader to chance, and finds that this explains the differences; \
             so here each place is measured, for every protocol, and `ng-leader-placement` shows the chance.",
-    parameters: &[ON_ANY, VIRTUAL_WINDOW, CONCURRENT],
+    parameters: &[ON_ANY, LONG_WINDOW, CONCURRENT],
     headline: "throughput",
     points: geo_points,
     charts: &[
@@ -259,7 +259,11 @@ pub const TRANS_PACIFIC: Experiment = Experiment {
     about: "Three replicas and the client are in California, two replicas in Sydney. With the leader in California the \
             majority is near; with the leader in Sydney every decision crosses the ocean twice. The series without \
             Sydney has only the three replicas in California, to show what the far ones cost.",
-    parameters: &[ON_ANY, VIRTUAL_WINDOW, CONCURRENT],
+    parameters: &[
+        ON_ANY,
+        VIRTUAL_WINDOW,
+        Parameter { default: "1,100", full: "1,100,1000,10000,100000", ..CONCURRENT },
+    ],
     headline: "throughput",
     points: pacific_points,
     charts: &[
