@@ -6,15 +6,18 @@
 use bytes::Bytes;
 use synod_wire::{DecodeError, Encoded, Keep, Reader, Writer};
 
-use crate::multipaxos;
+use crate::{multipaxos, raft};
 
 const MULTIPAXOS: u8 = 1;
+const RAFT: u8 = 3;
 
 /// A message of some protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// See [`multipaxos::Message`].
     MultiPaxos(multipaxos::Message),
+    /// See [`raft::Message`].
+    Raft(raft::Message),
 }
 
 impl Message {
@@ -25,6 +28,10 @@ impl Message {
                 writer.u8(MULTIPAXOS);
                 message.encode(writer);
             }
+            Message::Raft(message) => {
+                writer.u8(RAFT);
+                message.encode(writer);
+            }
         }
     }
 
@@ -32,6 +39,7 @@ impl Message {
     pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
         match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Message::decode(reader).map(Message::MultiPaxos),
+            RAFT => raft::Message::decode(reader).map(Message::Raft),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }
     }
@@ -42,6 +50,8 @@ impl Message {
 pub enum Record {
     /// See [`multipaxos::Record`].
     MultiPaxos(multipaxos::Record),
+    /// See [`raft::Record`].
+    Raft(raft::Record),
 }
 
 impl Record {
@@ -50,6 +60,7 @@ impl Record {
     pub fn keep(&self) -> Keep {
         match self {
             Record::MultiPaxos(record) => record.keep(),
+            Record::Raft(record) => record.keep(),
         }
     }
 
@@ -62,6 +73,10 @@ impl Record {
                 writer.u8(MULTIPAXOS);
                 record.encode(&mut writer);
             }
+            Record::Raft(record) => {
+                writer.u8(RAFT);
+                record.encode(&mut writer);
+            }
         }
         writer.finish()
     }
@@ -71,6 +86,7 @@ impl Record {
         let mut reader = Reader::new(bytes);
         let record = match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Record::decode(&mut reader).map(Record::MultiPaxos),
+            RAFT => raft::Record::decode(&mut reader).map(Record::Raft),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }?;
         reader.finish()?;

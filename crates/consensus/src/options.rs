@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use synod_wire::{Ballot, Incarnation, Slot, Time};
 
-use crate::{Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos};
+use crate::{Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos, raft::Raft};
 
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -54,6 +54,24 @@ choice! {
     ProtocolKind, "protocol" {
         /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
         MultiPaxos = "multipaxos",
+        /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). It elects by itself, so
+        /// `election` and `decision` mean nothing to it.
+        Raft = "raft",
+    }
+}
+
+impl ProtocolKind {
+    /// Whether the protocol changes who votes within an epoch ([`crate::Control::ChangeVoters`]).
+    #[must_use]
+    pub fn changes_voters_itself(self) -> bool {
+        self == ProtocolKind::Raft
+    }
+
+    /// Whether a replica that lost its log votes again within the same epoch. Otherwise it only learns, until a
+    /// change of members re-admits it.
+    #[must_use]
+    pub fn readmits_the_forgetful(self) -> bool {
+        self == ProtocolKind::MultiPaxos
     }
 }
 
@@ -97,6 +115,18 @@ pub struct Options {
     pub announce_delay_max: Duration,
     /// Bytes of batches in one answer to a new leader.
     pub promise_bytes_max: usize,
+    /// Who should rather lead: of two replicas that miss their leader, the one with the higher priority tries
+    /// first.
+    pub priority: u8,
+    /// Raft: messages with entries that one follower may have unanswered; at least 1. Entries that wait for an
+    /// answer leave together.
+    pub inflight_max: usize,
+    /// Raft: bytes of batches in these messages; one message may always leave.
+    pub inflight_bytes_max: usize,
+    /// Raft: bytes of batches in one message; one entry may always leave.
+    pub append_bytes_max: usize,
+    /// Raft: change voters without a joint phase where exactly one replica is added or removed.
+    pub single_step_changes: bool,
     #[doc(hidden)]
     pub planted: Option<Bug>,
 }
@@ -113,6 +143,11 @@ impl Default for Options {
             retransmit_after: Duration::from_millis(100),
             announce_delay_max: Duration::from_millis(5),
             promise_bytes_max: 1 << 20,
+            priority: 0,
+            inflight_max: 64,
+            inflight_bytes_max: 8 << 20,
+            append_bytes_max: 1 << 20,
+            single_step_changes: false,
             planted: None,
         }
     }
@@ -184,6 +219,7 @@ impl Options {
             ProtocolKind::MultiPaxos => {
                 Box::new(MultiPaxos::start(self.clone(), members, restart, now, effects))
             }
+            ProtocolKind::Raft => Box::new(Raft::start(self.clone(), members, restart, now, effects)),
         }
     }
 }

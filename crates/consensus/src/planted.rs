@@ -2,6 +2,8 @@
 //!
 //! They exist only under the feature `planted-bugs`, which nothing but the simulator's tests enables.
 
+use crate::ProtocolKind;
+
 /// A known way to get consensus wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
@@ -29,6 +31,22 @@ pub enum Bug {
     TrimPastSnapshot,
     /// A new leader takes the reported value with the lowest ballot instead of the highest.
     AdoptLowestBallot,
+    /// Raft: a replica gives its vote to whoever asks, also twice in a term (Ng 2020, E25).
+    RaftVoteTwice,
+    /// Raft: the longer log counts as up to date, whatever the terms of its entries (E25).
+    RaftVoteByLength,
+    /// Raft: a vote is told before it is durable (E30).
+    RaftVoteBeforeDurable,
+    /// Raft: a restarted replica forgets whom it voted for.
+    RaftForgetVote,
+    /// Raft: entries are acknowledged before they are durable (E30).
+    RaftAckBeforeDurable,
+    /// Raft: an append removes everything behind it, also what is not in conflict (E27).
+    RaftTruncateAlways,
+    /// Raft: entries of older terms are committed by counting (E28).
+    RaftCountOldTerms,
+    /// Raft: under a joint configuration a majority of all voters counts as a quorum.
+    RaftUnionMajority,
 }
 
 impl Bug {
@@ -46,5 +64,29 @@ impl Bug {
         Bug::ReuseBallot,
         Bug::TrimPastSnapshot,
         Bug::AdoptLowestBallot,
+        Bug::RaftVoteTwice,
+        Bug::RaftVoteByLength,
+        Bug::RaftVoteBeforeDurable,
+        Bug::RaftForgetVote,
+        Bug::RaftAckBeforeDurable,
+        Bug::RaftTruncateAlways,
+        Bug::RaftCountOldTerms,
+        Bug::RaftUnionMajority,
     ];
+
+    /// The protocol that has the bug.
+    #[must_use]
+    pub fn protocol(self) -> ProtocolKind {
+        match self {
+            Bug::RaftVoteTwice
+            | Bug::RaftVoteByLength
+            | Bug::RaftVoteBeforeDurable
+            | Bug::RaftForgetVote
+            | Bug::RaftAckBeforeDurable
+            | Bug::RaftTruncateAlways
+            | Bug::RaftCountOldTerms
+            | Bug::RaftUnionMajority => ProtocolKind::Raft,
+            _ => ProtocolKind::MultiPaxos,
+        }
+    }
 }

@@ -42,7 +42,7 @@ use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
-    Status, election::Election, slots::Slots,
+    Status, disk_watch::DiskWatch, election::Election, slots::Slots,
 };
 
 /// One MultiPaxos replica.
@@ -105,30 +105,6 @@ struct Accepted {
     lsn: Lsn,
 }
 
-/// Since when the oldest record has been on its way to the disk.
-#[derive(Debug, Default)]
-struct DiskWatch {
-    pending: Option<(Lsn, Time)>,
-}
-
-impl DiskWatch {
-    fn appended(&mut self, lsn: Lsn, now: Time) {
-        self.pending.get_or_insert((lsn, now));
-    }
-
-    /// `last` is the last record appended. If more came in while the oldest was written, they count from now:
-    /// at most one write too late.
-    fn durable(&mut self, lsn: Lsn, last: Lsn, now: Time) {
-        if self.pending.is_some_and(|(oldest, _)| oldest <= lsn) {
-            self.pending = (last > lsn).then_some((last, now));
-        }
-    }
-
-    fn stalled_since(&self) -> Option<Time> {
-        self.pending.map(|(_, since)| since)
-    }
-}
-
 impl Protocol for MultiPaxos {
     fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
         let lsn = effects.last_lsn();
@@ -136,6 +112,8 @@ impl Protocol for MultiPaxos {
             Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
                 self.receive(now, from, message, effects);
             }
+            // Of another protocol.
+            Input::Receive { .. } => {}
             Input::Propose { batch, awaited } => self.propose(now, batch, awaited, effects),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
@@ -258,6 +236,8 @@ impl MultiPaxos {
             }
             Control::Backlogged(backlogged) => self.backlogged = backlogged,
             Control::Transfer(to) => self.transfer(to, effects),
+            // The replica layer changes members by a new epoch.
+            Control::ChangeVoters { .. } => {}
         }
         self.finish_recovery(now, effects);
     }

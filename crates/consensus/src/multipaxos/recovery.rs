@@ -34,9 +34,10 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State, leader::Resend};
+use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State};
 use crate::{
-    Bug, Effects, LeaderView, Members, Options, ReplicaSet, Restart, election::Election, slots::Slots,
+    Bug, Effects, LeaderView, Members, Options, ReplicaSet, Restart, election::Election, resend::Resend,
+    slots::Slots,
 };
 
 /// A replica that must not vote.
@@ -122,8 +123,8 @@ impl MultiPaxos {
         records_may_be_missing: bool,
         effects: &mut Effects,
     ) -> bool {
-        let trimmed = records.iter().filter_map(|crate::Record::MultiPaxos(record)| match record {
-            Record::Trimmed(slot) => Some(*slot),
+        let trimmed = records.iter().filter_map(|record| match record {
+            crate::Record::MultiPaxos(Record::Trimmed(slot)) => Some(*slot),
             _ => None,
         });
         let hole = trimmed.last().is_some_and(|trimmed| trimmed > self.decided());
@@ -132,7 +133,10 @@ impl MultiPaxos {
         // Behind a hole, values far ahead are of no use: they come by catch-up again.
         let last = if amnesia { self.decided().0 + self.options.accept_ahead_max() } else { u64::MAX };
         let wanted = |slot: Slot, first: Slot| slot >= first && slot.0 <= last;
-        for crate::Record::MultiPaxos(record) in records {
+        for record in records {
+            let crate::Record::MultiPaxos(record) = record else {
+                unreachable!("the log of an instance holds its own records")
+            };
             match record {
                 Record::Promised(ballot) => {
                     if !self.options.has(Bug::ForgetPromise) {

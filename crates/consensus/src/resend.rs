@@ -1,0 +1,32 @@
+//! Sending again what was not answered.
+
+use std::time::Duration;
+
+use synod_wire::Time;
+
+/// When something is to be sent again: after a while, then after twice as long, and so on up to a bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resend {
+    at: Time,
+    wait: Duration,
+}
+
+impl Resend {
+    pub(crate) fn first(now: Time, wait: Duration) -> Resend {
+        Resend { at: now + wait, wait }
+    }
+
+    pub(crate) fn at(&self) -> Time {
+        self.at
+    }
+
+    /// Whether it is due; if so, the next time is set.
+    pub(crate) fn is_due(&mut self, now: Time, wait_max: Duration) -> bool {
+        let due = now >= self.at;
+        if due {
+            self.wait = (self.wait * 2).min(wait_max);
+            self.at = now + self.wait;
+        }
+        due
+    }
+}
