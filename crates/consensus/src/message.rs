@@ -6,10 +6,11 @@
 use bytes::Bytes;
 use synod_wire::{DecodeError, Encoded, Keep, Reader, Writer};
 
-use crate::{multipaxos, raft};
+use crate::{election, multipaxos, raft};
 
 const MULTIPAXOS: u8 = 1;
 const RAFT: u8 = 3;
+const ELECTION: u8 = 4;
 
 /// A message of some protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub enum Message {
     MultiPaxos(multipaxos::Message),
     /// See [`raft::Message`].
     Raft(raft::Message),
+    /// See [`election::Message`]; whichever protocol it elects for.
+    Election(election::Message),
 }
 
 impl Message {
@@ -32,6 +35,10 @@ impl Message {
                 writer.u8(RAFT);
                 message.encode(writer);
             }
+            Message::Election(message) => {
+                writer.u8(ELECTION);
+                message.encode(writer);
+            }
         }
     }
 
@@ -40,6 +47,7 @@ impl Message {
         match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Message::decode(reader).map(Message::MultiPaxos),
             RAFT => raft::Message::decode(reader).map(Message::Raft),
+            ELECTION => election::Message::decode(reader).map(Message::Election),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }
     }

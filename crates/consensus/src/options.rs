@@ -54,13 +54,22 @@ choice! {
     ProtocolKind, "protocol" {
         /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
         MultiPaxos = "multipaxos",
-        /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). It elects by itself, so
-        /// `election` and `decision` mean nothing to it.
+        /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
+        /// and only its leader decides, so `election` and `decision` change nothing.
         Raft = "raft",
     }
 }
 
 impl ProtocolKind {
+    /// The elections that it works with; the first is its own choice.
+    #[must_use]
+    pub fn elections(self) -> &'static [ElectionKind] {
+        match self {
+            ProtocolKind::MultiPaxos => &[ElectionKind::Rotating, ElectionKind::Ballot],
+            ProtocolKind::Raft => &[ElectionKind::Randomized],
+        }
+    }
+
     /// Whether the protocol changes who votes within an epoch ([`crate::Control::ChangeVoters`]).
     #[must_use]
     pub fn changes_voters_itself(self) -> bool {
@@ -80,6 +89,11 @@ choice! {
     ElectionKind, "election" {
         /// View v is led by replica v mod n; the next in line takes over from one that falls silent.
         Rotating = "rotating",
+        /// Rounds of heartbeats elect a replica that is connected to a quorum, also where only some links work
+        /// (Ng 2020, section 2.4.1).
+        Ballot = "ballot",
+        /// Raft's own: whoever misses the leader for a time drawn at random asks for votes, after a rehearsal.
+        Randomized = "randomized",
     }
 }
 
@@ -102,6 +116,10 @@ pub struct Options {
     pub election: ElectionKind,
     /// Who finds out that a slot is decided.
     pub decision: Decision,
+    /// Who leads if several could begin to at the same time: the highest priority, then the highest number. A leader
+    /// is not replaced because of it. Elections in a fixed order (`rotating`) know no priorities; with `randomized`
+    /// ones the highest priority waits the shortest.
+    pub priority: u8,
     /// How often a leader says that it lives.
     pub heartbeat_interval: Duration,
     /// How long a leader may be silent, be cut off from a quorum or wait for its disk before it is replaced.
@@ -115,9 +133,6 @@ pub struct Options {
     pub announce_delay_max: Duration,
     /// Bytes of batches in one answer to a new leader.
     pub promise_bytes_max: usize,
-    /// Who should rather lead: of two replicas that miss their leader, the one with the higher priority tries
-    /// first.
-    pub priority: u8,
     /// Raft: messages with entries that one follower may have unanswered; at least 1. Entries that wait for an
     /// answer leave together.
     pub inflight_max: usize,
@@ -137,13 +152,13 @@ impl Default for Options {
             protocol: ProtocolKind::MultiPaxos,
             election: ElectionKind::Rotating,
             decision: Decision::Leader,
+            priority: 0,
             heartbeat_interval: Duration::from_millis(100),
             election_timeout: Duration::from_millis(1000),
             window_max: 32,
             retransmit_after: Duration::from_millis(100),
             announce_delay_max: Duration::from_millis(5),
             promise_bytes_max: 1 << 20,
-            priority: 0,
             inflight_max: 64,
             inflight_bytes_max: 8 << 20,
             append_bytes_max: 1 << 20,

@@ -47,6 +47,14 @@ pub enum Bug {
     RaftCountOldTerms,
     /// Raft: under a joint configuration a majority of all voters counts as a quorum.
     RaftUnionMajority,
+    /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
+    ElectionMajorityOffByOne,
+    /// Its replies carry the highest ballot known instead of the replier's own (E4).
+    ElectionEchoesHighest,
+    /// It forgets at a restart which ballots were promised (E8).
+    ElectionForgetsPromise,
+    /// It does not care whether others are content with the leader that it misses.
+    ElectionIgnoresHappiness,
 }
 
 impl Bug {
@@ -72,6 +80,10 @@ impl Bug {
         Bug::RaftTruncateAlways,
         Bug::RaftCountOldTerms,
         Bug::RaftUnionMajority,
+        Bug::ElectionMajorityOffByOne,
+        Bug::ElectionEchoesHighest,
+        Bug::ElectionForgetsPromise,
+        Bug::ElectionIgnoresHappiness,
     ];
 
     /// The protocol that has the bug.

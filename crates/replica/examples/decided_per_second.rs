@@ -1,7 +1,7 @@
 //! How many 16-byte commands three replica cores decide a second, on one core: in one thread, with memory in the
 //! place of disks and queues in the place of a network. Nothing is executed; messages are not encoded, batches are.
 //!
-//! `cargo run --release -p synod-replica --example decided_per_second [SECONDS]`
+//! `cargo run --release -p synod-replica --example decided_per_second [SECONDS] [PROTOCOL]`
 
 use std::{
     collections::VecDeque,
@@ -101,7 +101,11 @@ impl Cluster {
 
 fn main() {
     let seconds = std::env::args().nth(1).map_or(5.0, |text| text.parse().expect("SECONDS is a number"));
-    let settings = Settings { snapshot_log_bytes: 16 << 20, keep_slots: 100, ..Settings::default() };
+    let mut settings = Settings { snapshot_log_bytes: 16 << 20, keep_slots: 100, ..Settings::default() };
+    if let Some(protocol) = std::env::args().nth(2) {
+        settings.consensus.protocol = protocol.parse().unwrap_or_else(|error| panic!("{error}"));
+        settings.consensus.election = settings.consensus.protocol.elections()[0];
+    }
     let mut cluster = Cluster::new(&settings);
     let leader = loop {
         cluster.round();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use synod_consensus::{
-    Bug, Control, Effect, Effects, Input, LeaderView, Members, Protocol, ReadToken, Record, Restart, Role,
+    Bug, ChangeRefused, Control, Effect, Effects, Input, LeaderView, Members, Protocol, ReadToken, Record, Restart, Role,
     Status as ProtocolStatus,
 };
 use synod_wire::{Ballot, Batch, CommandKind, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
@@ -99,6 +99,14 @@ pub enum Event {
         total: u64,
         /// The piece.
         bytes: Bytes,
+    },
+    /// Let these replicas vote from now on; for protocols that change voters themselves. What came of it is seen by
+    /// [`Replica::voters`] and [`Replica::take_refusal`].
+    ChangeVoters {
+        /// Everybody who is to vote.
+        voters: Vec<ReplicaId>,
+        /// The command that describes the change.
+        batch: Batch,
     },
     /// Answers [`Action::WriteChunk`]: written through `end`.
     ChunkWritten {
@@ -251,6 +259,10 @@ pub struct ReplicaStatus {
 pub struct Replica {
     settings: Settings,
     members: Members,
+    /// Who votes, where the protocol changes that itself, and who did before a change that is under way.
+    voters: Vec<ReplicaId>,
+    outgoing_voters: Vec<ReplicaId>,
+    change_refused: Option<ChangeRefused>,
     session: SessionId,
     protocol: Box<dyn Protocol>,
     effects: Effects,
@@ -307,6 +319,9 @@ impl Replica {
         let protocol = settings.consensus.start(members.clone(), restart, now, &mut effects);
         let mut replica = Replica {
             session: replica_session(members.me(), incarnation),
+            voters: members.ids().to_vec(),
+            outgoing_voters: Vec::new(),
+            change_refused: None,
             protocol,
             effects,
             view: LeaderView::default(),
@@ -364,6 +379,9 @@ impl Replica {
                 self.executed = self.executed.max(slot);
                 self.watch_backlog(now);
                 self.carry_out(now, actions);
+            }
+            Event::ChangeVoters { voters, batch } => {
+                self.input(now, Input::Control(Control::ChangeVoters { voters, batch }), actions);
             }
             Event::SnapshotTaken(info) => self.snapshot_taken(now, info, actions),
             Event::ChunkRead { to, slot, offset, total, bytes } => {
@@ -435,6 +453,11 @@ impl Replica {
             Effect::Deliver { slot, ballot, batch } => self.deliver(now, slot, ballot, batch, actions),
             Effect::Leader(view) => self.leader_changed(now, view, actions),
             Effect::ReadIndex { token, slot } => self.read_index(token, slot, actions),
+            Effect::Voters { voters, outgoing, .. } => {
+                self.voters = voters;
+                self.outgoing_voters = outgoing;
+            }
+            Effect::ChangeRefused(refused) => self.change_refused = Some(refused),
             Effect::Deadline(deadline) => self.protocol_deadline = deadline,
         }
     }
@@ -859,5 +882,16 @@ impl Replica {
     #[must_use]
     pub fn votes(&self) -> bool {
         self.protocol.status().role != Role::Recovering
+    }
+
+    /// Who votes, as far as this replica knows, and, while a change is under way, who did before.
+    #[must_use]
+    pub fn voters(&self) -> (&[ReplicaId], &[ReplicaId]) {
+        (&self.voters, &self.outgoing_voters)
+    }
+
+    /// Why the last change of voters was not begun, once.
+    pub fn take_refusal(&mut self) -> Option<ChangeRefused> {
+        self.change_refused.take()
     }
 }

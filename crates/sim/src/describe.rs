@@ -6,15 +6,17 @@ use synod_api::{
     etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
-use synod_consensus::{LeaderView, Message, Record, multipaxos};
+use synod_consensus::{LeaderView, Message, Record, election, multipaxos, raft};
 use synod_replica::PeerMessage;
-use synod_wire::{Batch, CommandKind, Incarnation, ReplicaId};
+use synod_wire::{Ballot, Batch, CommandKind, Incarnation, ReplicaId};
 
 /// A message between replicas.
 #[must_use]
 pub fn message(message: &PeerMessage) -> String {
     match message {
         PeerMessage::Protocol(Message::MultiPaxos(message)) => multipaxos_message(message),
+        PeerMessage::Protocol(Message::Raft(message)) => raft_message(message),
+        PeerMessage::Protocol(Message::Election(message)) => election_message(message),
         PeerMessage::Forward(forwarded) => format!("Forward {}", batch(forwarded)),
         PeerMessage::ReadIndex { token } => format!("ReadIndex question {}", question(*token)),
         PeerMessage::ReadIndexAnswer { token, slot: Some(slot) } => {
@@ -42,14 +44,80 @@ pub fn message(message: &PeerMessage) -> String {
     }
 }
 
+/// What a message is for, in words that serve all protocols: scripts name messages so.
+pub const CLASSES: &[&str] = &[
+    "prepare",
+    "promise",
+    "proposal",
+    "vote",
+    "announcement",
+    "heartbeat",
+    "heartbeat-answer",
+    "refusal",
+    "transfer",
+    "recovery",
+    "election",
+    "forward",
+    "read",
+    "catch-up",
+];
+
+/// The class of a message: one of [`CLASSES`].
+#[must_use]
+pub fn class(message: &PeerMessage) -> &'static str {
+    match message {
+        PeerMessage::Protocol(Message::MultiPaxos(message)) => multipaxos_class(message),
+        PeerMessage::Protocol(Message::Raft(message)) => raft_class(message),
+        PeerMessage::Protocol(Message::Election(_)) => "election",
+        PeerMessage::Forward(_) => "forward",
+        PeerMessage::ReadIndex { .. } | PeerMessage::ReadIndexAnswer { .. } => "read",
+        PeerMessage::Fetch { .. }
+        | PeerMessage::Fetched { .. }
+        | PeerMessage::SnapshotOffer { .. }
+        | PeerMessage::FetchChunk { .. }
+        | PeerMessage::Chunk { .. } => "catch-up",
+    }
+}
+
+fn multipaxos_class(message: &multipaxos::Message) -> &'static str {
+    use multipaxos::Message;
+    match message {
+        Message::Prepare { .. } => "prepare",
+        Message::Promise(_) => "promise",
+        Message::Accept { .. } => "proposal",
+        Message::Accepted { .. } => "vote",
+        Message::Decided { .. } => "announcement",
+        Message::Heartbeat { .. } => "heartbeat",
+        Message::HeartbeatAck { .. } => "heartbeat-answer",
+        Message::Reject { .. } => "refusal",
+        Message::TakeOver { .. } => "transfer",
+        Message::Recover { .. } | Message::RecoverAnswer { .. } => "recovery",
+    }
+}
+
+fn raft_class(message: &raft::Message) -> &'static str {
+    use raft::Message;
+    match message {
+        Message::Vote { .. } => "prepare",
+        Message::VoteReply { .. } => "promise",
+        Message::Append { .. } => "proposal",
+        Message::AppendReply { .. } => "vote",
+        Message::Commit { .. } => "announcement",
+        Message::Heartbeat { .. } => "heartbeat",
+        Message::HeartbeatAck { .. } => "heartbeat-answer",
+        Message::Conflict { .. } | Message::Stale { .. } => "refusal",
+        Message::TimeoutNow { .. } => "transfer",
+        Message::Follow | Message::Ask { .. } | Message::Told { .. } => "recovery",
+    }
+}
+
 /// Whether a message only says that its sender lives: a script's story can do without it.
 #[must_use]
 pub fn is_sign_of_life(message: &PeerMessage) -> bool {
-    use multipaxos::Message::{Heartbeat, HeartbeatAck};
-    matches!(message, PeerMessage::Protocol(Message::MultiPaxos(Heartbeat { .. } | HeartbeatAck { .. })))
+    matches!(class(message), "heartbeat" | "heartbeat-answer" | "election")
 }
 
-/// The number of a question, without the life of the asker in its upper half.
+/// The number of a question or a round, without the life of the asker in its upper half.
 fn question(token: u64) -> u64 {
     token & u64::from(u32::MAX)
 }
@@ -93,6 +161,100 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
     }
 }
 
+fn election_message(message: &election::Message) -> String {
+    use election::Message;
+    match message {
+        Message::HeartbeatRequest { round, highest } => {
+            format!("HeartbeatRequest round {}, highest {highest}", question(*round))
+        }
+        Message::HeartbeatReply { round, ballot, leader, happy } => {
+            let mood = if *happy { "happy with" } else { "not happy with" };
+            format!("HeartbeatReply round {}: {ballot}, {mood} {leader}", question(*round))
+        }
+    }
+}
+
+fn raft_message(message: &raft::Message) -> String {
+    use raft::Message;
+    match message {
+        Message::Vote { term, rehearsal, transfer, last, last_ballot, blind, .. } => {
+            let name = if *rehearsal { "PreVote" } else { "Vote" };
+            let asked = if *transfer { ", as the leader wishes" } else { "" };
+            let blind =
+                if blind.0 == 0 { String::new() } else { format!(", blind through slot {blind}") };
+            format!("{name} term {term}, log to slot {last} in {last_ballot}{asked}{blind}")
+        }
+        Message::VoteReply { term, rehearsal, granted, missed } => {
+            let name = if *rehearsal { "PreVoteReply" } else { "VoteReply" };
+            let answer = if *granted { "yes" } else { "no" };
+            let missed: Vec<String> = missed.iter().map(configuration).collect();
+            let missed =
+                if missed.is_empty() { String::new() } else { format!("; knows {}", missed.join(", ")) };
+            format!("{name} term {term}: {answer}{missed}")
+        }
+        Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
+            let entries: Vec<String> = entries.iter().map(|entry| raft_entry(*ballot, entry)).collect();
+            let entries = if entries.is_empty() { "nothing".to_owned() } else { entries.join(" | ") };
+            format!("Append {ballot} after slot {prev} in {prev_ballot}, commit {commit}: {entries}")
+        }
+        Message::AppendReply { ballot, through, .. } => format!("AppendReply {ballot} through slot {through}"),
+        Message::Conflict { ballot, prev, hint, hint_ballot, .. } => {
+            format!("Conflict {ballot} at slot {prev}; perhaps slot {hint} in {hint_ballot}")
+        }
+        Message::Commit { ballot, through } => format!("Commit {ballot} through slot {through}"),
+        Message::Heartbeat { ballot, commit, round, .. } => {
+            format!("Heartbeat {ballot} round {round}, commit {commit}")
+        }
+        Message::HeartbeatAck { ballot, round, .. } => format!("HeartbeatAck {ballot} round {round}"),
+        Message::Stale { term } => format!("Stale: term {term} began"),
+        Message::TimeoutNow { ballot } => format!("TimeoutNow from {ballot}"),
+        Message::Follow => "Follow".to_owned(),
+        Message::Ask { slot } => format!("Ask about slot {slot}"),
+        Message::Told { slot, ballot, configuration: told } => {
+            format!("Told slot {slot} in {ballot}, {}", configuration(told))
+        }
+    }
+}
+
+/// An entry, with its term if that is not the message's.
+fn raft_entry(of: Ballot, entry: &raft::Entry) -> String {
+    let term = if entry.ballot == of { String::new() } else { format!("(in {}) ", entry.ballot) };
+    let change = entry.voters.as_ref().map_or(String::new(), |sets| format!("{} ", voters(sets)));
+    format!("{term}{change}{}", batch(&entry.batch))
+}
+
+fn voters(sets: &raft::VoterSets) -> String {
+    let names = |ids: &[ReplicaId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let before =
+        if sets.is_joint() { format!(" and of {}", names(sets.outgoing())) } else { String::new() };
+    format!("[majority of {}{before}]", names(sets.incoming()))
+}
+
+fn configuration(configuration: &raft::Configuration) -> String {
+    format!("since slot {}: {}", configuration.slot, voters(&configuration.voters))
+}
+
+fn raft_record(record: &raft::Record) -> String {
+    use raft::Record as R;
+    match record {
+        R::Term { term, voted_for: Some(candidate) } => format!("term {term}, votes for {candidate}"),
+        R::Term { term, voted_for: None } => format!("term {term}"),
+        R::Entry { slot, entry, decided } if decided >= slot => {
+            format!("learned slot {slot} in {}: {}", entry.ballot, batch(&entry.batch))
+        }
+        R::Entry { slot, entry, decided } => {
+            format!("entry {} slot {slot}, decided {decided}: {}", entry.ballot, raft_entry(entry.ballot, entry))
+        }
+        R::Truncated { from, last } => format!("slots {from} to {last} removed"),
+        R::Base { slot, ballot, configuration: counts, trimmed, .. } => {
+            let term = ballot.map_or("an unknown term".to_owned(), |ballot| ballot.to_string());
+            format!("slot {slot} is in {term}, {}; a snapshot covers {trimmed}", configuration(counts))
+        }
+        R::Amnesia(true) => "the log before this is lost".to_owned(),
+        R::Amnesia(false) => "the log is whole".to_owned(),
+    }
+}
+
 fn lives(recovered: &[(ReplicaId, Incarnation)]) -> String {
     let lives: Vec<String> =
         recovered.iter().map(|(replica, life)| format!("{replica} lives life {life}")).collect();
@@ -103,7 +265,10 @@ fn lives(recovered: &[(ReplicaId, Incarnation)]) -> String {
 #[must_use]
 pub fn record(record: &Record) -> String {
     use multipaxos::Record as R;
-    let Record::MultiPaxos(record) = record;
+    let record = match record {
+        Record::MultiPaxos(record) => record,
+        Record::Raft(record) => return raft_record(record),
+    };
     match record {
         R::Promised(ballot) => format!("promised {ballot}"),
         R::Accepted { value, decided } => {

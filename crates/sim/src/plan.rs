@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use synod_consensus::{Decision, Options, ProtocolKind};
+use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind};
 use synod_replica::{SessionLimits, Settings};
 
 use crate::{
@@ -143,15 +143,26 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
 }
 
 impl Plan {
-    /// What a seed draws for a protocol.
+    /// What a seed draws for a protocol, with one of its elections.
     #[must_use]
     pub fn draw(seed: u64, protocol: ProtocolKind) -> Plan {
+        // Drawn apart, so that the rest of a seed's plan is the same with every election.
+        let mut rng = Rng::with_seed(seed ^ 0xe_1e_c7);
+        let election = pick(&mut rng, protocol.elections());
+        Plan::draw_with(seed, protocol, election)
+    }
+
+    /// What a seed draws for a protocol with an election.
+    #[must_use]
+    pub fn draw_with(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
         let mut rng = Rng::with_seed(seed ^ 0x5_e7_0d);
         let rng = &mut rng;
         let replicas = pick(rng, &[1, 3, 3, 3, 3, 3, 3, 5, 5, 5, 7, 2, 4, 6]);
         let network = draw_network(rng);
         let disk = draw_disk(rng);
         let mut settings = draw_settings(rng, protocol, network.delay_max);
+        settings.consensus.election = election;
+
         let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
         let clients = draw_clients(rng, duration, settings.consensus.election_timeout);

@@ -85,7 +85,7 @@ fn find(bug: Bug) {
         buggy.settings.consensus.planted = Some(bug);
         let found = synod_sim::run(&buggy);
         if let Err(failure) = synod_sim::run(&sound) {
-            panic!("{bug:?} is not planted, and yet: {}", failure.report(ProtocolKind::MultiPaxos));
+            panic!("{bug:?} is not planted, and yet: {}", failure.report(ProtocolKind::MultiPaxos, None));
         }
         if let Err(failure) = found {
             println!("{bug:?}: found after {} seeds by {}", seed + 1, failure.violation);

@@ -166,7 +166,10 @@ fn summary(record: &Record) -> String {
         (_, true) => format!("{} commands in {} bytes", batch.commands().count(), batch.bytes().len()),
         (_, false) => format!("a batch of {} bytes WHOSE CHECKSUM DOES NOT MATCH", batch.bytes().len()),
     };
-    let Record::MultiPaxos(record) = record;
+    let record = match record {
+        Record::MultiPaxos(record) => record,
+        Record::Raft(record) => return raft_summary(record, batch),
+    };
     match record {
         MultiPaxos::Promised(ballot) => format!("promised ballot {ballot}"),
         MultiPaxos::Accepted { value, decided } => {
@@ -185,6 +188,33 @@ fn summary(record: &Record) -> String {
         MultiPaxos::Trimmed(slot) => format!("slots through {slot} are trimmed"),
         MultiPaxos::Amnesia(true) => "has lost its log: does not vote".to_owned(),
         MultiPaxos::Amnesia(false) => "remembers all it promised: votes".to_owned(),
+    }
+}
+
+fn raft_summary(
+    record: &synod_consensus::raft::Record,
+    batch: impl Fn(&synod_wire::Batch) -> String,
+) -> String {
+    use synod_consensus::raft::Record;
+    match record {
+        Record::Term { term, voted_for: Some(candidate) } => format!("term {term}: votes for {candidate}"),
+        Record::Term { term, voted_for: None } => format!("term {term} began"),
+        Record::Entry { slot, entry, decided } => {
+            let change = if entry.voters.is_some() { "; changes who votes" } else { "" };
+            let how = if decided >= slot { "learned as decided" } else { "entry" };
+            format!(
+                "{how}, term {}: {}{change}; decided through {decided}",
+                entry.ballot,
+                batch(&entry.batch)
+            )
+        }
+        Record::Truncated { from, last } => format!("entries {from} through {last} are removed"),
+        Record::Base { slot, ballot, trimmed, .. } => {
+            let term = ballot.map_or("unknown".to_owned(), |ballot| ballot.to_string());
+            format!("decided through {slot}, term {term}; slots through {trimmed} are trimmed")
+        }
+        Record::Amnesia(true) => "has lost its log: does not vote".to_owned(),
+        Record::Amnesia(false) => "remembers all it promised: votes".to_owned(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! The checks of [`super::votes`] know ballots, promises and votes, which all leader-based protocols have. Each
 //! protocol is translated here, and nowhere else.
 
-use synod_consensus::{Message, Record, multipaxos};
+use synod_consensus::{Message, Record, multipaxos, raft};
 use synod_wire::{Ballot, Batch, Slot};
 
 /// What a message claims.
@@ -32,7 +32,11 @@ pub enum Claim<'a> {
 
 /// What a message claims.
 pub fn claim(message: &Message) -> Claim<'_> {
-    let Message::MultiPaxos(message) = message;
+    let message = match message {
+        Message::MultiPaxos(message) => message,
+        // Raft has checks of its own; see `terms.rs`.
+        Message::Election(_) | Message::Raft(_) => return Claim::Nothing,
+    };
     match message {
         multipaxos::Message::Prepare { ballot, .. } => Claim::Candidate(*ballot),
         multipaxos::Message::Promise(promise) => Claim::Promise {
@@ -73,13 +77,16 @@ pub enum Fact {
 
 /// Whether a record remembers what a peer told.
 pub fn is_learned(record: &Record) -> bool {
-    let Record::MultiPaxos(record) = record;
-    matches!(record, multipaxos::Record::Learned(_))
+    match record {
+        Record::MultiPaxos(record) => matches!(record, multipaxos::Record::Learned(_)),
+        Record::Raft(raft::Record::Entry { slot, decided, .. }) => decided >= slot,
+        Record::Raft(_) => false,
+    }
 }
 
 /// What a record remembers.
 pub fn fact(record: &Record) -> Fact {
-    let Record::MultiPaxos(record) = record;
+    let Record::MultiPaxos(record) = record else { return Fact::Nothing };
     match record {
         multipaxos::Record::Promised(ballot) => Fact::Promised(*ballot),
         multipaxos::Record::Accepted { value, .. } => {

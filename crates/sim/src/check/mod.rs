@@ -6,6 +6,7 @@ pub mod linear;
 mod lives;
 mod model;
 mod reference;
+mod terms;
 mod votes;
 
 pub(crate) use facts::{claim, is_learned};
@@ -14,4 +15,5 @@ pub use invariant::{Checked, Invariant, Violation};
 pub(crate) use lives::Watch;
 pub(crate) use model::Model;
 pub(crate) use reference::Reference;
+pub(crate) use terms::Terms;
 pub(crate) use votes::Votes;

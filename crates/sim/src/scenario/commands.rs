@@ -2,17 +2,19 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use synod_consensus::{Options, ProtocolKind};
+use synod_consensus::Options;
 use synod_replica::{SessionCommand, Settings};
 use synod_wire::SessionId;
 
+use super::Cast;
 use crate::{
+    describe::CLASSES,
     network::{NetworkPlan, Wire},
     odds::Odds,
     ops::{Answer, Op},
     plan::{ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan},
     trace::Trace,
-    world::World,
+    world::{UnderWay, World},
 };
 
 /// Every command, with what it does.
@@ -26,7 +28,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("get N [KEY]", "a client reads at replica N, linearizably"),
     ("peek N", "show all keys as replica N has them, without asking anybody"),
     ("open-session N", "a client asks replica N for a session; its commands say 'as s1#1'"),
-    ("deliver A->B [KIND] [COUNT]", "deliver messages that are under way from A to B"),
+    (
+        "deliver A->B [KIND] [COUNT]",
+        "deliver messages that are under way from A to B; KIND is a class or a name",
+    ),
     ("drop A->B [KIND] [COUNT]", "lose messages that are under way from A to B"),
     ("messages", "show all messages that are under way"),
     ("stabilize", "deliver all messages until none is under way"),
@@ -48,18 +53,23 @@ pub const COMMANDS: &[(&str, &str)] = &[
 ];
 
 /// The settings of `cluster`.
-const SETTINGS: &str = "protocol, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
+const SETTINGS: &str = "protocol, election, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
                         snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, clock-interval";
 
 type Result<T> = std::result::Result<T, String>;
 
 /// The cluster that a script plays with.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stage {
+    cast: Cast,
     world: Option<World>,
 }
 
 impl Stage {
+    pub(super) fn new(cast: Cast) -> Stage {
+        Stage { cast, world: None }
+    }
+
     /// Plays one command; the lines that it prints.
     pub(super) fn play(&mut self, command: &str) -> Result<Vec<String>> {
         if let Some(command) = command.strip_prefix("quietly ") {
@@ -69,7 +79,7 @@ impl Stage {
         let name = words.next().ok_or("a command is missing")?;
         let words: Vec<&str> = words.collect();
         if name == "cluster" {
-            self.world = Some(cluster(&words)?);
+            self.world = Some(cluster(&words, self.cast)?);
         }
         let Some(world) = &mut self.world else {
             return Err("there is no cluster yet; begin with 'cluster 3'".to_owned());
@@ -171,11 +181,11 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
     }
 }
 
-fn cluster(words: &[&str]) -> Result<World> {
+fn cluster(words: &[&str], cast: Cast) -> Result<World> {
     let (count, rest) = words.split_first().ok_or("how many replicas? write 'cluster 3'")?;
     let replicas = count.parse().ok().filter(|count| (1..=7).contains(count));
     let replicas: usize = replicas.ok_or(format!("'{count}' is not a number of replicas from 1 to 7"))?;
-    let mut plan = calm_plan(replicas);
+    let mut plan = calm_plan(replicas, cast);
     for word in rest {
         let (key, value) = word.split_once('=').ok_or(format!("'{word}' is not SETTING=VALUE"))?;
         set(&mut plan, key, value)?;
@@ -184,14 +194,15 @@ fn cluster(words: &[&str]) -> Result<World> {
 }
 
 /// A world without accidents, in which everything is immediate.
-fn calm_plan(replicas: usize) -> Plan {
+fn calm_plan(replicas: usize, cast: Cast) -> Plan {
     let at_once = (Duration::ZERO, Duration::ZERO);
     Plan {
         seed: 0,
         replicas,
         settings: Settings {
             consensus: Options {
-                protocol: ProtocolKind::MultiPaxos,
+                protocol: cast.protocol,
+                election: cast.election,
                 // Time stands still in a script, so what is to be seen must not wait for it.
                 announce_delay_max: Duration::ZERO,
                 ..Options::default()
@@ -253,6 +264,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
     let consensus = &mut settings.consensus;
     match key {
         "protocol" => consensus.protocol = value.parse().map_err(|error| format!("{error}"))?,
+        "election" => consensus.election = value.parse().map_err(|error| format!("{error}"))?,
         "decision" => consensus.decision = value.parse().map_err(|error| format!("{error}"))?,
         "durability" => {
             plan.durability = match value {
@@ -351,11 +363,13 @@ fn transmit(world: &mut World, from: usize, to: usize, rest: &[&str], arrives: b
     }
     // Only what is under way now; answers to it are another matter.
     let waiting = world.under_way(from, to);
-    let is_meant = |text: &String| kind.is_empty() || text.split(' ').next() == Some(kind);
-    let places: Vec<usize> =
-        (0..waiting.len()).filter(|&place| is_meant(&waiting[place])).take(count).collect();
+    let is_meant = |&place: &usize| {
+        let message: &UnderWay = &waiting[place];
+        kind.is_empty() || message.class == kind || message.text.split(' ').next() == Some(kind)
+    };
+    let places: Vec<usize> = (0..waiting.len()).filter(is_meant).take(count).collect();
     if places.is_empty() {
-        return Err("no such message is under way".to_owned());
+        return Err(format!("no such message is under way; classes are: {}", CLASSES.join(", ")));
     }
     for (taken, place) in places.into_iter().enumerate() {
         if arrives {
@@ -448,7 +462,9 @@ fn messages(world: &World) -> Vec<String> {
     for from in 0..world.replicas() {
         for to in (0..world.replicas()).filter(|&to| to != from) {
             let waiting = world.under_way(from, to);
-            lines.extend(waiting.into_iter().map(|text| format!("r{} → r{}  {text}", from + 1, to + 1)));
+            lines.extend(
+                waiting.into_iter().map(|message| format!("r{} → r{}  {}", from + 1, to + 1, message.text)),
+            );
         }
     }
     if lines.is_empty() {

@@ -38,6 +38,7 @@ impl World {
                 machine.disk.append(lsn, &record);
                 self.coverage.slots_fetched += u64::from(is_learned(&record));
                 self.votes.appended(of, lsn, &record);
+                self.terms.appended(of, lsn, &record)?;
                 let shown = self.shows_log(of);
                 self.note_if(shown, of, || format!("log {lsn}: {}", describe::record(&record)));
             }
@@ -160,6 +161,7 @@ impl World {
             }
         }
         self.votes.durable(of, lsn)?;
+        self.terms.durable(of, lsn)?;
         let shown = self.shows_log(of);
         self.note_if(shown, of, || format!("log durable to {lsn}"));
         self.happen(Happening::Notice { of, life, event: Box::new(Event::Durable(lsn)) })?;

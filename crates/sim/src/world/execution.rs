@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use synod_consensus::ProtocolKind;
 use synod_replica::{Event, SnapshotInfo};
 use synod_wire::{Batch, Slot};
 
@@ -75,7 +76,11 @@ impl World {
 
     /// What is delivered must have been chosen: durably accepted by a quorum in one ballot.
     pub(super) fn check_chosen(&self, of: usize, slot: Slot, batch: &Batch) -> Checked {
-        demand(self.votes.chosen(slot) == Some(batch), Invariant::QuorumDurable, || {
+        let chosen = match self.plan.settings.consensus.protocol {
+            ProtocolKind::Raft => self.terms.committed(slot),
+            ProtocolKind::MultiPaxos => self.votes.chosen(slot),
+        };
+        demand(chosen == Some(batch), Invariant::QuorumDurable, || {
             format!("r{} delivers slot {slot}, which no quorum has durably accepted in one ballot", of + 1)
         })
     }

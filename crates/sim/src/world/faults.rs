@@ -6,7 +6,7 @@ use fastrand::Rng;
 use synod_consensus::Role;
 use synod_wire::Slot;
 
-use super::{Happening, World};
+use super::{Happening, World, machine::Life};
 use crate::{
     check::{Checked, Invariant, Violation},
     clock::Moment,
@@ -352,9 +352,11 @@ impl World {
 
     /// Whether all replicas vote, and have executed the slots through this one.
     fn converged(&self, target: Slot) -> bool {
+        let all_vote = self.plan.settings.consensus.protocol.readmits_the_forgetful();
         self.machines.iter().all(|machine| {
             let life = machine.life.as_ref();
-            life.is_some_and(|life| life.executor.applied() >= target && life.replica.votes())
+            let votes = |life: &Life| life.replica.votes() || !all_vote && machine.disk.lost;
+            life.is_some_and(|life| life.executor.applied() >= target && votes(life))
         })
     }
 }

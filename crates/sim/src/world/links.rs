@@ -21,6 +21,8 @@ impl World {
         if let PeerMessage::Protocol(message) = message {
             let id = self.machines[from].id;
             self.votes.said(from, id, life, &claim(message), self.reference.last())?;
+            let to = self.machines[to].id;
+            self.terms.said(from, (id, life), to, message, self.reference.last())?;
         }
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
         if self.network.wire() == Wire::Manual && shown {

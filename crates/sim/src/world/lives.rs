@@ -24,6 +24,7 @@ impl World {
         let (number, amnesia) = (machine.lives, machine.disk.amnesia);
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
+        self.terms.restarted(of, machine.disk.records(), machine.disk.lost)?;
 
         let mut executor = Executor::new(KvStore::new(), self.plan.settings.sessions);
         #[cfg(feature = "planted-bugs")]

@@ -33,7 +33,7 @@ use synod_replica::Event;
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
-    check::{Checked, Invariant, Reference, Violation, Votes},
+    check::{Checked, Invariant, Reference, Terms, Violation, Votes},
     clock::Moment,
     network::{Arrival, Network},
     plan::Plan,
@@ -44,6 +44,7 @@ use clients::{Ask, Clients, Heard};
 pub use coverage::Coverage;
 use faults::Faults;
 use machine::Machine;
+pub(crate) use manual::UnderWay;
 
 /// More events than any run needs: a replica that asks for the same instant again and again is found out.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -104,6 +105,7 @@ pub struct World {
     clients: Clients,
     faults: Faults,
     votes: Votes,
+    terms: Terms,
     reference: Reference,
     trace: Trace,
     rng: Rng,
@@ -154,6 +156,7 @@ impl World {
             clients: Clients::new(&plan, rng.fork()),
             faults: Faults::new(replicas, rng.fork()),
             votes: Votes::new(replicas),
+            terms: Terms::new(replicas),
             reference: Reference::new(plan.settings.sessions),
             trace,
             rng,
