@@ -108,6 +108,8 @@ pub enum Event {
         /// The command that describes the change.
         batch: Batch,
     },
+    /// Let this member lead instead; ignored unless this replica leads.
+    Transfer(ReplicaId),
     /// Answers [`Action::WriteChunk`]: written through `end`.
     ChunkWritten {
         /// The snapshot.
@@ -380,6 +382,7 @@ impl Replica {
                 self.watch_backlog(now);
                 self.carry_out(now, actions);
             }
+            Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
             Event::ChangeVoters { voters, batch } => {
                 self.input(now, Input::Control(Control::ChangeVoters { voters, batch }), actions);
             }

@@ -211,7 +211,8 @@ fn raft_message(message: &raft::Message) -> String {
         Message::Follow => "Follow".to_owned(),
         Message::Ask { slot } => format!("Ask about slot {slot}"),
         Message::Told { slot, ballot, configuration: told } => {
-            format!("Told slot {slot} in {ballot}, {}", configuration(told))
+            let told = told.as_ref().map_or("not sure who votes".to_owned(), configuration);
+            format!("Told slot {slot} in {ballot}, {told}")
         }
     }
 }

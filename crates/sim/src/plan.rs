@@ -107,6 +107,8 @@ pub struct FaultWeights {
     pub stall: u32,
     /// Sessions end.
     pub reset: u32,
+    /// The leader is asked to change who votes, or to hand leadership over; for protocols that do so themselves.
+    pub voters: u32,
 }
 
 /// Who asks for what.
@@ -164,6 +166,8 @@ impl Plan {
         settings.consensus.election = election;
 
         let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
+        let changes = protocol.changes_voters_itself().then(|| draw_changes(seed, &mut settings)).flatten();
+        let durability = if changes.is_some() { Durability::Sync } else { durability };
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
         let clients = draw_clients(rng, duration, settings.consensus.election_timeout);
         // A laggard is never helped if a newer snapshot always replaces the one that it is being sent; a server
@@ -186,7 +190,7 @@ impl Plan {
             timer_late: pick(rng, &[Duration::ZERO, 100 * US, 2 * MS]),
             execute: pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]),
             burst: pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]),
-            faults: draw_faults(rng, settings.consensus.election_timeout),
+            faults: draw_faults(rng, settings.consensus.election_timeout, changes),
             clients,
             settings,
             duration,
@@ -264,7 +268,19 @@ fn draw_disk(rng: &mut Rng) -> DiskPlan {
     }
 }
 
-fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
+/// For a third of the seeds: how often voters change. Drawn apart, and with what only such a protocol has.
+fn draw_changes(seed: u64, settings: &mut Settings) -> Option<u32> {
+    let mut rng = Rng::with_seed(seed ^ 0xc_4a_96);
+    settings.consensus.inflight_max = pick(&mut rng, &[1, 2, 64]);
+    settings.consensus.inflight_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
+    settings.consensus.append_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
+    settings.consensus.single_step_changes = rng.bool();
+    let weight = rng.u32(1..=20);
+    (rng.u8(0..3) == 0).then_some(weight)
+}
+
+/// Where voters change, logs are not lost: a minority of everybody may be all who vote.
+fn draw_faults(rng: &mut Rng, election_timeout: Duration, changes: Option<u32>) -> FaultPlan {
     let mut weight = |most: u32| if rng.u8(0..3) > 0 { rng.u32(1..=most) } else { 0 };
     let weights = FaultWeights {
         crash: weight(10),
@@ -277,6 +293,11 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         one_way: weight(5),
         stall: weight(4),
         reset: weight(4),
+        voters: 0,
+    };
+    let weights = match changes {
+        Some(voters) => FaultWeights { lose_log: 0, lose_snapshot: 0, voters, ..weights },
+        None => weights,
     };
     // From a fault now and then to one before the last has been got over.
     let gap = election_timeout * pick(rng, &[1, 3, 6]);

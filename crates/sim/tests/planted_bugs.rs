@@ -13,7 +13,7 @@ const SEEDS_MAX: u64 = 100;
 
 /// What a seed draws, with more of what brings a bug to light.
 fn plan(seed: u64, bug: Bug) -> Plan {
-    let mut plan = Plan::draw(seed, ProtocolKind::MultiPaxos);
+    let mut plan = Plan::draw(seed, bug.protocol());
     let timeout = plan.settings.consensus.election_timeout;
     let no_faults = FaultWeights::default();
     match bug {
@@ -72,6 +72,39 @@ fn plan(seed: u64, bug: Bug) -> Plan {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
         }
+        // Votes and terms: leaders that go, and come back before the disk has everything.
+        Bug::RaftVoteTwice | Bug::RaftForgetVote | Bug::RaftVoteBeforeDurable | Bug::RaftVoteByLength => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { crash: 4, split: 2, partial: 2, ..no_faults };
+            plan.faults.leader = Odds::percent(80);
+            plan.faults.any_step = Odds::per_million(2_000);
+            plan.faults.lasts = (timeout / 20, timeout);
+            plan.faults.gap = (timeout / 4, timeout * 2);
+        }
+        // Leaders that change while much is in flight.
+        Bug::RaftTruncateAlways | Bug::RaftCountOldTerms | Bug::RaftAckBeforeDurable => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { crash: 3, one_way: 1, split: 2, ..no_faults };
+            plan.faults.leader = Odds::percent(80);
+            plan.faults.any_step = Odds::per_million(1_000);
+            plan.faults.lasts = (timeout / 4, timeout * 2);
+            plan.faults.gap = (timeout / 4, timeout * 2);
+            plan.network.delay_min = timeout / 50;
+            plan.network.delay_max = timeout / 12;
+            plan.settings.consensus.window_max = 16;
+            plan.clients.think = (Duration::ZERO, timeout / 50);
+            plan.clients.operations = 400;
+            plan.durability = Durability::Sync;
+        }
+        // A joint configuration while the network is parted.
+        Bug::RaftUnionMajority => {
+            plan.replicas = plan.replicas.max(5);
+            plan.durability = Durability::Sync;
+            plan.settings.consensus.single_step_changes = false;
+            plan.faults.weights = FaultWeights { crash: 1, split: 3, voters: 6, ..no_faults };
+            plan.faults.gap = (timeout / 8, timeout);
+            plan.faults.lasts = (timeout / 4, timeout * 2);
+        }
         _ => {}
     }
     plan
@@ -85,7 +118,7 @@ fn find(bug: Bug) {
         buggy.settings.consensus.planted = Some(bug);
         let found = synod_sim::run(&buggy);
         if let Err(failure) = synod_sim::run(&sound) {
-            panic!("{bug:?} is not planted, and yet: {}", failure.report(ProtocolKind::MultiPaxos, None));
+            panic!("{bug:?} is not planted, and yet: {}", failure.report(bug.protocol(), None));
         }
         if let Err(failure) = found {
             println!("{bug:?}: found after {} seeds by {}", seed + 1, failure.violation);
@@ -95,7 +128,16 @@ fn find(bug: Bug) {
     panic!("{bug:?} was not found in {SEEDS_MAX} seeds");
 }
 
+fn find_all(protocol: ProtocolKind) {
+    Bug::ALL.iter().filter(|bug| bug.protocol() == protocol).for_each(|&bug| find(bug));
+}
+
 #[test]
 fn every_planted_bug_is_found_and_nothing_without_it() {
-    Bug::ALL.iter().for_each(|&bug| find(bug));
+    find_all(ProtocolKind::MultiPaxos);
+}
+
+#[test]
+fn every_planted_bug_of_raft_is_found_and_nothing_without_it() {
+    find_all(ProtocolKind::Raft);
 }

@@ -117,6 +117,10 @@ impl Raft {
             // Nobody could be told of a vote that does not become durable.
             return self.patience.begin(now, self.options.priority);
         }
+        if matches!(self.state, State::Candidate(_)) {
+            // Once in vain: others may have changed who votes, and this replica is not among them any more.
+            self.send_to(self.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
+        }
         self.campaign(now, true, false, effects);
     }
 
@@ -310,7 +314,7 @@ impl Raft {
         }
     }
 
-    /// A replica that does not vote would like to be told what is decided.
+    /// A replica that does not vote, or no longer, would like to be told what is decided.
     pub(super) fn on_follow(&mut self, now: Time, from: ReplicaId, effects: &mut Effects) {
         let last: Slot = self.log.last();
         let State::Leader(leader) = &mut self.state else { return };

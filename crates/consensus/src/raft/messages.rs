@@ -145,7 +145,8 @@ pub enum Message {
         /// The leader's term.
         ballot: Ballot,
     },
-    /// The sender does not vote, and would like to be told what is decided.
+    /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be told what is
+    /// decided.
     Follow,
     /// The sender got its log up to this slot by catch-up. Which term has that entry, and who votes?
     Ask {
@@ -158,8 +159,8 @@ pub enum Message {
         slot: Slot,
         /// The entry's term.
         ballot: Ballot,
-        /// Who votes, as of this slot.
-        configuration: Configuration,
+        /// Who votes, as of this slot, if the sender is sure.
+        configuration: Option<Configuration>,
     },
 }
 
@@ -317,7 +318,8 @@ impl Message {
                 writer.u8(TOLD);
                 writer.slot(*slot);
                 writer.ballot(*ballot);
-                configuration.encode(writer);
+                writer.bool(configuration.is_some());
+                configuration.iter().for_each(|configuration| configuration.encode(writer));
             }
         }
     }
@@ -381,7 +383,10 @@ impl Message {
             TOLD => Message::Told {
                 slot: reader.slot("slot")?,
                 ballot: reader.ballot("ballot")?,
-                configuration: Configuration::decode(reader)?,
+                configuration: match reader.bool("is sure")? {
+                    true => Some(Configuration::decode(reader)?),
+                    false => None,
+                },
             },
             value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
         })
@@ -576,7 +581,8 @@ mod tests {
             Message::TimeoutNow { ballot },
             Message::Follow,
             Message::Ask { slot: Slot(4) },
-            Message::Told { slot: Slot(4), ballot, configuration: configuration() },
+            Message::Told { slot: Slot(4), ballot, configuration: Some(configuration()) },
+            Message::Told { slot: Slot(4), ballot, configuration: None },
         ]
     }
 

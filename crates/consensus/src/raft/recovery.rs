@@ -7,7 +7,8 @@
 //! **blind**, and:
 //!
 //! - Without the term of its last entry it gives no votes and asks for none: it could not compare logs.
-//! - It asks others ([`Message::Ask`]) until one that is not blind has told it the term and the configuration.
+//! - It asks others ([`Message::Ask`]) until one that is not blind has told it the configuration. Terms of decided
+//!   entries are told by anybody who knows them.
 //! - Until then it may stand for election, since there may be nobody left to ask; but it says through which slot
 //!   it is blind, and voters answer with the configurations that they hold there. A change that was committed is in
 //!   the logs of a majority of the voters before it, so one of any quorum knows.
@@ -251,11 +252,12 @@ impl Raft {
     }
 
     pub(super) fn on_ask(&self, from: ReplicaId, slot: Slot, effects: &mut Effects) {
-        if self.blind > Slot::ZERO || slot > self.decided {
+        if slot > self.decided {
             return;
         }
         if let Some(ballot) = self.log.ballot_at(slot) {
-            let configuration = self.log.configuration_at(slot).clone();
+            let sure = self.blind == Slot::ZERO;
+            let configuration = sure.then(|| self.log.configuration_at(slot).clone());
             effects.send(from, Message::Told { slot, ballot, configuration }, Lsn::ZERO);
         }
     }
@@ -264,16 +266,23 @@ impl Raft {
         &mut self,
         slot: Slot,
         ballot: Ballot,
-        configuration: Configuration,
+        configuration: Option<Configuration>,
         effects: &mut Effects,
     ) {
-        if slot > self.decided || self.blind == Slot::ZERO || slot < self.blind {
-            // Too early or too late: the next question is about a later slot.
+        if slot > self.decided || self.blind == Slot::ZERO {
             return;
         }
+        let news = self.log.last_ballot().is_none();
         self.log.learn_ballot(slot, ballot);
-        self.log.learn_configuration(slot, configuration);
-        self.is_sure(effects);
+        match configuration {
+            Some(configuration) if slot >= self.blind => {
+                self.log.learn_configuration(slot, configuration);
+                self.is_sure(effects);
+            }
+            // Whoever answers is blind as well, or more came by catch-up meanwhile. Logs can be compared now.
+            _ if news => self.write_base(effects),
+            _ => {}
+        }
     }
 
     /// Everything is known that catch-up did not tell.

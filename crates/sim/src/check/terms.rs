@@ -113,7 +113,13 @@ impl Terms {
         match record {
             raft::Record::Entry { slot, entry, decided } => {
                 let before = self.servers[replica].log.ballots.get(&slot.prev()).copied();
-                self.log_matches(*slot, entry, before, decided >= slot)
+                self.log_matches(*slot, entry, before, decided >= slot)?;
+                if entry.voters.is_some() && entry.ballot.replica.0 == replica as u64 + 1 {
+                    // From now on other voters count for what is not committed yet.
+                    let last = self.committed.last_key_value().map_or(Slot::ZERO, |(&slot, _)| slot);
+                    (last.0 + 1..=slot.0).try_for_each(|slot| self.commit(Slot(slot), entry.ballot))?;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -176,8 +182,21 @@ impl Terms {
     fn acknowledged(&mut self, replica: usize, slot: Slot, ballot: Ballot) -> Checked {
         let Some(known) = self.entries.get_mut(&(slot, ballot)) else { return Ok(()) };
         known.acknowledged |= 1 << replica;
+        self.commit(slot, ballot)
+    }
+
+    /// The voters that count are those of the last configuration in the leader's log, also for the entries before it.
+    fn voters(&self, ballot: Ballot) -> Option<Rc<VoterSets>> {
+        let leader = self.servers.get(usize::try_from(ballot.replica.0).ok()?.checked_sub(1)?)?;
+        let (&slot, &last) = leader.log.ballots.last_key_value()?;
+        let known = self.entries.get(&(slot, last))?;
+        (last == ballot).then(|| Rc::clone(&known.voters))
+    }
+
+    fn commit(&mut self, slot: Slot, ballot: Ballot) -> Checked {
+        let Some(known) = self.entries.get(&(slot, ballot)) else { return Ok(()) };
         let acknowledged = known.acknowledged;
-        let voters = Rc::clone(&known.voters);
+        let voters = self.voters(ballot).unwrap_or_else(|| Rc::clone(&known.voters));
         if !voters.is_quorum(|id| acknowledged & (1 << (id.0 - 1)) != 0) {
             return Ok(());
         }

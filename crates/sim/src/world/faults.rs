@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::Role;
-use synod_wire::Slot;
+use synod_replica::Event;
+use synod_wire::{Batch, ReplicaId, Slot};
 
 use super::{Happening, World, machine::Life};
 use crate::{
@@ -45,6 +46,7 @@ enum Kind {
     OneWay,
     Stall,
     Reset,
+    Voters,
 }
 
 impl Faults {
@@ -91,6 +93,7 @@ impl World {
             (weights.one_way, Kind::OneWay),
             (weights.stall, Kind::Stall),
             (weights.reset, Kind::Reset),
+            (weights.voters, Kind::Voters),
         ];
         let total: u32 = kinds.iter().map(|(weight, _)| weight).sum();
         if total == 0 {
@@ -99,8 +102,7 @@ impl World {
         let mut drawn = self.faults.rng.u32(0..total);
         for (weight, kind) in kinds {
             if drawn < weight {
-                self.go_wrong(kind);
-                break;
+                return self.go_wrong(kind);
             }
             drawn -= weight;
         }
@@ -124,7 +126,7 @@ impl World {
         leader.filter(|_| hits_leader).unwrap_or(anybody)
     }
 
-    fn go_wrong(&mut self, kind: Kind) {
+    fn go_wrong(&mut self, kind: Kind) -> Checked {
         let of = self.victim();
         match kind {
             Kind::Crash => self.crash_for_a_while(of),
@@ -182,7 +184,34 @@ impl World {
                     }
                 }
             }
+            Kind::Voters => self.change_voters()?,
         }
+        Ok(())
+    }
+
+    /// Whoever leads is asked for another set of voters, or to hand over.
+    fn change_voters(&mut self) -> Checked {
+        for of in 0..self.machines.len() {
+            let running = self.machines[of].is_running();
+            let Some(life) = self.machines[of].life.as_ref().filter(|_| running) else { continue };
+            if life.replica.status().protocol.role != Role::Leader {
+                continue;
+            }
+            let all: Vec<ReplicaId> = self.machines.iter().map(|machine| machine.id).collect();
+            let rng = &mut self.faults.rng;
+            let event = if rng.u8(0..4) == 0 {
+                Event::Transfer(all[rng.usize(0..all.len())])
+            } else {
+                let mut voters: Vec<ReplicaId> = all.iter().copied().filter(|_| rng.u8(0..4) > 0).collect();
+                if voters.is_empty() {
+                    voters = all;
+                }
+                Event::ChangeVoters { voters, batch: Batch::noop() }
+            };
+            self.note(of, || format!("is asked for {event:?}"));
+            self.step(of, event)?;
+        }
+        Ok(())
     }
 
     /// Replicas whose logs were lost and who have not made up for it.
