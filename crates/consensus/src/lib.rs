@@ -28,4 +28,6 @@ pub use members::{MEMBERS_MAX, Members, ReplicaSet};
 pub use message::{Message, Record};
 pub use options::{Decision, ElectionKind, Options, ProtocolKind, Restart, UnknownName};
 pub use planted::Bug;
-pub use protocol::{ChangeRefused, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Role, Status};
+pub use protocol::{
+    ChangeRefused, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Role, Status,
+};

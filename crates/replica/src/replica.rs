@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use synod_consensus::{
-    Bug, ChangeRefused, Control, Effect, Effects, Input, LeaderView, Members, Protocol, ReadToken, Record, Restart, Role,
-    Status as ProtocolStatus,
+    Bug, ChangeRefused, Control, Effect, Effects, Input, LeaderView, Members, Protocol, ReadToken, Record,
+    Restart, Role, Status as ProtocolStatus,
 };
 use synod_wire::{Ballot, Batch, CommandKind, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 

@@ -180,8 +180,7 @@ fn raft_message(message: &raft::Message) -> String {
         Message::Vote { term, rehearsal, transfer, last, last_ballot, blind, .. } => {
             let name = if *rehearsal { "PreVote" } else { "Vote" };
             let asked = if *transfer { ", as the leader wishes" } else { "" };
-            let blind =
-                if blind.0 == 0 { String::new() } else { format!(", blind through slot {blind}") };
+            let blind = if blind.0 == 0 { String::new() } else { format!(", blind through slot {blind}") };
             format!("{name} term {term}, log to slot {last} in {last_ballot}{asked}{blind}")
         }
         Message::VoteReply { term, rehearsal, granted, missed } => {
@@ -197,7 +196,9 @@ fn raft_message(message: &raft::Message) -> String {
             let entries = if entries.is_empty() { "nothing".to_owned() } else { entries.join(" | ") };
             format!("Append {ballot} after slot {prev} in {prev_ballot}, commit {commit}: {entries}")
         }
-        Message::AppendReply { ballot, through, .. } => format!("AppendReply {ballot} through slot {through}"),
+        Message::AppendReply { ballot, through, .. } => {
+            format!("AppendReply {ballot} through slot {through}")
+        }
         Message::Conflict { ballot, prev, hint, hint_ballot, .. } => {
             format!("Conflict {ballot} at slot {prev}; perhaps slot {hint} in {hint_ballot}")
         }
@@ -226,8 +227,7 @@ fn raft_entry(of: Ballot, entry: &raft::Entry) -> String {
 
 fn voters(sets: &raft::VoterSets) -> String {
     let names = |ids: &[ReplicaId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    let before =
-        if sets.is_joint() { format!(" and of {}", names(sets.outgoing())) } else { String::new() };
+    let before = if sets.is_joint() { format!(" and of {}", names(sets.outgoing())) } else { String::new() };
     format!("[majority of {}{before}]", names(sets.incoming()))
 }
 
@@ -244,7 +244,11 @@ fn raft_record(record: &raft::Record) -> String {
             format!("learned slot {slot} in {}: {}", entry.ballot, batch(&entry.batch))
         }
         R::Entry { slot, entry, decided } => {
-            format!("entry {} slot {slot}, decided {decided}: {}", entry.ballot, raft_entry(entry.ballot, entry))
+            format!(
+                "entry {} slot {slot}, decided {decided}: {}",
+                entry.ballot,
+                raft_entry(entry.ballot, entry)
+            )
         }
         R::Truncated { from, last } => format!("slots {from} to {last} removed"),
         R::Base { slot, ballot, configuration: counts, trimmed, .. } => {

@@ -126,8 +126,8 @@ impl Raft {
 
     /// Asks for votes: whether they would be given, or in earnest.
     pub(super) fn campaign(&mut self, now: Time, rehearsal: bool, transfer: bool, effects: &mut Effects) {
-        if self.log.last_ballot().is_none() || !self.votes() {
-            // Whether another log is more up to date can not be said; see `recovery.rs`.
+        if self.log.last_ballot().is_none() || self.guesses || !self.votes() {
+            // Whether another log is more up to date, or whose votes count, can not be said; see `recovery.rs`.
             self.state = State::Follower;
             return self.patience.begin(now, self.options.priority);
         }
@@ -187,13 +187,7 @@ impl Raft {
         }
     }
 
-    pub(super) fn on_vote(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        question: &Message,
-        effects: &mut Effects,
-    ) {
+    pub(super) fn on_vote(&mut self, now: Time, from: ReplicaId, question: &Message, effects: &mut Effects) {
         let &Message::Vote { term, rehearsal, transfer, last, last_ballot, configuration, blind } = question
         else {
             return;

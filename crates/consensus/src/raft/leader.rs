@@ -68,9 +68,8 @@ impl Leader {
 
     /// Whether a replica follows closely enough to vote without holding the others up.
     pub(super) fn has_caught_up(&self, id: ReplicaId, first_held: Slot) -> bool {
-        let follows = |progress: &Progress| {
-            progress.mode == Mode::Pipeline && progress.matched.next() >= first_held
-        };
+        let follows =
+            |progress: &Progress| progress.mode == Mode::Pipeline && progress.matched.next() >= first_held;
         self.peers.get(&id).is_some_and(follows)
     }
 
@@ -208,7 +207,13 @@ impl Raft {
     }
 
     /// The tracking that an answer belongs to, if it belongs to any.
-    fn answered(&mut self, now: Time, from: ReplicaId, ballot: Ballot, session: u64) -> Option<&mut Progress> {
+    fn answered(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        session: u64,
+    ) -> Option<&mut Progress> {
         let State::Leader(leader) = &mut self.state else { return None };
         if ballot != leader.ballot {
             return None;

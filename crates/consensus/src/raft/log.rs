@@ -186,10 +186,19 @@ impl Log {
 
     /// The configurations behind one slot and through another.
     pub(super) fn configurations_in(&self, after: Slot, through: Slot) -> Vec<Configuration> {
-        let wanted = |configuration: &&Configuration| {
-            configuration.slot > after && configuration.slot <= through
-        };
+        let wanted =
+            |configuration: &&Configuration| configuration.slot > after && configuration.slot <= through;
         self.configurations.iter().filter(wanted).cloned().collect()
+    }
+
+    /// The configuration that is certain if all others are guesses.
+    pub(super) fn first_configuration(&self) -> &Configuration {
+        &self.configurations[0]
+    }
+
+    /// Remembers a configuration that may have been decided in a slot that a snapshot covers.
+    pub(super) fn guess_configuration(&mut self, configuration: Configuration) {
+        self.configurations.push_back(configuration);
     }
 
     /// As of a slot this configuration counts: what else was believed about slots through it was wrong.

@@ -203,6 +203,15 @@ impl Configuration {
     }
 }
 
+fn write_optional(writer: &mut Writer, configuration: Option<&Configuration>) {
+    writer.bool(configuration.is_some());
+    configuration.iter().for_each(|configuration| configuration.encode(writer));
+}
+
+fn read_optional(reader: &mut Reader) -> Result<Option<Configuration>, DecodeError> {
+    reader.bool("has configuration")?.then(|| Configuration::decode(reader)).transpose()
+}
+
 fn write_voters(writer: &mut Writer, voters: &VoterSets) {
     for half in [voters.incoming(), voters.outgoing()] {
         writer.u32(u32::try_from(half.len()).expect("a small group"));
@@ -318,8 +327,7 @@ impl Message {
                 writer.u8(TOLD);
                 writer.slot(*slot);
                 writer.ballot(*ballot);
-                writer.bool(configuration.is_some());
-                configuration.iter().for_each(|configuration| configuration.encode(writer));
+                write_optional(writer, configuration.as_ref());
             }
         }
     }
@@ -383,10 +391,7 @@ impl Message {
             TOLD => Message::Told {
                 slot: reader.slot("slot")?,
                 ballot: reader.ballot("ballot")?,
-                configuration: match reader.bool("is sure")? {
-                    true => Some(Configuration::decode(reader)?),
-                    false => None,
-                },
+                configuration: read_optional(reader)?,
             },
             value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
         })
@@ -442,6 +447,8 @@ pub enum Record {
         ballot: Option<Ballot>,
         /// Who votes as of this slot, as far as this replica knows.
         configuration: Configuration,
+        /// A later configuration that may have been decided in front of it.
+        guess: Option<Configuration>,
         /// Entries through this slot came by catch-up, so that a later configuration may be among them.
         blind: Slot,
         /// Records through this slot may be trimmed.
@@ -494,7 +501,7 @@ impl Record {
                 writer.slot(*from);
                 writer.slot(*last);
             }
-            Record::Base { slot, ballot, configuration, blind, trimmed } => {
+            Record::Base { slot, ballot, configuration, guess, blind, trimmed } => {
                 writer.u8(4);
                 writer.slot(*slot);
                 writer.bool(ballot.is_some());
@@ -502,6 +509,7 @@ impl Record {
                 writer.slot(*blind);
                 writer.slot(*trimmed);
                 configuration.encode(writer);
+                write_optional(writer, guess.as_ref());
             }
             Record::Amnesia(amnesia) => {
                 writer.u8(5);
@@ -529,7 +537,8 @@ impl Record {
                 let ballot = Some(reader.ballot("ballot")?).filter(|_| known);
                 let (blind, trimmed) = (reader.slot("blind")?, reader.slot("trimmed")?);
                 let configuration = Configuration::decode(reader)?;
-                Record::Base { slot, ballot, configuration, blind, trimmed }
+                let guess = read_optional(reader)?;
+                Record::Base { slot, ballot, configuration, guess, blind, trimmed }
             }
             5 => Record::Amnesia(reader.bool("amnesia")?),
             value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
@@ -615,6 +624,7 @@ mod tests {
                 slot: Slot(3),
                 ballot: Some(ballot),
                 configuration: configuration(),
+                guess: Some(configuration()),
                 blind: Slot(2),
                 trimmed: Slot(1),
             },

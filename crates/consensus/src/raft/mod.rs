@@ -85,6 +85,8 @@ pub struct Raft {
     /// Entries through this slot may have come by catch-up, which does not tell who votes; zero if none did since
     /// that was last made sure.
     blind: Slot,
+    /// The configuration in the log may never have been decided: a snapshot covers its slot. See `recovery.rs`.
+    guesses: bool,
     /// While something about what came by catch-up is unknown: when peers are asked again.
     asking: Option<Resend>,
     /// Records of slots through this one may be gone.
@@ -251,7 +253,8 @@ impl Raft {
     /// Goes on in a higher term, or votes in the present one; nothing may leave that speaks of it before it is durable.
     fn set_term(&mut self, term: u64, voted_for: Option<ReplicaId>, effects: &mut Effects) {
         debug_assert!(
-            term > self.term || term == self.term && self.voted_for.is_none_or(|id| Some(id) == voted_for)
+            term > self.term
+                || term == self.term && self.voted_for.is_none_or(|id| Some(id) == voted_for)
                 || self.options.has(Bug::RaftVoteTwice),
             "one vote a term"
         );

@@ -13,6 +13,10 @@
 //!   it is blind, and voters answer with the configurations that they hold there. A change that was committed is in
 //!   the logs of a majority of the voters before it, so one of any quorum knows.
 //!
+//! - An entry that changes voters may be covered by a snapshot without it being known whether it is the one that was
+//!   decided there (the snapshot came from a peer, or its record was lost in a crash). It is kept as a **guess**, for
+//!   others to hear of; the replica itself does not stand for election before it was told.
+//!
 //! # Amnesia
 //!
 //! A replica that may have lost a record might vote twice in a term, or let a quorum lose an entry that it had
@@ -22,9 +26,7 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{
-    Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log,
-};
+use super::{Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log};
 use crate::{Bug, Effects, LeaderView, Members, Options, Restart, resend::Resend};
 
 /// What the records of earlier lives say.
@@ -35,7 +37,18 @@ struct Replayed {
     voted_for: Option<ReplicaId>,
     decided: Slot,
     amnesia: bool,
-    base: Option<(Slot, Option<Ballot>, Configuration, Slot, Slot)>,
+    base: Option<Base>,
+}
+
+/// See [`Record::Base`].
+#[derive(Clone)]
+struct Base {
+    slot: Slot,
+    ballot: Option<Ballot>,
+    configuration: Configuration,
+    guess: Option<Configuration>,
+    blind: Slot,
+    trimmed: Slot,
 }
 
 impl Raft {
@@ -55,8 +68,15 @@ impl Raft {
             voters: VoterSets::simple(members.ids().to_vec()),
         };
         let base = restart.base;
-        let (base_slot, base_ballot, configuration, blind, trimmed) =
-            replayed.base.clone().unwrap_or((Slot::ZERO, None, first, Slot::ZERO, Slot::ZERO));
+        let noted = replayed.base.clone().unwrap_or(Base {
+            slot: Slot::ZERO,
+            ballot: None,
+            configuration: first,
+            guess: None,
+            blind: Slot::ZERO,
+            trimmed: Slot::ZERO,
+        });
+        let Base { slot: base_slot, ballot: base_ballot, ref configuration, blind, trimmed, .. } = noted;
         // A replica that does not vote from the start joins an epoch that others have begun.
         let joins = born && members.index(members.me()).is_none() && base > Slot::ZERO;
         let given = restart.base_ballot != Ballot::ZERO || base == Slot::ZERO || born && !joins;
@@ -67,6 +87,7 @@ impl Raft {
             .or_else(in_log);
         let seed = restart.incarnation.0.wrapping_mul(0x1_0001).wrapping_add(members.me().0);
         let mut log = Log::new(base, ballot, configuration.clone());
+        let covered = covered(&noted, base, &replayed);
         let mut replica = Raft {
             term: replayed.term,
             voted_for: replayed.voted_for,
@@ -79,7 +100,8 @@ impl Raft {
             decided_elsewhere: base,
             verified: base,
             stable: base,
-            blind: if joins { base } else { blind },
+            blind: if joins || !covered.sure { blind.max(base) } else { blind },
+            guesses: false,
             asking: None,
             trimmed,
             durable: effects.last_lsn(),
@@ -95,9 +117,6 @@ impl Raft {
         let behind: Vec<_> = replayed.entries.into_iter().filter(|(slot, _)| *slot > base).collect();
         let hole = trimmed > base || behind.first().is_some_and(|(slot, _)| *slot != base.next());
         let amnesia = replayed.amnesia || restart.amnesia || hole;
-        if ballot.is_none() && base > base_slot {
-            replica.blind = replica.blind.max(base);
-        }
         let mut decided = replayed.decided.max(restart.decided).max(base);
         for (slot, (entry, learned)) in behind {
             // Where records may be missing, a later one may have replaced this entry, unless it is decided.
@@ -112,7 +131,14 @@ impl Raft {
         if amnesia {
             decided = log.last();
         }
-        log.learn_configuration(base_slot, configuration);
+        log.learn_configuration(base.max(base_slot), covered.configuration);
+        if let Some(guess) = covered.guess {
+            // It stands before whatever the entries behind the snapshot say.
+            replica.guesses = log.configuration().slot <= base;
+            if replica.guesses {
+                log.guess_configuration(guess);
+            }
+        }
         replica.log = log;
         replica.stable = replica.log.last();
         replica.decided_elsewhere = decided;
@@ -202,9 +228,14 @@ impl Raft {
                 // What stands behind it continues it.
                 self.log.release(slot.next());
             } else {
+                let guess = self.log.configurations_in(self.decided, slot).pop();
                 self.truncate(self.log.first().max(self.decided.next()), effects);
                 self.log.restart_after(slot, ballot);
                 self.blind = slot;
+                if let Some(guess) = guess {
+                    self.guesses = true;
+                    self.log.guess_configuration(guess);
+                }
             }
             self.decided = slot;
             self.decided_elsewhere = self.decided_elsewhere.max(slot);
@@ -231,9 +262,12 @@ impl Raft {
 
     fn write_base(&mut self, effects: &mut Effects) {
         let slot = self.decided;
-        let configuration = self.log.configuration_at(slot).clone();
+        let counts = self.log.configuration_at(slot);
+        let sure = if self.guesses { self.log.first_configuration() } else { counts };
+        let guess = self.guesses.then(|| counts.clone());
         let (ballot, blind, trimmed) = (self.log.ballot_at(slot), self.blind, self.trimmed);
-        effects.append(Record::Base { slot, ballot, configuration, blind, trimmed }.into());
+        let configuration = sure.clone();
+        effects.append(Record::Base { slot, ballot, configuration, guess, blind, trimmed }.into());
     }
 
     /// Sees to it that somebody is asked, from time to time, for what catch-up did not tell.
@@ -289,8 +323,38 @@ impl Raft {
     pub(super) fn is_sure(&mut self, effects: &mut Effects) {
         if self.blind > Slot::ZERO {
             self.blind = Slot::ZERO;
+            self.guesses = false;
             self.write_base(effects);
         }
+    }
+}
+
+/// What is known of the configuration as of the snapshot that a life begins with.
+struct Covered {
+    configuration: Configuration,
+    /// No later one can be in front of it.
+    sure: bool,
+    guess: Option<Configuration>,
+}
+
+/// The snapshot at `base` may be later than what was noted last; then the entries between tell, if they are all there
+/// and known to be decided.
+fn covered(noted: &Base, base: Slot, replayed: &Replayed) -> Covered {
+    let (configuration, guess) = (noted.configuration.clone(), noted.guess.clone());
+    if base <= noted.slot {
+        return Covered { configuration, sure: true, guess };
+    }
+    let between: Vec<_> = replayed.entries.range(noted.slot.next()..=base).collect();
+    let complete = between.len() as u64 == base.0 - noted.slot.0;
+    let sure = complete && base <= replayed.decided && between.iter().all(|(_, (_, learned))| !learned);
+    let change = |(slot, (entry, _)): &(&Slot, &(Entry, bool))| {
+        let voters = entry.voters.clone()?;
+        Some(Configuration { slot: **slot, ballot: entry.ballot, voters })
+    };
+    let change = between.iter().rev().find_map(change);
+    match change {
+        Some(configuration) if sure => Covered { configuration, sure, guess: None },
+        change => Covered { configuration, sure, guess: change.or(guess) },
     }
 }
 
@@ -313,8 +377,8 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
             Record::Truncated { from, .. } => {
                 replayed.entries.split_off(&from);
             }
-            Record::Base { slot, ballot, configuration, blind, trimmed } => {
-                replayed.base = Some((slot, ballot, configuration, blind, trimmed));
+            Record::Base { slot, ballot, configuration, guess, blind, trimmed } => {
+                replayed.base = Some(Base { slot, ballot, configuration, guess, blind, trimmed });
                 replayed.decided = replayed.decided.max(slot);
             }
             // Once forgetful, always: no later record takes it back.

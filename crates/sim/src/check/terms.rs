@@ -136,7 +136,9 @@ impl Terms {
         let before = if slot == Slot(1) { Some(Ballot::ZERO) } else { before };
         let Some(known) = self.entries.get_mut(&(slot, entry.ballot)) else {
             // Only its leader makes an entry; what is learned or sent on was made before.
-            let inherited = before.and_then(|before| self.entries.get(&(slot.prev(), before)));
+            // Behind a snapshot its maker may not know the entry before it; but that is committed.
+            let committed = self.committed.get(&slot.prev()).map(|&(ballot, _)| ballot);
+            let inherited = before.or(committed).and_then(|before| self.entries.get(&(slot.prev(), before)));
             let inherited = inherited.map_or(&self.first_voters, |known| &known.voters);
             let voters = entry.voters.as_ref().map_or(Rc::clone(inherited), |sets| Rc::new(sets.clone()));
             let known = Known { batch: entry.batch.clone(), prev: before, voters, acknowledged: 0 };
@@ -149,7 +151,10 @@ impl Terms {
         let prev = *known.prev.get_or_insert(before.unwrap_or_default());
         let follows = before.is_none_or(|before| before == prev || known.prev == Some(Ballot::ZERO));
         demand(same && follows, Invariant::LogMatching, || {
-            format!("slot {slot} has two different entries, or different ones before it, in ballot {}", entry.ballot)
+            format!(
+                "slot {slot} has two different entries, or different ones before it, in ballot {}",
+                entry.ballot
+            )
         })
     }
 
@@ -270,7 +275,9 @@ impl Terms {
                 let durable = server.durable.ballots.contains_key(through) || server.durable.base >= *through;
                 let holds = server.term >= ballot.round && (durable || *through <= decided);
                 demand(holds, Invariant::DurableBeforePromise, || {
-                    format!("{id} acknowledges slot {through} in ballot {ballot}; its disk does not hold that")
+                    format!(
+                        "{id} acknowledges slot {through} in ballot {ballot}; its disk does not hold that"
+                    )
                 })
             }
             _ => Ok(()),
@@ -283,8 +290,7 @@ impl Terms {
         demand(told == candidate, Invariant::PromiseKept, || {
             format!("{id} votes for {candidate} in term {term}, and has voted for {told}")
         })?;
-        let durable =
-            server.term > term || server.term == term && server.voted_for == Some(candidate);
+        let durable = server.term > term || server.term == term && server.voted_for == Some(candidate);
         demand(durable, Invariant::DurableBeforePromise, || {
             format!(
                 "{id} votes for {candidate} in term {term}; its disk holds term {}, vote {:?}",
