@@ -583,6 +583,7 @@ fn a_candidate_hears_of_a_change_that_it_missed() {
     let mut one = One::new(R3);
     let learn = Control::Learn { slot: Slot(1), ballot: ballot(1, R1), batch: batch("change") };
     one.step(Input::Control(learn));
+    one.durable();
     let effects = one.wait(T * 2);
     let blind = |(message, _): &(Message, Lsn)| matches!(message, Message::Vote { blind: Slot(1), .. });
     assert!(sent(&effects, R2).iter().any(blind), "{effects:?}");
