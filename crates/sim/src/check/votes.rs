@@ -56,6 +56,12 @@ impl Votes {
         }
     }
 
+    /// The last slot for which anything was proposed.
+    #[must_use]
+    pub fn highest(&self) -> Slot {
+        self.slots.last_key_value().map_or(Slot::ZERO, |(&slot, _)| slot)
+    }
+
     /// A replica appends a record.
     pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &Record) {
         self.acceptors[replica].pending.push_back((lsn, fact(record)));

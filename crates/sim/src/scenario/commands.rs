@@ -41,6 +41,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("change-voters N A B ...", "ask replica N, which leads, to let replicas A, B, ... vote from now on"),
     ("partition A B | C ...", "cut all links between groups of replicas, and end their sessions"),
     ("cut A->B", "cut one direction, and end its session"),
+    ("links A-B ...", "keep these links, in both directions, and cut all others"),
     ("heal", "mend all cuts; sessions begin"),
     ("crash N ...", "end replicas; what is not durable is gone"),
     ("restart N ...", "start replicas again"),
@@ -55,7 +56,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 ];
 
 /// The settings of `cluster`.
-const SETTINGS: &str = "protocol, election, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
+const SETTINGS: &str = "protocol, election, priorities, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
                         snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, clock-interval";
 
 type Result<T> = std::result::Result<T, String>;
@@ -144,6 +145,14 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             let [link] = words else { return Err("write cut 1->2".to_owned()) };
             let link = parse_link(world, link)?;
             checked(world.part(vec![link]))
+        }
+        "links" => {
+            let kept = links(world, words)?;
+            checked(world.join())?;
+            let all = (0..world.replicas()).flat_map(|a| (0..world.replicas()).map(move |b| (a, b)));
+            let others = all.filter(|&(a, b)| a != b && !kept.contains(&(a, b)) && !kept.contains(&(b, a)));
+            let others: Vec<_> = others.collect();
+            if others.is_empty() { Ok(()) } else { checked(world.part(others)) }
         }
         "heal" => checked(world.join()),
         "crash" => {
@@ -254,6 +263,8 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             any_step: Odds::NEVER,
             weights: FaultWeights::default(),
         },
+        trials: 0,
+        priorities: Vec::new(),
         clients: ClientPlan {
             direct: 0,
             sessions: 0,
@@ -285,6 +296,10 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
                 "memory" => Durability::Memory,
                 _ => return Err(format!("durability: '{value}' is neither sync nor memory")),
             };
+        }
+        "priorities" => {
+            let priorities: Result<Vec<u8>> = value.split(',').map(|value| number(key, value)).collect();
+            plan.priorities = priorities?;
         }
         "window" => consensus.window_max = number(key, value)?,
         "announce-delay" => consensus.announce_delay_max = duration(value)?,
@@ -322,6 +337,15 @@ fn parse_link(world: &World, word: &str) -> Result<(usize, usize)> {
     let (from, to) = word.split_once("->").ok_or(format!("'{word}' is no link; write 1->2"))?;
     let link = (replica(world, from)?, replica(world, to)?);
     if link.0 == link.1 { Err(format!("'{word}' leads nowhere")) } else { Ok(link) }
+}
+
+/// Links that work in both directions: `1-2 2-3`.
+fn links(world: &World, words: &[&str]) -> Result<Vec<(usize, usize)>> {
+    let link = |word: &&str| {
+        let (a, b) = word.split_once('-').ok_or(format!("'{word}' is no link; write 1-2"))?;
+        Ok((replica(world, a)?, replica(world, b)?))
+    };
+    words.iter().map(link).collect()
 }
 
 fn duration(word: &str) -> Result<Duration> {

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
+use synod_consensus::ElectionKind;
 use synod_node::MemberAddress;
 use synod_replica::Settings;
 use synod_server::Member;
@@ -97,6 +98,7 @@ pub fn settings(tuning: &Tuning) -> Settings {
     let mut settings = Settings::default();
     settings.consensus.protocol = tuning.protocol;
     settings.consensus.election = tuning.election;
+    settings.consensus.priority = tuning.priority;
     settings.consensus.decision = tuning.decision;
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;
@@ -258,6 +260,17 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         );
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
     }
+    let elections = tuning.protocol.elections();
+    if !elections.contains(&tuning.election) {
+        let accepted: Vec<String> = elections.iter().map(ToString::to_string).collect();
+        let why =
+            format!("does not go with --protocol {}; accepted: {}", tuning.protocol, accepted.join(", "));
+        return wrong("election", tuning.election.to_string(), why);
+    }
+    if tuning.priority > 0 && tuning.election == ElectionKind::Rotating {
+        let why = "does nothing with --election rotating; accepted: 0, or any with --election ballot";
+        return wrong("priority", tuning.priority, why);
+    }
     if tuning.max_request_bytes > tuning.queue_bytes_max / 2 {
         let why =
             format!("accepted: at most half of --queue-bytes-max, so {} bytes", tuning.queue_bytes_max / 2);
@@ -351,6 +364,8 @@ mod tests {
                 three("--name a --initial-cluster-client-urls x=http://h:1"),
                 ["--initial-cluster-client-urls x", "accepted: the names"],
             ),
+            ("--priority 3".into(), ["--priority 3", "--election ballot"]),
+            ("--protocol raft".into(), ["--election rotating", "accepted: randomized"]),
             (
                 "--election-timeout 200 --heartbeat-interval 100".into(),
                 ["--election-timeout 200ms", "accepted: 300ms or more"],
