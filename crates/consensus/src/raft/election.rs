@@ -106,7 +106,7 @@ impl Raft {
     /// The time-out has passed without a leader, or without enough votes.
     pub(super) fn run_out_of_patience(&mut self, now: Time, effects: &mut Effects) {
         self.patience.leader_is_gone();
-        if !self.votes() {
+        if !self.may_stand() {
             // Whoever leads may not know that somebody listens.
             self.state = State::Follower;
             self.patience.begin(now, self.options.priority);
@@ -126,7 +126,7 @@ impl Raft {
 
     /// Asks for votes: whether they would be given, or in earnest.
     pub(super) fn campaign(&mut self, now: Time, rehearsal: bool, transfer: bool, effects: &mut Effects) {
-        if self.log.last_ballot().is_none() || self.guesses || !self.votes() {
+        if self.log.last_ballot().is_none() || self.guesses || !self.may_stand() {
             // Whether another log is more up to date, or whose votes count, can not be said; see `recovery.rs`.
             self.state = State::Follower;
             return self.patience.begin(now, self.options.priority);
@@ -199,12 +199,11 @@ impl Raft {
         }
         let missed = self.log.configurations_in(configuration, blind);
         let up_to_date = self.log.last_ballot().is_some_and(|own| {
-            let longer = if self.options.has(Bug::RaftVoteByLength) {
+            if self.options.has(Bug::RaftVoteByLength) {
                 last >= self.log.last()
             } else {
                 (last_ballot, last) >= (own, self.log.last())
-            };
-            longer
+            }
         });
         if rehearsal {
             let granted = term > self.term && up_to_date;

@@ -124,6 +124,13 @@ impl Raft {
         self.voters().contains(self.members.me())
     }
 
+    /// Whether this replica may stand for election. One that is removed by an entry that is not known to be committed
+    /// still may: perhaps nobody else has that entry, and then nobody else's log is up to date (Ongaro 2014, section
+    /// 4.2.2). It does not count itself.
+    pub(super) fn may_stand(&self) -> bool {
+        self.votes() || self.log.configuration_at(self.decided).voters.contains(self.members.me())
+    }
+
     pub(super) fn change_voters(
         &mut self,
         now: Time,
