@@ -261,6 +261,13 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         );
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
     }
+    let elections = tuning.protocol.elections();
+    if !elections.contains(&tuning.election) {
+        let accepted: Vec<String> = elections.iter().map(ToString::to_string).collect();
+        let why =
+            format!("does not go with --protocol {}; accepted: {}", tuning.protocol, accepted.join(", "));
+        return wrong("election", tuning.election.to_string(), why);
+    }
     if tuning.priority > 0 && tuning.election == ElectionKind::Rotating {
         let why = "does nothing with --election rotating; accepted: 0, or any with --election ballot";
         return wrong("priority", tuning.priority, why);
@@ -359,6 +366,7 @@ mod tests {
                 ["--initial-cluster-client-urls x", "accepted: the names"],
             ),
             ("--priority 3".into(), ["--priority 3", "--election ballot"]),
+            ("--protocol raft".into(), ["--election rotating", "accepted: randomized"]),
             (
                 "--election-timeout 200 --heartbeat-interval 100".into(),
                 ["--election-timeout 200ms", "accepted: 300ms or more"],
