@@ -88,7 +88,7 @@ fn start_one(
     up: mpsc::Sender<()>,
     received: impl Fn(&Sender) + Send + Sync + 'static,
 ) -> Result<Transport> {
-    let config = Config { peers: vec![peer], ..Config::new(ClusterId(1), me, Incarnation(1)) };
+    let config = Config { peers: vec![peer], ..Config::new(ClusterId(1), me, Incarnation(1), me.0) };
     let sender = Arc::new(OnceLock::<Sender>::new());
     let own = Arc::clone(&sender);
     let transport = Transport::start_on(config, vec![listener], move |event| match event {

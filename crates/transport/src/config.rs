@@ -1,7 +1,8 @@
 //! What a transport is told at its start, and why it may refuse to start.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 /// Bytes in a mebibyte.
@@ -19,7 +20,7 @@ pub struct Peer {
 /// The settings of a [`Transport`](crate::Transport).
 ///
 /// [`Config::new`] fills in everything that has a sensible default.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     /// The cluster. Peers of another one are refused.
     pub cluster: ClusterId,
@@ -27,9 +28,21 @@ pub struct Config {
     pub me: ReplicaId,
     /// Which life of this replica this is. Peers refuse a lower one than they have seen.
     pub incarnation: Incarnation,
+    /// The number that was drawn when this replica's data directory was made. With it peers tell a replica that
+    /// comes back from one that lost its data.
+    pub birth: u64,
+    /// Whether the replica of this id, which shows this birth, is the one that this replica knows. Asked about
+    /// every peer before a session with it begins, in either direction; a peer that is not recognised is refused.
+    /// Called from several threads at a time; it may block (to remember a birth durably, before it says yes), but
+    /// must return once the transport is being shut down. Default: everybody is recognised.
+    pub recognise: Arc<dyn Fn(ReplicaId, u64) -> bool + Send + Sync>,
+    /// What an [`inquiry`](crate::inquire) is answered with, at most [`ANSWER_BYTES_MAX`](crate::ANSWER_BYTES_MAX)
+    /// bytes. Anybody who reaches a listening address gets it. Called from several threads at a time; it must return
+    /// once the transport is being shut down. Default: nothing, that is, zero bytes.
+    pub answer: Arc<dyn Fn() -> Bytes + Send + Sync>,
     /// Where to accept connections; not used by [`Transport::start_on`](crate::Transport::start_on).
     pub listen: Vec<SocketAddr>,
-    /// All other replicas.
+    /// All other replicas at the start; see [`Transport::set_peers`](crate::Transport::set_peers).
     pub peers: Vec<Peer>,
     /// The largest body that is sent or accepted, in bytes. A receiver allocates at most this much a connection
     /// for a frame under way. Default: 64 MiB.
@@ -49,18 +62,22 @@ pub struct Config {
     /// A connection ends when the peer's host answers nothing, or takes no data off a full connection, for this
     /// long. (A process that dies is noticed at once, whatever this is.) Default: 5 s.
     pub silence_max: Duration,
-    /// Inbound connections that may exist at a time, those in the middle of a handshake included. Default: 64.
+    /// Inbound connections that may exist at a time, those in the middle of a handshake or an inquiry included. No
+    /// fewer than there ever are peers. Default: 64.
     pub inbound_connections_max: usize,
 }
 
 impl Config {
     /// The defaults: no peers and nowhere to listen.
     #[must_use]
-    pub fn new(cluster: ClusterId, me: ReplicaId, incarnation: Incarnation) -> Config {
+    pub fn new(cluster: ClusterId, me: ReplicaId, incarnation: Incarnation, birth: u64) -> Config {
         Config {
             cluster,
             me,
             incarnation,
+            birth,
+            recognise: Arc::new(|_, _| true),
+            answer: Arc::new(Bytes::new),
             listen: Vec::new(),
             peers: Vec::new(),
             frame_bytes_max: 64 * MIB,
@@ -107,40 +124,56 @@ impl Config {
                 return wrong(field, format!("{value:?} is shorter than 1 ms"));
             }
         }
-        if self.inbound_connections_max < self.peers.len() {
-            let reason = format!(
-                "{} is fewer than there are peers ({})",
-                self.inbound_connections_max,
-                self.peers.len()
-            );
-            return wrong("inbound_connections_max", reason);
-        }
-        self.validate_peers()
-    }
-
-    fn validate_peers(&self) -> Result<(), TransportError> {
-        for (i, peer) in self.peers.iter().enumerate() {
-            let wrong = |reason| Err(TransportError::Config { field: "peers", reason });
-            if peer.id == self.me {
-                return wrong(format!("{} is this replica itself", peer.id));
-            }
-            if self.peers[..i].iter().any(|other| other.id == peer.id) {
-                return wrong(format!("{} is named twice", peer.id));
-            }
-            let port =
-                peer.address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
-            if !port.is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port != 0)) {
-                return wrong(format!(
-                    "{} has the address {:?}, which is not host:port",
-                    peer.id, peer.address
-                ));
-            }
-        }
-        Ok(())
+        check_peers(self.me, &self.peers, self.inbound_connections_max)
     }
 }
 
-/// Why a transport does not start.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("cluster", &self.cluster)
+            .field("me", &self.me)
+            .field("incarnation", &self.incarnation)
+            .field("birth", &format_args!("{:016x}", self.birth))
+            .field("listen", &self.listen)
+            .field("peers", &self.peers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Says what is wrong with a list of peers of `me`, if anything is.
+pub(crate) fn check_peers(
+    me: ReplicaId,
+    peers: &[Peer],
+    inbound_connections_max: usize,
+) -> Result<(), TransportError> {
+    if inbound_connections_max < peers.len() {
+        let reason = format!("{inbound_connections_max} is fewer than there are peers ({})", peers.len());
+        return Err(TransportError::Config { field: "inbound_connections_max", reason });
+    }
+    for (i, peer) in peers.iter().enumerate() {
+        let wrong = |reason| Err(TransportError::Config { field: "peers", reason });
+        if peer.id == me {
+            return wrong(format!("{} is this replica itself", peer.id));
+        }
+        if peers[..i].iter().any(|other| other.id == peer.id) {
+            return wrong(format!("{} is named twice", peer.id));
+        }
+        if !is_host_and_port(&peer.address) {
+            return wrong(format!("{} has the address {:?}, which is not host:port", peer.id, peer.address));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a text can be an address to dial.
+pub(crate) fn is_host_and_port(address: &str) -> bool {
+    address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0))
+}
+
+/// Why a transport does not start, or does not take a list of peers.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     /// A setting has a value that makes no sense.
@@ -176,7 +209,7 @@ mod tests {
             .iter()
             .map(|(id, address)| Peer { id: ReplicaId(*id), address: (*address).into() })
             .collect();
-        Config { peers, ..Config::new(ClusterId(1), ReplicaId(1), Incarnation(1)) }
+        Config { peers, ..Config::new(ClusterId(1), ReplicaId(1), Incarnation(1), 1) }
     }
 
     #[test]

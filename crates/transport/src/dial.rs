@@ -14,8 +14,8 @@ use crate::{
     Config, Event,
     complaint::Complaint,
     frame::Frame,
-    handshake::{self, HandshakeError, Hello, Welcome},
-    link::{Link, SessionEnd},
+    handshake::{self, HandshakeError, Hello, Life, OTHER_BIRTH, Welcome},
+    link::{Link, SessionEnd, Target},
     socket,
     transport::Shared,
 };
@@ -29,8 +29,10 @@ enum DialError {
     Handshake(#[from] HandshakeError),
     #[error("what answers there is an earlier life of it than the one seen before")]
     OldIncarnation,
-    #[error("the transport is shutting down")]
-    Stopped,
+    #[error("{OTHER_BIRTH}")]
+    OtherBirth,
+    #[error("the peer has another address by now, or is none any more")]
+    Interrupted,
 }
 
 /// Runs until the link is stopped.
@@ -38,8 +40,9 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
     let config = &shared.config;
     let mut backoff = Backoff::new(config, link);
     let mut complaint = Complaint::default();
+    let mut target = link.target();
     while !link.is_stopped() {
-        match open(config, link) {
+        match open(config, link, &target) {
             Ok((stream, welcome)) => {
                 complaint.clear();
                 let began = Instant::now();
@@ -49,57 +52,79 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
                     backoff.reset();
                 }
             }
-            Err(DialError::Stopped) => break,
             Err(error) => {
                 link.leave(std::iter::empty());
-                if matches!(
-                    error,
-                    DialError::Handshake(HandshakeError::Refused(_)) | DialError::OldIncarnation
-                ) {
+                if error.is_lasting() {
                     // Trying harder does not change a configuration.
                     backoff.jump();
                 }
                 let text = error.to_string();
-                if complaint.is_due(&text) && !link.is_stopped() {
-                    warn!(peer = %link.id(), address = link.peer.address, "can not reach peer: {text}");
+                let matters = !link.is_stopped() && link.target().version == target.version;
+                if matters && complaint.is_due(&text) {
+                    warn!(peer = %link.id(), address = &*target.address, "can not reach peer: {text}");
                 }
             }
         }
-        link.pause(backoff.next());
+        if link.target().version == target.version {
+            link.pause(backoff.next());
+        }
+        let latest = link.target();
+        if latest.version != target.version {
+            info!(peer = %link.id(), from = &*target.address, to = &*latest.address, "the peer moved");
+            backoff.reset();
+            complaint.clear();
+        }
+        target = latest;
+    }
+}
+
+impl DialError {
+    /// Whether only somebody who changes a configuration can make it better.
+    fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            DialError::Handshake(HandshakeError::Refused(_))
+                | DialError::OldIncarnation
+                | DialError::OtherBirth
+        )
     }
 }
 
 /// Connects and shakes hands. On success the session has begun.
-fn open(config: &Config, link: &Arc<Link>) -> Result<(Arc<TcpStream>, Welcome), DialError> {
-    let stream = Arc::new(connect(link, config.connect_timeout)?);
+fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<TcpStream>, Welcome), DialError> {
+    let stream = Arc::new(connect(link, target, config.connect_timeout)?);
     socket::tune(&stream, config.silence_max)?;
-    if !link.begin_handshake(&stream) {
-        return Err(DialError::Stopped);
+    if !link.begin_handshake(&stream, target.version) {
+        return Err(DialError::Interrupted);
     }
-    let hello =
-        Hello { cluster: config.cluster, from: config.me, to: link.id(), incarnation: config.incarnation };
+    let life = Life { birth: config.birth, incarnation: config.incarnation };
+    let hello = Hello { cluster: config.cluster, from: config.me, to: link.id(), life };
     let welcome = handshake::call(&stream, &hello, config.handshake_timeout)?;
-    if !link.see(welcome.incarnation) {
+    if !(config.recognise)(link.id(), welcome.life.birth) {
+        return Err(DialError::OtherBirth);
+    }
+    if !link.see(welcome.life) {
         return Err(DialError::OldIncarnation);
     }
-    if !link.begin_session(&stream, welcome.incarnation) {
-        return Err(DialError::Stopped);
+    if !link.begin_session(&stream, target.version, welcome.life) {
+        return Err(DialError::Interrupted);
     }
     Ok((stream, welcome))
 }
 
-/// Connects in a thread of its own, since neither the resolver nor `connect` can be interrupted. If the transport
-/// is stopped meanwhile, that thread ends by itself; it holds nothing but this link.
-fn connect(link: &Arc<Link>, timeout: Duration) -> Result<TcpStream, DialError> {
-    let helper = Arc::clone(link);
-    thread::Builder::new()
-        .name(format!("dial-{}", link.id()))
-        .spawn(move || helper.put_dialed(connect_any(&helper.peer.address, timeout)))?;
-    Ok(link.wait_dialed().ok_or(DialError::Stopped)??)
+/// Connects in a thread of its own, since neither the resolver nor `connect` can be interrupted. If the link is
+/// stopped or the peer moves meanwhile, that thread ends by itself; it holds nothing but this link.
+fn connect(link: &Arc<Link>, target: &Target, timeout: Duration) -> Result<TcpStream, DialError> {
+    let (helper, target_there) = (Arc::clone(link), target.clone());
+    let dial = move || {
+        helper.put_dialed(target_there.version, connect_any(&target_there.address, timeout));
+    };
+    thread::Builder::new().name(format!("dial-{}", link.id())).spawn(dial)?;
+    Ok(link.wait_dialed(target.version).ok_or(DialError::Interrupted)??)
 }
 
 /// Tries all addresses of a name in turn.
-fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
+pub(crate) fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, timeout) {
@@ -116,8 +141,8 @@ fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
 
 /// From `Up` to `Down`.
 fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: Welcome) {
-    info!(peer = %link.id(), incarnation = %welcome.incarnation, "connected");
-    shared.emit(Event::Up { peer: link.id(), incarnation: welcome.incarnation });
+    info!(peer = %link.id(), incarnation = %welcome.life.incarnation, "connected");
+    shared.emit(Event::Up { peer: link.id(), incarnation: welcome.life.incarnation });
     let mut gather = Vec::new();
     let sent = thread::scope(|scope| {
         let watcher = thread::Builder::new()
@@ -130,7 +155,7 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: W
         write_queue(shared, link, stream, welcome.frame_bytes_max, &mut gather)
     });
     let end = link.leave(gather.drain(sent..)).unwrap_or(SessionEnd::Stopped);
-    if !matches!(end, SessionEnd::Stopped) {
+    if !matches!(end, SessionEnd::Stopped | SessionEnd::Moved) {
         warn!(peer = %link.id(), "connection lost: {end}");
     }
     shared.emit(Event::Down { peer: link.id() });
@@ -262,14 +287,15 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Peer;
+    use crate::{Peer, link::LinkBounds};
     use std::net::TcpListener;
     use synod_wire::{ClusterId, Incarnation, ReplicaId, Writer};
 
     #[test]
     fn the_delay_doubles_up_to_its_bound() {
-        let config = Config::new(ClusterId(1), ReplicaId(1), Incarnation(1));
-        let link = Link::new(Peer { id: ReplicaId(2), address: "localhost:1".into() }, &config);
+        let config = Config::new(ClusterId(1), ReplicaId(1), Incarnation(1), 1);
+        let peer = Peer { id: ReplicaId(2), address: "localhost:1".into() };
+        let link = Link::new(peer, LinkBounds::new(&config));
         let mut backoff = Backoff::new(&config, &link);
         let mut expected = 10.0;
         for _ in 0..12 {

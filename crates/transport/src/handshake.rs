@@ -1,13 +1,22 @@
 //! The first bytes on a connection: who is calling whom, and whether that is welcome.
 //!
 //! ```text
-//! hello  := "SYNO" | version u16 | reserved u16 = 0 | cluster u64 | from u64 | to u64 | incarnation u64 | crc u32
-//! answer := "SYNA" | version u16 | verdict u16      | incarnation u64 | frame_bytes_max u32             | crc u32
+//! hello    := "SYNO" | version u16 | kind u16 = 0 | cluster u64 | from u64 | to u64 | incarnation u64
+//!           | birth u64 | crc u32                                                               (52 bytes)
+//! inquiry  := "SYNO" | version u16 | kind u16 = 1 | crc u32                                     (12 bytes)
+//!
+//! verdict  := "SYNA" | version u16 | verdict u16 | incarnation u64 | frame_bytes_max u32 | crc u32  (24 bytes)
+//! welcome  := verdict | birth u64 | crc u32             to a hello
+//! answer   := verdict | length u32 | crc u32 | bytes    to an inquiry
 //! ```
 //!
-//! Integers are little-endian; the checksums cover everything before them. The verdict is 0 for "welcome" or the
-//! number of a [`Refusal`]. The first eight bytes of a hello and the whole answer are the same in every version,
-//! so that a caller of another version learns why it is refused.
+//! Integers are little-endian. The checksums cover everything before them: of the welcome, the birth; of the
+//! answer, the length and the bytes. The verdict is 0 for "welcome", and what belongs to it follows; or it is the
+//! number of a [`Refusal`], and nothing follows. The first eight bytes of a hello or an inquiry and the whole
+//! verdict are the same in every version, so that a caller of another version learns why it is refused.
+//!
+//! A replica is (id, birth): whoever lost its data and comes back under its old id shows another birth, has
+//! forgotten what it promised, and is refused, by the caller as by the acceptor.
 
 use std::{
     fmt,
@@ -16,34 +25,72 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 pub(crate) const VERSION: u16 = 1;
-const HELLO_MAGIC: [u8; 4] = *b"SYNO";
-const ANSWER_MAGIC: [u8; 4] = *b"SYNA";
-const HELLO_BYTES: usize = 44;
-/// The part of a hello that every version has.
-const HELLO_PREFIX_BYTES: usize = 8;
-const ANSWER_BYTES: usize = 24;
+/// The largest answer to an inquiry, in bytes.
+pub const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+const CALL_MAGIC: [u8; 4] = *b"SYNO";
+const VERDICT_MAGIC: [u8; 4] = *b"SYNA";
+const KIND_HELLO: u16 = 0;
+const KIND_INQUIRY: u16 = 1;
+/// The part of a hello or an inquiry that every version has.
+const PREFIX_BYTES: usize = 8;
+const HELLO_BYTES: usize = 52;
+const INQUIRY_BYTES: usize = 12;
+const VERDICT_BYTES: usize = 24;
+/// What follows the verdict that welcomes a hello.
+const WELCOME_BYTES: usize = 12;
+/// What stands between the verdict and the bytes of an answer.
+const ANSWER_HEAD_BYTES: usize = 8;
 /// How long a refused caller gets to read the refusal and hang up.
 const REFUSAL_LINGER: Duration = Duration::from_millis(200);
 
-/// What the caller says.
+/// Which replica it is, apart from its id, and in which of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) birth: u64,
+    pub(crate) incarnation: Incarnation,
+}
+
+impl Life {
+    /// Whether it is a later life than `other` of the same replica. Lives of different births have no order.
+    pub(crate) fn is_after(self, other: Life) -> bool {
+        self.birth == other.birth && self.incarnation > other.incarnation
+    }
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// A replica that wants to send frames.
+    Replica(Hello),
+    /// Somebody who wants the answer to the inquiry, and nothing else.
+    Inquirer,
+}
+
+/// What a replica says when it calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) cluster: ClusterId,
     pub(crate) from: ReplicaId,
     pub(crate) to: ReplicaId,
-    pub(crate) incarnation: Incarnation,
+    pub(crate) life: Life,
 }
 
 /// What a welcomed caller learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
-    pub(crate) incarnation: Incarnation,
+    pub(crate) life: Life,
     /// The largest body that the acceptor takes, in bytes.
     pub(crate) frame_bytes_max: usize,
 }
+
+/// The lesson for whoever starts a replica without its data.
+pub(crate) const OTHER_BIRTH: &str = "a replica of this id with other data was seen before; a replica that lost its \
+     data can not come back under its old id, since it forgot what it promised: replace it (`synod member replace`)";
 
 /// Why a caller is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +100,9 @@ pub(crate) enum Refusal {
     UnknownReplica,
     WrongDestination,
     OldIncarnation,
+    OtherBirth,
+    Busy,
+    NoAnswer,
     /// A number that this version does not know.
     Other(u16),
 }
@@ -65,6 +115,9 @@ impl Refusal {
             Refusal::UnknownReplica => 3,
             Refusal::WrongDestination => 4,
             Refusal::OldIncarnation => 5,
+            Refusal::OtherBirth => 6,
+            Refusal::Busy => 7,
+            Refusal::NoAnswer => 8,
             Refusal::Other(code) => code,
         }
     }
@@ -76,6 +129,9 @@ impl Refusal {
             3 => Refusal::UnknownReplica,
             4 => Refusal::WrongDestination,
             5 => Refusal::OldIncarnation,
+            6 => Refusal::OtherBirth,
+            7 => Refusal::Busy,
+            8 => Refusal::NoAnswer,
             _ => Refusal::Other(code),
         }
     }
@@ -86,9 +142,12 @@ impl fmt::Display for Refusal {
         f.write_str(match self {
             Refusal::Version => "it speaks another version of the transport",
             Refusal::OtherCluster => "the two replicas belong to different clusters",
-            Refusal::UnknownReplica => "the caller is not a peer in the configuration of the replica called",
+            Refusal::UnknownReplica => "the caller is not among the peers of the replica called",
             Refusal::WrongDestination => "another replica than the one called listens there",
             Refusal::OldIncarnation => "a later incarnation of the caller was seen already",
+            Refusal::OtherBirth => OTHER_BIRTH,
+            Refusal::Busy => "it answers as many inquiries as it can at a time; ask again",
+            Refusal::NoAnswer => "its answer is too large to be sent, which its log tells more about",
             Refusal::Other(code) => return write!(f, "of reason {code}, which this version does not know"),
         })
     }
@@ -101,6 +160,10 @@ pub(crate) enum HandshakeError {
     Magic([u8; 4]),
     #[error("version {0} of the transport is not known (this replica knows version {VERSION})")]
     Version(u16),
+    #[error("call of kind {0}, which version {VERSION} of the transport does not know")]
+    Kind(u16),
+    #[error("an answer of {length} bytes exceeds the bound, which is {ANSWER_BYTES_MAX}")]
+    AnswerTooLarge { length: usize },
     #[error("the checksum of the handshake does not match")]
     Checksum,
     #[error("the connection was closed during the handshake")]
@@ -114,48 +177,95 @@ pub(crate) enum HandshakeError {
 }
 
 /// Introduces this replica on a new connection and waits for the answer.
-pub(crate) fn call(
-    mut stream: &TcpStream,
-    hello: &Hello,
-    timeout: Duration,
-) -> Result<Welcome, HandshakeError> {
+pub(crate) fn call(stream: &TcpStream, hello: &Hello, timeout: Duration) -> Result<Welcome, HandshakeError> {
     let deadline = Deadline::after(timeout);
-    stream.write_all(&encode_hello(hello))?;
-    let mut answer = [0; ANSWER_BYTES];
-    deadline.read(stream, &mut answer, Some(ANSWER_MAGIC))?;
+    deadline.write(stream, &encode_hello(hello))?;
+    let (incarnation, frame_bytes_max) = read_verdict(stream, &deadline)?;
+    let mut rest = [0; WELCOME_BYTES];
+    deadline.read(stream, &mut rest, None)?;
     stream.set_read_timeout(None)?;
-    decode_answer(&answer)
+    check_seal(&rest)?;
+    Ok(Welcome { life: Life { birth: word(&rest, 0), incarnation }, frame_bytes_max })
 }
 
-/// Waits for a caller to introduce itself. A caller of another version is told so.
-pub(crate) fn receive(stream: &TcpStream, me: Welcome, timeout: Duration) -> Result<Hello, HandshakeError> {
+/// Makes an inquiry on a new connection and waits for the answer.
+pub(crate) fn inquire(stream: &TcpStream, timeout: Duration) -> Result<Bytes, HandshakeError> {
     let deadline = Deadline::after(timeout);
-    let mut hello = [0; HELLO_BYTES];
-    let (prefix, rest) = hello.split_at_mut(HELLO_PREFIX_BYTES);
-    deadline.read(stream, prefix, Some(HELLO_MAGIC))?;
+    deadline.write(stream, &encode_inquiry())?;
+    read_verdict(stream, &deadline)?;
+    let mut head = [0; ANSWER_HEAD_BYTES];
+    deadline.read(stream, &mut head, None)?;
+    let (length, crc) = (half_word(&head, 0), half_word(&head, 4));
+    let length = length as usize;
+    if length > ANSWER_BYTES_MAX {
+        return Err(HandshakeError::AnswerTooLarge { length });
+    }
+    let mut bytes = vec![0; length];
+    deadline.read(stream, &mut bytes, None)?;
+    if answer_crc(&bytes) != crc {
+        return Err(HandshakeError::Checksum);
+    }
+    Ok(bytes.into())
+}
+
+/// Waits for a caller to say who it is. A caller of another version is told so.
+pub(crate) fn receive(stream: &TcpStream, me: Life, timeout: Duration) -> Result<Caller, HandshakeError> {
+    let deadline = Deadline::after(timeout);
+    let mut bytes = [0; HELLO_BYTES];
+    let (prefix, rest) = bytes.split_at_mut(PREFIX_BYTES);
+    deadline.read(stream, prefix, Some(CALL_MAGIC))?;
     let version = u16::from_le_bytes([prefix[4], prefix[5]]);
     if version != VERSION {
         refuse(stream, Refusal::Version, me.incarnation);
         return Err(HandshakeError::Version(version));
     }
-    deadline.read(stream, rest, None)?;
-    stream.set_read_timeout(None)?;
-    decode_hello(&hello)
+    match u16::from_le_bytes([prefix[6], prefix[7]]) {
+        KIND_HELLO => {
+            deadline.read(stream, rest, None)?;
+            stream.set_read_timeout(None)?;
+            decode_hello(&bytes).map(Caller::Replica)
+        }
+        KIND_INQUIRY => {
+            deadline.read(stream, &mut rest[..INQUIRY_BYTES - PREFIX_BYTES], None)?;
+            check_seal(&bytes[..INQUIRY_BYTES])?;
+            Ok(Caller::Inquirer)
+        }
+        kind => Err(HandshakeError::Kind(kind)),
+    }
 }
 
-/// Tells the caller that it is welcome.
-pub(crate) fn welcome(mut stream: &TcpStream, me: Welcome) -> Result<(), HandshakeError> {
-    let frame_bytes_max = u32::try_from(me.frame_bytes_max).expect("checked when the transport started");
-    Ok(stream.write_all(&encode_answer(0, me.incarnation, frame_bytes_max))?)
+/// Tells the calling replica that it is welcome.
+pub(crate) fn welcome(stream: &TcpStream, me: Welcome, timeout: Duration) -> Result<(), HandshakeError> {
+    Deadline::after(timeout).write(stream, &encode_welcome(me))
+}
+
+/// Answers an inquiry.
+///
+/// # Panics
+/// If the answer has more than [`ANSWER_BYTES_MAX`] bytes.
+pub(crate) fn answer(
+    stream: &TcpStream,
+    me: Welcome,
+    answer: &Bytes,
+    timeout: Duration,
+) -> Result<(), HandshakeError> {
+    assert!(answer.len() <= ANSWER_BYTES_MAX, "the caller of this compares it");
+    let deadline = Deadline::after(timeout);
+    let mut head = encode_verdict(0, me.life.incarnation, me.frame_bytes_max).to_vec();
+    head.extend_from_slice(&(answer.len() as u32).to_le_bytes());
+    head.extend_from_slice(&answer_crc(answer).to_le_bytes());
+    deadline.write(stream, &head)?;
+    deadline.write(stream, answer)?;
+    Ok(())
 }
 
 /// Tells the caller why it is turned away, if it will listen.
 ///
 /// The connection is closed only after the caller closed it, or a moment later: closing a socket that has unread
 /// bytes resets the connection, and the caller could lose the answer.
-pub(crate) fn refuse(mut stream: &TcpStream, refusal: Refusal, incarnation: Incarnation) {
+pub(crate) fn refuse(stream: &TcpStream, refusal: Refusal, incarnation: Incarnation) {
     let deadline = Deadline::after(REFUSAL_LINGER);
-    if stream.write_all(&encode_answer(refusal.code(), incarnation, 0)).is_ok()
+    if deadline.write(stream, &encode_verdict(refusal.code(), incarnation, 0)).is_ok()
         && stream.shutdown(Shutdown::Write).is_ok()
     {
         let mut ignored = [0; 256];
@@ -196,6 +306,21 @@ impl Deadline {
         }
     }
 
+    /// Writes all of `bytes`, however slowly the other side takes them.
+    fn write(&self, mut stream: &TcpStream, mut bytes: &[u8]) -> Result<(), HandshakeError> {
+        let usual = stream.write_timeout()?;
+        while !bytes.is_empty() {
+            stream.set_write_timeout(Some(self.remaining()?))?;
+            match stream.write(bytes) {
+                Ok(0) => return Err(HandshakeError::Closed),
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.error(error)),
+            }
+        }
+        Ok(stream.set_write_timeout(usual)?)
+    }
+
     /// Fills `target`. A wrong magic number is noticed at its first byte, so that nobody waits for the rest.
     fn read(
         &self,
@@ -234,14 +359,39 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
+fn half_word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+}
+
+fn answer_crc(answer: &[u8]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&(answer.len() as u32).to_le_bytes());
+    crc.update(answer);
+    crc.finalize()
+}
+
+/// The part that every version has.
+fn set_prefix(bytes: &mut [u8], kind: u16) {
+    bytes[0..4].copy_from_slice(&CALL_MAGIC);
+    bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[6..8].copy_from_slice(&kind.to_le_bytes());
+}
+
+fn encode_inquiry() -> [u8; INQUIRY_BYTES] {
+    let mut bytes = [0; INQUIRY_BYTES];
+    set_prefix(&mut bytes, KIND_INQUIRY);
+    seal(&mut bytes);
+    bytes
+}
+
 fn encode_hello(hello: &Hello) -> [u8; HELLO_BYTES] {
     let mut bytes = [0; HELLO_BYTES];
-    bytes[0..4].copy_from_slice(&HELLO_MAGIC);
-    bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+    set_prefix(&mut bytes, KIND_HELLO);
     bytes[8..16].copy_from_slice(&hello.cluster.0.to_le_bytes());
     bytes[16..24].copy_from_slice(&hello.from.0.to_le_bytes());
     bytes[24..32].copy_from_slice(&hello.to.0.to_le_bytes());
-    bytes[32..40].copy_from_slice(&hello.incarnation.0.to_le_bytes());
+    bytes[32..40].copy_from_slice(&hello.life.incarnation.0.to_le_bytes());
+    bytes[40..48].copy_from_slice(&hello.life.birth.to_le_bytes());
     seal(&mut bytes);
     bytes
 }
@@ -252,13 +402,14 @@ fn decode_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, HandshakeError> {
         cluster: ClusterId(word(bytes, 8)),
         from: ReplicaId(word(bytes, 16)),
         to: ReplicaId(word(bytes, 24)),
-        incarnation: Incarnation(word(bytes, 32)),
+        life: Life { incarnation: Incarnation(word(bytes, 32)), birth: word(bytes, 40) },
     })
 }
 
-fn encode_answer(verdict: u16, incarnation: Incarnation, frame_bytes_max: u32) -> [u8; ANSWER_BYTES] {
-    let mut bytes = [0; ANSWER_BYTES];
-    bytes[0..4].copy_from_slice(&ANSWER_MAGIC);
+fn encode_verdict(verdict: u16, incarnation: Incarnation, frame_bytes_max: usize) -> [u8; VERDICT_BYTES] {
+    let frame_bytes_max = u32::try_from(frame_bytes_max).expect("checked when the transport started");
+    let mut bytes = [0; VERDICT_BYTES];
+    bytes[0..4].copy_from_slice(&VERDICT_MAGIC);
     bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
     bytes[6..8].copy_from_slice(&verdict.to_le_bytes());
     bytes[8..16].copy_from_slice(&incarnation.0.to_le_bytes());
@@ -267,7 +418,23 @@ fn encode_answer(verdict: u16, incarnation: Incarnation, frame_bytes_max: u32) -
     bytes
 }
 
-fn decode_answer(bytes: &[u8; ANSWER_BYTES]) -> Result<Welcome, HandshakeError> {
+fn encode_welcome(me: Welcome) -> [u8; VERDICT_BYTES + WELCOME_BYTES] {
+    let mut bytes = [0; VERDICT_BYTES + WELCOME_BYTES];
+    let (verdict, rest) = bytes.split_at_mut(VERDICT_BYTES);
+    verdict.copy_from_slice(&encode_verdict(0, me.life.incarnation, me.frame_bytes_max));
+    rest[0..8].copy_from_slice(&me.life.birth.to_le_bytes());
+    seal(rest);
+    bytes
+}
+
+fn read_verdict(stream: &TcpStream, deadline: &Deadline) -> Result<(Incarnation, usize), HandshakeError> {
+    let mut bytes = [0; VERDICT_BYTES];
+    deadline.read(stream, &mut bytes, Some(VERDICT_MAGIC))?;
+    decode_verdict(&bytes)
+}
+
+/// The incarnation and the `frame_bytes_max` of a replica that says "welcome".
+fn decode_verdict(bytes: &[u8; VERDICT_BYTES]) -> Result<(Incarnation, usize), HandshakeError> {
     check_seal(bytes)?;
     let verdict = u16::from_le_bytes([bytes[6], bytes[7]]);
     if verdict != 0 {
@@ -277,8 +444,7 @@ fn decode_answer(bytes: &[u8; ANSWER_BYTES]) -> Result<Welcome, HandshakeError> 
     if version != VERSION {
         return Err(HandshakeError::Version(version));
     }
-    let frame_bytes_max = u32::from_le_bytes(bytes[16..20].try_into().expect("4 bytes")) as usize;
-    Ok(Welcome { incarnation: Incarnation(word(bytes, 8)), frame_bytes_max })
+    Ok((Incarnation(word(bytes, 8)), half_word(bytes, 16) as usize))
 }
 
 #[cfg(test)]
@@ -286,9 +452,14 @@ mod tests {
     use super::*;
     use std::{net::TcpListener, thread};
 
-    const ME: Welcome = Welcome { incarnation: Incarnation(7), frame_bytes_max: 1000 };
-    const HELLO: Hello =
-        Hello { cluster: ClusterId(1), from: ReplicaId(2), to: ReplicaId(3), incarnation: Incarnation(4) };
+    const ME: Welcome =
+        Welcome { life: Life { birth: 70, incarnation: Incarnation(7) }, frame_bytes_max: 1000 };
+    const HELLO: Hello = Hello {
+        cluster: ClusterId(1),
+        from: ReplicaId(2),
+        to: ReplicaId(3),
+        life: Life { birth: 40, incarnation: Incarnation(4) },
+    };
     const LONG: Duration = Duration::from_secs(5);
 
     fn pair() -> (TcpStream, TcpStream) {
@@ -301,8 +472,8 @@ mod tests {
     fn both_learn_of_each_other() {
         let (caller, acceptor) = pair();
         let called = thread::spawn(move || call(&caller, &HELLO, LONG));
-        assert_eq!(receive(&acceptor, ME, LONG).unwrap(), HELLO);
-        welcome(&acceptor, ME).unwrap();
+        assert_eq!(receive(&acceptor, ME.life, LONG).unwrap(), Caller::Replica(HELLO));
+        welcome(&acceptor, ME, LONG).unwrap();
         assert_eq!(called.join().unwrap().unwrap(), ME);
     }
 
@@ -313,14 +484,51 @@ mod tests {
             Refusal::UnknownReplica,
             Refusal::WrongDestination,
             Refusal::OldIncarnation,
+            Refusal::OtherBirth,
+            Refusal::Busy,
+            Refusal::NoAnswer,
             Refusal::Other(99),
         ] {
             let (caller, acceptor) = pair();
             let called = thread::spawn(move || call(&caller, &HELLO, LONG));
-            receive(&acceptor, ME, LONG).unwrap();
-            refuse(&acceptor, refusal, ME.incarnation);
+            receive(&acceptor, ME.life, LONG).unwrap();
+            refuse(&acceptor, refusal, ME.life.incarnation);
             assert!(matches!(called.join().unwrap(), Err(HandshakeError::Refused(r)) if r == refusal));
         }
+    }
+
+    #[test]
+    fn an_inquirer_gets_the_answer_whole() {
+        for length in [0, 1, 5000, ANSWER_BYTES_MAX] {
+            let (caller, acceptor) = pair();
+            let inquired = thread::spawn(move || inquire(&caller, LONG));
+            assert_eq!(receive(&acceptor, ME.life, LONG).unwrap(), Caller::Inquirer);
+            let bytes = Bytes::from(vec![3; length]);
+            answer(&acceptor, ME, &bytes, LONG).unwrap();
+            assert!(inquired.join().unwrap().unwrap() == bytes);
+        }
+    }
+
+    #[test]
+    fn an_inquirer_that_takes_nothing_does_not_keep_the_answerer() {
+        let (mut caller, acceptor) = pair();
+        caller.write_all(&encode_inquiry()).unwrap();
+        assert_eq!(receive(&acceptor, ME.life, LONG).unwrap(), Caller::Inquirer);
+        let started = Instant::now();
+        let bytes = Bytes::from(vec![3; ANSWER_BYTES_MAX]);
+        // As many as it takes to fill the buffers of the system.
+        let stuck = (0..50).find_map(|_| answer(&acceptor, ME, &bytes, Duration::from_millis(100)).err());
+        assert!(matches!(stuck, Some(HandshakeError::Timeout(_))), "{stuck:?}");
+        assert!(started.elapsed() < LONG);
+    }
+
+    #[test]
+    fn a_call_of_an_unknown_kind_is_an_error() {
+        let (mut caller, acceptor) = pair();
+        let mut bytes = encode_inquiry();
+        bytes[6] = 9;
+        caller.write_all(&bytes).unwrap();
+        assert!(matches!(receive(&acceptor, ME.life, LONG), Err(HandshakeError::Kind(9))));
     }
 
     #[test]
@@ -330,10 +538,10 @@ mod tests {
         hello[..HELLO_BYTES].copy_from_slice(&encode_hello(&HELLO));
         hello[4] = 2;
         caller.write_all(&hello).unwrap();
-        let accepted = thread::spawn(move || receive(&acceptor, ME, LONG));
-        let mut answer = [0; ANSWER_BYTES];
+        let accepted = thread::spawn(move || receive(&acceptor, ME.life, LONG));
+        let mut answer = [0; VERDICT_BYTES];
         caller.read_exact(&mut answer).unwrap();
-        assert!(matches!(decode_answer(&answer), Err(HandshakeError::Refused(Refusal::Version))));
+        assert!(matches!(decode_verdict(&answer), Err(HandshakeError::Refused(Refusal::Version))));
         drop(caller);
         assert!(matches!(accepted.join().unwrap(), Err(HandshakeError::Version(2))));
     }
@@ -346,11 +554,11 @@ mod tests {
             bad[i] ^= 0x10;
             assert!(matches!(decode_hello(&bad), Err(HandshakeError::Checksum)), "byte {i}");
         }
-        let good = encode_answer(0, ME.incarnation, 1000);
+        let good = encode_verdict(0, ME.life.incarnation, 1000);
         for i in 0..good.len() {
             let mut bad = good;
             bad[i] ^= 0x10;
-            assert!(matches!(decode_answer(&bad), Err(HandshakeError::Checksum)), "byte {i}");
+            assert!(matches!(decode_verdict(&bad), Err(HandshakeError::Checksum)), "byte {i}");
         }
     }
 
@@ -367,7 +575,7 @@ mod tests {
         });
         let started = Instant::now();
         assert!(matches!(
-            receive(&acceptor, ME, Duration::from_millis(200)),
+            receive(&acceptor, ME.life, Duration::from_millis(200)),
             Err(HandshakeError::Timeout(_))
         ));
         assert!(started.elapsed() < Duration::from_millis(700));
@@ -379,6 +587,6 @@ mod tests {
     fn garbage_is_recognised_at_its_first_byte() {
         let (mut caller, acceptor) = pair();
         caller.write_all(b"G").unwrap();
-        assert!(matches!(receive(&acceptor, ME, LONG), Err(HandshakeError::Magic([b'G', 0, 0, 0]))));
+        assert!(matches!(receive(&acceptor, ME.life, LONG), Err(HandshakeError::Magic([b'G', 0, 0, 0]))));
     }
 }

@@ -19,7 +19,8 @@ use tracing::{debug, info, warn};
 use crate::{
     Event,
     frame::{FrameError, FrameReader, HEADER_BYTES},
-    handshake::{self, HandshakeError, Hello, Refusal, Welcome},
+    handshake::{self, Caller, HandshakeError, Hello, Refusal, Welcome},
+    inquiry,
     link::Link,
     socket,
     sync::{lock, wait},
@@ -122,7 +123,8 @@ struct Receiver {
 impl Receiver {
     fn run(self) {
         match self.admit() {
-            Ok(link) => self.deliver(&link),
+            Ok(Some(link)) => self.deliver(&link),
+            Ok(None) => {}
             Err(error) if self.shared.is_stopping() => debug!(remote = %self.remote, "{error}"),
             Err(error) => {
                 self.shared.complain(|| format!("closed a connection from {}: {error}", self.remote))
@@ -132,40 +134,43 @@ impl Receiver {
         _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// The handshake, up to the welcome.
-    fn admit(&self) -> Result<Arc<Link>, HandshakeError> {
+    /// The handshake, up to the welcome of a peer or the whole answer to an inquiry, which nothing follows.
+    fn admit(&self) -> Result<Option<Arc<Link>>, HandshakeError> {
         let config = &self.shared.config;
         // Some systems pass the listener's mode on.
         self.stream.set_nonblocking(false)?;
         socket::tune(&self.stream, config.silence_max)?;
-        let me = Welcome { incarnation: config.incarnation, frame_bytes_max: config.frame_bytes_max };
-        let hello = handshake::receive(&self.stream, me, config.handshake_timeout)?;
-        let link = self.find_link(&hello).and_then(|link| {
-            let claimed = link.turn.claim(self.serial, &self.stream, || link.see(hello.incarnation));
-            if claimed { Ok(link) } else { Err(Refusal::OldIncarnation) }
-        });
-        match link {
+        let me = self.shared.introduction();
+        match handshake::receive(&self.stream, me.life, config.handshake_timeout)? {
+            Caller::Replica(hello) => self.admit_replica(&hello, me).map(Some),
+            Caller::Inquirer => inquiry::serve(&self.shared, &self.stream, self.remote).map(|()| None),
+        }
+    }
+
+    fn admit_replica(&self, hello: &Hello, me: Welcome) -> Result<Arc<Link>, HandshakeError> {
+        match self.find_link(hello).and_then(|link| self.claim_turn(&link, hello).map(|()| link)) {
             Ok(link) => {
-                handshake::welcome(&self.stream, me)?;
-                link.heard_from(hello.incarnation);
-                debug!(peer = %link.id(), remote = %self.remote, incarnation = %hello.incarnation, "accepted");
-                Ok(Arc::clone(link))
+                handshake::welcome(&self.stream, me, self.shared.config.handshake_timeout)?;
+                link.heard_from(hello.life);
+                let incarnation = hello.life.incarnation;
+                debug!(peer = %link.id(), remote = %self.remote, %incarnation, "accepted");
+                Ok(link)
             }
             Err(refusal) => {
-                let Hello { cluster, from, to, incarnation } = hello;
+                let Hello { cluster, from, to, life } = hello;
                 self.shared.complain(|| {
                     format!(
-                        "{} calls as {from} of cluster {cluster}, incarnation {incarnation}, for {to}",
-                        self.remote
+                        "{} calls as {from} of cluster {cluster}, birth {:016x}, incarnation {}, for {to}",
+                        self.remote, life.birth, life.incarnation
                     )
                 });
-                handshake::refuse(&self.stream, refusal, config.incarnation);
+                handshake::refuse(&self.stream, refusal, me.life.incarnation);
                 Err(HandshakeError::Refused(refusal))
             }
         }
     }
 
-    fn find_link(&self, hello: &Hello) -> Result<&Arc<Link>, Refusal> {
+    fn find_link(&self, hello: &Hello) -> Result<Arc<Link>, Refusal> {
         let config = &self.shared.config;
         if hello.cluster != config.cluster {
             return Err(Refusal::OtherCluster);
@@ -173,7 +178,21 @@ impl Receiver {
         if hello.to != config.me {
             return Err(Refusal::WrongDestination);
         }
-        self.shared.links.iter().find(|link| link.id() == hello.from).ok_or(Refusal::UnknownReplica)
+        // A link that is not ready waits for the end of an earlier one to the same replica. The caller tries again.
+        let link = self.shared.peers.find(hello.from).filter(|link| link.is_ready());
+        link.ok_or(Refusal::UnknownReplica)
+    }
+
+    /// Makes this the connection that the peer is received from, if the caller is who this replica knows.
+    fn claim_turn(&self, link: &Link, hello: &Hello) -> Result<(), Refusal> {
+        if !(self.shared.config.recognise)(hello.from, hello.life.birth) {
+            return Err(Refusal::OtherBirth);
+        }
+        if link.turn.claim(self.serial, &self.stream, || link.see(hello.life)) {
+            return Ok(());
+        }
+        // The peer may have left while it was looked at.
+        Err(if link.is_stopped() { Refusal::UnknownReplica } else { Refusal::OldIncarnation })
     }
 
     /// Hands every frame to the sink, once no older connection of the peer does.
@@ -186,6 +205,9 @@ impl Receiver {
         link.counters.receiving.store(false, Relaxed);
         match result {
             _ if self.shared.is_stopping() => {}
+            _ if link.is_stopped() => {
+                info!(peer = %link.id(), remote = %self.remote, "closed: it is no peer any more")
+            }
             _ if !turn.is_newest() => {
                 info!(peer = %link.id(), remote = %self.remote, "replaced by a new connection")
             }
@@ -215,7 +237,7 @@ impl Receiver {
 /// that no frame of an old session comes after one of a new session.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// The serial number of the newest connection; `u64::MAX` once the transport is stopped.
+    /// The serial number of the newest connection; `u64::MAX` once the link is stopped.
     newest: AtomicU64,
     state: Mutex<TurnState>,
     changed: Condvar,
@@ -256,11 +278,20 @@ impl Turn {
         Some(TurnGuard { turn: self, serial })
     }
 
-    /// Nobody delivers any more.
+    /// Nobody delivers any more, except for a delivery that is under way. The connection is closed.
     pub(crate) fn stop(&self) {
-        let _state = lock(&self.state);
+        let state = lock(&self.state);
         self.newest.store(u64::MAX, Relaxed);
+        if let Some(stream) = state.stream.upgrade() {
+            // It may be closed already, which is as good.
+            _ = stream.shutdown(Shutdown::Both);
+        }
         self.changed.notify_all();
+    }
+
+    /// Whether a delivery is under way.
+    pub(crate) fn is_delivering(&self) -> bool {
+        lock(&self.state).delivering
     }
 }
 

@@ -13,13 +13,18 @@
 //!   Receiving may block, in the sink; TCP then pushes back.
 //! - **Bad input harms nobody.** Strangers, other clusters, other versions, replaced lives of a peer, malformed,
 //!   oversized or corrupted frames cost that connection, and leave one log line.
+//! - **Peers come, go and move while it runs** ([`Sender::set_peers`]); those that stay notice nothing.
+//! - **A replica is its id and its birth**, a number that is as old as its data. One that comes back under its id
+//!   with other data is refused, if [`Config::recognise`] says so.
+//! - **Whoever knows an address can ask** ([`inquire`]), which is how a replica that is to join learns whom it joins.
 //!
 //! # Threads
 //!
 //! As in Santos 2012 (section 9.4), each peer has one sender thread and one receiver thread, with blocking I/O:
 //! nobody shares a loop with a slow peer. A sleeping third thread a peer waits in `read` on the outgoing
-//! connection, where nothing ever arrives, to notice the peer's death at once. One more thread accepts. Calling
-//! [`Sender::send`] does no I/O, and wakes the sender thread only if that one sleeps.
+//! connection, where nothing ever arrives, to notice the peer's death at once. One more thread accepts, and one starts
+//! and ends the threads of peers that come and go. Calling [`Sender::send`] does no I/O, and wakes the sender thread
+//! only if that one sleeps; [`Sender::set_peers`] waits for nothing either.
 
 #![cfg(unix)]
 
@@ -29,11 +34,15 @@ mod dial;
 mod frame;
 mod handshake;
 mod inbound;
+mod inquiry;
 mod link;
+mod peers;
 mod queue;
 mod socket;
 mod sync;
 mod transport;
 
 pub use config::{Config, Peer, TransportError};
+pub use handshake::ANSWER_BYTES_MAX;
+pub use inquiry::{InquireError, inquire};
 pub use transport::{Event, Metrics, PeerMetrics, Sender, Transport};

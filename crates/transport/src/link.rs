@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
-use synod_wire::{Incarnation, ReplicaId};
+use synod_wire::ReplicaId;
 
 use crate::{
     Config, Peer, PeerMetrics,
     frame::Frame,
+    handshake::Life,
     inbound::Turn,
     queue::{Bounds, FrameQueue},
     sync::{lock, wait, wait_while},
@@ -28,14 +29,15 @@ const AWAY_SHARE: usize = 16;
 /// One peer, as all threads see it.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) peer: Peer,
+    id: ReplicaId,
     pub(crate) counters: Counters,
     /// Who of the peer's inbound connections may deliver.
     pub(crate) turn: Turn,
-    /// The highest incarnation of the peer that was seen on any connection.
-    highest: AtomicU64,
-    bounds_connected: Bounds,
-    bounds_away: Bounds,
+    /// Its sender thread runs, and nothing is left of an earlier link to the same replica.
+    ready: AtomicBool,
+    /// The latest life of the peer that was seen on any connection.
+    latest: Mutex<Option<Life>>,
+    bounds: LinkBounds,
     out: Mutex<Outgoing>,
     /// Wakes the sender thread, the only one that waits.
     out_changed: Condvar,
@@ -54,8 +56,33 @@ pub(crate) struct Counters {
     pub(crate) receiving: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+/// What may wait for a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkBounds {
+    connected: Bounds,
+    away: Bounds,
+}
+
+impl LinkBounds {
+    pub(crate) fn new(config: &Config) -> LinkBounds {
+        let connected = Bounds { frames: config.send_queue_frames_max, bytes: config.send_queue_bytes_max };
+        let away =
+            Bounds { frames: (connected.frames / AWAY_SHARE).max(1), bytes: connected.bytes / AWAY_SHARE };
+        LinkBounds { connected, away }
+    }
+}
+
+/// Where the peer is to be reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) address: Arc<str>,
+    /// How many addresses the peer had before this one.
+    pub(crate) version: u64,
+}
+
+#[derive(Debug)]
 struct Outgoing {
+    target: Target,
     queue: FrameQueue,
     phase: Phase,
     /// The sender thread sleeps until a frame comes: whoever adds one must wake it. False while it is at work, so
@@ -75,7 +102,7 @@ enum Phase {
     Handshake(Arc<TcpStream>),
     Session {
         stream: Arc<TcpStream>,
-        incarnation: Incarnation,
+        life: Life,
         /// Why it is over; the sender thread has yet to notice.
         end: Option<SessionEnd>,
     },
@@ -90,7 +117,8 @@ pub(crate) enum SessionEnd {
     Stalled(Duration),
     Overflow,
     TooLarge { body: usize, max: usize },
-    NewerIncarnation(Incarnation),
+    NewerLife(Life),
+    Moved,
     Stopped,
 }
 
@@ -109,36 +137,68 @@ impl fmt::Display for SessionEnd {
             SessionEnd::TooLarge { body, max } => {
                 write!(f, "a message of {body} bytes was dropped: frame_bytes_max is {max}")
             }
-            SessionEnd::NewerIncarnation(incarnation) => {
-                write!(f, "the peer was started anew (incarnation {incarnation})")
+            SessionEnd::NewerLife(life) => {
+                write!(f, "the peer was started anew (incarnation {})", life.incarnation)
             }
-            SessionEnd::Stopped => f.write_str("the transport is shutting down"),
+            SessionEnd::Moved => f.write_str("the peer has a new address"),
+            SessionEnd::Stopped => f.write_str("it is no peer any more, or the transport is shutting down"),
         }
     }
 }
 
 impl Link {
-    pub(crate) fn new(peer: Peer, config: &Config) -> Link {
-        let bounds_connected =
-            Bounds { frames: config.send_queue_frames_max, bytes: config.send_queue_bytes_max };
-        let bounds_away = Bounds {
-            frames: (bounds_connected.frames / AWAY_SHARE).max(1),
-            bytes: bounds_connected.bytes / AWAY_SHARE,
-        };
+    pub(crate) fn new(peer: Peer, bounds: LinkBounds) -> Link {
         Link {
-            peer,
+            id: peer.id,
             counters: Counters::default(),
             turn: Turn::default(),
-            highest: AtomicU64::new(0),
-            bounds_connected,
-            bounds_away,
-            out: Mutex::default(),
+            ready: AtomicBool::new(false),
+            latest: Mutex::new(None),
+            bounds,
+            out: Mutex::new(Outgoing {
+                target: Target { address: peer.address.into(), version: 0 },
+                queue: FrameQueue::default(),
+                phase: Phase::Away,
+                awaits_frames: false,
+                redial_now: false,
+                stopped: false,
+                dialed: None,
+            }),
             out_changed: Condvar::new(),
         }
     }
 
     pub(crate) fn id(&self) -> ReplicaId {
-        self.peer.id
+        self.id
+    }
+
+    /// Whether the peer may be received from.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Relaxed)
+    }
+
+    pub(crate) fn set_ready(&self) {
+        self.ready.store(true, Relaxed);
+    }
+
+    /// Where to dial.
+    pub(crate) fn target(&self) -> Target {
+        lock(&self.out).target.clone()
+    }
+
+    /// From now on the peer is dialled at `address`. If that is another one than before, what goes on with the old
+    /// one ends; what the peer sends on a connection of its own is not touched.
+    pub(crate) fn move_to(&self, address: &str) {
+        {
+            let mut out = lock(&self.out);
+            if *out.target.address == *address {
+                return;
+            }
+            out.target = Target { address: address.into(), version: out.target.version + 1 };
+            out.redial_now = true;
+            out.end_attempt(SessionEnd::Moved);
+        }
+        self.out_changed.notify_one();
     }
 
     /// Queues a frame. Never waits for the network.
@@ -152,7 +212,7 @@ impl Link {
                 (1, false)
             } else {
                 let connected = matches!(out.phase, Phase::Session { end: None, .. });
-                let bounds = if connected { self.bounds_connected } else { self.bounds_away };
+                let bounds = if connected { self.bounds.connected } else { self.bounds.away };
                 let dropped = out.queue.push(frame, bounds);
                 if connected && dropped > 0 {
                     out.end_session(SessionEnd::Overflow);
@@ -195,16 +255,22 @@ impl Link {
         }
     }
 
-    /// Hands over what came of a connection attempt.
-    pub(crate) fn put_dialed(&self, result: io::Result<TcpStream>) {
-        lock(&self.out).dialed = Some(result);
+    /// Hands over what came of an attempt to connect to the `version`th address, if that is still of interest.
+    pub(crate) fn put_dialed(&self, version: u64, result: io::Result<TcpStream>) {
+        {
+            let mut out = lock(&self.out);
+            if !out.goes_on(version) {
+                return;
+            }
+            out.dialed = Some(result);
+        }
         self.out_changed.notify_one();
     }
 
-    /// Waits for the connection attempt under way; `None` if the transport is stopped.
-    pub(crate) fn wait_dialed(&self) -> Option<io::Result<TcpStream>> {
+    /// Waits for the connection attempt under way; `None` if the link is stopped or the peer moved.
+    pub(crate) fn wait_dialed(&self, version: u64) -> Option<io::Result<TcpStream>> {
         let mut out = lock(&self.out);
-        while !out.stopped {
+        while out.goes_on(version) {
             if let Some(result) = out.dialed.take() {
                 return Some(result);
             }
@@ -213,24 +279,26 @@ impl Link {
         None
     }
 
-    /// From now on the stream is closed when the transport is stopped; false if it is already.
-    pub(crate) fn begin_handshake(&self, stream: &Arc<TcpStream>) -> bool {
+    /// From now on the stream is closed when the link is stopped or the peer moves; false if it did already.
+    pub(crate) fn begin_handshake(&self, stream: &Arc<TcpStream>, version: u64) -> bool {
         let mut out = lock(&self.out);
-        if !out.stopped {
+        let goes_on = out.goes_on(version);
+        if goes_on {
             out.phase = Phase::Handshake(Arc::clone(stream));
         }
-        !out.stopped
+        goes_on
     }
 
-    /// The handshake succeeded; false if the transport is stopped.
-    pub(crate) fn begin_session(&self, stream: &Arc<TcpStream>, incarnation: Incarnation) -> bool {
+    /// The handshake succeeded; false if the link is stopped or the peer moved.
+    pub(crate) fn begin_session(&self, stream: &Arc<TcpStream>, version: u64, life: Life) -> bool {
         let mut out = lock(&self.out);
-        if !out.stopped {
-            out.phase = Phase::Session { stream: Arc::clone(stream), incarnation, end: None };
+        let goes_on = out.goes_on(version);
+        if goes_on {
+            out.phase = Phase::Session { stream: Arc::clone(stream), life, end: None };
             out.redial_now = false;
             self.counters.sessions.fetch_add(1, Relaxed);
         }
-        !out.stopped
+        goes_on
     }
 
     /// Ends the session, if there is one that has not ended for another reason.
@@ -248,7 +316,7 @@ impl Link {
         };
         out.awaits_frames = false;
         out.queue.put_back(unsent);
-        let dropped = if out.stopped { out.queue.clear() } else { out.queue.trim(self.bounds_away) };
+        let dropped = if out.stopped { out.queue.clear() } else { out.queue.trim(self.bounds.away) };
         drop(out);
         self.count_dropped(dropped);
         end
@@ -260,19 +328,24 @@ impl Link {
         wait_while(&self.out_changed, out, delay, |out| !out.stopped && !out.redial_now).redial_now = false;
     }
 
-    /// Notes an incarnation of the peer; false if a later one was seen.
-    pub(crate) fn see(&self, incarnation: Incarnation) -> bool {
-        self.highest.fetch_max(incarnation.0, Relaxed) <= incarnation.0
+    /// Notes a life of the peer, whose birth was recognised; false if a later one was seen.
+    pub(crate) fn see(&self, life: Life) -> bool {
+        let mut latest = lock(&self.latest);
+        let is_latest = latest.is_none_or(|latest| !latest.is_after(life));
+        if is_latest {
+            *latest = Some(life);
+        }
+        is_latest
     }
 
     /// The peer reached this replica. So a session with an earlier life of it is over, even if its host could not
     /// tell, and if there is none it is time to dial.
-    pub(crate) fn heard_from(&self, incarnation: Incarnation) {
+    pub(crate) fn heard_from(&self, life: Life) {
         let mut out = lock(&self.out);
         match &out.phase {
-            Phase::Session { incarnation: known, .. } if *known < incarnation => {
+            Phase::Session { life: known, .. } if *known != life && !known.is_after(life) => {
                 out.redial_now = true;
-                out.end_session(SessionEnd::NewerIncarnation(incarnation));
+                out.end_attempt(SessionEnd::NewerLife(life));
             }
             Phase::Session { .. } => return,
             Phase::Away | Phase::Handshake(_) => out.redial_now = true,
@@ -289,11 +362,7 @@ impl Link {
     pub(crate) fn stop(&self) {
         let mut out = lock(&self.out);
         out.stopped = true;
-        if let Phase::Handshake(stream) = &out.phase {
-            // It may be closed already, which is as good.
-            _ = stream.shutdown(Shutdown::Both);
-        }
-        out.end_session(SessionEnd::Stopped);
+        out.end_attempt(SessionEnd::Stopped);
         let dropped = out.queue.clear();
         drop(out);
         self.out_changed.notify_one();
@@ -324,6 +393,21 @@ impl Link {
 }
 
 impl Outgoing {
+    /// Whether there is still a reason to deal with the peer at its `version`th address.
+    fn goes_on(&self, version: u64) -> bool {
+        !self.stopped && self.target.version == version
+    }
+
+    /// Ends a handshake or a session, whichever there is.
+    fn end_attempt(&mut self, reason: SessionEnd) {
+        if let Phase::Handshake(stream) = &self.phase {
+            // It may be closed already, which is as good.
+            _ = stream.shutdown(Shutdown::Both);
+        }
+        self.dialed = None;
+        self.end_session(reason);
+    }
+
     /// Shutting the socket down wakes the sender thread out of a write, and the watching thread out of its read.
     fn end_session(&mut self, reason: SessionEnd) {
         if let Phase::Session { stream, end: end @ None, .. } = &mut self.phase {

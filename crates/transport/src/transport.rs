@@ -6,7 +6,7 @@ use std::{
     os::unix::net::UnixStream,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
 };
@@ -15,7 +15,14 @@ use bytes::Bytes;
 use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId};
 use tracing::{error, warn};
 
-use crate::{Config, TransportError, complaint::LogLimit, dial, frame::Frame, inbound, link::Link};
+use crate::{
+    Config, Peer, TransportError,
+    complaint::LogLimit,
+    frame::Frame,
+    handshake::{Life, Welcome},
+    inbound,
+    peers::{self, Peers, Supervisor},
+};
 
 /// What happens between this replica and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +52,10 @@ pub enum Event {
 /// What all threads of a transport share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    pub(crate) links: Vec<Arc<Link>>,
+    pub(crate) peers: Arc<Peers>,
+    /// How many inquiries are being answered.
+    pub(crate) inquiries: AtomicUsize,
+    pub(crate) inquiry_lines: LogLimit,
     sink: Box<dyn Fn(Event) + Send + Sync>,
     stopping: AtomicBool,
     complaints: LogLimit,
@@ -54,6 +64,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
+    }
+
+    /// What a caller that is welcome learns.
+    pub(crate) fn introduction(&self) -> Welcome {
+        let Config { birth, incarnation, frame_bytes_max, .. } = self.config;
+        Welcome { life: Life { birth, incarnation }, frame_bytes_max }
     }
 
     /// Tells the owner of the transport, unless it has ended it.
@@ -126,28 +142,26 @@ impl Transport {
         sink: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Transport, TransportError> {
         config.validate()?;
-        if listeners.is_empty() && !config.peers.is_empty() {
-            return Err(TransportError::NoListenAddress);
-        }
+        let peers = Arc::new(Peers::new(&config, !listeners.is_empty())?);
         let mut local_addresses = Vec::new();
         for listener in &listeners {
             listener.set_nonblocking(true)?;
             local_addresses.push(listener.local_addr()?);
         }
-        let links: Vec<_> =
-            config.peers.iter().map(|peer| Arc::new(Link::new(peer.clone(), &config))).collect();
         let sender = Sender {
             routes: Arc::new(Routes {
                 cluster: config.cluster,
                 frame_bytes_max: config.frame_bytes_max,
-                links: links.clone(),
+                peers: Arc::clone(&peers),
                 unroutable: AtomicU64::new(0),
                 complaints: LogLimit::new(),
             }),
         };
         let shared = Arc::new(Shared {
             config,
-            links,
+            peers,
+            inquiries: AtomicUsize::new(0),
+            inquiry_lines: LogLimit::new(),
             sink: Box::new(sink),
             stopping: AtomicBool::new(false),
             complaints: LogLimit::new(),
@@ -159,16 +173,13 @@ impl Transport {
     }
 
     fn start_threads(&mut self, listeners: Vec<TcpListener>) -> Result<(), TransportError> {
+        let supervisor = Supervisor::start(Arc::clone(&self.shared))?;
+        self.threads.push(thread::Builder::new().name("peers".into()).spawn(|| supervisor.run())?);
         let (wake, woken) = UnixStream::pair()?;
         self.wake = Some(wake);
         let shared = Arc::clone(&self.shared);
         let accept = move || inbound::accept(&shared, &listeners, &woken);
         self.threads.push(thread::Builder::new().name("accept".into()).spawn(accept)?);
-        for link in &self.shared.links {
-            let (shared, link) = (Arc::clone(&self.shared), Arc::clone(link));
-            let name = format!("send-{}", link.id());
-            self.threads.push(thread::Builder::new().name(name).spawn(move || dial::run(&shared, &link))?);
-        }
         Ok(())
     }
 
@@ -182,6 +193,14 @@ impl Transport {
     #[must_use]
     pub fn sender(&self) -> Sender {
         self.sender.clone()
+    }
+
+    /// Changes who the peers are; see [`Sender::set_peers`].
+    ///
+    /// # Errors
+    /// As those of [`Sender::set_peers`].
+    pub fn set_peers(&self, peers: Vec<Peer>) -> Result<(), TransportError> {
+        self.sender.set_peers(peers)
     }
 
     /// How things stand now.
@@ -202,10 +221,7 @@ impl Transport {
 impl Drop for Transport {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Relaxed);
-        for link in &self.shared.links {
-            link.stop();
-            link.turn.stop();
-        }
+        self.shared.peers.stop();
         self.wake = None;
         for thread in self.threads.drain(..) {
             let name = thread.thread().name().unwrap_or_default().to_owned();
@@ -227,7 +243,7 @@ pub struct Sender {
 struct Routes {
     cluster: ClusterId,
     frame_bytes_max: usize,
-    links: Vec<Arc<Link>>,
+    peers: Arc<Peers>,
     unroutable: AtomicU64,
     complaints: LogLimit,
 }
@@ -244,12 +260,32 @@ impl Sender {
         self.send_many(&[to], body);
     }
 
+    /// Makes `peers` the peers of this replica, in place of those before. Returns at once: the calling thread only
+    /// swaps a table, and another one does the rest.
+    ///
+    /// - A peer that is new is dialled, and welcomed when it calls. What is sent to it is queued from now on.
+    /// - One that left is refused when it calls. Its connections are closed, with a `Down` if there was a session,
+    ///   and what waits for it is dropped. Of its events a last few may still follow, but none after the first of a
+    ///   later session, should it become a peer again.
+    /// - One with another address is dialled there, after a `Down` if there was a session. What waits for it is kept
+    ///   as for every peer that is away, and what it sends on its own connection is not touched.
+    /// - Nothing happens to the others.
+    ///
+    /// After the end of the transport it does nothing.
+    ///
+    /// # Errors
+    /// A list that [`Transport::start`] would not take either; then the peers remain as they were.
+    pub fn set_peers(&self, peers: Vec<Peer>) -> Result<(), TransportError> {
+        self.routes.peers.set(peers)
+    }
+
     /// Queues one message for several peers. Its buffers are shared, not copied.
     pub fn send_many(&self, to: &[ReplicaId], body: Encoded) {
         let routes = &*self.routes;
+        let table = routes.peers.table();
         let length = body.len();
         if length > routes.frame_bytes_max {
-            let links = to.iter().filter_map(|id| routes.find(*id));
+            let links = to.iter().filter_map(|id| peers::find(&table, *id));
             links.for_each(|link| link.drop_too_large(length, routes.frame_bytes_max));
             if routes.complaints.admit().is_some() {
                 error!("dropped a message of {length} bytes: frame_bytes_max is {}", routes.frame_bytes_max);
@@ -258,7 +294,7 @@ impl Sender {
         }
         let frame = Arc::new(Frame::new(routes.cluster, body));
         for id in to {
-            match routes.find(*id) {
+            match peers::find(&table, *id) {
                 Some(link) => link.enqueue(Arc::clone(&frame)),
                 None => {
                     routes.unroutable.fetch_add(1, Relaxed);
@@ -274,29 +310,22 @@ impl Sender {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         Metrics {
-            peers: self.routes.links.iter().map(|link| link.metrics()).collect(),
+            peers: self.routes.peers.table().iter().map(|link| link.metrics()).collect(),
             frames_unroutable: self.routes.unroutable.load(Relaxed),
         }
-    }
-}
-
-impl Routes {
-    /// There are a handful of peers, so a search is as fast as any table.
-    fn find(&self, id: ReplicaId) -> Option<&Arc<Link>> {
-        self.links.iter().find(|link| link.id() == id)
     }
 }
 
 /// The state of a transport at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    /// One entry for each peer, as configured.
+    /// One entry for each present peer, in the order in which they were given.
     pub peers: Vec<PeerMetrics>,
     /// Messages for replicas that are no peers.
     pub frames_unroutable: u64,
 }
 
-/// The state of the connections with one peer. Counts are totals since the start; bytes include frame headers.
+/// The state of the connections with one peer. Counts are totals since it became one; bytes include frame headers.
 #[derive(Clone, Debug)]
 pub struct PeerMetrics {
     /// The peer.

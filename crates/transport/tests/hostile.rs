@@ -8,10 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{
-    CLUSTER, Replica, addresses, answer, call, cluster, config, eventually, frame, frame_with, hello,
-};
-use common::{is_closed, join, listeners, welcome};
+use common::{CLUSTER, Replica, addresses, call, cluster, config, eventually, frame, frame_with, hello};
+use common::{is_closed, join, listeners, verdict, welcome, welcome_born};
 use synod_transport::{Config, Event};
 use synod_wire::ClusterId;
 
@@ -187,9 +185,18 @@ fn whoever_answers_a_dial_with_garbage_is_no_peer() {
     let mut listeners = listeners.into_iter();
     let replica = Replica::start(config(1, 1, &addresses), listeners.next().unwrap());
     let by_hand = listeners.next().unwrap();
-    let mut damaged = answer(0, 1, 1000);
-    damaged[8] ^= 1;
-    for reply in [b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), damaged, answer(2, 1, 0), answer(77, 1, 0)] {
+    let mut damaged_verdict = welcome_born(1, 1000, 5);
+    damaged_verdict[8] ^= 1;
+    let mut damaged_birth = welcome_born(1, 1000, 5);
+    damaged_birth[24] ^= 1;
+    let replies = [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+        damaged_verdict,
+        damaged_birth,
+        verdict(2, 1, 0),
+        verdict(77, 1, 0),
+    ];
+    for reply in replies {
         let (mut stream, _) = by_hand.accept().unwrap();
         stream.write_all(&reply).unwrap();
         let mut rest = Vec::new();

@@ -41,7 +41,12 @@ pub fn config(me: u64, incarnation: u64, addresses: &[SocketAddr]) -> Config {
         .filter(|(id, _)| *id != me)
         .map(|(id, address)| Peer { id: ReplicaId(id), address: address.to_string() })
         .collect();
-    Config { peers, ..Config::new(CLUSTER, ReplicaId(me), Incarnation(incarnation)) }
+    Config { peers, ..Config::new(CLUSTER, ReplicaId(me), Incarnation(incarnation), birth(me)) }
+}
+
+/// The birth of every replica `id`, unless a test says otherwise.
+pub fn birth(id: u64) -> u64 {
+    0xb000 + id
 }
 
 impl Replica {
@@ -137,19 +142,32 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 pub fn hello(cluster: ClusterId, from: u64, to: u64, incarnation: u64) -> Vec<u8> {
+    hello_born(cluster, from, to, incarnation, birth(from))
+}
+
+pub fn hello_born(cluster: ClusterId, from: u64, to: u64, incarnation: u64, birth: u64) -> Vec<u8> {
     let mut bytes = b"SYNO\x01\0\0\0".to_vec();
-    for word in [cluster.0, from, to, incarnation] {
+    for word in [cluster.0, from, to, incarnation, birth] {
         bytes.extend(word.to_le_bytes());
     }
     sealed(bytes)
 }
 
-pub fn answer(verdict: u16, incarnation: u64, frame_bytes_max: u32) -> Vec<u8> {
+pub fn inquiry() -> Vec<u8> {
+    sealed(b"SYNO\x01\0\x01\0".to_vec())
+}
+
+pub fn verdict(verdict: u16, incarnation: u64, frame_bytes_max: u32) -> Vec<u8> {
     let mut bytes = b"SYNA\x01\0".to_vec();
     bytes.extend(verdict.to_le_bytes());
     bytes.extend(incarnation.to_le_bytes());
     bytes.extend(frame_bytes_max.to_le_bytes());
     sealed(bytes)
+}
+
+/// A verdict that welcomes a replica, and what follows it.
+pub fn welcome_born(incarnation: u64, frame_bytes_max: u32, birth: u64) -> Vec<u8> {
+    [verdict(0, incarnation, frame_bytes_max), sealed(birth.to_le_bytes().to_vec())].concat()
 }
 
 /// A frame whose header announces `length` and the checksum `crc`, whatever the body is.
@@ -181,17 +199,20 @@ pub fn call(address: SocketAddr, hello: &[u8]) -> (TcpStream, u16) {
 
 /// A welcomed connection.
 pub fn join(address: SocketAddr, from: u64, to: u64, incarnation: u64) -> TcpStream {
-    let (stream, verdict) = call(address, &hello(CLUSTER, from, to, incarnation));
+    let (mut stream, verdict) = call(address, &hello(CLUSTER, from, to, incarnation));
     assert_eq!(verdict, 0);
+    let mut rest = [0; 12];
+    stream.read_exact(&mut rest).unwrap();
+    assert_eq!(rest[..], sealed(birth(to).to_le_bytes().to_vec()));
     stream
 }
 
-/// Accepts a caller by hand and welcomes it.
+/// Accepts a caller by hand and welcomes it, as replica 2 would.
 pub fn welcome(listener: &TcpListener, incarnation: u64, frame_bytes_max: u32) -> TcpStream {
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.read_exact(&mut [0; 44]).unwrap();
-    stream.write_all(&answer(0, incarnation, frame_bytes_max)).unwrap();
+    stream.read_exact(&mut [0; 52]).unwrap();
+    stream.write_all(&welcome_born(incarnation, frame_bytes_max, birth(2))).unwrap();
     stream
 }
 

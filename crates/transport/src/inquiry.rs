@@ -1,0 +1,143 @@
+//! Inquiries: what somebody who is no peer may learn from a replica, knowing nothing but its address.
+//!
+//! A replica that is about to join a cluster asks so for the cluster's id and its members. What the answer says is
+//! the business of [`Config::answer`](crate::Config::answer); the bytes on the wire are drawn in the handshake.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpStream},
+    sync::{atomic::Ordering::Relaxed, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use tracing::info;
+
+use crate::{
+    config::is_host_and_port,
+    dial,
+    handshake::{self, ANSWER_BYTES_MAX, HandshakeError, Refusal},
+    transport::Shared,
+};
+
+/// Inquiries that are answered at a time, so that strangers can not keep many answers in memory.
+const INQUIRIES_MAX: usize = 8;
+
+/// Why an inquiry got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum InquireError {
+    /// The address is not `host:port`.
+    #[error("{0:?} is not host:port")]
+    Address(String),
+    /// Nobody can be reached there, or the connection broke.
+    #[error("can not reach {address}: {source}")]
+    Connect {
+        /// The address.
+        address: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There was no whole answer in time.
+    #[error("{address} gave no answer within {timeout:?}")]
+    Timeout {
+        /// The address.
+        address: String,
+        /// The time that it had.
+        timeout: Duration,
+    },
+    /// What answers there does not do so as a replica of this version should, or refuses to answer.
+    #[error("{address} gives no answer: {reason}")]
+    NoAnswer {
+        /// The address.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Asks the replica that listens for its peers at `address` (`host:port`) for what its
+/// [`Config::answer`](crate::Config::answer) gives: at most [`ANSWER_BYTES_MAX`] bytes, which came with the right
+/// checksum, but from whoever listens there.
+///
+/// Needs no cluster, no replica id and no transport. Blocks for at most `timeout`, which includes the resolution of
+/// a name and the connection. (If a resolver takes longer, its thread is left to end by itself.)
+///
+/// # Errors
+/// See [`InquireError`]. All but a wrong address may be otherwise at the next attempt.
+pub fn inquire(address: &str, timeout: Duration) -> Result<Bytes, InquireError> {
+    if !is_host_and_port(address) {
+        return Err(InquireError::Address(address.to_owned()));
+    }
+    let connect_error = |source| InquireError::Connect { address: address.to_owned(), source };
+    let too_late = || InquireError::Timeout { address: address.to_owned(), timeout };
+    let deadline = Instant::now() + timeout;
+    let (tell, answered) = mpsc::sync_channel(1);
+    let target = address.to_owned();
+    let ask = move || {
+        // Nobody listens any more if it is too late.
+        _ = tell.send(ask(&target, deadline));
+    };
+    thread::Builder::new().name("inquire".into()).spawn(ask).map_err(connect_error)?;
+    match answered.recv_timeout(timeout).map_err(|_| too_late())? {
+        Ok(answer) => Ok(answer),
+        Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => Err(too_late()),
+        Err(HandshakeError::Timeout(_)) => Err(too_late()),
+        Err(HandshakeError::Io(error)) => Err(connect_error(error)),
+        Err(error) => Err(InquireError::NoAnswer { address: address.to_owned(), reason: error.to_string() }),
+    }
+}
+
+fn ask(address: &str, deadline: Instant) -> Result<Bytes, HandshakeError> {
+    let remaining = || {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        // The system takes no timeout of zero.
+        remaining.max(Duration::from_millis(1))
+    };
+    let stream = dial::connect_any(address, remaining())?;
+    handshake::inquire(&stream, remaining())
+}
+
+/// Answers an inquiry that arrived on `stream`.
+pub(crate) fn serve(shared: &Shared, stream: &TcpStream, remote: SocketAddr) -> Result<(), HandshakeError> {
+    let me = shared.introduction();
+    let refuse = |refusal| {
+        handshake::refuse(stream, refusal, me.life.incarnation);
+        Err(HandshakeError::Refused(refusal))
+    };
+    let Some(_permit) = Permit::take(shared) else { return refuse(Refusal::Busy) };
+    let answer = (shared.config.answer)();
+    if answer.len() > ANSWER_BYTES_MAX {
+        shared.complain(|| {
+            format!(
+                "the answer to inquiries has {} bytes; at most {ANSWER_BYTES_MAX} can be sent",
+                answer.len()
+            )
+        });
+        return refuse(Refusal::NoAnswer);
+    }
+    handshake::answer(stream, me, &answer, shared.config.handshake_timeout)?;
+    if let Some(suppressed) = shared.inquiry_lines.admit() {
+        info!(%remote, bytes = answer.len(), suppressed, "answered an inquiry");
+    }
+    Ok(())
+}
+
+/// The right to answer one inquiry; ends when it is dropped.
+struct Permit<'a> {
+    shared: &'a Shared,
+}
+
+impl Permit<'_> {
+    fn take(shared: &Shared) -> Option<Permit<'_>> {
+        let permit = Permit { shared };
+        // Counted before it is compared; a permit that is too many ends here.
+        (shared.inquiries.fetch_add(1, Relaxed) < INQUIRIES_MAX).then_some(permit)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.shared.inquiries.fetch_sub(1, Relaxed);
+    }
+}
