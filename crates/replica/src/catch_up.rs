@@ -1,6 +1,9 @@
 //! Decided slots that others may need, and fetching those that this replica missed.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use synod_wire::{Ballot, Batch, ReplicaId, Slot, Time};
 
@@ -117,6 +120,9 @@ pub enum Ask {
 #[derive(Debug)]
 pub struct CatchUp {
     peers: Vec<ReplicaId>,
+    /// Who is connected. One that joins an old group may know nobody of those who are in it by now, but for the
+    /// connections that it was given.
+    linked: BTreeSet<ReplicaId>,
     /// Whom to ask next.
     turn: usize,
     /// Since when decisions have been missing that are known to exist.
@@ -168,10 +174,27 @@ impl CatchUp {
         self.peers = peers;
     }
 
+    /// A session with a replica, perhaps not one of those that are to be asked, began or ended.
+    pub fn link(&mut self, peer: ReplicaId, up: bool) {
+        if up {
+            self.linked.insert(peer);
+        } else {
+            self.linked.remove(&peer);
+        }
+    }
+
+    /// Whose turn it is to be asked: one of the group's, or a stranger that is connected.
+    fn whose_turn(&self) -> Option<ReplicaId> {
+        let strangers = self.linked.iter().filter(|id| !self.peers.contains(id));
+        let count = self.peers.len() + strangers.clone().count();
+        self.peers.iter().chain(strangers).nth(self.turn.checked_rem(count)?).copied()
+    }
+
     pub fn new(peers: impl IntoIterator<Item = ReplicaId>) -> CatchUp {
         let peers = peers.into_iter().collect();
         CatchUp {
             peers,
+            linked: BTreeSet::new(),
             turn: 0,
             missing_since: None,
             seen: Slot::ZERO,
@@ -203,12 +226,13 @@ impl CatchUp {
             self.question = Some(Question { peer, at: now });
             return Some((peer, ask));
         }
-        if decided >= elsewhere || self.peers.is_empty() {
+        let whom = if decided < elsewhere { self.whose_turn() } else { None };
+        let Some(peer) = whom else {
             self.missing_since = None;
             self.question = None;
             self.eager = false;
             return None;
-        }
+        };
         if self.missing_since.is_none() || decided > self.seen && self.question.is_none() {
             self.missing_since = Some(now);
         }
@@ -218,7 +242,6 @@ impl CatchUp {
             return None;
         }
         self.eager = false;
-        let peer = self.peers[self.turn % self.peers.len()];
         self.question = Some(Question { peer, at: now });
         Some((peer, Ask::Slots(decided.next())))
     }

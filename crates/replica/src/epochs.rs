@@ -382,7 +382,9 @@ impl Replica {
             // It was removed, and wants to know whether it is still needed.
             actions.push(self.standing(from));
         }
-        if self.group.member(self.me).is_none() && epoch >= self.group.epoch && self.group.votes(from) {
+        // One that joins does not find itself in old groups either; but its id was not given to anybody then.
+        let removed = self.group.member(self.me).is_none() && self.me < self.group.next_id;
+        if removed && epoch >= self.group.epoch && self.group.votes(from) {
             self.audience.successors.insert(from);
             self.retire(actions);
         }
@@ -471,6 +473,11 @@ impl Replica {
         if let Some((id, _)) = ready {
             self.ask_for(now, Change::Promote(id));
         }
+    }
+
+    /// How far learners are, as they last said.
+    pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
+        self.audience.progress.iter().map(|(&id, &slot)| (id, slot))
     }
 
     /// Whether a learner has (nearly) everything that is decided, as far as it said.

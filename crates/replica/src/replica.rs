@@ -370,6 +370,7 @@ impl Replica {
         match event {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
             Event::Link { peer, up } => {
+                self.catch_up.link(peer, up);
                 if up && self.view.leader == Some(peer) {
                     self.proposals.forget_sent();
                     self.reads.ask_again();

@@ -109,7 +109,8 @@ impl Pair {
             name: "one".into(),
             peer_urls: Vec::new(),
             client_urls: Vec::new(),
-            is_learner: false,
+            standing: synod_server::Standing::Voter,
+            decided: None,
         };
         let store = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
         let replicas = [(), ()].map(|()| Faulty {
