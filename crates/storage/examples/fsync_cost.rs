@@ -192,7 +192,8 @@ fn commits(
     commits: usize,
     times: &mut Vec<Duration>,
 ) -> Result<Duration, synod_storage::StorageError> {
-    let identity = Identity { cluster: ClusterId(1), replica: ReplicaId(1), incarnation: Incarnation(1) };
+    let identity =
+        Identity { cluster: ClusterId(1), replica: ReplicaId(1), birth: 6, incarnation: Incarnation(1) };
     let options = Options { durability: Durability::Sync, ..Options::default() };
     let (mut wal, _) = Wal::open(dir, identity, options)?;
     let mut lsn = Lsn::ZERO;

@@ -2,29 +2,36 @@
 //!
 //! ```text
 //! DIR/LOCK        held by the running replica
-//! DIR/identity    cluster, replica, how many times it was started
+//! DIR/identity    cluster, replica, birth, how many times it was started
+//! DIR/group       the group that the log begins with (see group.rs)
+//! DIR/peers       which births the other replicas showed (see peer_book.rs)
 //! DIR/wal/        the write-ahead log
 //! DIR/snapshots/  snapshots of the state machine
 //! ```
 
 use std::{
     fmt,
+    hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use bytes::Bytes;
 use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 use crate::{
     Durability, StorageError,
     disk::{Disk, RealDisk, create_dir},
     fields::Fields,
+    group,
     lock::DirLock,
     wal::state::{LogState, Previous},
 };
 
 const FILE_NAME: &str = "identity";
 const TITLE: &str = "synod data directory";
-const VERSION: u32 = 1;
+/// Version 1 knew no birth.
+const VERSION: u32 = 2;
 const WAL: &str = "wal";
 
 /// Whose files they are, and in which of its lives.
@@ -34,21 +41,24 @@ pub struct Identity {
     pub cluster: ClusterId,
     /// The replica; files of another one are refused.
     pub replica: ReplicaId,
+    /// Drawn at random when the data directory was made; files of another directory are refused. Others know from
+    /// it whether a replica that comes back still has its data.
+    pub birth: u64,
     /// How many times it was started, this time included.
     pub incarnation: Incarnation,
 }
 
 impl Identity {
-    /// Whether both are the same replica of the same cluster, in whichever life.
+    /// Whether both are the same replica of the same cluster with the same data, in whichever life.
     #[must_use]
     pub fn is_same_replica(&self, other: &Identity) -> bool {
-        (self.cluster, self.replica) == (other.cluster, other.replica)
+        (self.cluster, self.replica, self.birth) == (other.cluster, other.replica, other.birth)
     }
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "replica {} of cluster {}", self.replica, self.cluster)
+        write!(f, "replica {} of cluster {}, birth {:016x}", self.replica, self.cluster, self.birth)
     }
 }
 
@@ -66,6 +76,7 @@ pub struct Marker {
 /// A data directory that this process has for itself.
 #[derive(Debug)]
 pub struct DataDir {
+    pub(crate) disk: Arc<dyn Disk>,
     path: PathBuf,
     identity: Identity,
     previous: Option<Marker>,
@@ -85,38 +96,41 @@ impl DataDir {
         name: &str,
         durability: Durability,
     ) -> Result<DataDir, StorageError> {
-        DataDir::open_on(&RealDisk, path, cluster, replica, name, durability)
+        DataDir::open_on(Arc::new(RealDisk), path, cluster, replica, name, durability)
     }
 
     pub(crate) fn open_on(
-        disk: &dyn Disk,
+        disk: Arc<dyn Disk>,
         path: &Path,
         cluster: ClusterId,
         replica: ReplicaId,
         name: &str,
         durability: Durability,
     ) -> Result<DataDir, StorageError> {
-        create_dir(disk, path)?;
+        create_dir(&*disk, path)?;
         let lock = DirLock::take(path)?;
         let previous = DataDir::read(path)?;
         let log = LogState::read(&path.join(WAL))?;
-        let lives = previous.as_ref().map(|marker| marker.identity.incarnation.0);
-        let lives = lives.or(log.incarnation().map(|i| i.0)).unwrap_or(0);
-        let identity = Identity { cluster, replica, incarnation: Incarnation(lives + 1) };
+        // If the file that says whose directory it is got lost, the log still knows.
+        let latest = previous.as_ref().map(|marker| marker.identity).or(log.identity());
+        let lives = latest.map_or(0, |identity| identity.incarnation.0);
+        let birth = latest.map_or_else(random_birth, |identity| identity.birth);
+        let identity = Identity { cluster, replica, birth, incarnation: Incarnation(lives + 1) };
+        if let Some(found) = latest.filter(|found| !found.is_same_replica(&identity)) {
+            return Err(StorageError::OtherIdentity {
+                path: path.join(FILE_NAME),
+                found: found.to_string(),
+                expected: format!("replica {replica} of cluster {cluster}"),
+            });
+        }
         if let Some(marker) = &previous {
-            if !marker.identity.is_same_replica(&identity) {
-                return Err(StorageError::OtherIdentity {
-                    path: path.join(FILE_NAME),
-                    found: marker.identity.to_string(),
-                    expected: identity.to_string(),
-                });
-            }
             if marker.name != name {
                 tracing::warn!(was = marker.name, is = name, "the replica has a new name");
             }
         }
         let marker = Marker { identity, name: name.to_owned(), durability };
-        let dir = DataDir { path: path.to_owned(), identity, previous, _lock: lock };
+        let dir = DataDir { disk, path: path.to_owned(), identity, previous, _lock: lock };
+        let disk = &*dir.disk;
         create_dir(disk, &dir.wal())?;
         create_dir(disk, &dir.snapshots())?;
         if lives == 0 && matches!(log, Previous::None) {
@@ -163,6 +177,24 @@ impl DataDir {
         self.identity.incarnation == Incarnation(1)
     }
 
+    /// The group that the log begins with, as [`set_first_group`](DataDir::set_first_group) was last given it; `None`
+    /// if it never was.
+    ///
+    /// # Errors
+    /// The file can not be read, is damaged, or belongs to another replica.
+    pub fn first_group(&self) -> Result<Option<Bytes>, StorageError> {
+        group::read(&self.path, self.identity)
+    }
+
+    /// Remembers the group that the log begins with, in place of the one before. It is durable when this returns;
+    /// a crash before leaves the old one or the new one. What the bytes say is the caller's business.
+    ///
+    /// # Errors
+    /// There are more than [`GROUP_BYTES_MAX`](crate::GROUP_BYTES_MAX) bytes, or the file can not be written.
+    pub fn set_first_group(&self, group: &Bytes) -> Result<(), StorageError> {
+        group::write(&*self.disk, &self.path, self.identity, group)
+    }
+
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -188,6 +220,7 @@ impl Marker {
         fields.set("version", VERSION);
         fields.set("cluster", self.identity.cluster);
         fields.set("replica", self.identity.replica.0);
+        fields.set("birth", format_args!("{:016x}", self.identity.birth));
         fields.set("name", &self.name);
         fields.set("incarnation", self.identity.incarnation);
         fields.set("durability", self.durability);
@@ -199,12 +232,18 @@ impl Marker {
             identity: Identity {
                 cluster: ClusterId(fields.hex("cluster")?),
                 replica: ReplicaId(fields.parse("replica")?),
+                birth: fields.hex("birth")?,
                 incarnation: Incarnation(fields.parse("incarnation")?),
             },
             name: fields.text("name")?.to_owned(),
             durability: fields.parse("durability")?,
         })
     }
+}
+
+/// A number that no other data directory has: the hasher's keys come from the system's source of randomness.
+fn random_birth() -> u64 {
+    RandomState::new().hash_one(std::time::SystemTime::now()).max(1)
 }
 
 #[cfg(test)]
@@ -245,6 +284,41 @@ mod tests {
             assert!(error.to_string().contains("replica r1 of cluster 0000000000000007"), "{error}");
         }
         assert_eq!(DataDir::read(temporary.path()).unwrap().unwrap().identity.incarnation, Incarnation(1));
+        // Nor if only the log is left to say whose it is.
+        fs::remove_file(temporary.path().join(FILE_NAME)).unwrap();
+        let error = open(temporary.path(), 7, 2).unwrap_err();
+        assert!(matches!(error, StorageError::OtherIdentity { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_birth_is_as_old_as_the_directory() {
+        let temporary = tempfile::tempdir().unwrap();
+        let birth = open(temporary.path(), 7, 1).unwrap().identity().birth;
+        assert_ne!(birth, 0);
+        assert_eq!(open(temporary.path(), 7, 1).unwrap().identity().birth, birth);
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(open(other.path(), 7, 1).unwrap().identity().birth, birth);
+
+        // The same replica after it was wiped is another one, and what is left of the old files is not believed.
+        let wal = other.path().join(WAL);
+        fs::remove_dir_all(&wal).unwrap();
+        fs::rename(temporary.path().join(WAL), &wal).unwrap();
+        let dir = open(other.path(), 7, 1).unwrap();
+        let error = Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap_err();
+        assert!(matches!(error, StorageError::OtherIdentity { .. }), "{error}");
+    }
+
+    #[test]
+    fn an_identity_file_without_a_birth_is_of_an_older_version() {
+        let temporary = tempfile::tempdir().unwrap();
+        drop(open(temporary.path(), 7, 1).unwrap());
+        let mut old = Fields::default();
+        for (key, value) in [("version", "1"), ("cluster", "7"), ("replica", "1"), ("incarnation", "1")] {
+            old.set(key, value);
+        }
+        old.write(&RealDisk, &temporary.path().join(FILE_NAME), TITLE).unwrap();
+        let error = open(temporary.path(), 7, 1).unwrap_err();
+        assert!(error.to_string().contains("has format version 1; this program reads version 2"), "{error}");
     }
 
     #[test]
@@ -260,13 +334,15 @@ mod tests {
     #[test]
     fn a_lost_identity_file_does_not_restart_the_count() {
         let temporary = tempfile::tempdir().unwrap();
+        let mut birth = 0;
         for _ in 0..3 {
             let dir = open(temporary.path(), 7, 1).unwrap();
+            birth = dir.identity().birth;
             drop(Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap());
         }
         fs::remove_file(temporary.path().join(FILE_NAME)).unwrap();
         let dir = open(temporary.path(), 7, 1).unwrap();
-        assert_eq!(dir.identity().incarnation, Incarnation(4));
+        assert_eq!((dir.identity().incarnation, dir.identity().birth), (Incarnation(4), birth));
         assert!(!dir.is_first_start() && dir.previous().is_none());
     }
 

@@ -140,3 +140,115 @@ pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>, StorageError> {
     names.sort_unstable();
     Ok(names)
 }
+
+/// A disk that crashes, for tests of files that are replaced.
+#[cfg(test)]
+pub(crate) mod crash {
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        path::PathBuf,
+        sync::{Arc, Mutex},
+    };
+
+    use super::*;
+
+    /// Works until a given operation, and then never again. It knows what would not survive a power failure.
+    #[derive(Debug, Default)]
+    struct CrashDisk {
+        state: Mutex<CrashState>,
+    }
+
+    #[derive(Debug, Default)]
+    struct CrashState {
+        operations_left: usize,
+        /// Files, by inode, with contents that were not made durable.
+        dirty: BTreeSet<u64>,
+        /// Renames that were not made durable: the new name, and what it named before.
+        renamed: BTreeMap<PathBuf, Option<Vec<u8>>>,
+    }
+
+    impl CrashDisk {
+        /// Counts an operation. The one that crashes has no effect; that it had one is the next crash's case.
+        fn step(&self) -> io::Result<()> {
+            let mut state = self.state.lock().unwrap();
+            state.operations_left =
+                state.operations_left.checked_sub(1).ok_or_else(|| io::Error::other("power failure"))?;
+            Ok(())
+        }
+
+        /// Takes back, or damages, what the power failure does not leave.
+        fn lose(&self) {
+            let state = self.state.lock().unwrap();
+            for (path, before) in &state.renamed {
+                match before {
+                    Some(contents) => fs::write(path, contents).unwrap(),
+                    None => fs::remove_file(path).unwrap(),
+                }
+            }
+        }
+    }
+
+    fn inode(file: &File) -> io::Result<u64> {
+        Ok(std::os::unix::fs::MetadataExt::ino(&file.metadata()?))
+    }
+
+    impl Disk for CrashDisk {
+        fn write_at(&self, file: &File, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+            self.step()?;
+            self.state.lock().unwrap().dirty.insert(inode(file)?);
+            // A few bytes at a time, so that there are crashes in the middle.
+            let some = &parts[0][..parts[0].len().min(50)];
+            RealDisk.write_at(file, &[IoSlice::new(some)], offset)
+        }
+
+        fn sync_data(&self, file: &File) -> io::Result<()> {
+            self.step()?;
+            self.state.lock().unwrap().dirty.remove(&inode(file)?);
+            Ok(())
+        }
+
+        fn sync_dir(&self, _: &Path) -> io::Result<()> {
+            self.step()?;
+            self.state.lock().unwrap().renamed.clear();
+            Ok(())
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            self.step()?;
+            let mut state = self.state.lock().unwrap();
+            assert!(!state.dirty.contains(&inode(&File::open(from)?)?), "what is renamed must be durable");
+            state.renamed.insert(to.to_owned(), fs::read(to).ok());
+            RealDisk.rename(from, to)
+        }
+    }
+
+    /// Crashes `change` at each of its operations in turn, in a directory that `before` prepared; then calls
+    /// `after` with the directory and whether `change` reported success. It does so twice for each, since what was
+    /// not made durable may or may not be lost. Returns what `after` did. The last two times nothing crashed.
+    pub(crate) fn for_every_crash<T>(
+        before: impl Fn(&Path),
+        change: impl Fn(Arc<dyn Disk>, &Path) -> bool,
+        after: impl Fn(&Path, bool) -> T,
+    ) -> Vec<T> {
+        let mut seen = Vec::new();
+        for operations_left in 0..1000 {
+            let mut finished = false;
+            for lose in [false, true] {
+                let dir = tempfile::tempdir().unwrap();
+                before(dir.path());
+                let disk = Arc::new(CrashDisk::default());
+                disk.state.lock().unwrap().operations_left = operations_left;
+                finished = change(Arc::clone(&disk) as Arc<dyn Disk>, dir.path());
+                if lose {
+                    disk.lose();
+                }
+                seen.push(after(dir.path(), finished));
+            }
+            if finished {
+                assert!(operations_left >= 4, "write, sync, rename, sync of the directory");
+                return seen;
+            }
+        }
+        panic!("it never finished");
+    }
+}

@@ -44,6 +44,11 @@ impl Fields {
         u64::from_str_radix(text, 16).map_err(|_| format!("\"{key} = {text}\" is not a hexadecimal number"))
     }
 
+    /// The fields whose keys begin with `prefix`: the rest of the key, and the text.
+    pub(crate) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.fields.iter().filter_map(move |(key, text)| Some((key.strip_prefix(prefix)?, text.as_str())))
+    }
+
     /// Reads a file; `None` if there is none. The inner error says why its contents can not be trusted.
     pub(crate) fn read(path: &Path) -> Result<Option<Result<Fields, String>>, StorageError> {
         match fs::read(path) {
@@ -106,6 +111,7 @@ mod tests {
         assert_eq!(back.hex("cluster"), Ok(255));
         assert!(back.parse::<u64>("name").is_err());
         assert!(back.text("other").is_err());
+        assert_eq!(back.with_prefix("na").collect::<Vec<_>>(), [("me", "a replica = \"x\"")]);
 
         for at in 0..text.len() {
             let mut damaged = text.clone().into_bytes();

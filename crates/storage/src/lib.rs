@@ -10,7 +10,8 @@
 //! - A commit that a crash tore leaves a prefix of its records, or nothing, and no trace that could reappear.
 //! - What is damaged is never deleted or cut; it is set aside ([`Wal::quarantine`]) when the replica says so.
 //! - A disk that failed once is not trusted again before a restart.
-//! - Files of another cluster, another replica or a later version are refused.
+//! - Files of another cluster, another replica, another birth of it or a later version are refused.
+//! - What a replica says about its peers ([`PeerBook`]) and its first group it still says after a crash.
 //!
 //! # In order
 //!
@@ -38,14 +39,18 @@ mod data_dir;
 mod disk;
 mod error;
 mod fields;
+mod group;
 pub mod inspect;
 mod lock;
+mod peer_book;
 mod snapshot;
 mod wal;
 
 pub use damage::{Damage, DamageSpot, Loss};
 pub use data_dir::{DataDir, Identity, Marker};
 pub use error::StorageError;
+pub use group::GROUP_BYTES_MAX;
+pub use peer_book::PeerBook;
 pub use snapshot::{
     DamagedSnapshot, LatestSnapshot, SnapshotFile, SnapshotReader, SnapshotReceiver, SnapshotStore,
     SnapshotWriter,

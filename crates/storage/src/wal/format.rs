@@ -4,7 +4,8 @@
 //! segment := header page (4096 bytes) | record* | anything that is no record of this life
 //!
 //! header  := magic "SYNODWAL" | version u32 | page u32 | cluster u64 | replica u64 | segment u64
-//!          | first_lsn u64 | life u64 | incarnation u64 | restated u32 | crc u32 | zeros
+//!          | first_lsn u64 | life u64 | incarnation u64 | birth u64 | restated u32
+//!          | crc u32 | zeros
 //!
 //! record  := life u64 | length u32 | kind u8 | key u8 | 0 u16 | lsn u64 | slot u64 | durable u64
 //!          | last_state u64 | body_crc u32 | header_crc u32 | body | zeros up to a multiple of 8
@@ -27,8 +28,8 @@ use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Slot};
 
 use crate::{Identity, Keep};
 
-/// Version of this format.
-pub(crate) const VERSION: u32 = 1;
+/// Version of this format. Version 1 knew no birth.
+pub(crate) const VERSION: u32 = 2;
 /// Bytes of the page that holds a segment's header; records begin after it.
 pub(crate) const PAGE: usize = 4096;
 /// Bytes of a record before its body.
@@ -37,7 +38,7 @@ pub(crate) const RECORD_HEADER_BYTES: usize = 56;
 pub(crate) const ALIGNMENT: usize = 8;
 
 const MAGIC: [u8; 8] = *b"SYNODWAL";
-const HEADER_USED: usize = 72;
+const HEADER_USED: usize = 80;
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,7 @@ impl SegmentHeader {
             self.first_lsn.0,
             self.life,
             self.identity.incarnation.0,
+            self.identity.birth,
         ] {
             page.extend_from_slice(&word.to_le_bytes());
         }
@@ -104,11 +106,12 @@ impl SegmentHeader {
                 cluster: ClusterId(u64_at(used, 16)),
                 replica: ReplicaId(u64_at(used, 24)),
                 incarnation: Incarnation(u64_at(used, 56)),
+                birth: u64_at(used, 64),
             },
             segment: u64_at(used, 32),
             first_lsn: Lsn(u64_at(used, 40)),
             life: u64_at(used, 48),
-            restated: u32_at(used, 64),
+            restated: u32_at(used, 72),
         })
     }
 }
@@ -231,7 +234,7 @@ mod tests {
     use super::*;
 
     fn identity() -> Identity {
-        Identity { cluster: ClusterId(0xc1), replica: ReplicaId(3), incarnation: Incarnation(7) }
+        Identity { cluster: ClusterId(0xc1), replica: ReplicaId(3), birth: 8, incarnation: Incarnation(7) }
     }
 
     #[test]

@@ -211,7 +211,7 @@ mod tests {
     use crate::Keep;
 
     const IDENTITY: Identity =
-        Identity { cluster: ClusterId(5), replica: ReplicaId(1), incarnation: Incarnation(1) };
+        Identity { cluster: ClusterId(5), replica: ReplicaId(1), birth: 6, incarnation: Incarnation(1) };
     const LIFE: u64 = 0x1122_3344_5566_7788;
 
     /// A segment with these record bodies, and where each begins.

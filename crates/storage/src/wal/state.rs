@@ -11,7 +11,8 @@ use crate::{Durability, Identity, Loss, StorageError, disk::Disk, fields::Fields
 
 pub(crate) const FILE_NAME: &str = "log.state";
 const TITLE: &str = "synod log state";
-const VERSION: u32 = 1;
+/// Version 1 knew no birth.
+const VERSION: u32 = 2;
 
 /// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,10 +41,10 @@ pub(crate) enum Previous {
 }
 
 impl Previous {
-    /// The life that wrote it.
-    pub(crate) fn incarnation(&self) -> Option<Incarnation> {
+    /// Whose it is, and the life that wrote it.
+    pub(crate) fn identity(&self) -> Option<Identity> {
         match self {
-            Previous::Read(state) => Some(state.identity.incarnation),
+            Previous::Read(state) => Some(state.identity),
             _ => None,
         }
     }
@@ -101,6 +102,7 @@ impl LogState {
         fields.set("version", VERSION);
         fields.set("cluster", self.identity.cluster);
         fields.set("replica", self.identity.replica.0);
+        fields.set("birth", format_args!("{:016x}", self.identity.birth));
         fields.set("incarnation", self.identity.incarnation);
         fields.set("durability", self.durability);
         fields.set("boot", &self.boot);
@@ -139,6 +141,7 @@ impl LogState {
             identity: Identity {
                 cluster: ClusterId(fields.hex("cluster")?),
                 replica: ReplicaId(fields.parse("replica")?),
+                birth: fields.hex("birth")?,
                 incarnation: Incarnation(fields.parse("incarnation")?),
             },
             durability: fields.parse("durability")?,
@@ -161,8 +164,12 @@ mod tests {
     use super::*;
 
     fn state() -> LogState {
-        let identity =
-            Identity { cluster: ClusterId(0xab), replica: ReplicaId(2), incarnation: Incarnation(3) };
+        let identity = Identity {
+            cluster: ClusterId(0xab),
+            replica: ReplicaId(2),
+            birth: 5,
+            incarnation: Incarnation(3),
+        };
         LogState::opened(identity, Durability::Sync)
     }
 

@@ -30,7 +30,7 @@ use crate::{
 };
 
 const IDENTITY: Identity =
-    Identity { cluster: ClusterId(0xc1a5), replica: ReplicaId(2), incarnation: Incarnation(1) };
+    Identity { cluster: ClusterId(0xc1a5), replica: ReplicaId(2), birth: 6, incarnation: Incarnation(1) };
 
 /// A disk that counts, and fails when it is told to. Its fsync does nothing.
 #[derive(Debug, Default)]
