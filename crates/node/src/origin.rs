@@ -51,7 +51,9 @@ impl Origin {
         let mut reader = Reader::new(bytes);
         match reader.u32("version of the group")? {
             VERSION => {}
-            value => return Err(DecodeError::Undefined { field: "version of the group", value: value.into() }),
+            value => {
+                return Err(DecodeError::Undefined { field: "version of the group", value: value.into() });
+            }
         }
         let cluster = ClusterId(reader.u64("cluster")?);
         let first = Group::decode(reader.bytes("first group")?)?;

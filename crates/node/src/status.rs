@@ -124,7 +124,8 @@ impl Shared {
         self.kept_bytes.set(status.kept_bytes);
         self.snapshot_slot.set(status.snapshot.map_or(0, |snapshot| snapshot.slot.0));
         self.snapshot_bytes.set(status.snapshot.map_or(0, |snapshot| snapshot.bytes));
-        let (received, total) = status.receiving.map_or((0, 0), |(snapshot, received)| (received, snapshot.bytes));
+        let (received, total) =
+            status.receiving.map_or((0, 0), |(snapshot, received)| (received, snapshot.bytes));
         self.receiving_bytes.set(received);
         self.receiving_total.set(total);
     }
