@@ -5,15 +5,18 @@
 
 use synod_wire::{DecodeError, Keep, Reader, Writer};
 
-use crate::multipaxos;
+use crate::{election, multipaxos};
 
 const MULTIPAXOS: u8 = 1;
+const ELECTION: u8 = 4;
 
 /// A message of some protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// See [`multipaxos::Message`].
     MultiPaxos(multipaxos::Message),
+    /// See [`election::Message`]; whichever protocol it elects for.
+    Election(election::Message),
 }
 
 impl Message {
@@ -24,6 +27,10 @@ impl Message {
                 writer.u8(MULTIPAXOS);
                 message.encode(writer);
             }
+            Message::Election(message) => {
+                writer.u8(ELECTION);
+                message.encode(writer);
+            }
         }
     }
 
@@ -31,6 +38,7 @@ impl Message {
     pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
         match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Message::decode(reader).map(Message::MultiPaxos),
+            ELECTION => election::Message::decode(reader).map(Message::Election),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }
     }

@@ -73,6 +73,14 @@ impl ProtocolKind {
             ProtocolKind::MultiPaxos => true,
         }
     }
+
+    /// The elections that it works with; the first is its own choice.
+    #[must_use]
+    pub fn elections(self) -> &'static [ElectionKind] {
+        match self {
+            ProtocolKind::MultiPaxos => &[ElectionKind::Rotating, ElectionKind::Ballot],
+        }
+    }
 }
 
 choice! {
@@ -80,6 +88,9 @@ choice! {
     ElectionKind, "election" {
         /// View v is led by replica v mod n; the next in line takes over from one that falls silent.
         Rotating = "rotating",
+        /// Rounds of heartbeats elect a replica that is connected to a quorum, also where only some links work
+        /// (Ng 2020, section 2.4.1).
+        Ballot = "ballot",
     }
 }
 
@@ -102,6 +113,9 @@ pub struct Options {
     pub election: ElectionKind,
     /// Who finds out that a slot is decided.
     pub decision: Decision,
+    /// Who leads if several could begin to at the same time: the highest priority, then the highest number. A leader
+    /// is not replaced because of it. Elections in a fixed order (`rotating`) know no priorities.
+    pub priority: u8,
     /// How often a leader says that it lives.
     pub heartbeat_interval: Duration,
     /// How long a leader may be silent, be cut off from a quorum or wait for its disk before it is replaced.
@@ -125,6 +139,7 @@ impl Default for Options {
             protocol: ProtocolKind::MultiPaxos,
             election: ElectionKind::Rotating,
             decision: Decision::Leader,
+            priority: 0,
             heartbeat_interval: Duration::from_millis(100),
             election_timeout: Duration::from_millis(1000),
             window_max: 32,

@@ -29,6 +29,14 @@ pub enum Bug {
     TrimPastSnapshot,
     /// A new leader takes the reported value with the lowest ballot instead of the highest.
     AdoptLowestBallot,
+    /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
+    ElectionMajorityOffByOne,
+    /// Its replies carry the highest ballot known instead of the replier's own (E4).
+    ElectionEchoesHighest,
+    /// It forgets at a restart which ballots were promised (E8).
+    ElectionForgetsPromise,
+    /// It does not care whether others are content with the leader that it misses.
+    ElectionIgnoresHappiness,
 }
 
 impl Bug {
@@ -46,5 +54,9 @@ impl Bug {
         Bug::ReuseBallot,
         Bug::TrimPastSnapshot,
         Bug::AdoptLowestBallot,
+        Bug::ElectionMajorityOffByOne,
+        Bug::ElectionEchoesHighest,
+        Bug::ElectionForgetsPromise,
+        Bug::ElectionIgnoresHappiness,
     ];
 }

@@ -39,6 +39,13 @@ pub trait Frozen: Send {
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
+/// A small state that is encoded at once.
+impl Frozen for Bytes {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(self)
+    }
+}
+
 impl fmt::Debug for dyn Frozen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Frozen")

@@ -3,6 +3,7 @@
 use std::{
     future::poll_fn,
     pin::{Pin, pin},
+    sync::LazyLock,
     task::{Context, Poll},
     time::Duration,
 };
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use h2::{RecvStream, SendStream, server::SendResponse};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
+    uri::PathAndQuery,
 };
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
@@ -26,38 +28,67 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const OK: HeaderValue = HeaderValue::from_static("0");
 
-/// Answers a request. If the client has gone, or goes before there is an answer, nobody is told of the failure.
-pub(crate) async fn answer<R: Replica>(
-    store: &Store<R>,
-    request: Request<RecvStream>,
-    mut reply: SendResponse<Bytes>,
-) {
-    // The headers are not kept while the request waits: there may be thousands that do.
-    let mut call = match Call::new(request, store.message_bytes_max()) {
-        Ok(call) => call,
-        Err(refusal) => return refusal.send(&mut reply),
-    };
-    let answer = {
-        let mut answer = pin!(store.answer(call.path.as_str(), call.body));
-        // Dropping the answer that is being made is what frees a request that was reset.
-        poll_fn(|cx| match answer.as_mut().poll(cx) {
-            Poll::Pending if reply.poll_reset(cx).is_ready() => Poll::Ready(None),
-            Poll::Pending => call.deadline.poll(cx).map(|status| Some(Err(status))),
-            ready => ready.map(Some),
-        })
-        .await
-    };
-    match answer {
-        None => {}
-        Some(Err(status)) => Refusal::from(status).send(&mut reply),
-        Some(Ok(Answer::Message(message))) => {
-            // However large it is, it is in memory already, and the number of streams bounds how many there are.
-            let _ = send_message(&mut reply, message);
+/// The frames around every answer that is a message: cloned, which costs less than to make them.
+static HEAD: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(header::CONTENT_TYPE, GRPC)]));
+static TRAILERS: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(GRPC_STATUS, OK)]));
+
+/// A request whose headers make sense.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// `/package.Service/Method`.
+    path: PathAndQuery,
+    body: RequestBody,
+    deadline: Deadline,
+    reply: SendResponse<Bytes>,
+}
+
+impl Call {
+    /// Looks at the headers, and does not keep them: there may be thousands of requests that wait. If they make no
+    /// sense, the client is told.
+    pub(crate) fn new(
+        request: Request<RecvStream>,
+        mut reply: SendResponse<Bytes>,
+        message_bytes_max: usize,
+    ) -> Option<Call> {
+        let (head, body) = request.into_parts();
+        match deadline(&head) {
+            Ok(deadline) => {
+                let path = head.uri.into_parts().path_and_query;
+                let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+                Some(Call { path, body: RequestBody::new(body, message_bytes_max), deadline, reply })
+            }
+            Err(refusal) => {
+                refusal.send(&mut reply);
+                None
+            }
         }
-        Some(Ok(Answer::Pieces(pieces))) => {
-            if let Ok(stream) = reply.send_response(head(), false) {
-                // Boxed, since it is rare and large.
-                Box::pin(send_pieces(stream, pieces, call.deadline)).await;
+    }
+
+    /// Answers the request. If the client has gone, or goes before there is an answer, nobody is told of a failure.
+    pub(crate) async fn answer<R: Replica>(self, store: &Store<R>) {
+        let Call { path, body, mut deadline, mut reply } = self;
+        let answer = {
+            let mut answer = pin!(store.answer(path.as_str(), body));
+            // Dropping the answer that is being made is what frees a request that was reset.
+            poll_fn(|cx| match answer.as_mut().poll(cx) {
+                Poll::Pending if reply.poll_reset(cx).is_ready() => Poll::Ready(None),
+                Poll::Pending => deadline.poll(cx).map(|status| Some(Err(status))),
+                ready => ready.map(Some),
+            })
+            .await
+        };
+        match answer {
+            None => {}
+            Some(Err(status)) => Refusal::from(status).send(&mut reply),
+            Some(Ok(Answer::Message(message))) => {
+                // However large it is, it is in memory already, and the number of streams bounds how many there are.
+                let _ = send_message(&mut reply, message);
+            }
+            Some(Ok(Answer::Pieces(pieces))) => {
+                if let Ok(stream) = reply.send_response(head(), false) {
+                    // Boxed, since it is rare and large.
+                    Box::pin(send_pieces(stream, pieces, deadline)).await;
+                }
             }
         }
     }
@@ -65,17 +96,19 @@ pub(crate) async fn answer<R: Replica>(
 
 fn head() -> Response<()> {
     let mut head = Response::new(());
-    head.headers_mut().insert(header::CONTENT_TYPE, GRPC);
+    *head.headers_mut() = HEAD.clone();
     head
 }
 
 fn trailers(outcome: Result<(), Status>) -> HeaderMap {
-    let mut trailers = HeaderMap::new();
     match outcome {
-        Ok(()) => _ = trailers.insert(GRPC_STATUS, OK),
-        Err(status) => add_status(&status, &mut trailers),
+        Ok(()) => TRAILERS.clone(),
+        Err(status) => {
+            let mut trailers = HeaderMap::new();
+            add_status(&status, &mut trailers);
+            trailers
+        }
     }
-    trailers
 }
 
 fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h2::Error> {
@@ -87,7 +120,7 @@ fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h
 /// Sends pieces until there are no more, one after the other, each as the client takes it.
 async fn send_pieces<R: Replica>(
     mut stream: SendStream<Bytes>,
-    mut pieces: Pieces<'_, R>,
+    mut pieces: Box<Pieces<'_, R>>,
     mut deadline: Deadline,
 ) {
     let outcome = {
@@ -124,39 +157,23 @@ async fn send_as_taken(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Resu
     Ok(())
 }
 
-/// What is known of a request from its headers.
-struct Call {
-    /// `/package.Service/Method`.
-    path: http::uri::PathAndQuery,
-    body: RequestBody,
-    deadline: Deadline,
-}
-
-impl Call {
-    fn new(request: Request<RecvStream>, message_bytes_max: usize) -> Result<Call, Refusal> {
-        let (Parts { method, uri, headers, .. }, body) = request.into_parts();
-        if method != Method::POST {
-            let mut refusal =
-                Refusal::from(Status::unimplemented(format!("{method} is not served; use POST")));
-            refusal.0.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-            return Err(refusal.with(StatusCode::METHOD_NOT_ALLOWED));
-        }
-        if !headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
-            let status = Status::invalid_argument("the content type is not application/grpc");
-            return Err(Refusal::from(status).with(StatusCode::UNSUPPORTED_MEDIA_TYPE));
-        }
-        let deadline = match headers.get(GRPC_TIMEOUT) {
-            None => Deadline::NONE,
-            Some(value) => Deadline::after(timeout(value).ok_or_else(|| {
-                Status::internal(
-                    "malformed grpc-timeout: give up to eight digits and one of H, M, S, m, u, n",
-                )
-            })?),
-        };
-        let path =
-            uri.into_parts().path_and_query.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
-        Ok(Call { path, body: RequestBody::new(body, message_bytes_max), deadline })
+/// Checks a request's headers, and finds out how long the client waits.
+fn deadline(head: &Parts) -> Result<Deadline, Refusal> {
+    if head.method != Method::POST {
+        let mut refusal =
+            Refusal::from(Status::unimplemented(format!("{} is not served; use POST", head.method)));
+        refusal.0.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+        return Err(refusal.with(StatusCode::METHOD_NOT_ALLOWED));
     }
+    if !head.headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
+        let status = Status::invalid_argument("the content type is not application/grpc");
+        return Err(Refusal::from(status).with(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
+    let Some(value) = head.headers.get(GRPC_TIMEOUT) else { return Ok(Deadline::NONE) };
+    let timeout = timeout(value).ok_or_else(|| {
+        Status::internal("malformed grpc-timeout: give up to eight digits and one of H, M, S, m, u, n")
+    })?;
+    Ok(Deadline::after(timeout))
 }
 
 /// `application/grpc`, perhaps with parameters; of the encodings, the one that says nothing and protobuf's.
@@ -185,6 +202,7 @@ fn timeout(header: &HeaderValue) -> Option<Duration> {
 }
 
 /// When the client stops waiting, if it has said so.
+#[derive(Debug)]
 struct Deadline(Option<Pin<Box<Sleep>>>);
 
 impl Deadline {
@@ -206,13 +224,13 @@ impl Deadline {
 }
 
 /// An answer that is a status and nothing else. It is put where the headers are, so that one frame is the answer.
-struct Refusal(Response<()>);
+struct Refusal(Box<Response<()>>);
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Refusal {
         let mut head = head();
         add_status(&status, head.headers_mut());
-        Refusal(head)
+        Refusal(Box::new(head))
     }
 }
 
@@ -225,7 +243,7 @@ impl Refusal {
 
     fn send(self, reply: &mut SendResponse<Bytes>) {
         // If the client has gone, it does not matter what it is told.
-        let _ = reply.send_response(self.0, true);
+        let _ = reply.send_response(*self.0, true);
     }
 }
 

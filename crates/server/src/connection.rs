@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, Sleep, sleep, timeout},
 };
 
-use crate::{Replica, call, services::Store};
+use crate::{Replica, call::Call, outbox::gathering, services::Store};
 
 /// What a client may have sent on a stream and on a connection before we have read it.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -54,6 +54,7 @@ pub(crate) async fn serve<R: Replica>(
         .max_concurrent_streams(streams_max)
         .max_header_list_size(HEADER_LIST_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES);
+    let (stream, outbox) = gathering(stream);
     let mut connection = timeout(head_timeout, builder.handshake(stream)).await??;
     let mut keep_alive = KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"));
     let mut calls = pin!(FuturesUnordered::new());
@@ -78,7 +79,11 @@ pub(crate) async fn serve<R: Replica>(
                 }
             }
             match connection.poll_accept(cx)? {
-                Poll::Ready(Some((request, reply))) => calls.push(call::answer(store, request, reply)),
+                Poll::Ready(Some((request, reply))) => {
+                    if let Some(call) = Call::new(request, reply, store.message_bytes_max()) {
+                        calls.push(call.answer(store));
+                    }
+                }
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Pending => break,
             }
@@ -89,7 +94,11 @@ pub(crate) async fn serve<R: Replica>(
             // What they have to send makes the connection wake this task.
             while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
         }
-        Poll::Pending
+        // Now this is all. If the client does not take it, the connection is polled again when it does.
+        match outbox.poll_send(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
     })
     .await
 }

@@ -8,7 +8,8 @@
 //! ```text
 //! sockets ── client-io threads ── gRPC over HTTP/2 ── services ── Replica (execute, query)
 //!            serve.rs             connection.rs       kv, cluster, maintenance, native
-//!                                 call.rs, message.rs
+//!                                 call.rs, message.rs,
+//!                                 outbox.rs
 //!                              ── pages, http.rs
 //! ```
 //!
@@ -26,6 +27,7 @@ mod connection;
 mod http;
 mod memory;
 mod message;
+mod outbox;
 mod replica;
 mod serve;
 mod services;

@@ -15,7 +15,7 @@ use std::{
 };
 
 use clap::Args;
-use synod_consensus::ProtocolKind;
+use synod_consensus::{ElectionKind, ProtocolKind};
 
 use crate::{
     plan::Plan,
@@ -39,6 +39,9 @@ pub struct RunArgs {
     /// The protocol that orders.
     #[arg(long, default_value_t = ProtocolKind::MultiPaxos)]
     pub protocol: ProtocolKind,
+    /// The election; by default each seed draws one of the protocol's.
+    #[arg(long)]
+    pub election: Option<ElectionKind>,
     /// The seeds to run, from A up to and without B; a single number is one seed.
     #[arg(long, value_name = "A..B", default_value = "0..2000")]
     pub seeds: Seeds,
@@ -56,13 +59,14 @@ pub struct RunArgs {
     pub keep_going: bool,
 }
 
-/// Plays scenario scripts, and shows where they go another way than they are written.
+/// Plays scenario scripts with each protocol that they are for, and shows where a story goes another way than in its
+/// golden file (golden/PROTOCOL/NAME.txt beside the script).
 #[derive(Args, Clone, Debug)]
 pub struct ScenarioArgs {
     /// Scripts to play.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Write what is printed now into the scripts.
+    /// Write the golden files.
     #[arg(long)]
     pub bless: bool,
 }
@@ -72,18 +76,16 @@ pub struct ScenarioArgs {
 pub fn play_scenarios(args: &ScenarioArgs) -> ExitCode {
     let mut wrong = 0;
     for file in &args.files {
-        let name = file.display();
-        match scenario::play_file(file, args.bless) {
-            Ok(None) => println!("{name}: as it is written"),
-            Ok(Some(problem)) => {
-                println!("{name}: {problem}");
-                wrong += 1;
-            }
-            Err(error) => {
-                println!("{name}: {error}");
-                wrong += 1;
-            }
+        let mut played = scenario::Played::default();
+        if let Err(error) = scenario::play_file(file, args.bless, &mut played) {
+            played.wrong.push(format!("{}: {error}", file.display()));
         }
+        played.wrong.iter().for_each(|problem| println!("{problem}"));
+        if played.wrong.is_empty() {
+            let done = if args.bless { "played" } else { "as it is written" };
+            println!("{}: {done}, for {} protocols and elections", file.display(), played.stories);
+        }
+        wrong += played.wrong.len();
     }
     if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -127,6 +129,16 @@ struct Totals {
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
     let begun = Instant::now();
+    let accepted = args.protocol.elections();
+    if let Some(election) = args.election.filter(|election| !accepted.contains(election)) {
+        let accepted: Vec<String> = accepted.iter().map(ToString::to_string).collect();
+        let protocol = args.protocol;
+        eprintln!(
+            "--election {election}: {protocol} does not work with it; accepted: {}",
+            accepted.join(", ")
+        );
+        return ExitCode::from(2);
+    }
     let totals = Mutex::new(Totals::default());
     let next = AtomicU64::new(args.seeds.0.start);
     let stop = AtomicBool::new(false);
@@ -139,7 +151,10 @@ pub fn run(args: &RunArgs) -> ExitCode {
             if seed >= args.seeds.0.end {
                 break;
             }
-            let plan = Plan::draw(seed, args.protocol);
+            let plan = match args.election {
+                Some(election) => Plan::draw_with(seed, args.protocol, election),
+                None => Plan::draw(seed, args.protocol),
+            };
             let result = if args.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
             let mut totals = totals.lock().expect("no thread panics while it adds");
             totals.runs += 1;
@@ -156,7 +171,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
                 }
                 Err(failure) => {
                     if totals.failures.len() < FAILURES_TOLD {
-                        println!("{}\n", failure.report(args.protocol));
+                        println!("{}\n", failure.report(args.protocol, args.election));
                     }
                     totals.failures.push(*failure);
                     stop.fetch_or(!args.keep_going, Ordering::Relaxed);

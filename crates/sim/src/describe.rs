@@ -6,7 +6,7 @@ use synod_api::{
     etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
-use synod_consensus::{LeaderView, Message, Record, multipaxos};
+use synod_consensus::{LeaderView, Message, Record, election, multipaxos};
 use synod_replica::{ChangeRequest, LogRecord, PeerMessage};
 use synod_wire::{Batch, CommandKind, Epoch, Incarnation, ReplicaId};
 
@@ -14,8 +14,12 @@ use synod_wire::{Batch, CommandKind, Epoch, Incarnation, ReplicaId};
 #[must_use]
 pub fn message(message: &PeerMessage) -> String {
     match message {
-        PeerMessage::Protocol { epoch, message: Message::MultiPaxos(message) } => {
-            format!("{}{}", in_epoch(*epoch), multipaxos_message(message))
+        PeerMessage::Protocol { epoch, message } => {
+            let text = match message {
+                Message::MultiPaxos(message) => multipaxos_message(message),
+                Message::Election(message) => election_message(message),
+            };
+            format!("{}{text}", in_epoch(*epoch))
         }
         PeerMessage::Standing { epoch, decided, view } => {
             let leader = view.leader.map_or("no leader".to_owned(), |leader| format!("{leader} leads"));
@@ -48,18 +52,64 @@ pub fn message(message: &PeerMessage) -> String {
     }
 }
 
+/// What a message is for, in words that serve all protocols: scripts name messages so.
+pub const CLASSES: &[&str] = &[
+    "prepare",
+    "promise",
+    "proposal",
+    "vote",
+    "announcement",
+    "heartbeat",
+    "heartbeat-answer",
+    "refusal",
+    "transfer",
+    "recovery",
+    "election",
+    "forward",
+    "read",
+    "catch-up",
+];
+
+/// The class of a message: one of [`CLASSES`].
+#[must_use]
+pub fn class(message: &PeerMessage) -> &'static str {
+    match message {
+        PeerMessage::Protocol { message: Message::MultiPaxos(message), .. } => multipaxos_class(message),
+        PeerMessage::Protocol { message: Message::Election(_), .. } => "election",
+        PeerMessage::Standing { .. } => "standing",
+        PeerMessage::Forward(_) => "forward",
+        PeerMessage::ReadIndex { .. } | PeerMessage::ReadIndexAnswer { .. } => "read",
+        PeerMessage::Fetch { .. }
+        | PeerMessage::Fetched { .. }
+        | PeerMessage::SnapshotOffer { .. }
+        | PeerMessage::FetchChunk { .. }
+        | PeerMessage::Chunk { .. } => "catch-up",
+    }
+}
+
+fn multipaxos_class(message: &multipaxos::Message) -> &'static str {
+    use multipaxos::Message;
+    match message {
+        Message::Prepare { .. } => "prepare",
+        Message::Promise(_) => "promise",
+        Message::Accept { .. } => "proposal",
+        Message::Accepted { .. } => "vote",
+        Message::Decided { .. } => "announcement",
+        Message::Heartbeat { .. } => "heartbeat",
+        Message::HeartbeatAck { .. } => "heartbeat-answer",
+        Message::Reject { .. } => "refusal",
+        Message::TakeOver { .. } => "transfer",
+        Message::Recover { .. } | Message::RecoverAnswer { .. } => "recovery",
+    }
+}
+
 /// Whether a message only says that its sender lives: a script's story can do without it.
 #[must_use]
 pub fn is_sign_of_life(message: &PeerMessage) -> bool {
-    use multipaxos::Message::{Heartbeat, HeartbeatAck};
-    matches!(
-        message,
-        PeerMessage::Protocol { message: Message::MultiPaxos(Heartbeat { .. } | HeartbeatAck { .. }), .. }
-            | PeerMessage::Standing { .. }
-    )
+    matches!(class(message), "heartbeat" | "heartbeat-answer" | "election" | "standing")
 }
 
-/// The number of a question, without the life of the asker in its upper half.
+/// The number of a question or a round, without the life of the asker in its upper half.
 fn question(token: u64) -> u64 {
     token & u64::from(u32::MAX)
 }
@@ -99,6 +149,19 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
         Message::RecoverAnswer { incarnation, promised, next_slot, recovered } => {
             let leads = next_slot.map_or(String::new(), |slot| format!(", leads, next slot {slot}"));
             format!("RecoverAnswer life {incarnation}: promised {promised}{leads}{}", lives(recovered))
+        }
+    }
+}
+
+fn election_message(message: &election::Message) -> String {
+    use election::Message;
+    match message {
+        Message::HeartbeatRequest { round, highest } => {
+            format!("HeartbeatRequest round {}, highest {highest}", question(*round))
+        }
+        Message::HeartbeatReply { round, ballot, leader, happy } => {
+            let mood = if *happy { "happy with" } else { "not happy with" };
+            format!("HeartbeatReply round {}: {ballot}, {mood} {leader}", question(*round))
         }
     }
 }

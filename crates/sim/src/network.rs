@@ -276,12 +276,25 @@ impl Network {
         self.link(from, to).pipe.remove(index)
     }
 
-    /// From now on nothing is lost, duplicated or reset, and no delay is extraordinary.
-    pub fn calm(&mut self) {
+    /// From now on nothing is lost, duplicated or reset, and no delay is extraordinary. Returns how it was.
+    pub fn calm(&mut self) -> NetworkPlan {
+        let before = self.plan;
         self.plan.slow = Odds::NEVER;
         self.plan.loss = Odds::NEVER;
         self.plan.duplicate = Odds::NEVER;
         self.plan.reset = Odds::NEVER;
+        before
+    }
+
+    /// When the last message arrives that was sent in a stream so far.
+    #[must_use]
+    pub fn is_slow_until(&self) -> Moment {
+        self.links.iter().map(|link| link.last_arrival).max().unwrap_or(Moment::START)
+    }
+
+    /// From now on messages are lost, duplicated, late and so on as often as in this plan.
+    pub fn be_as(&mut self, plan: NetworkPlan) {
+        self.plan = plan;
     }
 }
 

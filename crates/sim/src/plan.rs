@@ -1,9 +1,9 @@
 //! What a seed draws: a cluster, its settings, its clients and what goes wrong.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{Decision, Options, ProtocolKind};
+use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind};
 use synod_replica::{SessionLimits, Settings};
 
 use crate::{
@@ -32,6 +32,8 @@ pub struct Plan {
     pub replicas: usize,
     /// The settings of all of them.
     pub settings: Settings,
+    /// The priority of each replica; 0 for those that the list does not reach.
+    pub priorities: Vec<u8>,
     /// Whether logs survive.
     pub durability: Durability,
     /// The network between replicas.
@@ -48,6 +50,8 @@ pub struct Plan {
     pub burst: Duration,
     /// What goes wrong.
     pub faults: FaultPlan,
+    /// How often only some links work for a long while; see [`Topology`].
+    pub trials: u32,
     /// Who asks for what.
     pub clients: ClientPlan,
     /// For how long faults happen and clients ask.
@@ -109,6 +113,58 @@ pub struct FaultWeights {
     pub reset: u32,
 }
 
+/// Which links work in a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// Those of one replica, which did not lead: with five replicas the leader loses its quorum, though the hub still
+    /// hears it.
+    Hub,
+    /// Those of one replica, which lags; with more than three, one other is cut off.
+    LaggingHub,
+    /// From one replica to the next.
+    Chain,
+    /// From one replica to the next, and from the last to the first.
+    Ring,
+    /// All but those of the leader.
+    LeaderCutOff,
+    /// All but those between the leader and the third and the fourth replica, and between the second and the fifth
+    /// (Driftwood 2023, section 2.3.5).
+    Driftwood,
+    /// Every second one.
+    Some,
+    /// Some, and some in one direction only.
+    OneWay,
+}
+
+impl Topology {
+    /// All of them.
+    pub const ALL: &'static [Topology] = &[
+        Topology::Hub,
+        Topology::LaggingHub,
+        Topology::Chain,
+        Topology::Ring,
+        Topology::LeaderCutOff,
+        Topology::Driftwood,
+        Topology::Some,
+        Topology::OneWay,
+    ];
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Topology::Hub => "hub",
+            Topology::LaggingHub => "a hub that lags",
+            Topology::Chain => "chain",
+            Topology::Ring => "ring",
+            Topology::LeaderCutOff => "the leader cut off",
+            Topology::Driftwood => "the case of Driftwood",
+            Topology::Some => "some links",
+            Topology::OneWay => "some links in one direction",
+        })
+    }
+}
+
 /// Who asks for what.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientPlan {
@@ -143,15 +199,53 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
 }
 
 impl Plan {
-    /// What a seed draws for a protocol.
+    /// What a seed draws for a protocol, with one of its elections.
     #[must_use]
     pub fn draw(seed: u64, protocol: ProtocolKind) -> Plan {
+        // Drawn apart, so that the rest of a seed's plan is the same with every election.
+        let mut rng = Rng::with_seed(seed ^ 0xe_1e_c7);
+        let election = pick(&mut rng, protocol.elections());
+        Plan::draw_with(seed, protocol, election)
+    }
+
+    /// Adds trials, and makes the rest such that a cluster without faults answers at once: in a trial there are
+    /// bounds on time.
+    #[must_use]
+    pub fn with_trials(mut self, trials: u32) -> Plan {
+        let consensus = &mut self.settings.consensus;
+        let timeout = consensus.election_timeout;
+        self.trials = trials;
+        self.duration = self.duration.max(crate::world::trial_duration(trials, timeout));
+        self.network.delay_max = self.network.delay_max.min(timeout / 24);
+        self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
+        self.disk.sync.1 = self.disk.sync.1.min(timeout / 24).max(self.disk.sync.0);
+        self.execute = (Duration::ZERO, 20 * US);
+        consensus.retransmit_after = consensus.retransmit_after.min(timeout / 4);
+        consensus.promise_bytes_max = 1 << 20;
+        consensus.window_max = consensus.window_max.max(4);
+        self.settings.batch_bytes_max = self.settings.batch_bytes_max.max(2_000);
+        self.settings.batch_delay_max = self.settings.batch_delay_max.min(MS);
+        self.settings.queue_bytes_max = 1 << 20;
+        self.settings.forward_window_max = 8;
+        self.settings.fetch_bytes_max = 1 << 20;
+        self.settings.chunk_bytes_max = 1 << 20;
+        self.settings.keep_slots = self.settings.keep_slots.max(100);
+        self.settings.keep_bytes = self.settings.keep_bytes.max(1 << 20);
+        self.settings.backlog_slots_max = 1_000;
+        self
+    }
+
+    /// What a seed draws for a protocol with an election.
+    #[must_use]
+    pub fn draw_with(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
         let mut rng = Rng::with_seed(seed ^ 0x5_e7_0d);
         let rng = &mut rng;
         let replicas = pick(rng, &[1, 3, 3, 3, 3, 3, 3, 5, 5, 5, 7, 2, 4, 6]);
         let network = draw_network(rng);
         let disk = draw_disk(rng);
         let mut settings = draw_settings(rng, protocol, network.delay_max);
+        settings.consensus.election = election;
+
         let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
         let clients = draw_clients(rng, duration, settings.consensus.election_timeout);
@@ -165,9 +259,16 @@ impl Plan {
         let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
         let chunk_min = SNAPSHOT_BYTES / usize::try_from(pieces).expect("clamped");
         settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
-        Plan {
+        let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
+        let plan = Plan {
             seed,
             replicas,
+            trials: 0,
+            priorities: if seed.is_multiple_of(3) {
+                (0..replicas).map(|_| rng.u8(0..3)).collect()
+            } else {
+                Vec::new()
+            },
             durability,
             network,
             disk,
@@ -179,7 +280,8 @@ impl Plan {
             clients,
             settings,
             duration,
-        }
+        };
+        if trials > 0 { plan.with_trials(trials) } else { plan }
     }
 }
 

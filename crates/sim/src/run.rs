@@ -7,7 +7,7 @@ use std::{
     sync::Once,
 };
 
-use synod_consensus::ProtocolKind;
+use synod_consensus::{ElectionKind, ProtocolKind};
 
 use crate::{
     check::{Invariant, Violation},
@@ -31,9 +31,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The whole story, with the command that replays it.
+    /// The whole story, with the command that replays it. An election is named if the seed did not draw it.
     #[must_use]
-    pub fn report(&self, protocol: ProtocolKind) -> String {
+    pub fn report(&self, protocol: ProtocolKind, election: Option<ElectionKind>) -> String {
         let mut text = String::new();
         for line in &self.trace {
             let _ = writeln!(text, "{line}");
@@ -41,7 +41,11 @@ impl Failure {
         let Failure { seed, violation, .. } = self;
         let _ = writeln!(text, "seed {seed} violates {violation}");
         let end = seed.saturating_add(1);
-        let _ = write!(text, "replay: synod sim run --protocol {protocol} --seeds {seed}..{end} --trace");
+        let election = election.map_or(String::new(), |election| format!(" --election {election}"));
+        let _ = write!(
+            text,
+            "replay: synod sim run --protocol {protocol}{election} --seeds {seed}..{end} --trace"
+        );
         text
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use synod_consensus::{Bug, Decision, ProtocolKind};
+use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
 use synod_sim::{
     Odds, Wire,
     plan::{Durability, FaultWeights, Plan},
@@ -11,9 +11,20 @@ use synod_sim::{
 /// Seeds within which every bug must be found.
 const SEEDS_MAX: u64 = 100;
 
+/// The election that has the bug, or any.
+fn election(bug: Bug) -> ElectionKind {
+    match bug {
+        Bug::ElectionMajorityOffByOne
+        | Bug::ElectionEchoesHighest
+        | Bug::ElectionForgetsPromise
+        | Bug::ElectionIgnoresHappiness => ElectionKind::Ballot,
+        _ => ElectionKind::Rotating,
+    }
+}
+
 /// What a seed draws, with more of what brings a bug to light.
 fn plan(seed: u64, bug: Bug) -> Plan {
-    let mut plan = Plan::draw(seed, ProtocolKind::MultiPaxos);
+    let mut plan = Plan::draw_with(seed, ProtocolKind::MultiPaxos, election(bug));
     let timeout = plan.settings.consensus.election_timeout;
     let no_faults = FaultWeights::default();
     match bug {
@@ -72,6 +83,21 @@ fn plan(seed: u64, bug: Bug) -> Plan {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
         }
+        // Nobody leads after everybody was down.
+        Bug::ElectionForgetsPromise => {
+            plan.faults.weights = FaultWeights { crash_all: 1, ..no_faults };
+            plan.durability = Durability::Sync;
+        }
+        // A leader that is dead, and leads for ever.
+        Bug::ElectionEchoesHighest => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { crash: 1, ..no_faults };
+            plan.faults.leader = Odds::ALWAYS;
+        }
+        Bug::ElectionMajorityOffByOne | Bug::ElectionIgnoresHappiness => {
+            plan.replicas = plan.replicas.max(3);
+            plan = plan.with_trials(1);
+        }
         _ => {}
     }
     plan
@@ -85,7 +111,10 @@ fn find(bug: Bug) {
         buggy.settings.consensus.planted = Some(bug);
         let found = synod_sim::run(&buggy);
         if let Err(failure) = synod_sim::run(&sound) {
-            panic!("{bug:?} is not planted, and yet: {}", failure.report(ProtocolKind::MultiPaxos));
+            panic!(
+                "{bug:?} is not planted, and yet: {}",
+                failure.report(ProtocolKind::MultiPaxos, Some(election(bug)))
+            );
         }
         if let Err(failure) = found {
             println!("{bug:?}: found after {} seeds by {}", seed + 1, failure.violation);

@@ -11,7 +11,8 @@ fn every_invariant_holds_for_some_hundred_seeds() {
     let (mut events, mut operations, mut commands) = (0, 0, 0);
     for seed in 0..300 {
         let plan = Plan::draw(seed, PROTOCOL);
-        let outcome = synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(PROTOCOL)));
+        let outcome =
+            synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(PROTOCOL, None)));
         assert!(!outcome.undecided, "seed {seed}: the history was too hard to check");
         events += outcome.events;
         operations += outcome.operations;
@@ -41,7 +42,7 @@ fn a_failure_names_the_invariant_its_source_and_the_command_that_replays_it() {
     plan.settings.consensus.planted = Some(Bug::CommitWithMinority);
     let failure = synod_sim::run(&plan).unwrap_err();
     assert_eq!(failure.violation.invariant, Invariant::QuorumDurable);
-    let report = failure.report(PROTOCOL);
+    let report = failure.report(PROTOCOL, None);
     assert!(report.contains("seed 0 violates quorum-durable: r"), "{report}");
     assert!(report.ends_with("replay: synod sim run --protocol multipaxos --seeds 0..1 --trace"), "{report}");
     assert!(failure.trace.last().is_some_and(|line| line.contains("delivers slot 1")), "{report}");

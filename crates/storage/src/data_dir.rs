@@ -123,10 +123,8 @@ impl DataDir {
                 expected: format!("replica {replica} of cluster {cluster}"),
             });
         }
-        if let Some(marker) = &previous {
-            if marker.name != name {
-                tracing::warn!(was = marker.name, is = name, "the replica has a new name");
-            }
+        if let Some(marker) = previous.as_ref().filter(|marker| marker.name != name) {
+            tracing::warn!(was = marker.name, is = name, "the replica has a new name");
         }
         let marker = Marker { identity, name: name.to_owned(), durability };
         let dir = DataDir { disk, path: path.to_owned(), identity, previous, _lock: lock };

@@ -34,6 +34,9 @@ struct Args {
     /// In milliseconds; a heartbeat is a tenth of it.
     #[arg(long, default_value_t = 1000)]
     election_timeout: u64,
+    /// How a leader is found.
+    #[arg(long, default_value = "rotating")]
+    election: String,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -48,6 +51,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let timeout = Duration::from_millis(args.election_timeout);
     let flags = [
+        format!("--election={}", args.election),
         format!("--election-timeout={}", args.election_timeout),
         format!("--heartbeat-interval={}", (args.election_timeout / 10).max(1)),
     ];
@@ -64,7 +68,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     write_for(&client, timeout * 2).await?;
 
     println!(
-        "3 replicas on one machine, durability sync, election timeout {timeout:?}; gaps without an answer:"
+        "3 replicas on one machine, durability sync, election {}, election timeout {timeout:?}; gaps without an answer:",
+        args.election
     );
     let mut gaps = Vec::new();
     for _ in 0..args.kills {

@@ -109,8 +109,11 @@
 //! learns from its peers before it votes again. One that has lost its whole data directory must not come back under
 //! its old id.
 
+mod local;
+
 /// The buffers that commands, queries and replies are in.
 pub use bytes;
+pub use local::LocalGroup;
 pub use synod_consensus::{Decision, ElectionKind, MEMBERS_MAX, Options, ProtocolKind, Role, UnknownName};
 pub use synod_node::{Config, Handle, MemberAddress, Node, NodeMetrics, NodeStatus, PeerLink, StartError};
 pub use synod_replica::{Frozen, RequestError, SessionCommand, SessionLimits, Settings, StateMachine};

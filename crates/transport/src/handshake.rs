@@ -19,14 +19,15 @@
 //! forgotten what it promised, and is refused, by the caller as by the acceptor.
 
 use std::{
-    fmt,
-    io::{self, Read, Write},
+    fmt, io,
     net::{Shutdown, TcpStream},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use synod_wire::{ClusterId, Incarnation, ReplicaId};
+
+use crate::deadline::Deadline;
 
 pub(crate) const VERSION: u16 = 1;
 /// The largest answer to an inquiry, in bytes.
@@ -273,78 +274,6 @@ pub(crate) fn refuse(stream: &TcpStream, refusal: Refusal, incarnation: Incarnat
     }
 }
 
-/// A time that a whole exchange must keep, however slowly its bytes drip.
-struct Deadline {
-    at: Instant,
-    timeout: Duration,
-}
-
-impl Deadline {
-    fn after(timeout: Duration) -> Deadline {
-        Deadline { at: Instant::now() + timeout, timeout }
-    }
-
-    fn remaining(&self) -> Result<Duration, HandshakeError> {
-        let remaining = self.at.saturating_duration_since(Instant::now());
-        if remaining.is_zero() { Err(HandshakeError::Timeout(self.timeout)) } else { Ok(remaining) }
-    }
-
-    fn error(&self, error: io::Error) -> HandshakeError {
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => HandshakeError::Timeout(self.timeout),
-            _ => HandshakeError::Io(error),
-        }
-    }
-
-    fn read_some(&self, mut stream: &TcpStream, target: &mut [u8]) -> Result<usize, HandshakeError> {
-        loop {
-            stream.set_read_timeout(Some(self.remaining()?))?;
-            match stream.read(target) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result.map_err(|error| self.error(error)),
-            }
-        }
-    }
-
-    /// Writes all of `bytes`, however slowly the other side takes them.
-    fn write(&self, mut stream: &TcpStream, mut bytes: &[u8]) -> Result<(), HandshakeError> {
-        let usual = stream.write_timeout()?;
-        while !bytes.is_empty() {
-            stream.set_write_timeout(Some(self.remaining()?))?;
-            match stream.write(bytes) {
-                Ok(0) => return Err(HandshakeError::Closed),
-                Ok(count) => bytes = &bytes[count..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.error(error)),
-            }
-        }
-        Ok(stream.set_write_timeout(usual)?)
-    }
-
-    /// Fills `target`. A wrong magic number is noticed at its first byte, so that nobody waits for the rest.
-    fn read(
-        &self,
-        stream: &TcpStream,
-        target: &mut [u8],
-        magic: Option<[u8; 4]>,
-    ) -> Result<(), HandshakeError> {
-        let mut filled = 0;
-        while filled < target.len() {
-            match self.read_some(stream, &mut target[filled..])? {
-                0 => return Err(HandshakeError::Closed),
-                count => filled += count,
-            }
-            let have = filled.min(4);
-            if magic.is_some_and(|magic| target[..have] != magic[..have]) {
-                let mut found = [0; 4];
-                found[..have].copy_from_slice(&target[..have]);
-                return Err(HandshakeError::Magic(found));
-            }
-        }
-        Ok(())
-    }
-}
-
 fn seal(bytes: &mut [u8]) {
     let (content, crc) = bytes.split_at_mut(bytes.len() - 4);
     crc.copy_from_slice(&crc32fast::hash(content).to_le_bytes());
@@ -450,7 +379,12 @@ fn decode_verdict(bytes: &[u8; VERDICT_BYTES]) -> Result<(Incarnation, usize), H
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{net::TcpListener, thread};
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+        thread,
+        time::Instant,
+    };
 
     const ME: Welcome =
         Welcome { life: Life { birth: 70, incarnation: Incarnation(7) }, frame_bytes_max: 1000 };

@@ -30,6 +30,7 @@
 
 mod complaint;
 mod config;
+mod deadline;
 mod dial;
 mod frame;
 mod handshake;

@@ -2,104 +2,187 @@
 //!
 //! An election only ever *suggests*: safety rests on ballots and quorums alone, so a wrong suspicion costs time,
 //! never data. [`Rotating`] suspects silent leaders and passes leadership around in a fixed order.
+//! [`BallotLeaderElection`] asks around who follows whom, and elects only replicas that are connected to a quorum.
 //!
 //! A leader-based protocol owns an [`Election`] and tells it what it sees (`heard_leader`, `answered`, `promised`,
 //! ...). It asks [`Election::candidacy`] when a deadline has passed whether to try to lead, and in which ballot; a
-//! leader asks [`Election::must_yield`].
+//! leader asks [`Election::must_yield`]. An election may have messages and deadlines of its own: the protocol carries
+//! its messages ([`Election::receive`]), and calls [`Election::on_timer`] whenever its own timer has fired, having
+//! asked for a timer at [`Election::tick_at`] at the latest, also while it leads. A replica that must not vote runs no
+//! election: it neither answers nor asks, as if it were down.
 
+mod ballot;
+#[cfg(test)]
+mod ballot_tests;
+mod messages;
 mod rotating;
 
+pub use ballot::BallotLeaderElection;
+pub use messages::Message;
 pub use rotating::Rotating;
 
-use synod_wire::{Ballot, ReplicaId, Time};
+use synod_wire::{Ballot, Incarnation, ReplicaId, Time};
 
-use crate::{ElectionKind, Members, Options};
+use crate::{Effects, ElectionKind, Members, Options};
 
 /// The election of one replica.
 #[derive(Clone, Debug)]
 pub enum Election {
     /// See [`Rotating`].
     Rotating(Rotating),
+    /// See [`BallotLeaderElection`].
+    Ballot(BallotLeaderElection),
 }
 
 impl Election {
     /// The election that the options name, as it is after a start.
     #[must_use]
-    pub fn new(options: &Options, members: Members, now: Time) -> Election {
+    pub fn new(options: &Options, members: Members, incarnation: Incarnation, now: Time) -> Election {
         match options.election {
             ElectionKind::Rotating => {
                 Election::Rotating(Rotating::new(members, options.election_timeout, now))
             }
+            ElectionKind::Ballot => {
+                Election::Ballot(BallotLeaderElection::new(options, members, incarnation, now))
+            }
+        }
+    }
+
+    /// The replica starts again, or begins to vote, and has promised this ballot before.
+    pub fn restarted(&mut self, promised: Ballot) {
+        match self {
+            Election::Rotating(_) => {}
+            Election::Ballot(ballot) => ballot.restarted(promised),
         }
     }
 
     /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
     pub fn expect_no_leader(&mut self) {
-        let Election::Rotating(rotating) = self;
-        rotating.expect_no_leader();
+        match self {
+            Election::Rotating(rotating) => rotating.expect_no_leader(),
+            // It asks whether anybody leads, and waits for nobody.
+            Election::Ballot(_) => {}
+        }
+    }
+
+    /// A message of an election arrived from a member.
+    pub fn receive(&mut self, from: ReplicaId, message: &Message, effects: &mut Effects) {
+        match self {
+            Election::Rotating(_) => {}
+            Election::Ballot(ballot) => ballot.receive(from, message, effects),
+        }
+    }
+
+    /// A session to a member began: what was sent to it before may be lost.
+    pub fn link_up(&mut self, peer: ReplicaId, effects: &mut Effects) {
+        match self {
+            Election::Rotating(_) => {}
+            Election::Ballot(ballot) => ballot.link_up(peer, effects),
+        }
+    }
+
+    /// Does what is due. To be called whenever the protocol's timer has fired, before [`Election::candidacy`] or
+    /// [`Election::must_yield`].
+    pub fn on_timer(&mut self, now: Time, effects: &mut Effects) {
+        match self {
+            Election::Rotating(_) => {}
+            Election::Ballot(ballot) => ballot.on_timer(now, effects),
+        }
+    }
+
+    /// When [`Election::on_timer`] must be called at the latest, whatever the protocol does then.
+    #[must_use]
+    pub fn tick_at(&self) -> Time {
+        match self {
+            Election::Rotating(_) => Time::NEVER,
+            Election::Ballot(ballot) => ballot.tick_at(),
+        }
     }
 
     /// The leader of the current ballot gave a sign of life.
     pub fn heard_leader(&mut self, now: Time) {
-        let Election::Rotating(rotating) = self;
-        rotating.heard_leader(now);
+        match self {
+            Election::Rotating(rotating) => rotating.heard_leader(now),
+            // It believes only in answers, which show that the link works in both directions.
+            Election::Ballot(_) => {}
+        }
     }
 
-    /// This replica promised a ballot: its owner gets a while to show that it leads.
-    pub fn promised(&mut self, _ballot: Ballot, now: Time) {
-        let Election::Rotating(rotating) = self;
-        rotating.round_began(now);
+    /// This replica promised a ballot, which may be its own: its owner gets a while to show that it leads.
+    pub fn promised(&mut self, ballot: Ballot, now: Time) {
+        match self {
+            Election::Rotating(rotating) => rotating.round_began(now),
+            Election::Ballot(election) => election.promised(ballot),
+        }
     }
 
     /// This replica gave up leading, or trying to: it comes last in line.
     pub fn gave_up(&mut self, now: Time) {
-        let Election::Rotating(rotating) = self;
-        rotating.round_began(now);
+        match self {
+            Election::Rotating(rotating) => rotating.round_began(now),
+            Election::Ballot(ballot) => ballot.gave_up(),
+        }
     }
 
-    /// This replica tries to lead.
+    /// This replica tries to lead; [`Election::promised`] tells in which ballot.
     pub fn tried(&mut self, now: Time) {
-        let Election::Rotating(rotating) = self;
-        rotating.tried(now);
+        match self {
+            Election::Rotating(rotating) => rotating.tried(now),
+            Election::Ballot(_) => {}
+        }
     }
 
     /// This replica begins to lead.
     pub fn leads(&mut self, now: Time) {
-        let Election::Rotating(rotating) = self;
-        rotating.leads(now);
+        match self {
+            Election::Rotating(rotating) => rotating.leads(now),
+            Election::Ballot(ballot) => ballot.leads(),
+        }
     }
 
     /// A member answered this replica, which leads or tries to.
     pub fn answered(&mut self, from: ReplicaId, now: Time) {
-        let Election::Rotating(rotating) = self;
-        rotating.answered(from, now);
+        match self {
+            Election::Rotating(rotating) => rotating.answered(from, now),
+            Election::Ballot(ballot) => ballot.answered(),
+        }
     }
 
-    /// The lowest ballot of this replica above another.
+    /// A ballot of this replica above another.
     #[must_use]
     pub fn next_ballot(&self, above: Ballot) -> Ballot {
-        let Election::Rotating(rotating) = self;
-        rotating.next_ballot(above)
+        match self {
+            Election::Rotating(rotating) => rotating.next_ballot(above),
+            Election::Ballot(ballot) => ballot.next_ballot(above),
+        }
     }
 
     /// The ballot, above `current`, in which this replica should try to lead now, if it should.
     #[must_use]
     pub fn candidacy(&self, now: Time, current: Ballot) -> Option<Ballot> {
-        let Election::Rotating(rotating) = self;
-        (now >= rotating.try_at(current)).then(|| rotating.next_ballot(current))
+        match self {
+            Election::Rotating(rotating) => {
+                (now >= rotating.try_at(current)).then(|| rotating.next_ballot(current))
+            }
+            Election::Ballot(ballot) => ballot.candidacy().filter(|&ballot| ballot > current),
+        }
     }
 
     /// Whether this replica, which leads, should give up.
     #[must_use]
     pub fn must_yield(&self, now: Time) -> bool {
-        let Election::Rotating(rotating) = self;
-        !rotating.reaches_quorum(now)
+        match self {
+            Election::Rotating(rotating) => !rotating.reaches_quorum(now),
+            Election::Ballot(ballot) => ballot.must_yield(),
+        }
     }
 
     /// When a replica that does not lead should ask [`Election::candidacy`] again, if it hears nothing before.
     #[must_use]
     pub fn deadline(&self, current: Ballot) -> Time {
-        let Election::Rotating(rotating) = self;
-        rotating.try_at(current)
+        match self {
+            Election::Rotating(rotating) => rotating.try_at(current),
+            Election::Ballot(ballot) => ballot.tick_at(),
+        }
     }
 }

@@ -133,10 +133,19 @@ impl Protocol for MultiPaxos {
             Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
                 self.receive(now, from, message, effects);
             }
+            Input::Receive { from, message: crate::Message::Election(message) } => {
+                // Who must not vote is nobody's follower, and must not lead.
+                if !matches!(self.state, State::Recovering(_)) {
+                    self.election.receive(from, &message, effects);
+                }
+            }
             Input::Propose { batch, awaited } => self.propose(now, batch, awaited, effects),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
                 if up {
+                    if !matches!(self.state, State::Recovering(_)) {
+                        self.election.link_up(peer, effects);
+                    }
                     self.resend_to(peer, effects);
                 }
             }
@@ -446,7 +455,7 @@ impl MultiPaxos {
         let deadline = match &self.state {
             State::Follower => try_at,
             State::Candidate(candidate) => try_at.min(candidate.resend.at()),
-            State::Leader(leader) => leader.tick_at(),
+            State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
             State::Recovering(recovering) => recovering.resend.at(),
         };
         if self.deadline != Some(deadline) {
@@ -458,6 +467,9 @@ impl MultiPaxos {
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
         // The deadline that was asked for is over: ask again, also for the same instant.
         self.deadline = None;
+        if !matches!(self.state, State::Recovering(_)) {
+            self.election.on_timer(now, effects);
+        }
         match &self.state {
             State::Follower | State::Candidate(_) => {
                 match self.election.candidacy(now, self.promised.max(self.view.ballot)) {

@@ -60,7 +60,7 @@ impl MultiPaxos {
         now: Time,
         effects: &mut Effects,
     ) -> MultiPaxos {
-        let election = Election::new(&options, members.clone(), now);
+        let election = Election::new(&options, members.clone(), restart.incarnation, now);
         let mut replica = MultiPaxos {
             incarnation: restart.incarnation,
             election,
@@ -83,6 +83,7 @@ impl MultiPaxos {
         let born = restart.records.is_empty();
         let amnesia =
             replica.replay(restart.records, restart.decided, restart.amnesia, effects) || restart.amnesia;
+        replica.election.restarted(replica.promised);
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
         }
@@ -296,6 +297,7 @@ impl MultiPaxos {
         }
         effects.append(Record::Amnesia(false).into());
         self.state = State::Follower;
+        self.election.restarted(self.promised);
         self.election.gave_up(now);
         // It may have heard of a higher ballot meanwhile; who is known to lead then stays known.
         let heard = self.view.ballot;

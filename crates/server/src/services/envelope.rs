@@ -60,36 +60,61 @@ impl<R: Replica> Store<R> {
         self.quota_bytes
     }
 
-    /// Checks a command, orders it and executes it.
-    pub(super) async fn execute(&self, command: Command) -> Result<Reply, Status> {
-        let command =
-            KvCommand { command: Some(command), quota_bytes: self.quota_bytes, member_id: self.member_id };
-        validate::command(&command, &self.limits).map_err(|error| refusal(&error))?;
-        let reply = self.replica.execute(command.encode_to_vec().into()).await.map_err(failure)?;
-        match KvReply::decode(reply).map_err(garbled)?.reply {
-            Some(Reply::Error(error)) => Err(failed(error)),
-            Some(reply) => Ok(reply),
-            None => Err(unexpected("no reply")),
+    /// Checks a command, orders it and executes it. `answer` makes something of the reply.
+    ///
+    /// Not an async function, and no request goes through more than one of them: each would have room for it, in every
+    /// request under way. What the command was received in is not kept while it is ordered, either.
+    pub(super) fn execute<A>(
+        &self,
+        command: Command,
+        answer: impl FnOnce(Reply) -> Result<A, Status> + Send,
+    ) -> impl Future<Output = Result<A, Status>> + Send {
+        let command = self.checked(command);
+        async move {
+            let reply = self.replica.execute(command?).await.map_err(failure)?;
+            match KvReply::decode(reply).map_err(garbled)?.reply {
+                Some(Reply::Error(error)) => Err(failed(error)),
+                Some(reply) => answer(reply),
+                None => Err(unexpected("no reply")),
+            }
         }
     }
 
-    /// Asks the store. The query is one that was checked.
-    pub(crate) async fn query(&self, query: Query, consistency: Consistency) -> Result<Answer, Status> {
-        let query = Bytes::from(KvQuery { query: Some(query) }.encode_to_vec());
-        let answer = self.replica.query(query, consistency).await.map_err(failure)?;
-        match KvAnswer::decode(answer).map_err(garbled)?.answer {
-            Some(Answer::Error(error)) => Err(failed(error)),
-            Some(answer) => Ok(answer),
-            None => Err(unexpected("no answer")),
+    fn checked(&self, command: Command) -> Result<Bytes, Status> {
+        let command =
+            KvCommand { command: Some(command), quota_bytes: self.quota_bytes, member_id: self.member_id };
+        validate::command(&command, &self.limits).map_err(|error| refusal(&error))?;
+        Ok(command.encode_to_vec().into())
+    }
+
+    /// Asks the store. The query is one that was checked, or refused; `answer` makes something of the store's answer.
+    pub(super) fn query<A>(
+        &self,
+        query: Result<Query, KvError>,
+        consistency: Consistency,
+        answer: impl FnOnce(Answer) -> Result<A, Status> + Send,
+    ) -> impl Future<Output = Result<A, Status>> + Send {
+        let query = query.map(|query| Bytes::from(KvQuery { query: Some(query) }.encode_to_vec()));
+        async move {
+            let query = query.map_err(|error| refusal(&error))?;
+            let found = self.replica.query(query, consistency).await.map_err(failure)?;
+            match KvAnswer::decode(found).map_err(garbled)?.answer {
+                Some(Answer::Error(error)) => Err(failed(error)),
+                Some(found) => answer(found),
+                None => Err(unexpected("no answer")),
+            }
         }
     }
 
     /// How the store itself is: revision, size, alarms.
-    pub(crate) async fn status(&self, consistency: Consistency) -> Result<KvStatus, Status> {
-        match self.query(Query::Status(KvStatusRequest {}), consistency).await? {
+    pub(crate) fn status(
+        &self,
+        consistency: Consistency,
+    ) -> impl Future<Output = Result<KvStatus, Status>> + Send {
+        self.query(Ok(Query::Status(KvStatusRequest {})), consistency, |answer| match answer {
             Answer::Status(status) => Ok(status),
             other => Err(unexpected(other)),
-        }
+        })
     }
 
     /// The header of an answer, given the one that the store made: the store knows its revision and nothing else.

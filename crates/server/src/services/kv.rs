@@ -23,16 +23,16 @@ const PIECE_KEYS_FIRST: i64 = 64;
 const PIECE_BYTES: usize = 1 << 20;
 
 impl<R: Replica> Store<R> {
-    pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
-        validate::range(&request).map_err(|error| refusal(&error))?;
+    pub(super) fn range(
+        &self,
+        request: RangeRequest,
+    ) -> impl Future<Output = Result<RangeResponse, Status>> + Send {
         let consistency = consistency(request.serializable);
-        match self.query(Query::Range(request), consistency).await? {
-            Answer::Range(mut response) => {
-                response.header = self.header(response.header);
-                Ok(response)
-            }
+        let query = validate::range(&request).map(|()| Query::Range(request));
+        self.query(query, consistency, |answer| match answer {
+            Answer::Range(found) => Ok(RangeResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),
-        }
+        })
     }
 
     /// A range in pieces, all of them at the revision of the first, so that together they are one consistent answer.
@@ -56,55 +56,57 @@ impl<R: Replica> Store<R> {
         Ok(Pieces { store: self, rest: Some(request), left, piece_keys: PIECE_KEYS_FIRST, whole: None })
     }
 
-    pub(super) async fn put(&self, request: PutRequest) -> Result<PutResponse, Status> {
-        match self.execute(Command::Put(request)).await? {
-            Reply::Put(mut response) => {
-                response.header = self.header(response.header);
-                Ok(response)
-            }
+    pub(super) fn put(
+        &self,
+        request: PutRequest,
+    ) -> impl Future<Output = Result<PutResponse, Status>> + Send {
+        self.execute(Command::Put(request), |reply| match reply {
+            Reply::Put(done) => Ok(PutResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
-        }
+        })
     }
 
-    pub(super) async fn delete_range(
+    pub(super) fn delete_range(
         &self,
         request: DeleteRangeRequest,
-    ) -> Result<DeleteRangeResponse, Status> {
-        match self.execute(Command::DeleteRange(request)).await? {
-            Reply::DeleteRange(mut response) => {
-                response.header = self.header(response.header);
-                Ok(response)
-            }
+    ) -> impl Future<Output = Result<DeleteRangeResponse, Status>> + Send {
+        self.execute(Command::DeleteRange(request), |reply| match reply {
+            Reply::DeleteRange(done) => Ok(DeleteRangeResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
-        }
+        })
+    }
+
+    pub(super) fn compact(
+        &self,
+        request: CompactionRequest,
+    ) -> impl Future<Output = Result<CompactionResponse, Status>> + Send {
+        self.execute(Command::Compact(request), |reply| match reply {
+            Reply::Compact(done) => Ok(CompactionResponse { header: self.header(done.header) }),
+            other => Err(unexpected(other)),
+        })
+    }
+
+    pub(super) fn txn(
+        &self,
+        request: TxnRequest,
+    ) -> impl Future<Output = Result<TxnResponse, Status>> + Send {
+        self.execute(Command::Txn(request), |reply| match reply {
+            Reply::Txn(done) => Ok(TxnResponse { header: self.header(done.header), ..done }),
+            other => Err(unexpected(other)),
+        })
     }
 
     /// A transaction that can not write need not be ordered.
-    pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
-        let response = if validate::is_read_only(&request) {
-            validate::txn(&request, self.limits()).map_err(|error| refusal(&error))?;
-            let consistency = consistency(validate::is_serializable(&request));
-            match self.query(Query::Txn(request), consistency).await? {
-                Answer::Txn(response) => response,
-                other => return Err(unexpected(other)),
-            }
-        } else {
-            match self.execute(Command::Txn(request)).await? {
-                Reply::Txn(response) => response,
-                other => return Err(unexpected(other)),
-            }
-        };
-        Ok(TxnResponse { header: self.header(response.header), ..response })
-    }
-
-    pub(super) async fn compact(&self, request: CompactionRequest) -> Result<CompactionResponse, Status> {
-        match self.execute(Command::Compact(request)).await? {
-            Reply::Compact(mut response) => {
-                response.header = self.header(response.header);
-                Ok(response)
-            }
+    pub(super) fn read_only_txn(
+        &self,
+        request: TxnRequest,
+    ) -> impl Future<Output = Result<TxnResponse, Status>> + Send {
+        let consistency = consistency(validate::is_serializable(&request));
+        let query = validate::txn(&request, self.limits()).map(|()| Query::Txn(request));
+        self.query(query, consistency, |answer| match answer {
+            Answer::Txn(found) => Ok(TxnResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),
-        }
+        })
     }
 }
 

@@ -20,14 +20,14 @@ use crate::{Consistency, MoveError, Replica, Role};
 
 impl<R: Replica> Store<R> {
     /// The fingerprint of this replica's own state, which is what one compares with the others'.
-    pub(super) async fn hash_kv(&self, request: HashKvRequest) -> Result<HashKvResponse, Status> {
-        match self.query(Query::HashKv(request), Consistency::Serializable).await? {
-            Answer::HashKv(mut response) => {
-                response.header = self.header(response.header);
-                Ok(response)
-            }
+    pub(super) fn hash_kv(
+        &self,
+        request: HashKvRequest,
+    ) -> impl Future<Output = Result<HashKvResponse, Status>> + Send {
+        self.query(Ok(Query::HashKv(request)), Consistency::Serializable, |answer| match answer {
+            Answer::HashKv(found) => Ok(HashKvResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),
-        }
+        })
     }
 
     /// A list of alarms is read locally, as with etcd, so that it works without a leader.
@@ -43,13 +43,11 @@ impl<R: Replica> Store<R> {
             let header = self.header(Some(ResponseHeader { revision, ..Default::default() }));
             return Ok(AlarmResponse { header, alarms });
         }
-        match self.execute(Command::Alarm(request)).await? {
-            Reply::Alarm(mut response) => {
-                response.header = self.header(response.header);
-                Ok(response)
-            }
+        let execute = self.execute(Command::Alarm(request), |reply| match reply {
+            Reply::Alarm(done) => Ok(AlarmResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
-        }
+        });
+        execute.await
     }
 
     /// This replica's own view; it answers whether there is a leader or not.

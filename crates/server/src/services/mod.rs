@@ -8,6 +8,7 @@ mod native;
 
 use bytes::Bytes;
 use prost::Message;
+use synod_kv::validate;
 use tonic::Status;
 
 pub(crate) use self::{envelope::Store, kv::Pieces};
@@ -25,7 +26,7 @@ pub(crate) enum Answer<'a, R> {
     /// One message.
     Message(Bytes),
     /// As many messages as there are, made one after the other.
-    Pieces(Pieces<'a, R>),
+    Pieces(Box<Pieces<'a, R>>),
 }
 
 impl<R: Replica> Store<R> {
@@ -34,18 +35,28 @@ impl<R: Replica> Store<R> {
         match path {
             "/etcdserverpb.KV/Put" => unary(body, |request| self.put(request)).await,
             "/etcdserverpb.KV/Range" => unary(body, |request| self.range(request)).await,
-            "/etcdserverpb.KV/Txn" => unary(body, |request| self.txn(request)).await,
-            "/etcdserverpb.KV/DeleteRange" => unary(body, |request| self.delete_range(request)).await,
             "/synod.v1.Native/Execute" => unary(body, |request| self.execute_in_session(request)).await,
             "/synod.v1.Native/Query" => unary(body, |request| self.query_natively(request)).await,
-            // Boxed, so that the others' futures need not have room for these.
+            // Boxed, so that a request of those above, of which there may be thousands, has no room for these.
             _ => Box::pin(self.answer_rarer(path, body)).await,
         }
     }
 
     async fn answer_rarer(&self, path: &str, body: RequestBody) -> Result<Answer<'_, R>, Status> {
         match path {
-            "/etcdserverpb.KV/RangeStream" => Ok(Answer::Pieces(self.range_stream(body.message().await?)?)),
+            "/etcdserverpb.KV/Txn" => {
+                let request = body.message().await?;
+                let response = if validate::is_read_only(&request) {
+                    self.read_only_txn(request).await
+                } else {
+                    self.txn(request).await
+                };
+                response.map(|response| Answer::Message(framed(&response)))
+            }
+            "/etcdserverpb.KV/DeleteRange" => unary(body, |request| self.delete_range(request)).await,
+            "/etcdserverpb.KV/RangeStream" => {
+                Ok(Answer::Pieces(Box::new(self.range_stream(body.message().await?)?)))
+            }
             "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
             "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,

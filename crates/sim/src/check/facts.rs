@@ -33,7 +33,10 @@ pub enum Claim<'a> {
 
 /// What a message claims.
 pub fn claim(message: &Message) -> Claim<'_> {
-    let Message::MultiPaxos(message) = message;
+    let message = match message {
+        Message::MultiPaxos(message) => message,
+        Message::Election(_) => return Claim::Nothing,
+    };
     match message {
         multipaxos::Message::Prepare { ballot, .. } => Claim::Candidate(*ballot),
         multipaxos::Message::Promise(promise) => Claim::Promise {

@@ -62,6 +62,9 @@ invariants! {
     SnapshotCovers = "snapshot-covers", "Santos 2012, section 7.6: only instances not executed stay in the log";
     /// The clients' history is linearizable.
     Linearizable = "linearizable", "DESIGN.md: a client history checked for linearizability";
+    /// While only some links work and some replica reaches a quorum, one such replica leads and serves within four
+    /// election timeouts, and goes on; for elections that promise it.
+    ServesWhenConnected = "serves-when-connected", "Ng 2020, section 3.5; Driftwood 2023, section 2.3.5";
     /// Once faults stop, a write and a read succeed at every replica within a bound, and replicas converge.
     Liveness = "liveness", "DESIGN.md: once faults stop, progress within a bound";
     /// What a replica sends and writes can be read again, and no replica panics.

@@ -101,6 +101,12 @@ impl Votes {
         Ok(())
     }
 
+    /// The last slot for which anything was proposed.
+    #[must_use]
+    pub fn highest(&self) -> Slot {
+        self.epochs.values().map(EpochVotes::highest).max().unwrap_or_default()
+    }
+
     /// The batch chosen for a slot in an epoch, if one is.
     #[must_use]
     pub fn chosen(&self, epoch: Epoch, slot: Slot) -> Option<&Batch> {
@@ -142,6 +148,11 @@ impl EpochVotes {
             slots: BTreeMap::new(),
             lives: BTreeMap::new(),
         }
+    }
+
+    /// The last slot for which anything was proposed.
+    fn highest(&self) -> Slot {
+        self.slots.last_key_value().map_or(Slot::ZERO, |(&slot, _)| slot)
     }
 
     fn appended(&mut self, replica: usize, lsn: Lsn, record: &synod_consensus::Record) {

@@ -2,17 +2,19 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use synod_consensus::{Options, ProtocolKind};
+use synod_consensus::Options;
 use synod_replica::{SessionCommand, Settings};
 use synod_wire::SessionId;
 
+use super::Cast;
 use crate::{
+    describe::CLASSES,
     network::{NetworkPlan, Wire},
     odds::Odds,
     ops::{Answer, Op},
     plan::{ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan},
     trace::Trace,
-    world::World,
+    world::{UnderWay, World},
 };
 
 /// Every command, with what it does.
@@ -26,7 +28,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("get N [KEY]", "a client reads at replica N, linearizably"),
     ("peek N", "show all keys as replica N has them, without asking anybody"),
     ("open-session N", "a client asks replica N for a session; its commands say 'as s1#1'"),
-    ("deliver A->B [KIND] [COUNT]", "deliver messages that are under way from A to B"),
+    (
+        "deliver A->B [KIND] [COUNT]",
+        "deliver messages that are under way from A to B; KIND is a class or a name",
+    ),
     ("drop A->B [KIND] [COUNT]", "lose messages that are under way from A to B"),
     ("messages", "show all messages that are under way"),
     ("stabilize", "deliver all messages until none is under way"),
@@ -34,6 +39,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("run TIME", "let time pass; every message arrives at once; signs of life are not shown"),
     ("partition A B | C ...", "cut all links between groups of replicas, and end their sessions"),
     ("cut A->B", "cut one direction, and end its session"),
+    ("links A-B ...", "keep these links, in both directions, and cut all others"),
     ("heal", "mend all cuts; sessions begin"),
     ("crash N ...", "end replicas; what is not durable is gone"),
     ("restart N ...", "start replicas again"),
@@ -48,18 +54,23 @@ pub const COMMANDS: &[(&str, &str)] = &[
 ];
 
 /// The settings of `cluster`.
-const SETTINGS: &str = "protocol, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
+const SETTINGS: &str = "protocol, election, priorities, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
                         snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, clock-interval";
 
 type Result<T> = std::result::Result<T, String>;
 
 /// The cluster that a script plays with.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stage {
+    cast: Cast,
     world: Option<World>,
 }
 
 impl Stage {
+    pub(super) fn new(cast: Cast) -> Stage {
+        Stage { cast, world: None }
+    }
+
     /// Plays one command; the lines that it prints.
     pub(super) fn play(&mut self, command: &str) -> Result<Vec<String>> {
         if let Some(command) = command.strip_prefix("quietly ") {
@@ -69,7 +80,7 @@ impl Stage {
         let name = words.next().ok_or("a command is missing")?;
         let words: Vec<&str> = words.collect();
         if name == "cluster" {
-            self.world = Some(cluster(&words)?);
+            self.world = Some(cluster(&words, self.cast)?);
         }
         let Some(world) = &mut self.world else {
             return Err("there is no cluster yet; begin with 'cluster 3'".to_owned());
@@ -122,6 +133,14 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             let link = parse_link(world, link)?;
             checked(world.part(vec![link]))
         }
+        "links" => {
+            let kept = links(world, words)?;
+            checked(world.join())?;
+            let all = (0..world.replicas()).flat_map(|a| (0..world.replicas()).map(move |b| (a, b)));
+            let others = all.filter(|&(a, b)| a != b && !kept.contains(&(a, b)) && !kept.contains(&(b, a)));
+            let others: Vec<_> = others.collect();
+            if others.is_empty() { Ok(()) } else { checked(world.part(others)) }
+        }
         "heal" => checked(world.join()),
         "crash" => {
             for of in replicas(world, words)? {
@@ -171,11 +190,11 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
     }
 }
 
-fn cluster(words: &[&str]) -> Result<World> {
+fn cluster(words: &[&str], cast: Cast) -> Result<World> {
     let (count, rest) = words.split_first().ok_or("how many replicas? write 'cluster 3'")?;
     let replicas = count.parse().ok().filter(|count| (1..=7).contains(count));
     let replicas: usize = replicas.ok_or(format!("'{count}' is not a number of replicas from 1 to 7"))?;
-    let mut plan = calm_plan(replicas);
+    let mut plan = calm_plan(replicas, cast);
     for word in rest {
         let (key, value) = word.split_once('=').ok_or(format!("'{word}' is not SETTING=VALUE"))?;
         set(&mut plan, key, value)?;
@@ -184,14 +203,15 @@ fn cluster(words: &[&str]) -> Result<World> {
 }
 
 /// A world without accidents, in which everything is immediate.
-fn calm_plan(replicas: usize) -> Plan {
+fn calm_plan(replicas: usize, cast: Cast) -> Plan {
     let at_once = (Duration::ZERO, Duration::ZERO);
     Plan {
         seed: 0,
         replicas,
         settings: Settings {
             consensus: Options {
-                protocol: ProtocolKind::MultiPaxos,
+                protocol: cast.protocol,
+                election: cast.election,
                 // Time stands still in a script, so what is to be seen must not wait for it.
                 announce_delay_max: Duration::ZERO,
                 ..Options::default()
@@ -230,6 +250,8 @@ fn calm_plan(replicas: usize) -> Plan {
             any_step: Odds::NEVER,
             weights: FaultWeights::default(),
         },
+        trials: 0,
+        priorities: Vec::new(),
         clients: ClientPlan {
             direct: 0,
             sessions: 0,
@@ -253,6 +275,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
     let consensus = &mut settings.consensus;
     match key {
         "protocol" => consensus.protocol = value.parse().map_err(|error| format!("{error}"))?,
+        "election" => consensus.election = value.parse().map_err(|error| format!("{error}"))?,
         "decision" => consensus.decision = value.parse().map_err(|error| format!("{error}"))?,
         "durability" => {
             plan.durability = match value {
@@ -260,6 +283,10 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
                 "memory" => Durability::Memory,
                 _ => return Err(format!("durability: '{value}' is neither sync nor memory")),
             };
+        }
+        "priorities" => {
+            let priorities: Result<Vec<u8>> = value.split(',').map(|value| number(key, value)).collect();
+            plan.priorities = priorities?;
         }
         "window" => consensus.window_max = number(key, value)?,
         "announce-delay" => consensus.announce_delay_max = duration(value)?,
@@ -297,6 +324,15 @@ fn parse_link(world: &World, word: &str) -> Result<(usize, usize)> {
     let (from, to) = word.split_once("->").ok_or(format!("'{word}' is no link; write 1->2"))?;
     let link = (replica(world, from)?, replica(world, to)?);
     if link.0 == link.1 { Err(format!("'{word}' leads nowhere")) } else { Ok(link) }
+}
+
+/// Links that work in both directions: `1-2 2-3`.
+fn links(world: &World, words: &[&str]) -> Result<Vec<(usize, usize)>> {
+    let link = |word: &&str| {
+        let (a, b) = word.split_once('-').ok_or(format!("'{word}' is no link; write 1-2"))?;
+        Ok((replica(world, a)?, replica(world, b)?))
+    };
+    words.iter().map(link).collect()
 }
 
 fn duration(word: &str) -> Result<Duration> {
@@ -351,11 +387,13 @@ fn transmit(world: &mut World, from: usize, to: usize, rest: &[&str], arrives: b
     }
     // Only what is under way now; answers to it are another matter.
     let waiting = world.under_way(from, to);
-    let is_meant = |text: &String| kind.is_empty() || text.split(' ').next() == Some(kind);
-    let places: Vec<usize> =
-        (0..waiting.len()).filter(|&place| is_meant(&waiting[place])).take(count).collect();
+    let is_meant = |&place: &usize| {
+        let message: &UnderWay = &waiting[place];
+        kind.is_empty() || message.class == kind || message.text.split(' ').next() == Some(kind)
+    };
+    let places: Vec<usize> = (0..waiting.len()).filter(is_meant).take(count).collect();
     if places.is_empty() {
-        return Err("no such message is under way".to_owned());
+        return Err(format!("no such message is under way; classes are: {}", CLASSES.join(", ")));
     }
     for (taken, place) in places.into_iter().enumerate() {
         if arrives {
@@ -448,7 +486,9 @@ fn messages(world: &World) -> Vec<String> {
     for from in 0..world.replicas() {
         for to in (0..world.replicas()).filter(|&to| to != from) {
             let waiting = world.under_way(from, to);
-            lines.extend(waiting.into_iter().map(|text| format!("r{} → r{}  {text}", from + 1, to + 1)));
+            lines.extend(
+                waiting.into_iter().map(|message| format!("r{} → r{}  {}", from + 1, to + 1, message.text)),
+            );
         }
     }
     if lines.is_empty() {

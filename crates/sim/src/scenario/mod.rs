@@ -1,9 +1,12 @@
 //! Scenario scripts: stories of a cluster, told by a script and checked against what really happens.
 //!
-//! A script is a text file of three kinds of lines. What begins with `> ` is a **command**. What follows it,
-//! indented by four spaces, is the **output** that the command must have. Everything else is **prose**.
+//! A script is a text file. It begins with the protocols that it is for ([`Cast`]); a line that begins with `> ` is a
+//! **command**; everything else is **prose**. For each of its casts there is a **golden file** with the same story and,
+//! below each command, indented by four spaces, what it prints:
 //!
 //! ```text
+//! for: all
+//!
 //! A write is ordered by the leader and acknowledged by one follower; that is a quorum.
 //!
 //! > put 1 k1=7
@@ -16,94 +19,151 @@
 //!
 //! The replicas are real ([`synod_replica::Replica`] on the simulated disk and clock), and every invariant is
 //! checked as in a random run; but nothing is random, no message arrives by itself, and time stands still until the
-//! script lets it pass. The commands are listed in [`COMMANDS`]; they name no protocol but in `cluster`, and so serve
-//! every one of them.
+//! script lets it pass. The commands are listed in [`COMMANDS`]; they name no protocol, so that one script serves
+//! many: `drop 1->2 proposal` loses what each protocol proposes with.
 //!
-//! With the environment variable `SYNOD_BLESS=1` the test of all scripts writes the outputs instead of comparing
-//! them; what has changed is then to be read in the diff.
+//! With the environment variable `SYNOD_BLESS=1` the test of all scripts writes the golden files instead of comparing
+//! with them; what has changed is then to be read in the diff.
 
+mod cast;
 mod commands;
 mod script;
 
-use std::{fmt::Write as _, fs, io, path::Path};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
+pub use cast::{CASTS, Cast};
 pub use commands::COMMANDS;
 use commands::Stage;
 use script::{Block, parse};
 
-/// What came of playing a script.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Played {
-    /// Every output is as it is written.
-    AsWritten,
-    /// Some are not; the script with the outputs as they are now, and the first difference.
-    Differs {
-        /// The whole script.
-        text: String,
-        /// The first difference, for people.
-        difference: String,
-    },
-}
+/// The folder, beside the scripts, that holds a folder of golden files for each cast.
+const GOLDEN: &str = "golden";
 
-/// Plays a script.
+/// Plays a script with a cast. Returns the story as it goes: the script with the outputs in it.
 ///
 /// # Errors
 /// With the line's number, if a command makes no sense, or an invariant does not hold.
-pub fn play(text: &str) -> Result<Played, String> {
-    let mut stage = Stage::default();
-    let mut now = String::new();
-    let mut difference = None;
-    for block in parse(text) {
+pub fn play(text: &str, cast: &Cast) -> Result<String, String> {
+    let mut stage = Stage::new(*cast);
+    let mut story = String::new();
+    for block in parse(text)?.1 {
         match block {
             Block::Prose(line) => {
-                let _ = writeln!(now, "{line}");
+                let _ = writeln!(story, "{line}");
             }
-            Block::Command { line, command, expected } => {
+            Block::Command { line, command } => {
                 let output =
                     stage.play(&command).map_err(|error| format!("line {line}: '{command}': {error}"))?;
-                if output != expected && difference.is_none() {
-                    difference = Some(script::difference(line, &command, &expected, &output));
-                }
-                let _ = writeln!(now, "> {command}");
+                let _ = writeln!(story, "{}", script::marked(&command));
                 for line in &output {
-                    let _ = writeln!(now, "{}", format!("    {line}").trim_end());
+                    let _ = writeln!(story, "{}", format!("{}{line}", script::INDENT).trim_end());
                 }
             }
         }
     }
-    Ok(difference.map_or(Played::AsWritten, |difference| Played::Differs { text: now, difference }))
+    Ok(story)
 }
 
-/// Plays all scripts (`*.txt`) of a folder in the order of their names. With `bless`, outputs that differ are
-/// written into the files. Returns how many scripts there are, and what is wrong with which.
+/// What playing came to.
+#[derive(Clone, Debug, Default)]
+pub struct Played {
+    /// Scripts that were played.
+    pub scripts: usize,
+    /// Stories: a script with a cast is one.
+    pub stories: usize,
+    /// What is wrong with which.
+    pub wrong: Vec<String>,
+    /// The golden files that belong to the scripts.
+    golden: BTreeSet<PathBuf>,
+}
+
+/// Plays all scripts (`*.txt`) of a folder in the order of their names. With `bless`, the golden files that differ are
+/// written, and those without a script removed.
 ///
 /// # Errors
 /// If the folder or a file can not be read or written.
-pub fn play_folder(folder: &Path, bless: bool) -> io::Result<(usize, Vec<String>)> {
+pub fn play_folder(folder: &Path, bless: bool) -> io::Result<Played> {
+    let mut played = Played::default();
+    for path in texts(folder)? {
+        play_file(&path, bless, &mut played)?;
+    }
+    for cast in CASTS {
+        for path in texts(&folder.join(GOLDEN).join(cast.name))? {
+            if bless && !played.golden.contains(&path) {
+                fs::remove_file(path)?;
+            } else if !played.golden.contains(&path) {
+                let wrong = "no script is played for it (SYNOD_BLESS=1 removes it)";
+                played.wrong.push(format!("{}: {wrong}", path.display()));
+            }
+        }
+    }
+    Ok(played)
+}
+
+/// Plays the script in a file with each cast that it is for. With `bless`, golden files that differ are written.
+///
+/// # Errors
+/// If a file can not be read or written.
+pub fn play_file(path: &Path, bless: bool, played: &mut Played) -> io::Result<()> {
+    let text = fs::read_to_string(path)?;
+    played.scripts += 1;
+    let casts = match parse(&text).and_then(|(head, _)| cast::casts(&head)) {
+        Ok(casts) => casts,
+        Err(error) => {
+            played.wrong.push(format!("{}: {error}", path.display()));
+            return Ok(());
+        }
+    };
+    let folder = path.parent().unwrap_or(Path::new("")).join(GOLDEN);
+    for cast in casts {
+        played.stories += 1;
+        let golden = folder.join(cast.name).join(path.file_name().unwrap_or_default());
+        let wrong = match play(&text, cast) {
+            Ok(story) => check_or_write(&golden, &story, bless)?,
+            Err(error) => Some(error),
+        };
+        played.wrong.extend(wrong.map(|wrong| format!("{} with {}: {wrong}", path.display(), cast.name)));
+        played.golden.insert(golden);
+    }
+    Ok(())
+}
+
+/// Compares a story with its golden file, or writes that; says what is wrong.
+fn check_or_write(golden: &Path, story: &str, bless: bool) -> io::Result<Option<String>> {
+    let known = match fs::read_to_string(golden) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        known => Some(known?),
+    };
+    if bless && known.as_deref() != Some(story) {
+        fs::create_dir_all(golden.parent().unwrap_or(Path::new("")))?;
+        fs::write(golden, story)?;
+    } else if !bless {
+        return Ok(match known {
+            Some(known) => script::difference(&known, story),
+            None => Some(format!("there is no {} (SYNOD_BLESS=1 writes it)", golden.display())),
+        });
+    }
+    Ok(None)
+}
+
+/// The text files of a folder, by name; none if there is no such folder.
+fn texts(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(paths),
+        entries => entries?,
+    };
+    for entry in entries {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "txt") {
             paths.push(path);
         }
     }
     paths.sort();
-    let mut wrong = Vec::new();
-    for path in &paths {
-        wrong.extend(play_file(path, bless)?.map(|problem| format!("{}: {problem}", path.display())));
-    }
-    Ok((paths.len(), wrong))
-}
-
-/// Plays the script in a file. With `bless`, outputs that differ are written into it. Returns what is wrong.
-///
-/// # Errors
-/// If the file can not be read or written.
-pub fn play_file(path: &Path, bless: bool) -> io::Result<Option<String>> {
-    match play(&fs::read_to_string(path)?) {
-        Ok(Played::AsWritten) => Ok(None),
-        Ok(Played::Differs { text, .. }) if bless => fs::write(path, text).map(|()| None),
-        Ok(Played::Differs { difference, .. }) => Ok(Some(difference)),
-        Err(error) => Ok(Some(error)),
-    }
+    Ok(paths)
 }

@@ -13,44 +13,59 @@ pub(super) enum Block {
         line: usize,
         /// Without the mark.
         command: String,
-        /// What it must print, without the indentation.
-        expected: Vec<String>,
     },
 }
 
 const MARK: &str = "> ";
-const INDENT: &str = "    ";
+pub(super) const INDENT: &str = "    ";
+const HEAD: &str = "for: ";
 
-/// Takes a script apart.
-pub(super) fn parse(text: &str) -> Vec<Block> {
+/// Takes a script apart: for whom it is, in the words of its head, and its blocks. The head is prose as well.
+///
+/// # Errors
+/// If there is no head, or an output, which belongs into the golden files.
+pub(super) fn parse(text: &str) -> Result<(Vec<&str>, Vec<Block>), String> {
+    let head = text.lines().next().and_then(|line| line.strip_prefix(HEAD));
+    let head = head.ok_or("line 1: a script begins with the protocols that it is for, such as 'for: all'")?;
     let mut blocks: Vec<Block> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         if let Some(command) = line.strip_prefix(MARK) {
-            let command = command.trim().to_owned();
-            blocks.push(Block::Command { line: index + 1, command, expected: Vec::new() });
-        } else if let (Some(output), Some(Block::Command { expected, .. })) =
-            (line.strip_prefix(INDENT), blocks.last_mut())
-        {
-            expected.push(output.to_owned());
+            blocks.push(Block::Command { line: index + 1, command: command.trim().to_owned() });
+        } else if line.starts_with(INDENT) && matches!(blocks.last(), Some(Block::Command { .. })) {
+            let wrong = "an output stands in the script; outputs stand in the golden files";
+            return Err(format!("line {}: {wrong}", index + 1));
         } else {
             blocks.push(Block::Prose(line.to_owned()));
         }
     }
-    blocks
+    Ok((head.split(',').map(str::trim).collect(), blocks))
 }
 
-/// Shows where an output differs from what a script says.
-pub(super) fn difference(line: usize, command: &str, expected: &[String], output: &[String]) -> String {
-    let same = expected.iter().zip(output).take_while(|(expected, output)| expected == output).count();
-    let mut text =
-        format!("line {line}: '{command}' prints something else, beginning with its line {}\n", same + 1);
-    for line in &expected[same..] {
-        let _ = writeln!(text, "  - {line}");
+/// A command as it stands in a script.
+pub(super) fn marked(command: &str) -> String {
+    format!("{MARK}{command}")
+}
+
+/// Shows where a story as it goes now differs from the golden one: the first command at which it does.
+pub(super) fn difference(golden: &str, now: &str) -> Option<String> {
+    if golden == now {
+        return None;
     }
-    for line in &output[same..] {
-        let _ = writeln!(text, "  + {line}");
+    let (golden, now): (Vec<&str>, Vec<&str>) = (golden.lines().collect(), now.lines().collect());
+    let same = golden.iter().zip(&now).take_while(|(golden, now)| golden == now).count();
+    let command = now[..same.min(now.len())].iter().rposition(|line| line.starts_with(MARK));
+    let mut text = match command {
+        Some(command) => {
+            format!("line {}: '{}' goes another way:\n", command + 1, &now[command][MARK.len()..])
+        }
+        None => "it begins another way:\n".to_owned(),
+    };
+    for (sign, lines) in [('-', &golden[same..]), ('+', &now[same..])] {
+        for line in lines.iter().take_while(|line| line.starts_with(INDENT)) {
+            let _ = writeln!(text, "  {sign} {}", &line[INDENT.len()..]);
+        }
     }
-    text + "(SYNOD_BLESS=1 writes the new output into the script)"
+    Some(text + "(SYNOD_BLESS=1 writes the new output into the golden file)")
 }
 
 #[cfg(test)]
@@ -58,33 +73,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_is_prose_commands_and_outputs() {
+    fn a_script_is_a_head_prose_and_commands() {
         let text =
-            "A story.\n\n> tick 5ms\n    one\n      two\n\n    not output: it follows prose\n> status\n";
-        let command = |line, command: &str, expected: &[&str]| Block::Command {
-            line,
-            command: command.to_owned(),
-            expected: expected.iter().map(|&line| line.to_owned()).collect(),
-        };
+            "for: all, ballot\n\nA story.\n\n> tick 5ms\n\n    not output: it follows prose\n> status\n";
+        let command = |line, command: &str| Block::Command { line, command: command.to_owned() };
         let prose = |line: &str| Block::Prose(line.to_owned());
         assert_eq!(
             parse(text),
-            [
-                prose("A story."),
-                prose(""),
-                command(3, "tick 5ms", &["one", "  two"]),
-                prose(""),
-                prose("    not output: it follows prose"),
-                command(8, "status", &[]),
-            ]
+            Ok((
+                vec!["all", "ballot"],
+                vec![
+                    prose("for: all, ballot"),
+                    prose(""),
+                    prose("A story."),
+                    prose(""),
+                    command(5, "tick 5ms"),
+                    prose(""),
+                    prose("    not output: it follows prose"),
+                    command(8, "status"),
+                ]
+            ))
         );
+        assert!(parse("> status\n").unwrap_err().contains("for: all"));
+        assert!(parse("for: all\n> status\n    r1 leads\n").unwrap_err().starts_with("line 3:"));
     }
 
     #[test]
     fn a_difference_shows_what_was_expected_and_what_came() {
-        let lines = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let text = difference(7, "status", &lines("a b c"), &lines("a x"));
-        assert!(text.starts_with("line 7: 'status'"), "{text}");
+        let golden = "for: all\n> tick 5ms\n    a\n    b\n    c\n> status\n    d\n";
+        let now = "for: all\n> tick 5ms\n    a\n    x\n> status\n    d\n";
+        let text = difference(golden, now).expect("they differ");
+        assert!(text.starts_with("line 2: 'tick 5ms'"), "{text}");
         assert!(text.contains("  - b\n  - c\n  + x\n"), "{text}");
+        assert_eq!(difference(golden, golden), None);
     }
 }

@@ -34,6 +34,10 @@ coverage! {
     pauses = "pauses",
     /// Partitions of the network.
     partitions = "partitions",
+    /// Trials with only some links, ...
+    trials = "trials",
+    /// ... and those that were not held, since the cluster did not work before.
+    trials_skipped = "trials skipped",
     /// Stalls of disks.
     stalls = "stalls",
     /// Logs lost or damaged.

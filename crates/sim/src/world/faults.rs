@@ -6,7 +6,7 @@ use fastrand::Rng;
 use synod_consensus::Role;
 use synod_wire::Slot;
 
-use super::{Happening, World};
+use super::{Happening, World, machine::Machine};
 use crate::{
     check::{Checked, Invariant, Violation},
     clock::Moment,
@@ -79,6 +79,9 @@ impl World {
             return Ok(());
         }
         self.begin_faults();
+        if self.trials.is_on() {
+            return Ok(());
+        }
         let weights = self.plan.faults.weights;
         let kinds = [
             (weights.crash, Kind::Crash),
@@ -297,6 +300,11 @@ impl World {
         self.plan.faults.any_step = Odds::NEVER;
         // Clients are patient from now on: whoever gives up early and asks for more keeps a small cluster overloaded.
         self.plan.clients.timeout = self.plan.clients.timeout.max(self.plan.settings.request_timeout * 2);
+        self.set_right()
+    }
+
+    /// Everything is mended, and everybody up.
+    pub(super) fn set_right(&mut self) -> Checked {
         self.mend_all();
         for of in 0..self.machines.len() {
             self.unstall(of);
@@ -304,6 +312,10 @@ impl World {
             self.restart(of)?;
         }
         Ok(())
+    }
+
+    pub(super) fn faults_are_over(&self) -> bool {
+        self.faults.over
     }
 
     /// Runs until every replica has taken a write and answered a read, and all have the same state.
@@ -322,32 +334,34 @@ impl World {
                 return (0..self.machines.len()).try_for_each(|of| self.check_state(of));
             }
         }
-        let states: Vec<String> = self
-            .machines
-            .iter()
-            .map(|machine| {
-                let Some(life) = &machine.life else { return "down".to_owned() };
-                let status = life.replica.status();
-                let protocol = status.protocol;
-                format!(
-                    "{} is {} in {}, has decided {} of {} and executed {}",
-                    machine.id,
-                    protocol.role.as_str(),
-                    protocol.view.ballot,
-                    protocol.decided,
-                    protocol.decided_elsewhere,
-                    status.executed
-                )
-            })
-            .collect();
         let missing: Vec<String> = self.probes_missing().iter().map(|of| format!("r{}", of + 1)).collect();
         let detail = format!(
             "{:?} after the last fault, no write and read succeeded at [{}]; {}",
             end.since(peace),
             missing.join(" "),
-            states.join("; ")
+            self.roles()
         );
         Err(Violation { invariant: Invariant::Liveness, detail })
+    }
+
+    /// What all replicas do, for people.
+    pub(super) fn roles(&self) -> String {
+        let role = |machine: &Machine| {
+            let Some(life) = &machine.life else { return format!("{} is down", machine.id) };
+            let status = life.replica.status();
+            let protocol = status.protocol;
+            format!(
+                "{} is {} in {}, has decided {} of {} and executed {}",
+                machine.id,
+                protocol.role.as_str(),
+                protocol.view.ballot,
+                protocol.decided,
+                protocol.decided_elsewhere,
+                status.executed
+            )
+        };
+        let roles: Vec<String> = self.machines.iter().map(role).collect();
+        roles.join("; ")
     }
 
     /// Whether all replicas vote, and have executed the slots through this one.

@@ -50,7 +50,8 @@ impl World {
             format!("starts life {number} with a log to {} and a snapshot to slot {first}{lost}", found.last)
         });
         let mut actions = Vec::new();
-        let settings = self.plan.settings.clone();
+        let mut settings = self.plan.settings.clone();
+        settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
         let (me, group) = (self.machines[of].id, self.first_group());
         let replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
         self.machines[of].life = Some(Life {

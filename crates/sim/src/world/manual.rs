@@ -29,6 +29,14 @@ pub(crate) struct View {
     pub(crate) snapshot: u64,
 }
 
+/// A message under way.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    /// One of [`describe::CLASSES`].
+    pub(crate) class: &'static str,
+    pub(crate) text: String,
+}
+
 impl World {
     /// How many replicas there are.
     pub(crate) fn replicas(&self) -> usize {
@@ -100,11 +108,14 @@ impl World {
     }
 
     /// The messages under way in a stream.
-    pub(crate) fn under_way(&self, from: usize, to: usize) -> Vec<String> {
+    pub(crate) fn under_way(&self, from: usize, to: usize) -> Vec<UnderWay> {
         let messages = self.network.in_transit(from, to).map(|body| PeerMessage::decode(body.clone()));
-        messages
-            .map(|message| message.map_or("unreadable".to_owned(), |message| describe::message(&message)))
-            .collect()
+        let seen = |message: PeerMessage| UnderWay {
+            class: describe::class(&message),
+            text: describe::message(&message),
+        };
+        let unreadable = || UnderWay { class: "", text: "unreadable".to_owned() };
+        messages.map(|message| message.map_or_else(|_| unreadable(), seen)).collect()
     }
 
     /// Sets a replica's clock forward to its deadline, so that it finds a leader silent, or retries something.

@@ -13,6 +13,7 @@
 //! | `history.rs` | what they saw, and whether it is linearizable |
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `faults.rs` | what goes wrong, and the end of all that |
+//! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
 
 mod actions;
@@ -26,6 +27,7 @@ mod lives;
 mod machine;
 mod manual;
 mod requests;
+mod trials;
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -44,6 +46,9 @@ use clients::{Ask, Clients, Heard};
 pub use coverage::Coverage;
 use faults::Faults;
 use machine::Machine;
+pub(crate) use manual::UnderWay;
+use trials::Trials;
+pub(crate) use trials::duration as trial_duration;
 
 /// More events than any run needs: a replica that asks for the same instant again and again is found out.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -91,6 +96,8 @@ pub(crate) enum Happening {
     Unstall { of: usize },
     /// A partition ends.
     Mend { partition: u64 },
+    /// A trial begins or goes on.
+    Trial,
 }
 
 /// A cluster and everything around it.
@@ -103,6 +110,7 @@ pub struct World {
     network: Network,
     clients: Clients,
     faults: Faults,
+    trials: Trials,
     votes: Votes,
     reference: Reference,
     trace: Trace,
@@ -155,6 +163,8 @@ impl World {
             network: Network::new(plan.network, replicas, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),
             faults: Faults::new(replicas, rng.fork()),
+            // Not from the same source: without trials everything is as it was.
+            trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
             reference: Reference::new(lives::first_group(&plan), plan.settings.sessions),
             trace,
@@ -175,6 +185,7 @@ impl World {
         }
         self.begin_asking();
         self.begin_faults();
+        self.begin_trials();
         self.run_until(Moment::after(self.plan.duration))?;
         let peace = self.now;
         self.make_peace()?;
@@ -293,6 +304,7 @@ impl World {
                 self.mend(partition);
                 Ok(())
             }
+            Happening::Trial => self.trial(),
         }
     }
 

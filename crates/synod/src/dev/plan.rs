@@ -43,7 +43,7 @@ impl Folder {
         }
     }
 
-    /// How many replicas to run: a cluster can not change its members yet.
+    /// How many replicas to run: as many as the cluster began with.
     pub fn replicas(&self, wanted: Option<usize>) -> Result<usize, Failure> {
         let found = match fs::read_dir(self.path()) {
             Ok(entries) => entries.flatten().filter(|entry| entry.path().join("identity").is_file()).count(),
@@ -98,11 +98,8 @@ impl Plan {
             .map_err(|error| Failure::failed(format!("the path of this program is not known: {error}")))?;
         let members: Vec<_> =
             ports.iter().zip(1..).map(|(&port, number)| (format!("n{number}"), port)).collect();
-        let list = |port_of: fn(u16) -> u16| {
-            let pairs = members.iter().map(|(name, port)| format!("{name}={}", url(port_of(*port))));
-            pairs.collect::<Vec<_>>().join(",")
-        };
-        let (peers, clients) = (list(|port| port + 1), list(|port| port));
+        let peers = members.iter().map(|(name, port)| format!("{name}={}", url(port + 1)));
+        let peers = peers.collect::<Vec<_>>().join(",");
         let replicas = members.iter().map(|(name, port)| {
             let mut args: Vec<OsString> = vec!["serve".into(), "--exit-with-stdin".into()];
             args.push(format!("--name={name}").into());
@@ -114,7 +111,6 @@ impl Plan {
             args.push(format!("--listen-peer-urls={}", url(port + 1)).into());
             args.push(format!("--initial-advertise-peer-urls={}", url(port + 1)).into());
             args.push(format!("--initial-cluster={peers}").into());
-            args.push(format!("--initial-cluster-client-urls={clients}").into());
             args.push("--initial-cluster-token=synod-dev".into());
             args.push("--initial-cluster-state=new".into());
             args.extend(flags.iter().cloned());

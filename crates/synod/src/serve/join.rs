@@ -65,8 +65,9 @@ fn find(joining: &Joining, origin: &Origin) -> Result<ReplicaId, Failure> {
     let found = members().rev().find(has_url).or_else(|| members().rev().find(has_name));
     let Some(member) = found else {
         let removed = group.former.iter().any(|member| has_url(&member) || has_name(&member));
-        let known: Vec<_> =
-            members().map(|member| format!("{}={}", member.info.name, member.info.peer_urls.join(","))).collect();
+        let known: Vec<_> = members()
+            .map(|member| format!("{}={}", member.info.name, member.info.peer_urls.join(",")))
+            .collect();
         let what = if removed { "was removed from the cluster" } else { "is not a member of the cluster" };
         return Err(Failure::failed(format!(
             "{name} at {peer_url} {what}, whose members are {}. Add it first:\n  synod member add {name} --peer-urls \

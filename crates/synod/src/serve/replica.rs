@@ -6,8 +6,8 @@ use bytes::Bytes;
 use synod_node::Handle;
 use synod_replica::{MemberInfo, Refusal, SessionCommand};
 use synod_server::{
-    Change, ChangeError, Consistency, Goal, Group, Member, MoveError, PeerStatus, Replica, RequestError, Role,
-    Standing, Status,
+    Change, ChangeError, Consistency, Goal, Group, Member, MoveError, PeerStatus, Replica, RequestError,
+    Role, Standing, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
@@ -184,10 +184,7 @@ impl Replica for Served {
 }
 
 /// A change as the log holds it, made for this group.
-fn in_the_log(
-    group: &synod_replica::Group,
-    change: &Change,
-) -> Result<synod_replica::Change, ChangeError> {
+fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_replica::Change, ChangeError> {
     use synod_replica::Change as Core;
     let unacceptable = |error: synod_consensus::UnknownName| ChangeError::Unacceptable(error.to_string());
     Ok(match change {

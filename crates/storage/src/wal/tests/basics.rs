@@ -238,8 +238,9 @@ fn the_log_of_somebody_else_is_refused() {
             // The segments alone know it as well.
             fs::remove_file(dir.path().join("log.state")).unwrap();
         }
-        for (cluster, replica) in [(1, 2), (0xc1a5, 3)] {
-            let other = Identity { cluster: ClusterId(cluster), replica: ReplicaId(replica), ..IDENTITY };
+        for (cluster, replica, birth) in [(1, 2, 6), (0xc1a5, 3, 6), (0xc1a5, 2, 7)] {
+            let (cluster, replica) = (ClusterId(cluster), ReplicaId(replica));
+            let other = Identity { cluster, replica, birth, ..IDENTITY };
             let error = Wal::open(dir.path(), other, options()).unwrap_err();
             assert!(matches!(error, StorageError::OtherIdentity { .. }), "{error}");
         }
@@ -254,8 +255,8 @@ fn a_later_version_is_refused() {
     drop(open(dir.path()));
     change(&segment_path(dir.path(), 1), |bytes| {
         bytes[8] = 9;
-        let crc = crc32fast::hash(&bytes[..68]);
-        bytes[68..72].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..76]);
+        bytes[76..80].copy_from_slice(&crc.to_le_bytes());
     });
     let error = try_open(dir.path()).unwrap_err();
     assert!(matches!(error, StorageError::Version { found: 9, .. }), "{error}");

@@ -1,0 +1,396 @@
+//! Ballot leader election: replicas ask each other in rounds of heartbeats whom they hear and follow, and elect only
+//! who is connected to a quorum (Ng 2020, section 2.4.1 and Algorithm 3, with the corrections E3 to E9 of its errata).
+//!
+//! # What is kept of the source, and what is not
+//!
+//! Kept: rounds of requests and replies; ballots that are unique and only grow; a reply that carries the replier's own
+//! ballot (E4); nothing without answers of a majority, `n / 2 + 1` with this replica (E3); requests at the start (E6);
+//! a round that grows with late replies, once a round, up to a bound, and shrinks slowly (E7); after a restart, and
+//! whenever the protocol promises, every ballot that is promised is known (E8, E9).
+//!
+//! Not kept: in the source a replica that misses the leader's ballot in one round raises its own, and whoever has the
+//! highest is elected. With partial connectivity that does not end: in the chain A-B-C, leader A does not hear C, C
+//! does not hear A, and each would raise its ballot above the other's for ever. The thesis' successor, the library
+//! OmniPaxos, adds to each reply whom the replier follows and whether it is content with that. The idea is taken
+//! from there; the rules are ours:
+//!
+//! - A reply counts until `patience` rounds later, about one election timeout: a lost message changes nothing.
+//! - A **leader** is *happy* while replies of a quorum, its own included, follow its ballot or a lower one. So is one
+//!   that has just begun, or tries to in Phase 1 and makes progress: for `patience` rounds.
+//! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy.
+//! - A replica that is connected to a quorum, is not happy, and has *no happy neighbour*, **bids**: it shows a ballot
+//!   above all that it knows to be promised. If after [`BID_ROUNDS`] rounds a quorum has answered requests that were
+//!   sent since, still nobody is happy, and no neighbour shows a higher bid, it suggests its bid to the protocol.
+//!   Bids that are made at about the same time have equal counters, so that **priority** decides among them, then the
+//!   replica's number: leadership goes to the same place whoever noticed first.
+//!
+//! The lowest eight bits of a ballot's round are the priority of its owner, the rest is the counter.
+//!
+//! # Why somebody leads, and stays
+//!
+//! Links are taken in both directions: a reply shows that both work. "Stable" is said of what follows while
+//! connectivity stays as it is.
+//!
+//! **Somebody leads, if somebody is connected to a quorum.** Suppose that nobody leads. After `patience` rounds no
+//! owner of a ballot is happy, hence no follower, since a follower's happiness comes from its leader directly and not
+//! from hearsay that could go round in circles. Then all that are connected to a quorum bid. The highest bid sees no
+//! higher one. It is above everything that its quorum has promised, since a reply tells that (`leader`), so Phase 1
+//! succeeds. If the protocol finds that it can not lead after all (too far behind, or its disk hangs), it gives up and
+//! does not bid for `patience` rounds, in which the next one can.
+//!
+//! **It stays.** Let L lead, happy, and let X be connected to a quorum without hearing L. X's quorum and the quorum
+//! that follows L have a member Z in common. Z hears L and follows it, hence is happy; X hears Z. So X does not bid.
+//! X may have bid at the same time as L: then either X sees Z happy, or Z's promise to L, before its own bid is old
+//! enough, or its Phase 1 is refused where its ballot is lower, or it wins once where it is higher. Bids that overlap
+//! are at most as many as replicas.
+//!
+//! The cases in which elections by time-out alone fail:
+//!
+//! - *Quorum-loss* (the leader keeps a link to a hub, everybody else hears only the hub): the leader has no quorum of
+//!   replies, so it stops being happy and leading, although it is heard. The hub, which follows it, stops being happy
+//!   with it; the others hear no leader. Only the hub is connected to a quorum, so only it bids.
+//! - *Constrained election* (only a replica that lags is connected to a quorum): nothing here depends on the length of
+//!   a log. The hub is elected, and Phase 1 brings it what it misses.
+//! - *Chained* (A-B-C, A leads): C does not hear A, but B is happy; nothing happens. In a longer chain some replica that
+//!   is connected to a quorum is elected, and every other one has a happy neighbour, as above.
+//! - *Driftwood 2023, section 2.3.5* (five replicas; R1-R3, R1-R4 and R2-R5 cut; R1 leads): R1 has a quorum in R2 and
+//!   R5. R3 and R4 miss R1, are connected to a quorum, and hear that R2 or R5 is happy. Nothing happens.
+//! - *Flapping links*: a replica that is cut off can not bid, having no quorum, so it does not come back with a higher
+//!   ballot. A link that flaps faster than `patience` goes unnoticed, one that does so more slowly makes a follower
+//!   unhappy, whose neighbours are happy.
+
+use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Time};
+
+use super::Message;
+use crate::{Bug, Effects, Members, Options};
+
+use std::time::Duration;
+
+/// A bid must be so many rounds old. Replicas that miss the same leader bid within one round of each other, since they
+/// asked it within one round; the request that is sent at the end of that round sees all their bids.
+const BID_ROUNDS: u64 = 2;
+/// After so many rounds without a late reply, rounds get shorter again.
+const CALM_ROUNDS: u64 = 16;
+/// The bits of a ballot's round that hold its owner's priority.
+const PRIORITY_BITS: u32 = 8;
+
+/// The ballot leader election of one replica.
+#[derive(Clone, Debug)]
+pub struct BallotLeaderElection {
+    members: Members,
+    options: Options,
+    /// Numbers requests; grows also from one life to the next, so that no reply is taken for one of this life.
+    round: u64,
+    /// When this round ends.
+    ends: Time,
+    /// How long a round lasts, in [`BallotLeaderElection::shortest`] and [`BallotLeaderElection::longest`].
+    delay: Duration,
+    /// Whether a reply came late in this round, and rounds since that happened last.
+    late: bool,
+    calm: u64,
+    /// For each member, its latest reply.
+    heard: Vec<Option<Heard>>,
+    /// The ballot in which this replica tried to lead last.
+    own: Ballot,
+    /// Whether it still does.
+    claim: Option<Claim>,
+    /// The highest ballot that is promised or followed here.
+    leader: Ballot,
+    /// The highest ballot known to be promised or followed anywhere; bids do not count.
+    highest: Ballot,
+    bid: Option<Bid>,
+    /// The bid that may be tried now.
+    suggestion: Option<Ballot>,
+    /// No bids before this round.
+    abstains_until: u64,
+}
+
+/// A member's reply.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    round: u64,
+    ballot: Ballot,
+    leader: Ballot,
+    happy: bool,
+}
+
+/// This replica leads in `own`, or tries to.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    leads: bool,
+    /// The round of its last progress.
+    since: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bid {
+    ballot: Ballot,
+    /// The round at whose end it was made.
+    since: u64,
+}
+
+impl BallotLeaderElection {
+    /// An election that knows nothing yet; its first round begins at the first timer.
+    #[must_use]
+    pub fn new(
+        options: &Options,
+        members: Members,
+        incarnation: Incarnation,
+        now: Time,
+    ) -> BallotLeaderElection {
+        let round = incarnation.0 << 32;
+        let mut election = BallotLeaderElection {
+            options: options.clone(),
+            round,
+            ends: now,
+            delay: Duration::ZERO,
+            late: false,
+            calm: 0,
+            heard: vec![None; members.count()],
+            own: Ballot { round: options.priority.into(), replica: members.me() },
+            claim: None,
+            leader: Ballot::ZERO,
+            highest: Ballot::ZERO,
+            bid: None,
+            suggestion: None,
+            abstains_until: round,
+            members,
+        };
+        election.delay = election.shortest();
+        election
+    }
+
+    /// See [`super::Election::restarted`]. The own ballot starts low: if the leader lives it is heard, and nothing
+    /// changes; otherwise the next bid is above what was promised (E8).
+    pub fn restarted(&mut self, promised: Ballot) {
+        if !self.options.has(Bug::ElectionForgetsPromise) {
+            self.leader = self.leader.max(promised);
+            self.highest = self.highest.max(promised);
+        }
+    }
+
+    /// See [`super::Election::receive`].
+    pub fn receive(&mut self, from: ReplicaId, message: &Message, effects: &mut Effects) {
+        let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
+            return;
+        };
+        match *message {
+            Message::HeartbeatRequest { round, highest } => {
+                self.highest = self.highest.max(highest);
+                effects.send(from, self.reply(round), Lsn::ZERO);
+            }
+            Message::HeartbeatReply { round, ballot, leader, happy } => {
+                let known = self.heard[index].map_or(0, |heard| heard.round);
+                if round > self.round || round < known {
+                    return;
+                }
+                self.late |= round < self.round;
+                self.highest = self.highest.max(leader);
+                self.heard[index] = Some(Heard { round, ballot, leader, happy });
+                if happy && ballot.replica == from && ballot > self.leader {
+                    self.follow(ballot);
+                }
+            }
+        }
+    }
+
+    fn reply(&self, round: u64) -> Message {
+        let happy = self.is_happy();
+        // Who is happy shows no bid, though it may have made one in this round: it would be taken for a leader.
+        let ballot = match self.bid {
+            _ if self.options.has(Bug::ElectionEchoesHighest) => self.leader,
+            Some(bid) if !happy => bid.ballot,
+            _ => self.own,
+        };
+        Message::HeartbeatReply { round, ballot, leader: self.leader, happy }
+    }
+
+    fn request(&self) -> Message {
+        Message::HeartbeatRequest { round: self.round, highest: self.highest }
+    }
+
+    /// See [`super::Election::link_up`].
+    pub fn link_up(&mut self, peer: ReplicaId, effects: &mut Effects) {
+        effects.send(peer, self.request(), Lsn::ZERO);
+    }
+
+    /// See [`super::Election::tick_at`].
+    #[must_use]
+    pub fn tick_at(&self) -> Time {
+        self.ends
+    }
+
+    /// See [`super::Election::on_timer`]. Ends a round, and begins the next.
+    pub fn on_timer(&mut self, now: Time, effects: &mut Effects) {
+        if now < self.ends {
+            return;
+        }
+        self.adapt();
+        if self.claim.is_some_and(|claim| !claim.leads && self.round - claim.since >= self.patience()) {
+            // Whatever is in the way of Phase 1, somebody else may have it easier.
+            self.gave_up();
+        }
+        self.consider();
+        self.round += 1;
+        self.ends = now + self.delay;
+        for peer in self.members.peers() {
+            effects.send(peer, self.request(), Lsn::ZERO);
+        }
+    }
+
+    /// Makes rounds longer if replies come too late for them.
+    fn adapt(&mut self) {
+        let step = self.shortest() / 4;
+        self.calm += 1;
+        if std::mem::take(&mut self.late) {
+            self.calm = 0;
+            self.delay = (self.delay + step).min(self.longest());
+        } else if self.calm.is_multiple_of(CALM_ROUNDS) {
+            self.delay = self.delay.saturating_sub(step).max(self.shortest());
+        }
+    }
+
+    /// The length of a round in a network that answers at once: the interval of heartbeats, but some rounds fit into
+    /// an election timeout, and not too many.
+    fn shortest(&self) -> Duration {
+        let timeout = self.options.election_timeout;
+        let shortest = self.options.heartbeat_interval.clamp(timeout / 20, timeout / 5);
+        shortest.max(Duration::from_nanos(1))
+    }
+
+    /// The longest round; [`BallotLeaderElection::shortest`] is shorter.
+    fn longest(&self) -> Duration {
+        (self.options.election_timeout / 4).max(self.shortest())
+    }
+
+    /// For how many rounds a reply counts. At the end of that time, about an election timeout has passed since the
+    /// request.
+    fn patience(&self) -> u64 {
+        let rounds = self.options.election_timeout.as_nanos().div_ceil(self.delay.as_nanos());
+        (u64::try_from(rounds).expect("at most 20").saturating_sub(1)).max(2)
+    }
+
+    /// The replies that still count.
+    fn fresh(&self) -> impl Iterator<Item = (ReplicaId, Heard)> + '_ {
+        let patience = self.patience();
+        let ids = self.members.ids().iter().copied();
+        let heard = ids.zip(&self.heard).filter_map(|(id, heard)| heard.map(|heard| (id, heard)));
+        heard.filter(move |(_, heard)| self.round.saturating_sub(heard.round) < patience)
+    }
+
+    /// Whether this many peers and this replica are a quorum (E3).
+    fn is_quorum(&self, peers: usize) -> bool {
+        let one_more = usize::from(self.options.has(Bug::ElectionMajorityOffByOne));
+        peers + 1 >= self.members.quorum() + one_more
+    }
+
+    /// Whether this replica owns the ballot that it follows.
+    fn claims(&self) -> Option<Claim> {
+        self.claim.filter(|_| self.own == self.leader)
+    }
+
+    /// See [`BallotLeaderElection`]'s file.
+    fn is_happy(&self) -> bool {
+        if let Some(claim) = self.claims() {
+            let young = self.round - claim.since < self.patience();
+            return young || (claim.leads && self.has_followers());
+        }
+        let echoed = self.options.has(Bug::ElectionEchoesHighest);
+        self.fresh().any(|(id, heard)| {
+            heard.happy && heard.ballot == self.leader && (id == self.leader.replica || echoed)
+        })
+    }
+
+    /// Whether a quorum follows this replica, or would.
+    fn has_followers(&self) -> bool {
+        self.is_quorum(self.fresh().filter(|(_, heard)| heard.leader <= self.own).count())
+    }
+
+    /// At the end of a round: bids, suggests the bid, or takes it back.
+    fn consider(&mut self) {
+        self.suggestion = None;
+        let ignores = self.options.has(Bug::ElectionIgnoresHappiness);
+        let content = self.is_happy() || (!ignores && self.fresh().any(|(_, heard)| heard.happy));
+        // A group of one has nobody to wait for.
+        let alone = self.members.count() == 1;
+        if content || self.round < self.abstains_until || !self.is_quorum(self.fresh().count()) {
+            self.bid = None;
+            return;
+        }
+        let bid = self.bid.filter(|bid| bid.ballot > self.highest);
+        let bid = bid.unwrap_or_else(|| Bid { ballot: self.next_ballot(self.highest), since: self.round });
+        self.bid = Some(bid);
+        let answers = self.fresh().filter(|(_, heard)| heard.round > bid.since);
+        let (mut answered, mut outbid) = (0, false);
+        for (_, heard) in answers {
+            answered += 1;
+            outbid |= heard.ballot > bid.ballot;
+        }
+        let ripe = self.round >= bid.since + BID_ROUNDS || alone;
+        if ripe && self.is_quorum(answered) && !outbid {
+            self.suggestion = Some(bid.ballot);
+        }
+    }
+
+    /// See [`super::Election::candidacy`].
+    #[must_use]
+    pub fn candidacy(&self) -> Option<Ballot> {
+        self.suggestion
+    }
+
+    /// See [`super::Election::promised`]. A replica promises its own ballot when it begins to try.
+    pub fn promised(&mut self, ballot: Ballot) {
+        if ballot.replica == self.members.me() {
+            debug_assert!(ballot > self.own, "own ballots only grow");
+            self.own = ballot;
+            self.claim = Some(Claim { leads: false, since: self.round });
+        }
+        if ballot > self.leader {
+            self.follow(ballot);
+        }
+    }
+
+    /// Follows a higher ballot than before.
+    fn follow(&mut self, ballot: Ballot) {
+        debug_assert!(ballot > self.leader, "the ballots that are followed only grow");
+        self.leader = ballot;
+        self.highest = self.highest.max(ballot);
+        self.bid = None;
+        self.suggestion = None;
+    }
+
+    /// See [`super::Election::gave_up`].
+    pub fn gave_up(&mut self) {
+        self.claim = None;
+        self.bid = None;
+        self.suggestion = None;
+        self.abstains_until = self.round + self.patience();
+    }
+
+    /// See [`super::Election::leads`].
+    pub fn leads(&mut self) {
+        self.claim = Some(Claim { leads: true, since: self.round });
+    }
+
+    /// See [`super::Election::answered`]: Phase 1 makes progress.
+    pub fn answered(&mut self) {
+        let round = self.round;
+        if let Some(claim) = self.claim.as_mut().filter(|claim| !claim.leads) {
+            claim.since = round;
+        }
+    }
+
+    /// See [`super::Election::next_ballot`].
+    #[must_use]
+    pub fn next_ballot(&self, above: Ballot) -> Ballot {
+        let counter = (above.round >> PRIORITY_BITS) + 1;
+        let round = counter << PRIORITY_BITS | u64::from(self.options.priority);
+        Ballot { round, replica: self.members.me() }
+    }
+
+    /// See [`super::Election::must_yield`].
+    #[must_use]
+    pub fn must_yield(&self) -> bool {
+        self.claims().is_none() || !self.is_happy()
+    }
+}

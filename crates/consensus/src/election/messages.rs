@@ -1,0 +1,100 @@
+//! What elections say to each other; protocols carry it.
+
+use synod_wire::{Ballot, DecodeError, Reader, Writer};
+
+/// A message of a ballot leader election ([`super::BallotLeaderElection`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// "Do you hear me, and whom do you follow?"
+    HeartbeatRequest {
+        /// The asker's round.
+        round: u64,
+        /// The highest ballot that the asker knows to be led or promised.
+        highest: Ballot,
+    },
+    /// The answer. (Ng 2020, Algorithm 3, has only the first two fields.)
+    HeartbeatReply {
+        /// The round of the request.
+        round: u64,
+        /// The ballot in which the replier leads, tries to, or wants to; or did so last. Its **own**, not one that
+        /// it knows of: otherwise a dead leader would be reported alive for ever (E4).
+        ballot: Ballot,
+        /// The highest ballot that the replier has promised or takes to be led: it follows no lower one.
+        leader: Ballot,
+        /// Whether the replier knows a leader that it hears and that has a quorum; see
+        /// [`super::BallotLeaderElection`].
+        happy: bool,
+    },
+}
+
+impl From<Message> for crate::Message {
+    fn from(message: Message) -> crate::Message {
+        crate::Message::Election(message)
+    }
+}
+
+const HEARTBEAT_REQUEST: u8 = 1;
+const HEARTBEAT_REPLY: u8 = 2;
+
+impl Message {
+    /// Writes the message.
+    pub fn encode(&self, writer: &mut Writer) {
+        match self {
+            Message::HeartbeatRequest { round, highest } => {
+                writer.u8(HEARTBEAT_REQUEST);
+                writer.u64(*round);
+                writer.ballot(*highest);
+            }
+            Message::HeartbeatReply { round, ballot, leader, happy } => {
+                writer.u8(HEARTBEAT_REPLY);
+                writer.u64(*round);
+                writer.ballot(*ballot);
+                writer.ballot(*leader);
+                writer.bool(*happy);
+            }
+        }
+    }
+
+    /// Reads what [`Message::encode`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are not a message.
+    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+        match reader.u8("election message")? {
+            HEARTBEAT_REQUEST => Ok(Message::HeartbeatRequest {
+                round: reader.u64("heartbeat round")?,
+                highest: reader.ballot("highest ballot")?,
+            }),
+            HEARTBEAT_REPLY => Ok(Message::HeartbeatReply {
+                round: reader.u64("heartbeat round")?,
+                ballot: reader.ballot("own ballot")?,
+                leader: reader.ballot("leader's ballot")?,
+                happy: reader.bool("happy")?,
+            }),
+            value => Err(DecodeError::Undefined { field: "election message", value: value.into() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_wire::ReplicaId;
+
+    use super::*;
+
+    #[test]
+    fn messages_round_trip() {
+        let ballot = |round, replica| Ballot { round, replica: ReplicaId(replica) };
+        let messages = [
+            Message::HeartbeatRequest { round: 7, highest: ballot(3, 2) },
+            Message::HeartbeatReply { round: 7, ballot: ballot(4, 1), leader: ballot(3, 2), happy: true },
+        ];
+        for message in messages {
+            let mut writer = Writer::new();
+            crate::Message::Election(message.clone()).encode(&mut writer);
+            let mut reader = Reader::new(writer.finish().to_bytes());
+            assert_eq!(crate::Message::decode(&mut reader), Ok(crate::Message::Election(message)));
+            assert_eq!(reader.remaining(), 0);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What is to be sent on a connection, gathered until somebody says that it is all there is for now.
+//!
+//! `h2` writes each answer of more than a few hundred bytes with a system call of its own, and then asks that it be sent.
+//! Under load most of the server's time would go there.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf, split};
+
+/// With this many bytes gathered, they are sent before more are taken.
+const GATHERED_BYTES: usize = 64 << 10;
+
+/// Splits a stream into what `h2` reads and writes, and what sends.
+pub(crate) fn gathering<S: AsyncRead + AsyncWrite>(stream: S) -> (Gathering<S>, Outbox<S>) {
+    let (read, write) = split(stream);
+    let outbox = Outbox(Arc::new(Mutex::new(Gathered { write, bytes: BytesMut::new() })));
+    (Gathering { read, outbox: Outbox(outbox.0.clone()) }, outbox)
+}
+
+/// A stream that takes what is written and does not send it, unless there is much of it.
+#[derive(Debug)]
+pub(crate) struct Gathering<S> {
+    read: ReadHalf<S>,
+    outbox: Outbox<S>,
+}
+
+/// Sends. Only one task uses both ends, so the lock is never waited for.
+#[derive(Debug)]
+pub(crate) struct Outbox<S>(Arc<Mutex<Gathered<S>>>);
+
+#[derive(Debug)]
+struct Gathered<S> {
+    write: WriteHalf<S>,
+    bytes: BytesMut,
+}
+
+impl<S: AsyncRead + AsyncWrite> Outbox<S> {
+    /// Sends what was gathered. When the stream takes no more, the task is woken once it does.
+    pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.gathered().poll_send(cx)
+    }
+
+    fn gathered(&self) -> MutexGuard<'_, Gathered<S>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite> Gathered<S> {
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.bytes.is_empty() {
+            let sent = ready!(Pin::new(&mut self.write).poll_write(cx, &self.bytes))?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.bytes.advance(sent);
+        }
+        // Its room is used again, from the beginning.
+        self.bytes.clear();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead> AsyncRead for Gathering<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.read).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite> AsyncWrite for Gathering<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut gathered = self.outbox.gathered();
+        if gathered.bytes.len() >= GATHERED_BYTES {
+            ready!(gathered.poll_send(cx))?;
+        }
+        gathered.bytes.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut gathered = self.outbox.gathered();
+        ready!(gathered.poll_send(cx))?;
+        Pin::new(&mut gathered.write).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_written_leaves_together() {
+        let (mut client, stream) = duplex(1 << 20);
+        let (mut stream, outbox) = gathering(stream);
+        for part in ["one ", "two ", "three"] {
+            stream.write_all(part.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+        }
+        poll_fn(|cx| outbox.poll_send(cx)).await.unwrap();
+        let mut heard = [0; 100];
+        let len = client.read(&mut heard).await.unwrap();
+        assert_eq!(&heard[..len], b"one two three");
+    }
+
+    #[tokio::test]
+    async fn what_is_gathered_is_bounded_and_all_of_it_leaves_before_the_end() {
+        let (mut client, stream) = duplex(1000);
+        let (mut stream, _outbox) = gathering(stream);
+        let piece = [7; 1000];
+        let mut written = 0;
+        while poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, &piece))).await.is_ready() {
+            written += piece.len();
+        }
+        assert!((GATHERED_BYTES..GATHERED_BYTES + 3 * piece.len()).contains(&written), "{written}");
+        let reader = tokio::spawn(async move {
+            let mut heard = Vec::new();
+            client.read_to_end(&mut heard).await.map(|_| heard)
+        });
+        stream.shutdown().await.unwrap();
+        assert_eq!(reader.await.unwrap().unwrap().len(), written);
+    }
+}

@@ -1,0 +1,330 @@
+//! Trials: the network keeps only some of its links for a long while, and nothing else goes wrong. Whoever is connected
+//! to a quorum must get a leader soon, and keep it.
+//!
+//! A trial begins with a cluster that works. Then links are cut for ten election timeouts. With an election that
+//! promises it ([`ElectionKind::Ballot`]), if some replica reaches a quorum in both directions,
+//!
+//! - after four election timeouts a replica that reaches a quorum leads, and has delivered something that nobody had
+//!   proposed before the cut;
+//! - from then on nobody else begins to lead, and that replica leads in the same ballot to the end.
+//!
+//! Other elections are put through the same trials; they need only recover afterwards.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use synod_consensus::{ElectionKind, Role};
+use synod_wire::{Ballot, Slot};
+
+use super::{Happening, World};
+use crate::{
+    check::{Checked, Invariant, demand},
+    clock::Moment,
+    network::{NetworkPlan, between},
+    odds::Odds,
+    plan::Topology,
+};
+
+/// Election timeouts after which a cut network must have a leader that serves.
+const SERVES_WITHIN: u32 = 4;
+/// Election timeouts that a cut lasts.
+const LASTS: u32 = 10;
+/// Election timeouts in which a cluster must work before a trial; otherwise there is none.
+const SETTLES_WITHIN: u32 = 12;
+/// Election timeouts for which a replica is kept apart, at most, to make it lag...
+const LAGS: u32 = 2;
+/// ...by so many slots.
+const LAG_SLOTS: u64 = 5;
+
+/// The trials of a run.
+#[derive(Debug)]
+pub(super) struct Trials {
+    rng: Rng,
+    left: u32,
+    phase: Phase,
+    /// How rough the world is between trials.
+    rough: Option<(NetworkPlan, Odds, Odds)>,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    /// Not in a trial.
+    Between,
+    /// Waiting for the cluster to work.
+    Settling { since: Moment },
+    /// Waiting for the hub to lag.
+    Lagging { since: Moment, hub: usize, partition: u64 },
+    /// Links are cut, and nobody has to serve yet.
+    Electing(Cut),
+    /// This replica has to go on leading in this ballot, being the last that began to.
+    Serving { cut: Cut, leader: usize, ballot: Ballot, elections: u64 },
+}
+
+#[derive(Clone, Debug)]
+struct Cut {
+    since: Moment,
+    partition: u64,
+    topology: Topology,
+    /// Who reaches a quorum in both directions.
+    connected: Vec<usize>,
+    /// Slots through this one had been proposed before.
+    proposed: Slot,
+}
+
+impl Trials {
+    pub(super) fn new(trials: u32, rng: Rng) -> Trials {
+        Trials { rng, left: trials, phase: Phase::Between, rough: None }
+    }
+
+    /// Whether nothing else must go wrong now.
+    pub(super) fn is_on(&self) -> bool {
+        !matches!(self.phase, Phase::Between)
+    }
+}
+
+impl World {
+    /// The first trial is on its way, if there is to be one.
+    pub(super) fn begin_trials(&mut self) {
+        let timeout = self.plan.settings.consensus.election_timeout;
+        if self.trials.left > 0 {
+            let wait = between(&mut self.trials.rng, timeout * 2, timeout * 8);
+            self.queue.push(self.now + wait, Happening::Trial);
+        }
+    }
+
+    /// A trial goes on.
+    pub(super) fn trial(&mut self) -> Checked {
+        if self.faults_are_over() {
+            return Ok(());
+        }
+        let timeout = self.plan.settings.consensus.election_timeout;
+        let passed = |now: Moment, since: Moment| now.since(since);
+        match self.trials.phase.clone() {
+            Phase::Between => {
+                self.calm_down()?;
+                self.trials.phase = Phase::Settling { since: self.now };
+            }
+            // What was sent before the calm may be very late, and everything behind it in its stream.
+            Phase::Settling { .. } if self.network.is_slow_until() > self.now + timeout / 4 => {}
+            Phase::Settling { since } => match self.settled_leader() {
+                Some(leader) => self.begin_to_cut(leader)?,
+                None if passed(self.now, since) > timeout * SETTLES_WITHIN => {
+                    self.coverage.trials_skipped += 1;
+                    self.end_trial();
+                    return Ok(());
+                }
+                None => {}
+            },
+            Phase::Lagging { since, hub, partition } => {
+                let behind = self.decided_max().0.saturating_sub(self.decided(hub).0) >= LAG_SLOTS;
+                if behind || passed(self.now, since) > timeout * LAGS {
+                    self.cut_to(Topology::LaggingHub, hub)?;
+                    self.mend(partition);
+                }
+            }
+            Phase::Electing(cut) => {
+                if passed(self.now, cut.since) >= timeout * SERVES_WITHIN {
+                    self.must_serve(cut)?;
+                }
+            }
+            Phase::Serving { cut, leader, ballot, elections } => {
+                let same = self.leads_in(leader) == Some(ballot) && self.coverage.elections == elections;
+                self.demand_of_election(same, || {
+                    format!(
+                        "r{} led in {ballot}, and did not go on, or somebody else began to lead, although links \
+                         stayed as they were {:?} ago ({}); {}",
+                        leader + 1,
+                        self.now.since(cut.since),
+                        cut.topology,
+                        self.roles()
+                    )
+                })?;
+                if !same || passed(self.now, cut.since) >= timeout * LASTS {
+                    self.coverage.trials += 1;
+                    self.mend(cut.partition);
+                    self.end_trial();
+                    return Ok(());
+                }
+            }
+        }
+        if self.trials.is_on() {
+            self.queue.push(self.now + timeout / 8, Happening::Trial);
+        }
+        Ok(())
+    }
+
+    /// A violation, if the election promises what does not hold.
+    fn demand_of_election(&self, holds: bool, detail: impl FnOnce() -> String) -> Checked {
+        let promises = self.plan.settings.consensus.election == ElectionKind::Ballot;
+        demand(holds || !promises, Invariant::ServesWhenConnected, detail)
+    }
+
+    /// Everything works again, until the end of the trial.
+    fn calm_down(&mut self) -> Checked {
+        self.trials.left -= 1;
+        let before = self.network.calm();
+        let plan = &mut self.plan;
+        let (any_step, snapshot_fails) = (plan.faults.any_step, plan.disk.snapshot_fails);
+        self.trials.rough = Some((before, any_step, snapshot_fails));
+        plan.faults.any_step = Odds::NEVER;
+        plan.disk.snapshot_fails = Odds::NEVER;
+        self.set_right()
+    }
+
+    fn end_trial(&mut self) {
+        if let Some((network, any_step, snapshot_fails)) = self.trials.rough.take() {
+            self.network.be_as(network);
+            self.plan.faults.any_step = any_step;
+            self.plan.disk.snapshot_fails = snapshot_fails;
+        }
+        self.trials.phase = Phase::Between;
+        self.begin_trials();
+    }
+
+    /// The leader, if everybody follows it and lacks nothing.
+    fn settled_leader(&self) -> Option<usize> {
+        let leader = (0..self.machines.len()).find(|&of| self.leads_in(of).is_some())?;
+        let ballot = self.leads_in(leader);
+        let follows = |of: usize| {
+            let life = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running());
+            life.is_some_and(|life| {
+                let status = life.replica.status().protocol;
+                life.replica.may_vote()
+                    && status.view.leader == Some(self.machines[leader].id)
+                    && Some(status.view.ballot) == ballot
+                    && status.decided >= status.decided_elsewhere
+            })
+        };
+        (0..self.machines.len()).all(follows).then_some(leader)
+    }
+
+    fn begin_to_cut(&mut self, leader: usize) -> Checked {
+        let replicas = self.machines.len();
+        let rng = &mut self.trials.rng;
+        let topology = Topology::ALL[rng.usize(0..Topology::ALL.len())];
+        if topology != Topology::LaggingHub {
+            return self.cut_to(topology, leader);
+        }
+        let hub = (leader + rng.usize(1..replicas)) % replicas;
+        let links = (0..replicas).filter(|&of| of != hub).flat_map(|of| [(of, hub), (hub, of)]);
+        let partition = self.cut(links.collect());
+        self.trials.phase = Phase::Lagging { since: self.now, hub, partition };
+        Ok(())
+    }
+
+    /// Cuts what a topology does not have. `special` is the hub that lags, or the leader.
+    fn cut_to(&mut self, topology: Topology, special: usize) -> Checked {
+        let replicas = self.machines.len();
+        let kept = topology.links(replicas, special, &mut self.trials.rng);
+        let all = (0..replicas).flat_map(|from| (0..replicas).map(move |to| (from, to)));
+        let cut: Vec<_> = all.filter(|&(from, to)| from != to && !kept.contains(&(from, to))).collect();
+        let reaches = |of: usize| {
+            let both = |to: &usize| kept.contains(&(of, *to)) && kept.contains(&(*to, of));
+            1 + (0..replicas).filter(both).count() > replicas / 2
+        };
+        let connected: Vec<usize> = (0..replicas).filter(|&of| reaches(of)).collect();
+        let partition = self.cut(cut);
+        let proposed = self.votes.highest();
+        self.trials.phase =
+            Phase::Electing(Cut { since: self.now, partition, topology, connected, proposed });
+        // There must be something to order, wherever the next leader is.
+        self.begin_probing();
+        Ok(())
+    }
+
+    /// Somebody must serve by now.
+    fn must_serve(&mut self, cut: Cut) -> Checked {
+        let serves = |of: &&usize| self.leads_in(**of).is_some() && self.decided(**of) > cut.proposed;
+        let leader = cut.connected.iter().filter(serves).max_by_key(|of| self.leads_in(**of)).copied();
+        self.demand_of_election(leader.is_some() || cut.connected.is_empty(), || {
+            let connected: Vec<String> = cut.connected.iter().map(|of| format!("r{}", of + 1)).collect();
+            format!(
+                "{:?} after links were cut ({}), none of [{}], which are connected to a quorum, has decided \
+                 anything beyond slot {}; {}",
+                self.now.since(cut.since),
+                cut.topology,
+                connected.join(" "),
+                cut.proposed,
+                self.roles()
+            )
+        })?;
+        match leader {
+            Some(leader) => {
+                let ballot = self.leads_in(leader).expect("it leads");
+                let elections = self.coverage.elections;
+                self.trials.phase = Phase::Serving { cut, leader, ballot, elections };
+            }
+            None => {
+                self.mend(cut.partition);
+                self.end_trial();
+            }
+        }
+        Ok(())
+    }
+
+    /// The ballot in which a replica leads, if it does.
+    fn leads_in(&self, of: usize) -> Option<Ballot> {
+        let status = self.machines[of].life.as_ref()?.replica.status().protocol;
+        (status.role == Role::Leader).then_some(status.view.ballot)
+    }
+
+    fn decided(&self, of: usize) -> Slot {
+        let life = self.machines[of].life.as_ref();
+        life.map_or(Slot::ZERO, |life| life.replica.status().protocol.decided)
+    }
+
+    fn decided_max(&self) -> Slot {
+        (0..self.machines.len()).map(|of| self.decided(of)).max().unwrap_or_default()
+    }
+}
+
+impl Topology {
+    /// The links that work: pairs of replicas, by index, in one direction.
+    fn links(self, replicas: usize, special: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
+        let both = |a: usize, b: usize| [(a, b), (b, a)];
+        let pairs = || (0..replicas).flat_map(|a| (a + 1..replicas).map(move |b| (a, b)));
+        let mut order: Vec<usize> = (0..replicas).collect();
+        rng.shuffle(&mut order);
+        match self {
+            Topology::Hub => {
+                let hub = (special + rng.usize(1..replicas)) % replicas;
+                (0..replicas).filter(|&of| of != hub).flat_map(|of| both(of, hub)).collect()
+            }
+            Topology::LaggingHub => {
+                let away = (special + rng.usize(1..replicas)) % replicas;
+                let away = Some(away).filter(|_| replicas > 3);
+                (0..replicas)
+                    .filter(|&of| of != special && Some(of) != away)
+                    .flat_map(|of| both(of, special))
+                    .collect()
+            }
+            Topology::Chain => order.windows(2).flat_map(|pair| both(pair[0], pair[1])).collect(),
+            Topology::Ring => {
+                let next = |place: usize| order[(place + 1) % replicas];
+                (0..replicas).flat_map(|place| both(order[place], next(place))).collect()
+            }
+            Topology::LeaderCutOff => {
+                pairs().filter(|&(a, b)| a != special && b != special).flat_map(|(a, b)| both(a, b)).collect()
+            }
+            Topology::Driftwood => {
+                let place = |of: usize| (of + replicas - special) % replicas;
+                let cut = [(0, 2), (0, 3), (1, 4)];
+                let works = |&(a, b): &(usize, usize)| {
+                    let (a, b) = (place(a).min(place(b)), place(a).max(place(b)));
+                    !cut.contains(&(a, b))
+                };
+                pairs().filter(works).flat_map(|(a, b)| both(a, b)).collect()
+            }
+            Topology::Some => pairs().filter(|_| rng.bool()).flat_map(|(a, b)| both(a, b)).collect(),
+            Topology::OneWay => {
+                let all = (0..replicas).flat_map(|from| (0..replicas).map(move |to| (from, to)));
+                all.filter(|(from, to)| from != to && rng.u8(0..3) > 0).collect()
+            }
+        }
+    }
+}
+
+/// How long a run with trials lasts at least.
+pub(crate) fn duration(trials: u32, timeout: Duration) -> Duration {
+    timeout * (8 + SETTLES_WITHIN / 2 + LAGS + LASTS) * trials
+}

@@ -1,0 +1,86 @@
+//! Reading and writing within a time that nobody can stretch.
+
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use crate::handshake::HandshakeError;
+
+/// A time that a whole exchange must keep, however slowly its bytes drip.
+pub(crate) struct Deadline {
+    at: Instant,
+    timeout: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(timeout: Duration) -> Deadline {
+        Deadline { at: Instant::now() + timeout, timeout }
+    }
+
+    fn remaining(&self) -> Result<Duration, HandshakeError> {
+        let remaining = self.at.saturating_duration_since(Instant::now());
+        if remaining.is_zero() { Err(HandshakeError::Timeout(self.timeout)) } else { Ok(remaining) }
+    }
+
+    fn error(&self, error: io::Error) -> HandshakeError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => HandshakeError::Timeout(self.timeout),
+            _ => HandshakeError::Io(error),
+        }
+    }
+
+    /// Reads what there is; 0 at the end of the stream.
+    pub(crate) fn read_some(
+        &self,
+        mut stream: &TcpStream,
+        target: &mut [u8],
+    ) -> Result<usize, HandshakeError> {
+        loop {
+            stream.set_read_timeout(Some(self.remaining()?))?;
+            match stream.read(target) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| self.error(error)),
+            }
+        }
+    }
+
+    /// Writes all of `bytes`, however slowly the other side takes them.
+    pub(crate) fn write(&self, mut stream: &TcpStream, mut bytes: &[u8]) -> Result<(), HandshakeError> {
+        let usual = stream.write_timeout()?;
+        while !bytes.is_empty() {
+            stream.set_write_timeout(Some(self.remaining()?))?;
+            match stream.write(bytes) {
+                Ok(0) => return Err(HandshakeError::Closed),
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.error(error)),
+            }
+        }
+        Ok(stream.set_write_timeout(usual)?)
+    }
+
+    /// Fills `target`. A wrong magic number is noticed at its first byte, so that nobody waits for the rest.
+    pub(crate) fn read(
+        &self,
+        stream: &TcpStream,
+        target: &mut [u8],
+        magic: Option<[u8; 4]>,
+    ) -> Result<(), HandshakeError> {
+        let mut filled = 0;
+        while filled < target.len() {
+            match self.read_some(stream, &mut target[filled..])? {
+                0 => return Err(HandshakeError::Closed),
+                count => filled += count,
+            }
+            let have = filled.min(4);
+            if magic.is_some_and(|magic| target[..have] != magic[..have]) {
+                let mut found = [0; 4];
+                found[..have].copy_from_slice(&target[..have]);
+                return Err(HandshakeError::Magic(found));
+            }
+        }
+        Ok(())
+    }
+}
