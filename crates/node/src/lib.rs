@@ -39,6 +39,7 @@ mod metrics;
 mod node;
 mod origin;
 mod protocol;
+pub mod recover;
 mod snapshots;
 mod status;
 
