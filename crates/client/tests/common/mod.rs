@@ -90,8 +90,14 @@ impl Replica for Faulty {
     fn status(&self) -> Status {
         self.inner.status()
     }
-    fn members(&self) -> Vec<Member> {
-        self.inner.members()
+    fn group(&self) -> Group {
+        self.inner.group()
+    }
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+        self.inner.change(expected, change).await
+    }
+    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
+        self.inner.move_leader(to).await
     }
 }
 
