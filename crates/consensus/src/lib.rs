@@ -9,9 +9,10 @@
 //!
 //! 1. [`Protocol`]: the contract, with the two rules that carry safety.
 //! 2. [`Members`] and [`ReplicaSet`]: what a quorum is.
-//! 3. [`multipaxos`]: the first protocol; each protocol folder has the same files.
+//! 3. [`multipaxos`]: the first protocol; each protocol folder has the same files. [`sequence_paxos`] is another.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 
+mod disk_watch;
 pub mod election;
 mod members;
 mod message;
@@ -19,10 +20,14 @@ pub mod multipaxos;
 mod options;
 mod planted;
 mod protocol;
+mod resend;
+pub mod sequence_paxos;
 mod slots;
 
 pub use members::{MEMBERS_MAX, Members, ReplicaSet};
 pub use message::{Message, Record};
-pub use options::{Decision, ElectionKind, Options, ProtocolKind, Restart, UnknownName};
+pub use options::{
+    Decision, ElectionKind, Options, ProtocolKind, Restart, SequencePaxosOptions, UnknownName,
+};
 pub use planted::Bug;
 pub use protocol::{Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Role, Status};

@@ -5,9 +5,10 @@
 
 use synod_wire::{DecodeError, Keep, Reader, Writer};
 
-use crate::{election, multipaxos};
+use crate::{election, multipaxos, sequence_paxos};
 
 const MULTIPAXOS: u8 = 1;
+const SEQUENCE_PAXOS: u8 = 2;
 const ELECTION: u8 = 4;
 
 /// A message of some protocol.
@@ -15,6 +16,8 @@ const ELECTION: u8 = 4;
 pub enum Message {
     /// See [`multipaxos::Message`].
     MultiPaxos(multipaxos::Message),
+    /// See [`sequence_paxos::Message`].
+    SequencePaxos(sequence_paxos::Message),
     /// See [`election::Message`]; whichever protocol it elects for.
     Election(election::Message),
 }
@@ -25,6 +28,10 @@ impl Message {
         match self {
             Message::MultiPaxos(message) => {
                 writer.u8(MULTIPAXOS);
+                message.encode(writer);
+            }
+            Message::SequencePaxos(message) => {
+                writer.u8(SEQUENCE_PAXOS);
                 message.encode(writer);
             }
             Message::Election(message) => {
@@ -38,6 +45,7 @@ impl Message {
     pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
         match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Message::decode(reader).map(Message::MultiPaxos),
+            SEQUENCE_PAXOS => sequence_paxos::Message::decode(reader).map(Message::SequencePaxos),
             ELECTION => election::Message::decode(reader).map(Message::Election),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }
@@ -49,6 +57,8 @@ impl Message {
 pub enum Record {
     /// See [`multipaxos::Record`].
     MultiPaxos(multipaxos::Record),
+    /// See [`sequence_paxos::Record`].
+    SequencePaxos(sequence_paxos::Record),
 }
 
 impl Record {
@@ -57,6 +67,16 @@ impl Record {
     pub fn keep(&self) -> Keep {
         match self {
             Record::MultiPaxos(record) => record.keep(),
+            Record::SequencePaxos(record) => record.keep(),
+        }
+    }
+
+    /// Whether it says by itself that its slot was decided so; what was only accepted may have been replaced later.
+    #[must_use]
+    pub fn is_decision(&self) -> bool {
+        match self {
+            Record::MultiPaxos(record) => matches!(record, multipaxos::Record::Learned(_)),
+            Record::SequencePaxos(record) => matches!(record, sequence_paxos::Record::Learned { .. }),
         }
     }
 
@@ -67,6 +87,10 @@ impl Record {
                 writer.u8(MULTIPAXOS);
                 record.encode(writer);
             }
+            Record::SequencePaxos(record) => {
+                writer.u8(SEQUENCE_PAXOS);
+                record.encode(writer);
+            }
         }
     }
 
@@ -74,6 +98,7 @@ impl Record {
     pub fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
         match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Record::decode(reader).map(Record::MultiPaxos),
+            SEQUENCE_PAXOS => sequence_paxos::Record::decode(reader).map(Record::SequencePaxos),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }
     }

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use synod_wire::{Ballot, Incarnation, Slot, Time};
 
-use crate::{Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos};
+use crate::{Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos, sequence_paxos::SequencePaxos};
 
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -54,6 +54,8 @@ choice! {
     ProtocolKind, "protocol" {
         /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
         MultiPaxos = "multipaxos",
+        /// Leader-based Sequence Paxos (Ng 2020, section 2.4.2), for crash-recovery and lossy sessions.
+        SequencePaxos = "sequence-paxos",
     }
 }
 
@@ -62,7 +64,7 @@ impl ProtocolKind {
     #[must_use]
     pub fn changes_voters_itself(self) -> bool {
         match self {
-            ProtocolKind::MultiPaxos => false,
+            ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos => false,
         }
     }
 
@@ -71,6 +73,7 @@ impl ProtocolKind {
     pub fn recovers_itself(self) -> bool {
         match self {
             ProtocolKind::MultiPaxos => true,
+            ProtocolKind::SequencePaxos => false,
         }
     }
 
@@ -79,6 +82,7 @@ impl ProtocolKind {
     pub fn elections(self) -> &'static [ElectionKind] {
         match self {
             ProtocolKind::MultiPaxos => &[ElectionKind::Rotating, ElectionKind::Ballot],
+            ProtocolKind::SequencePaxos => &[ElectionKind::Ballot, ElectionKind::Rotating],
         }
     }
 }
@@ -129,8 +133,45 @@ pub struct Options {
     pub announce_delay_max: Duration,
     /// Bytes of batches in one answer to a new leader.
     pub promise_bytes_max: usize,
+    /// Of `sequence-paxos`.
+    pub sequence_paxos: SequencePaxosOptions,
     #[doc(hidden)]
     pub planted: Option<Bug>,
+}
+
+/// The optimisations of `sequence-paxos` (Ng 2020, sections 4.4.3 and 7.1), each to be switched off so that its
+/// effect can be measured. All are on by default, and none matters for safety.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequencePaxosOptions {
+    /// What a burst of inputs proposes goes to a follower in one `Accept`, and to the log in one record. Off: every
+    /// slot has an `Accept` and a record of its own, also when it is sent again.
+    pub batched_accepts: bool,
+    /// A burst of inputs ends with one `Decide`, the latest. Off: every slot is announced by a `Decide` of its own,
+    /// at once.
+    pub latest_decide: bool,
+    /// A follower answers a burst of `Accept`s with one `Accepted`, the latest. Off: it answers each.
+    pub latest_accepted: bool,
+    /// A follower whose sequence is known to be a prefix of the leader's is sent only what it lacks. Off: whatever
+    /// it has not decided is sent again at the start of a ballot.
+    pub max_accept_sync: bool,
+    /// Who led the epoch before tries to lead the next one at once.
+    pub head_start: bool,
+    /// `Accept` says how far decisions go, so that under load no `Decide` is needed. Off: only `Decide` and the
+    /// heartbeat do.
+    pub decide_on_accept: bool,
+}
+
+impl Default for SequencePaxosOptions {
+    fn default() -> SequencePaxosOptions {
+        SequencePaxosOptions {
+            batched_accepts: true,
+            latest_decide: true,
+            latest_accepted: true,
+            max_accept_sync: true,
+            head_start: true,
+            decide_on_accept: true,
+        }
+    }
 }
 
 impl Default for Options {
@@ -146,12 +187,19 @@ impl Default for Options {
             retransmit_after: Duration::from_millis(100),
             announce_delay_max: Duration::from_millis(5),
             promise_bytes_max: 1 << 20,
+            sequence_paxos: SequencePaxosOptions::default(),
             planted: None,
         }
     }
 }
 
 impl Options {
+    /// The defaults for a protocol, with the election that is its own choice.
+    #[must_use]
+    pub fn of(protocol: ProtocolKind) -> Options {
+        Options { protocol, election: protocol.elections()[0], ..Options::default() }
+    }
+
     /// How far beyond the decided prefix an acceptor accepts: what bounds its memory, and the work of a new
     /// leader. Several windows, so that a follower that misses one slot does not lose the ones behind it.
     #[must_use]
@@ -160,7 +208,7 @@ impl Options {
     }
 
     pub(crate) fn has(&self, bug: Bug) -> bool {
-        cfg!(feature = "planted-bugs") && self.planted == Some(bug)
+        cfg!(any(test, feature = "planted-bugs")) && self.planted == Some(bug)
     }
 }
 
@@ -216,6 +264,9 @@ impl Options {
         match self.protocol {
             ProtocolKind::MultiPaxos => {
                 Box::new(MultiPaxos::start(self.clone(), members, restart, now, effects))
+            }
+            ProtocolKind::SequencePaxos => {
+                Box::new(SequencePaxos::start(self.clone(), members, restart, now, effects))
             }
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! They exist only under the feature `planted-bugs`, which nothing but the simulator's tests enables.
 
+use crate::ProtocolKind;
+
 /// A known way to get consensus wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
@@ -15,6 +17,20 @@ pub enum Bug {
     DeliverOutOfOrder,
     /// A command that a client sends again is executed again.
     ExecuteRetryTwice,
+    /// What an epoch decides behind the change that ended it is delivered.
+    DeliverBehindEnd,
+    /// An epoch is entered without a record of it.
+    EnterUnrecorded,
+    /// A restarted replica takes up the epoch of its snapshot, although it had entered a later one.
+    RestartInOldEpoch,
+    /// Who entered an epoch and lacks what was decided before it takes part in it nevertheless.
+    EnterTooSoon,
+    /// A learner does not write down what it learns.
+    LearnUnrecorded,
+    /// Who installs a snapshot stays in the group that it was in.
+    SnapshotOfOldGroup,
+    /// A replica that was removed ends its service when the first of its successors has gone on.
+    RetireEarly,
     /// A leader answers a read without asking whether it still leads.
     ReadWithoutConfirmation,
     /// A new leader puts no-ops where acceptors reported values.
@@ -29,6 +45,24 @@ pub enum Bug {
     TrimPastSnapshot,
     /// A new leader takes the reported value with the lowest ballot instead of the highest.
     AdoptLowestBallot,
+    /// A new leader adopts a sequence, but not in its own ballot (Ng 2020, erratum E1).
+    AdoptWithoutBallot,
+    /// A promise names the decided slot of the `Prepare` instead of the sender's (E2).
+    PromiseOthersDecided,
+    /// A promise tells of its sequence only if its ballot is higher than the candidate's, not if it is equal (E15).
+    PromiseOnlyNewer,
+    /// A follower does not answer a `Prepare` in a ballot that it has promised already (E16).
+    RefusePrepareAgain,
+    /// A follower appends whatever comes next, although it missed something before (E17).
+    AcceptGap,
+    /// A follower takes an announced decision for what it holds before it has the leader's sequence (E18).
+    DecideInAnyPhase,
+    /// The accepted ballot becomes durable before the sequence (E20).
+    TornAdoption,
+    /// A decision is announced to a follower that was not sent what it names (E21).
+    DecideToUnsynced,
+    /// Sequences count as equal if what promises hold of them is of equal length (E22).
+    CompareSuffixLengths,
     /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
     ElectionMajorityOffByOne,
     /// Its replies carry the highest ballot known instead of the replier's own (E4).
@@ -40,8 +74,43 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// All of them.
-    pub const ALL: &'static [Bug] = &[
+    /// Those of a group that changes.
+    pub const EPOCHS: &'static [Bug] = &[
+        Bug::DeliverBehindEnd,
+        Bug::EnterUnrecorded,
+        Bug::RestartInOldEpoch,
+        Bug::EnterTooSoon,
+        Bug::LearnUnrecorded,
+        Bug::SnapshotOfOldGroup,
+        Bug::RetireEarly,
+    ];
+
+    /// Those of a protocol that the simulator finds by running seeds.
+    #[must_use]
+    pub fn of(protocol: ProtocolKind) -> &'static [Bug] {
+        match protocol {
+            ProtocolKind::MultiPaxos => Bug::MULTIPAXOS,
+            ProtocolKind::SequencePaxos => Bug::SEQUENCE_PAXOS,
+        }
+    }
+
+    const SEQUENCE_PAXOS: &'static [Bug] = &[
+        Bug::VoteBeforeDurable,
+        Bug::ForgetPromise,
+        Bug::CommitWithMinority,
+        Bug::ReadWithoutConfirmation,
+        Bug::VoteWithAmnesia,
+        Bug::AdoptWithoutBallot,
+        Bug::PromiseOthersDecided,
+        Bug::PromiseOnlyNewer,
+        Bug::RefusePrepareAgain,
+        Bug::AcceptGap,
+        Bug::DecideInAnyPhase,
+        Bug::TornAdoption,
+        Bug::CompareSuffixLengths,
+    ];
+
+    const MULTIPAXOS: &'static [Bug] = &[
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,
         Bug::CommitWithMinority,

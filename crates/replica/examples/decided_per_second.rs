@@ -1,7 +1,9 @@
 //! How many 16-byte commands three replica cores decide a second, on one core: in one thread, with memory in the
 //! place of disks and queues in the place of a network. Nothing is executed; messages are not encoded, batches are.
 //!
-//! `cargo run --release -p synod-replica --example decided_per_second [SECONDS]`
+//! `cargo run --release -p synod-replica --example decided_per_second [SECONDS] [PROTOCOL] [plain]`
+//!
+//! `plain` switches the optimisations of `sequence-paxos` off.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-
+use synod_consensus::{Options, ProtocolKind, SequencePaxosOptions};
 use synod_replica::{Action, Event, Group, Recovered, Replica, RequestId, Settings, SnapshotInfo};
 use synod_wire::{CommandKind, Incarnation, Lsn, ReplicaId, Slot, Time};
 
@@ -101,7 +103,22 @@ impl Cluster {
 
 fn main() {
     let seconds = std::env::args().nth(1).map_or(5.0, |text| text.parse().expect("SECONDS is a number"));
-    let settings = Settings { snapshot_log_bytes: 16 << 20, keep_slots: 100, ..Settings::default() };
+    let protocol = std::env::args()
+        .nth(2)
+        .map_or(ProtocolKind::MultiPaxos, |name| name.parse().unwrap_or_else(|error| panic!("{error}")));
+    let mut consensus = Options::of(protocol);
+    if std::env::args().nth(3).is_some_and(|word| word == "plain") {
+        consensus.sequence_paxos = SequencePaxosOptions {
+            batched_accepts: false,
+            latest_decide: false,
+            latest_accepted: false,
+            max_accept_sync: false,
+            head_start: false,
+            decide_on_accept: false,
+        };
+    }
+    let settings =
+        Settings { consensus, snapshot_log_bytes: 16 << 20, keep_slots: 100, ..Settings::default() };
     let mut cluster = Cluster::new(&settings);
     let leader = loop {
         cluster.round();

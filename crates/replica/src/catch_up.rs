@@ -1,13 +1,10 @@
 //! Decided slots that others may need, and fetching those that this replica missed.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use synod_wire::{Ballot, Batch, ReplicaId, Slot, Time};
 
-use crate::SnapshotInfo;
+use crate::{GROUP_MEMBERS_MAX, SnapshotInfo};
 
 /// What was decided in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,9 +117,6 @@ pub enum Ask {
 #[derive(Debug)]
 pub struct CatchUp {
     peers: Vec<ReplicaId>,
-    /// Who is connected. One that joins an old group may know nobody of those who are in it by now, but for the
-    /// connections that it was given.
-    linked: BTreeSet<ReplicaId>,
     /// Whom to ask next.
     turn: usize,
     /// Since when decisions have been missing that are known to exist.
@@ -154,6 +148,9 @@ struct Receiving {
     failures: u32,
 }
 
+/// Those of this replica's group and those of the group that it does not know yet.
+const PEERS_MAX: usize = 4 * GROUP_MEMBERS_MAX;
+
 /// A sender of a snapshot that does not answer so often is given up.
 const PIECE_FAILURES_MAX: u32 = 3;
 
@@ -174,27 +171,18 @@ impl CatchUp {
         self.peers = peers;
     }
 
-    /// A session with a replica, perhaps not one of those that are to be asked, began or ended.
-    pub fn link(&mut self, peer: ReplicaId, up: bool) {
-        if up {
-            self.linked.insert(peer);
-        } else {
-            self.linked.remove(&peer);
+    /// A peer that is ahead speaks: it can be asked too, also if this replica, which lags, does not know it yet. All
+    /// whom it does know may be gone.
+    pub fn heard(&mut self, peer: ReplicaId) {
+        if self.peers.len() < PEERS_MAX && !self.peers.contains(&peer) {
+            self.peers.push(peer);
         }
-    }
-
-    /// Whose turn it is to be asked: one of the group's, or a stranger that is connected.
-    fn whose_turn(&self) -> Option<ReplicaId> {
-        let strangers = self.linked.iter().filter(|id| !self.peers.contains(id));
-        let count = self.peers.len() + strangers.clone().count();
-        self.peers.iter().chain(strangers).nth(self.turn.checked_rem(count)?).copied()
     }
 
     pub fn new(peers: impl IntoIterator<Item = ReplicaId>) -> CatchUp {
         let peers = peers.into_iter().collect();
         CatchUp {
             peers,
-            linked: BTreeSet::new(),
             turn: 0,
             missing_since: None,
             seen: Slot::ZERO,
@@ -226,13 +214,12 @@ impl CatchUp {
             self.question = Some(Question { peer, at: now });
             return Some((peer, ask));
         }
-        let whom = if decided < elsewhere { self.whose_turn() } else { None };
-        let Some(peer) = whom else {
+        if decided >= elsewhere || self.peers.is_empty() {
             self.missing_since = None;
             self.question = None;
             self.eager = false;
             return None;
-        };
+        }
         if self.missing_since.is_none() || decided > self.seen && self.question.is_none() {
             self.missing_since = Some(now);
         }
@@ -242,6 +229,7 @@ impl CatchUp {
             return None;
         }
         self.eager = false;
+        let peer = self.peers[self.turn % self.peers.len()];
         self.question = Some(Question { peer, at: now });
         Some((peer, Ask::Slots(decided.next())))
     }
@@ -401,6 +389,15 @@ mod tests {
             "the rest is asked for at once"
         );
         assert_eq!(catch_up.next(at(118), Slot(9), Slot(9), PATIENCE, RETRY), None);
+    }
+
+    #[test]
+    fn whoever_is_ahead_can_be_asked() {
+        let mut catch_up = CatchUp::new([]);
+        let next = |catch_up: &mut CatchUp| catch_up.next(at(0), Slot(1), Slot(9), Duration::ZERO, RETRY);
+        assert_eq!(next(&mut catch_up), None, "nobody is known");
+        catch_up.heard(ReplicaId(7));
+        assert_eq!(next(&mut catch_up), Some((ReplicaId(7), Ask::Slots(Slot(2)))));
     }
 
     #[test]

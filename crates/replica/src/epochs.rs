@@ -9,6 +9,8 @@
 //! - **No quorum of the past.** A replica says something in an epoch only after it wrote down that it entered it
 //!   ([`LogRecord::Entered`] precedes every record of the epoch, and promises wait for their records), and from then
 //!   on says nothing in an older one. So a restarted replica takes up the newest epoch that it entered or none.
+//!   Others hear of the new epoch only once that record is durable, be it by its protocol or by
+//!   [`PeerMessage::Standing`]: on it a replica that was removed decides that nobody needs it any more.
 //! - **Old epochs need no protocol.** Whoever delivered the change answers messages of the old epoch with how far it
 //!   is, and hands out what was decided: a replica left behind catches up, delivers the change itself and moves on.
 //!   If all who delivered it are gone, the others are a quorum of the old epoch as after any crash, and decide the
@@ -17,7 +19,9 @@
 //!   down, so that an epoch may begin with voters who all were learners before.
 //! - **A voter without memory** may vote again in an epoch that was begun for its present life: it has said nothing
 //!   in it. It asks for such an epoch itself ([`Change::Readmit`]), unless its protocol knows a way of its own. An
-//!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either.
+//!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either. A
+//!   life that begins without memory writes so down before anything else ([`LogRecord::Entered`]), also if it does
+//!   not vote yet: the next life finds a log, and would else take it for all that there was.
 //! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
 //!   answered, and that have not been served when the epoch ends, are asked again.
 
@@ -27,8 +31,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::{Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
-use synod_wire::{Ballot, Batch, CommandKind, Epoch, Lsn, ReplicaId, Slot, Time};
+use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
+use synod_wire::{Ballot, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
 use crate::{Action, Change, ChangeRequest, Goal, Group, LogRecord, PeerMessage, Replica};
 
@@ -37,6 +41,9 @@ use crate::{Action, Change, ChangeRequest, Goal, Group, LogRecord, PeerMessage, 
 pub(crate) struct Known {
     /// The newest epoch that this replica entered. Its protocol runs, or will once the state is here.
     pub(crate) running: Epoch,
+    /// The record that says so; others hear of the epoch only once it is durable: a replica that was removed ends its
+    /// service when enough of them have gone on for good.
+    entered: Lsn,
     /// The slot with which that epoch began.
     first: Slot,
     /// Records of slots through this one may be gone: a snapshot covered them, perhaps one that was lost since.
@@ -57,6 +64,7 @@ impl Known {
     pub(crate) fn new(group: &Group, amnesia: bool) -> Known {
         Known {
             running: group.epoch,
+            entered: Lsn::ZERO,
             first: group.first,
             trimmed: Slot::ZERO,
             parked: Vec::new(),
@@ -91,6 +99,14 @@ pub(crate) struct Audience {
     asked_at: Time,
 }
 
+/// Records may be missing among these: the value that a slot had last may have been in one of them, so only those that
+/// say by themselves what was decided can be believed.
+fn distrust(by_epoch: &mut BTreeMap<Epoch, Vec<Record>>) {
+    for records in by_epoch.values_mut() {
+        records.retain(|record| !matches!(record.keep(), Keep::Slot(_)) || record.is_decision());
+    }
+}
+
 impl Replica {
     // Restarts.
 
@@ -99,24 +115,45 @@ impl Replica {
         let mut by_epoch: BTreeMap<Epoch, Vec<Record>> = BTreeMap::new();
         let mut learned: BTreeMap<Slot, (Ballot, Batch)> = BTreeMap::new();
         let mut entered = None;
+        // Whether the protocol of the epoch entered last has written something since.
+        let mut spoke = false;
+        let forgot = self.known.amnesia;
         for record in records {
             match record {
-                LogRecord::Protocol { epoch, record } => by_epoch.entry(epoch).or_default().push(record),
+                LogRecord::Protocol { epoch, record } => {
+                    spoke |= entered.as_ref().is_some_and(|(group, _): &(Group, bool)| group.epoch == epoch);
+                    by_epoch.entry(epoch).or_default().push(record);
+                }
                 LogRecord::Learned { slot, ballot, batch } => {
                     learned.insert(slot, (ballot, batch));
                 }
-                LogRecord::Entered { group, amnesia } => entered = Some((group, amnesia)),
+                LogRecord::Entered { group, amnesia } => {
+                    if amnesia {
+                        distrust(&mut by_epoch);
+                    }
+                    spoke = false;
+                    entered = Some((group, amnesia));
+                }
                 LogRecord::Trimmed(slot) => self.known.trimmed = slot,
             }
         }
         let written = entered.as_ref().map_or(Epoch(1), |(group, _)| group.epoch);
-        if let Some((group, amnesia)) = entered
+        if let Some((group, amnesia)) = &entered
             && group.epoch >= self.group.epoch
+            && !self.has(Bug::RestartInOldEpoch)
         {
             self.known.running = group.epoch;
             self.known.first = group.first;
             // Whether that life learned again what it had forgotten, its protocol's own records say.
-            self.known.amnesia |= amnesia && !by_epoch.contains_key(&group.epoch);
+            self.known.amnesia |= *amnesia && !spoke;
+        }
+        if forgot {
+            distrust(&mut by_epoch);
+        }
+        // What was learned is decided, also where an older record of the protocol says something else.
+        for (_, records) in by_epoch.range_mut(..self.known.running) {
+            records
+                .retain(|record| !matches!(record.keep(), Keep::Slot(slot) if learned.contains_key(&slot)));
         }
         self.known.replaying = true;
         loop {
@@ -125,9 +162,9 @@ impl Replica {
                 self.deliver(now, self.decided.last().next(), ballot, batch, actions);
             }
             if self.group.epoch < self.known.running
-                && let Some(records) = by_epoch.remove(&self.group.epoch)
+                && let Some(records) = by_epoch.get(&self.group.epoch)
             {
-                self.replay_old_epoch(now, records, actions);
+                self.replay_old_epoch(now, records.clone(), actions);
             }
             if self.decided.last() == before {
                 break;
@@ -135,10 +172,23 @@ impl Replica {
         }
         self.known.replaying = false;
         self.known.ended = false;
+        if self.group.epoch > self.known.running {
+            // The record of entering this epoch is lost, or a crash came before it, and what led to it is not.
+            self.known.running = self.group.epoch;
+            self.known.first = self.group.first;
+            self.known.amnesia |= entered.as_ref().is_some_and(|(_, amnesia)| *amnesia);
+        }
         self.known.parked = by_epoch.remove(&self.known.running).unwrap_or_default();
-        if self.group.epoch > written {
-            // The snapshot of a peer was installed, and this life is the first to take part behind it.
-            self.write_entered(actions);
+        let newest = match entered {
+            // What led to that epoch may be lost, or come again from others.
+            Some((group, _)) if group.epoch > self.group.epoch => group,
+            _ => self.group.clone(),
+        };
+        if self.group.epoch > written || forgot {
+            // The snapshot of a peer was installed, and this life is the first to take part behind it. Or the log was
+            // lost: it must say so itself before this replica enters any epoch, also if it does not vote yet, or the
+            // next life would take its memory for whole.
+            self.write_entered(newest, actions);
         }
         self.group_changed(actions);
         self.begin(now, false);
@@ -199,7 +249,9 @@ impl Replica {
     /// A snapshot brought a later group.
     pub(crate) fn adopt_group(&mut self, now: Time, group: Group, actions: &mut Vec<Action>) {
         self.known.ended |= group.epoch != self.group.epoch;
-        self.group = group;
+        if !self.has(Bug::SnapshotOfOldGroup) {
+            self.group = group;
+        }
         self.group_changed(actions);
         // What the old protocol still wanted is written before the next one begins.
         self.carry_out(now, actions);
@@ -236,7 +288,9 @@ impl Replica {
         self.known.first = self.group.first;
         self.known.parked = Vec::new();
         self.known.amnesia = forgets && !for_this_life;
-        self.write_entered(actions);
+        if !self.has(Bug::EnterUnrecorded) {
+            self.write_entered(self.group.clone(), actions);
+        }
         self.leader_changed(now, LeaderView::default(), actions);
         self.proposals.forget_sent();
         self.reads.start_over();
@@ -250,18 +304,24 @@ impl Replica {
         actions.push(Action::Append { lsn, record: LogRecord::Trimmed(slot) });
     }
 
-    fn write_entered(&mut self, actions: &mut Vec<Action>) {
-        let (group, amnesia) = (self.group.clone(), self.known.amnesia);
+    fn write_entered(&mut self, group: Group, actions: &mut Vec<Action>) {
+        let amnesia = self.known.amnesia;
         let lsn = self.effects.number();
+        self.known.entered = lsn;
         actions.push(Action::Append { lsn, record: LogRecord::Entered { group, amnesia } });
     }
 
     /// Starts the present epoch's protocol, if this replica votes in it and has the state with which it began.
     fn begin(&mut self, now: Time, head_start: bool) {
-        let here = self.group.epoch == self.known.running && self.decided.last() >= self.known.needed();
+        let here = self.group.epoch == self.known.running
+            && (self.decided.last() >= self.known.needed() || self.has(Bug::EnterTooSoon));
         let Some(members) = self.group.voting(self.me).filter(|_| here && self.protocol.is_none()) else {
             return;
         };
+        if self.view != LeaderView::default() {
+            // Who leads was told by others, perhaps of a later epoch: ballots of different epochs do not compare.
+            self.effects.push(Effect::Leader(LeaderView::default()));
+        }
         let records = std::mem::take(&mut self.known.parked);
         let restart = Restart { records, head_start, ..self.restart() };
         let options = self.group.options(&self.settings.consensus);
@@ -315,7 +375,7 @@ impl Replica {
             && let Ok(request) = ChangeRequest::decode(payload)
             && let Ok(next) = self.group.apply(self.decided.last().next(), &request)
         {
-            self.stopping = next.epoch != self.group.epoch;
+            self.stopping = next.epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
         }
         self.input(now, Input::Propose { batch, awaited }, actions);
     }
@@ -333,9 +393,11 @@ impl Replica {
             return self.input(now, Input::Control(Control::Learn { slot, ballot, batch }), actions);
         }
         if slot == self.decided.last().next() && !self.is_backlogged() {
-            let lsn = self.effects.number();
-            let record = LogRecord::Learned { slot, ballot, batch: batch.clone() };
-            actions.push(Action::Append { lsn, record });
+            if !self.has(Bug::LearnUnrecorded) {
+                let lsn = self.effects.number();
+                let record = LogRecord::Learned { slot, ballot, batch: batch.clone() };
+                actions.push(Action::Append { lsn, record });
+            }
             self.deliver(now, slot, ballot, batch, actions);
             self.carry_out(now, actions);
             self.begin(now, false);
@@ -354,6 +416,13 @@ impl Replica {
         let decided =
             if epoch == self.known.running { self.known.needed() } else { self.decided.last().next() };
         self.known.elsewhere = self.known.elsewhere.max(decided);
+        self.heard_ahead(from, decided);
+    }
+
+    fn heard_ahead(&mut self, from: ReplicaId, decided: Slot) {
+        if decided > self.decided.last() {
+            self.catch_up.heard(from);
+        }
     }
 
     fn standing(&self, to: ReplicaId) -> Action {
@@ -362,7 +431,7 @@ impl Replica {
             decided: self.decided.last(),
             view: self.view,
         };
-        Action::Send { to, message, after: Lsn::ZERO }
+        Action::Send { to, message, after: self.known.entered }
     }
 
     pub(crate) fn heard_standing(
@@ -375,14 +444,17 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         self.known.elsewhere = self.known.elsewhere.max(decided);
+        self.heard_ahead(from, decided);
         if self.group.learners().any(|(id, _)| id == from) {
             self.audience.progress.insert(from, decided);
+            // Now, while it is up to date: on a busy log it will not be when this replica tells it of more.
+            self.promote_learners(now);
         }
         if self.group.member(from).is_none() && self.group.votes(self.me) && epoch <= self.known.running {
             // It was removed, and wants to know whether it is still needed.
             actions.push(self.standing(from));
         }
-        // One that joins does not find itself in old groups either; but its id was not given to anybody then.
+        // One that is still to join is not a member yet, as far as it knows.
         let removed = self.group.member(self.me).is_none() && self.me < self.group.next_id;
         if removed && epoch >= self.group.epoch && self.group.votes(from) {
             self.audience.successors.insert(from);
@@ -396,7 +468,7 @@ impl Replica {
 
     /// Ends the service of a replica that is not a member any more, once a quorum went on without it.
     fn retire(&mut self, actions: &mut Vec<Action>) {
-        let voters = self.group.voters().count();
+        let voters = if self.has(Bug::RetireEarly) { 1 } else { self.group.voters().count() };
         if self.audience.successors.len() > voters / 2 && !self.audience.retired {
             self.audience.retired = true;
             actions.push(Action::Retired);

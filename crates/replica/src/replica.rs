@@ -370,7 +370,6 @@ impl Replica {
         match event {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
             Event::Link { peer, up } => {
-                self.catch_up.link(peer, up);
                 if up && self.view.leader == Some(peer) {
                     self.proposals.forget_sent();
                     self.reads.ask_again();
@@ -416,6 +415,10 @@ impl Replica {
     pub fn flush(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.propose(now, actions);
         self.ask_reads(now, actions);
+        if let Some(protocol) = &mut self.protocol {
+            protocol.flush(now, &mut self.effects);
+        }
+        self.carry_out(now, actions);
         self.release_reads(actions);
         self.catch_up(now, actions);
         self.advance_clock(now);
@@ -438,6 +441,11 @@ impl Replica {
             backlogged: self.backlogged,
             receiving: self.catch_up.receiving(),
         }
+    }
+
+    /// Whether this bug is planted; see [`Bug`].
+    pub(crate) fn has(&self, bug: Bug) -> bool {
+        cfg!(feature = "planted-bugs") && self.settings.consensus.planted == Some(bug)
     }
 
     fn queued_bytes(&self) -> usize {
@@ -468,7 +476,7 @@ impl Replica {
     fn carry_out_one(&mut self, now: Time, epoch: Epoch, effect: Effect, actions: &mut Vec<Action>) {
         // Once a change that ends the epoch is delivered, what else the old protocol says counts for nothing, apart
         // from what it wants written: records have no gaps.
-        let over = epoch != self.group.epoch;
+        let over = epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
         match effect {
             Effect::Append { lsn, record } => {
                 actions.push(Action::Append { lsn, record: LogRecord::Protocol { epoch, record } });
@@ -863,7 +871,7 @@ impl Replica {
         }
         self.slots_since_snapshot = 0;
         self.bytes_since_snapshot = 0;
-        if cfg!(feature = "planted-bugs") && self.settings.consensus.planted == Some(Bug::TrimPastSnapshot) {
+        if self.has(Bug::TrimPastSnapshot) {
             let through = self.decided.last();
             self.decided.trim(through, 0, 0);
             actions.push(Action::Trim(through));

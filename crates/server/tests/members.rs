@@ -20,12 +20,15 @@ use synod_server::{
 use synod_wire::{Ballot, ReplicaId, SessionId, Slot};
 use tonic::Code;
 
+/// A change, and the version that it was made for.
+type Note = (Option<u64>, Change);
+
 /// A replica of a group that obeys: it notes what it is asked, and adds and removes members of a list.
 #[derive(Clone)]
 struct Noting {
     inner: InMemory,
     group: Arc<Mutex<Group>>,
-    asked: Arc<Mutex<Vec<(Option<u64>, Change)>>>,
+    asked: Arc<Mutex<Vec<Note>>>,
     /// What every change is answered with instead.
     refusal: Arc<Mutex<Option<ChangeError>>>,
 }
@@ -41,7 +44,7 @@ impl Noting {
         *self.refusal.lock().unwrap() = Some(error);
     }
 
-    fn last_asked(&self) -> (Option<u64>, Change) {
+    fn last_asked(&self) -> Note {
         self.asked.lock().unwrap().last().unwrap().clone()
     }
 }

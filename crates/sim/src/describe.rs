@@ -6,9 +6,9 @@ use synod_api::{
     etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
-use synod_consensus::{LeaderView, Message, Record, election, multipaxos};
+use synod_consensus::{LeaderView, Message, Record, election, multipaxos, sequence_paxos};
 use synod_replica::{ChangeRequest, LogRecord, PeerMessage};
-use synod_wire::{Batch, CommandKind, Epoch, Incarnation, ReplicaId};
+use synod_wire::{Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
 
 /// A message between replicas.
 #[must_use]
@@ -17,6 +17,7 @@ pub fn message(message: &PeerMessage) -> String {
         PeerMessage::Protocol { epoch, message } => {
             let text = match message {
                 Message::MultiPaxos(message) => multipaxos_message(message),
+                Message::SequencePaxos(message) => sequence_paxos_message(message),
                 Message::Election(message) => election_message(message),
             };
             format!("{}{text}", in_epoch(*epoch))
@@ -56,6 +57,7 @@ pub fn message(message: &PeerMessage) -> String {
 pub const CLASSES: &[&str] = &[
     "prepare",
     "promise",
+    "sync",
     "proposal",
     "vote",
     "announcement",
@@ -75,6 +77,9 @@ pub const CLASSES: &[&str] = &[
 pub fn class(message: &PeerMessage) -> &'static str {
     match message {
         PeerMessage::Protocol { message: Message::MultiPaxos(message), .. } => multipaxos_class(message),
+        PeerMessage::Protocol { message: Message::SequencePaxos(message), .. } => {
+            sequence_paxos_class(message)
+        }
         PeerMessage::Protocol { message: Message::Election(_), .. } => "election",
         PeerMessage::Standing { .. } => "standing",
         PeerMessage::Forward(_) => "forward",
@@ -100,6 +105,23 @@ fn multipaxos_class(message: &multipaxos::Message) -> &'static str {
         Message::Reject { .. } => "refusal",
         Message::TakeOver { .. } => "transfer",
         Message::Recover { .. } | Message::RecoverAnswer { .. } => "recovery",
+    }
+}
+
+fn sequence_paxos_class(message: &sequence_paxos::Message) -> &'static str {
+    use sequence_paxos::Message;
+    match message {
+        Message::Prepare(_) => "prepare",
+        Message::Promise(_) => "promise",
+        Message::AcceptSync(_) | Message::SyncNext { .. } | Message::Behind { .. } => "sync",
+        Message::Accept { .. } => "proposal",
+        Message::Accepted { .. } => "vote",
+        Message::Decide { .. } => "announcement",
+        Message::PrepareReq { .. } => "recovery",
+        Message::Heartbeat { .. } => "heartbeat",
+        Message::HeartbeatAck { .. } => "heartbeat-answer",
+        Message::Reject { .. } => "refusal",
+        Message::TakeOver { .. } => "transfer",
     }
 }
 
@@ -153,6 +175,58 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
     }
 }
 
+fn sequence_paxos_message(message: &sequence_paxos::Message) -> String {
+    use sequence_paxos::{AcceptSync, Message, Prepare, Promise};
+    match message {
+        Message::Prepare(Prepare { ballot, has, page }) => {
+            let page = if page.0 == 0 { String::new() } else { format!(", the page from slot {page}") };
+            format!("Prepare {ballot}, has {}{page}", extent(has))
+        }
+        Message::Promise(Promise { ballot, has, start, batches, more, .. }) => {
+            format!("Promise {ballot}, has {}{}", extent(has), elements(", with", *start, batches, *more))
+        }
+        Message::AcceptSync(AcceptSync { ballot, start, from, batches, more, decided }) => {
+            let elements = elements("", *from, batches, *more);
+            format!("AcceptSync {ballot} from slot {start}, decided {decided}:{elements}")
+        }
+        Message::SyncNext { ballot, start, from } => {
+            format!("SyncNext {ballot} from slot {start}, the page from slot {from}")
+        }
+        Message::Accept { ballot, start, decided, batches } => {
+            format!("Accept {ballot}, decided {decided}:{}", elements("", *start, batches, false))
+        }
+        Message::Accepted { ballot, last } => format!("Accepted {ballot} through slot {last}"),
+        Message::Decide { ballot, through } => format!("Decide {ballot} through slot {through}"),
+        Message::PrepareReq { promised } => format!("PrepareReq promised {promised}"),
+        Message::Behind { ballot, through } => format!("Behind {ballot}, decided {through}"),
+        Message::Heartbeat { ballot, decided, round } => {
+            format!("Heartbeat {ballot} round {round}, decided {decided}")
+        }
+        Message::HeartbeatAck { ballot, round } => format!("HeartbeatAck {ballot} round {round}"),
+        Message::Reject { promised } => format!("Reject promised {promised}"),
+        Message::TakeOver { ballot } => format!("TakeOver from {ballot}"),
+    }
+}
+
+fn extent(has: &sequence_paxos::Extent) -> String {
+    format!("{} through slot {}, decided {}", has.accepted_in, has.last, has.decided)
+}
+
+/// Elements of a sequence.
+fn elements(before: &str, start: Slot, batches: &[Batch], more: bool) -> String {
+    let more = if more { ", and more" } else { "" };
+    match batches {
+        [] if before.is_empty() => format!(" nothing{more}"),
+        [] => more.to_owned(),
+        [only] => format!("{before} slot {start}: {}{more}", batch(only)),
+        _ => {
+            let last = Slot(start.0 + batches.len() as u64 - 1);
+            let all: Vec<String> = batches.iter().map(batch).collect();
+            format!("{before} slots {start} to {last}: {}{more}", all.join(" | "))
+        }
+    }
+}
+
 fn election_message(message: &election::Message) -> String {
     use election::Message;
     match message {
@@ -192,8 +266,37 @@ pub fn record(record: &LogRecord) -> String {
 }
 
 fn protocol_record(record: &Record) -> String {
+    match record {
+        Record::MultiPaxos(record) => multipaxos_record(record),
+        Record::SequencePaxos(record) => sequence_paxos_record(record),
+    }
+}
+
+fn sequence_paxos_record(record: &sequence_paxos::Record) -> String {
+    use sequence_paxos::Record as R;
+    match record {
+        R::Promised(ballot) => format!("promised {ballot}"),
+        R::Accepted { ballot, start, decided, batches } => {
+            format!("accepted {ballot}, decided {decided}:{}", elements("", *start, batches, false))
+        }
+        R::Staged { ballot, start, from, batches } => {
+            format!("staged {ballot} from slot {start}:{}", elements("", *from, batches, true))
+        }
+        R::Adopted { ballot, start, from, decided, batches, .. } => {
+            let elements = elements("", *from, batches, false);
+            format!("adopted {ballot} from slot {start}, decided {decided}:{elements}")
+        }
+        R::Learned { slot, batch: learned, .. } => format!("learned slot {slot}: {}", batch(learned)),
+        R::Amnesia(true) => "the log before this is lost".to_owned(),
+        R::Amnesia(false) => "the log is whole".to_owned(),
+        R::Trimmed { slot, accepted_in } => {
+            format!("a snapshot covers slots through {slot}; accepted {accepted_in}")
+        }
+    }
+}
+
+fn multipaxos_record(record: &multipaxos::Record) -> String {
     use multipaxos::Record as R;
-    let Record::MultiPaxos(record) = record;
     match record {
         R::Promised(ballot) => format!("promised {ballot}"),
         R::Accepted { value, decided } => {

@@ -4,7 +4,7 @@
 //! order, all that were written before a sync began at its end. A crash keeps everything durable and any prefix of
 //! the rest; the record behind that prefix is torn, and recovery cuts it off.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -150,6 +150,17 @@ impl Disk {
             let record = LogRecord::decode(stored.bytes.clone()).expect("what was encoded decodes");
             (stored.lsn, record)
         })
+    }
+
+    /// The first slot before this one that neither a snapshot nor a record holds.
+    #[must_use]
+    pub fn missing_before(&self, first: Slot) -> Option<Slot> {
+        let held: BTreeSet<Slot> = self
+            .log
+            .iter()
+            .filter_map(|stored| if let Keep::Slot(slot) = stored.keep { Some(slot) } else { None })
+            .collect();
+        (self.newest_snapshot().next().0..first.0).map(Slot).find(|slot| !held.contains(slot))
     }
 
     /// Writes a snapshot file; of the older ones the newest stays.

@@ -30,7 +30,7 @@
 pub mod check;
 pub mod cli;
 mod clock;
-mod describe;
+pub mod describe;
 mod disk;
 mod network;
 mod odds;

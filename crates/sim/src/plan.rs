@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind};
+use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind, SequencePaxosOptions};
 use synod_replica::{SessionLimits, Settings};
 
 use crate::{
@@ -50,6 +50,8 @@ pub struct Plan {
     pub burst: Duration,
     /// What goes wrong.
     pub faults: FaultPlan,
+    /// What an operator does.
+    pub changes: ChangePlan,
     /// How often only some links work for a long while; see [`Topology`].
     pub trials: u32,
     /// Who asks for what.
@@ -111,6 +113,39 @@ pub struct FaultWeights {
     pub stall: u32,
     /// Sessions end.
     pub reset: u32,
+    /// An operator asks for changes of the group.
+    pub change: u32,
+    /// An operator wants another replica to lead.
+    pub transfer: u32,
+}
+
+/// What an operator does besides the faults, when [`FaultWeights::change`] has its turn.
+#[derive(Clone, Copy, Debug)]
+pub struct ChangePlan {
+    /// Machines beyond those of the first group: as many replicas may be added.
+    pub spares: usize,
+    /// Most changes that are asked for at once, each at another replica perhaps.
+    pub burst_max: usize,
+    /// How often a change is made for a group that is no more, or not yet.
+    pub stale: Odds,
+    /// How often a change whose outcome is not known is asked for again.
+    pub again: Odds,
+    /// How often the change is that a voter is readmitted, most of all one that lost its memory.
+    pub readmit: Odds,
+    /// How long after it was added a replica is started.
+    pub joins: Span,
+}
+
+impl ChangePlan {
+    /// Nobody changes anything.
+    pub const NONE: ChangePlan = ChangePlan {
+        spares: 0,
+        burst_max: 1,
+        stale: Odds::NEVER,
+        again: Odds::NEVER,
+        readmit: Odds::NEVER,
+        joins: (Duration::ZERO, Duration::ZERO),
+    };
 }
 
 /// Which links work in a trial.
@@ -188,6 +223,9 @@ pub struct ClientPlan {
     pub stale_reads: Odds,
 }
 
+/// Most replicas that are added in a run.
+pub const SPARES_MAX: usize = 4;
+
 /// About the largest snapshot that a run has.
 const SNAPSHOT_BYTES: usize = 100_000;
 
@@ -215,6 +253,9 @@ impl Plan {
         let consensus = &mut self.settings.consensus;
         let timeout = consensus.election_timeout;
         self.trials = trials;
+        // Time that a change takes would count as the election's.
+        self.changes = ChangePlan::NONE;
+        (self.faults.weights.change, self.faults.weights.transfer) = (0, 0);
         self.duration = self.duration.max(crate::world::trial_duration(trials, timeout));
         self.network.delay_max = self.network.delay_max.min(timeout / 24);
         self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
@@ -232,6 +273,8 @@ impl Plan {
         self.settings.keep_slots = self.settings.keep_slots.max(100);
         self.settings.keep_bytes = self.settings.keep_bytes.max(1 << 20);
         self.settings.backlog_slots_max = 1_000;
+        // The clients may have asked for everything that they wanted: then its ticks show that a leader serves.
+        self.settings.clock_interval = self.settings.clock_interval.min(timeout / 3);
         self
     }
 
@@ -259,24 +302,30 @@ impl Plan {
         let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
         let chunk_min = SNAPSHOT_BYTES / usize::try_from(pieces).expect("clamped");
         settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
+        let some_first = seed.is_multiple_of(3);
+        let priorities = if some_first { (0..replicas).map(|_| rng.u8(0..3)).collect() } else { Vec::new() };
+        let clock_drift_ppm = pick(rng, &[0, 100, 10_000, 50_000]);
+        let timer_late = pick(rng, &[Duration::ZERO, 100 * US, 2 * MS]);
+        let execute = pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]);
+        let burst = pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]);
+        let mut faults = draw_faults(rng, settings.consensus.election_timeout);
+        // Drawn last, and for every second seed: the others show what a group that never changes does.
+        let changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
         let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
         let plan = Plan {
             seed,
             replicas,
+            changes,
             trials: 0,
-            priorities: if seed.is_multiple_of(3) {
-                (0..replicas).map(|_| rng.u8(0..3)).collect()
-            } else {
-                Vec::new()
-            },
+            priorities,
             durability,
             network,
             disk,
-            clock_drift_ppm: pick(rng, &[0, 100, 10_000, 50_000]),
-            timer_late: pick(rng, &[Duration::ZERO, 100 * US, 2 * MS]),
-            execute: pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]),
-            burst: pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]),
-            faults: draw_faults(rng, settings.consensus.election_timeout),
+            clock_drift_ppm,
+            timer_late,
+            execute,
+            burst,
+            faults,
             clients,
             settings,
             duration,
@@ -318,6 +367,7 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
             retransmit_after: (election_timeout / pick(rng, &[2, 5, 10])).max(delay_max * 2),
             announce_delay_max: pick(rng, &[Duration::ZERO, MS, election_timeout / 20]),
             promise_bytes_max: pick(rng, &[1, 300, 1 << 20]),
+            sequence_paxos: draw_optimisations(Rng::with_seed(rng.clone().u64(..))),
             ..Options::default()
         },
         sessions: SessionLimits {
@@ -345,6 +395,19 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
     }
 }
 
+/// From a generator of their own, so that the rest of a seed's plan does not depend on them.
+fn draw_optimisations(mut rng: Rng) -> SequencePaxosOptions {
+    let mut on = || rng.u8(0..4) > 0;
+    SequencePaxosOptions {
+        batched_accepts: on(),
+        latest_decide: on(),
+        latest_accepted: on(),
+        max_accept_sync: on(),
+        head_start: on(),
+        decide_on_accept: on(),
+    }
+}
+
 fn draw_disk(rng: &mut Rng) -> DiskPlan {
     let sync_min = pick(rng, &[20 * US, 100 * US, 2 * MS]);
     DiskPlan {
@@ -369,6 +432,8 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         one_way: weight(5),
         stall: weight(4),
         reset: weight(4),
+        change: 0,
+        transfer: 0,
     };
     // From a fault now and then to one before the last has been got over.
     let gap = election_timeout * pick(rng, &[1, 3, 6]);
@@ -378,6 +443,24 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         leader: Odds::percent(50),
         any_step: Odds::per_million(pick(rng, &[0, 0, 200, 1_000])),
         weights,
+    }
+}
+
+/// An operator for seeds that are odd.
+fn draw_changes(seed: u64, election_timeout: Duration, weights: &mut FaultWeights) -> ChangePlan {
+    if seed.is_multiple_of(2) {
+        return ChangePlan::NONE;
+    }
+    let rng = &mut Rng::with_seed(seed ^ 0xc4_a9_6e);
+    weights.change = pick(rng, &[2, 10, 40]);
+    weights.transfer = pick(rng, &[0, 2, 5]);
+    ChangePlan {
+        spares: rng.usize(0..=SPARES_MAX),
+        burst_max: pick(rng, &[1, 1, 3]),
+        stale: Odds::percent(pick(rng, &[0, 5, 20])),
+        again: Odds::percent(pick(rng, &[0, 50])),
+        readmit: Odds::percent(pick(rng, &[5, 20, 60])),
+        joins: (Duration::ZERO, election_timeout * pick(rng, &[0, 1, 4])),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
 use synod_sim::{
     Odds, Wire,
-    plan::{Durability, FaultWeights, Plan},
+    plan::{Durability, FaultWeights, Plan, SPARES_MAX},
 };
 
 /// Seeds within which every bug must be found.
@@ -23,8 +23,8 @@ fn election(bug: Bug) -> ElectionKind {
 }
 
 /// What a seed draws, with more of what brings a bug to light.
-fn plan(seed: u64, bug: Bug) -> Plan {
-    let mut plan = Plan::draw_with(seed, ProtocolKind::MultiPaxos, election(bug));
+fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = Plan::draw_with(seed, protocol, election(bug));
     let timeout = plan.settings.consensus.election_timeout;
     let no_faults = FaultWeights::default();
     match bug {
@@ -46,7 +46,14 @@ fn plan(seed: u64, bug: Bug) -> Plan {
         }
         // Followers that hold something of an old leader and hear of decisions of the new one: leaders that change
         // while much is in flight on a slow network.
-        Bug::DecideAcrossBallots | Bug::AdoptLowestBallot => {
+        Bug::DecideAcrossBallots
+        | Bug::AdoptLowestBallot
+        | Bug::AdoptWithoutBallot
+        | Bug::PromiseOthersDecided
+        | Bug::PromiseOnlyNewer
+        | Bug::DecideInAnyPhase
+        | Bug::TornAdoption
+        | Bug::CompareSuffixLengths => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, split: 2, partial: 4, one_way: 2, ..no_faults };
             plan.faults.leader = Odds::percent(80);
@@ -104,27 +111,53 @@ fn plan(seed: u64, bug: Bug) -> Plan {
 }
 
 /// Looks for a bug; without it the same seeds must pass.
-fn find(bug: Bug) {
+fn find(protocol: ProtocolKind, bug: Bug, plan: fn(u64, ProtocolKind, Bug) -> Plan) {
     for seed in 0..SEEDS_MAX {
-        let sound = plan(seed, bug);
+        let sound = plan(seed, protocol, bug);
         let mut buggy = sound.clone();
         buggy.settings.consensus.planted = Some(bug);
         let found = synod_sim::run(&buggy);
         if let Err(failure) = synod_sim::run(&sound) {
             panic!(
                 "{bug:?} is not planted, and yet: {}",
-                failure.report(ProtocolKind::MultiPaxos, Some(election(bug)))
+                failure.report(protocol, Some(sound.settings.consensus.election))
             );
         }
         if let Err(failure) = found {
-            println!("{bug:?}: found after {} seeds by {}", seed + 1, failure.violation);
+            println!("{protocol}, {bug:?}: found after {} seeds by {}", seed + 1, failure.violation);
             return;
         }
     }
-    panic!("{bug:?} was not found in {SEEDS_MAX} seeds");
+    panic!("{protocol}, {bug:?}: not found in {SEEDS_MAX} seeds");
+}
+
+/// What a seed draws, with more changes of the group.
+fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    // Odd seeds have an operator.
+    let mut plan = Plan::draw(seed * 2 + 1, protocol);
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.replicas = plan.replicas.clamp(2, 5);
+    plan.changes.spares = SPARES_MAX;
+    plan.changes.stale = Odds::NEVER;
+    plan.faults.gap = (timeout / 8, timeout);
+    plan.duration = timeout * 30;
+    let weights = FaultWeights { change: 10, ..FaultWeights::default() };
+    plan.faults.weights = match bug {
+        Bug::EnterTooSoon => FaultWeights { lose_snapshot: 6, crash: 2, ..weights },
+        Bug::RetireEarly => FaultWeights { partial: 3, stall: 3, ..weights },
+        _ => FaultWeights { crash: 4, split: 1, partial: 2, one_way: 1, ..weights },
+    };
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_epochs_is_found_and_nothing_without_it() {
+    Bug::EPOCHS.iter().for_each(|&bug| find(ProtocolKind::MultiPaxos, bug, plan_of_changes));
 }
 
 #[test]
 fn every_planted_bug_is_found_and_nothing_without_it() {
-    Bug::ALL.iter().for_each(|&bug| find(bug));
+    for &(_, protocol) in ProtocolKind::ALL {
+        Bug::of(protocol).iter().for_each(|&bug| find(protocol, bug, plan));
+    }
 }

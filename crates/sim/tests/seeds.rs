@@ -9,7 +9,7 @@ const PROTOCOL: ProtocolKind = ProtocolKind::MultiPaxos;
 fn every_invariant_holds_for_some_hundred_seeds() {
     let mut coverage = Coverage::default();
     let (mut events, mut operations, mut commands) = (0, 0, 0);
-    for seed in 0..300 {
+    for seed in 0..400 {
         let plan = Plan::draw(seed, PROTOCOL);
         let outcome =
             synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(PROTOCOL, None)));
@@ -21,8 +21,14 @@ fn every_invariant_holds_for_some_hundred_seeds() {
     }
     // A world in which nothing happens would pass, too.
     assert!(events > 300_000 && operations > 10_000 && commands > 5_000, "{events} {operations} {commands}");
-    for (what, count) in coverage.counts() {
-        assert!(count >= 20, "only {count} {what}");
+    assert!(
+        coverage.trials_skipped * 10 < coverage.trials,
+        "{} of {}",
+        coverage.trials_skipped,
+        coverage.trials
+    );
+    for (what, count) in coverage.counts().into_iter().filter(|(what, _)| *what != "trials skipped") {
+        assert!(count >= 10, "only {count} {what}");
     }
 }
 

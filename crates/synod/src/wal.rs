@@ -158,51 +158,17 @@ fn describe(report: &Report) -> String {
     text
 }
 
+/// Letters of a record's description that are shown.
+const SUMMARY_MAX: usize = 300;
+
 /// A record in words.
 fn summary(record: &LogRecord) -> String {
-    use synod_consensus::multipaxos::Record as MultiPaxos;
-    let batch = |batch: &synod_wire::Batch| match (batch.is_noop(), batch.is_intact()) {
-        (true, _) => "the no-op".to_owned(),
-        (_, true) => format!("{} commands in {} bytes", batch.commands().count(), batch.bytes().len()),
-        (_, false) => format!("a batch of {} bytes WHOSE CHECKSUM DOES NOT MATCH", batch.bytes().len()),
-    };
-    let (epoch, record) = match record {
-        LogRecord::Protocol { epoch, record: synod_consensus::Record::MultiPaxos(record) } => (epoch, record),
-        LogRecord::Entered { group, amnesia } => {
-            let votes = if *amnesia { "; does not vote in it: a log was lost" } else { "" };
-            let voters: Vec<String> = group.voters().map(|id| id.to_string()).collect();
-            return format!(
-                "entered epoch {} with slot {}: {}, voters {}{votes}",
-                group.epoch,
-                group.first,
-                group.protocol,
-                voters.join(" ")
-            );
-        }
-        LogRecord::Trimmed(slot) => return format!("slots through {slot} are in a snapshot"),
-        LogRecord::Learned { ballot, batch: learned, .. } => {
-            return format!("learned as decided, ballot {ballot}: {}", batch(learned));
-        }
-    };
-    let text = match record {
-        MultiPaxos::Promised(ballot) => format!("promised ballot {ballot}"),
-        MultiPaxos::Accepted { value, decided } => {
-            format!("accepted in ballot {}: {}; decided through {decided}", value.ballot, batch(&value.batch))
-        }
-        MultiPaxos::Learned(value) => {
-            format!("learned as decided, ballot {}: {}", value.ballot, batch(&value.batch))
-        }
-        MultiPaxos::Recovered(lives) => {
-            let lives = lives.iter().map(|(replica, life)| format!("{replica} in life {life}"));
-            match lives.collect::<Vec<_>>() {
-                lives if lives.is_empty() => "nobody has recovered from the loss of a log".to_owned(),
-                lives => format!("recovered from the loss of a log: {}", lives.join(", ")),
-            }
-        }
-        MultiPaxos::Amnesia(true) => "has lost its log: does not vote".to_owned(),
-        MultiPaxos::Amnesia(false) => "remembers all it promised: votes".to_owned(),
-    };
-    format!("{epoch} {text}")
+    let mut text = synod_sim::describe::record(record);
+    if let Some((cut, _)) = text.char_indices().nth(SUMMARY_MAX) {
+        text.truncate(cut);
+        text.push_str(" ...");
+    }
+    text
 }
 
 #[cfg(test)]
@@ -237,8 +203,7 @@ mod tests {
         let bytes = record_of.encode().to_bytes();
         assert_eq!(
             line(&record(3, Some(bytes.clone())), None).unwrap(),
-            "  record 7 at byte 4096, slot 3, durable through 6: e1 accepted in ballot 2@r1: 1 commands in 36 bytes; \
-             decided through 2\n"
+            "  record 7 at byte 4096, slot 3, durable through 6: accepted 2@r1 slot 3, decided 2: s1#1 unreadable\n"
         );
         assert_eq!(line(&record(3, Some(bytes)), Some(4)), None);
         assert!(line(&record(3, None), None).unwrap().contains("CHECKSUM"));

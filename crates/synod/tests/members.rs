@@ -172,7 +172,10 @@ fn members_come_go_and_are_replaced_under_load() {
     let ports = free_ports(2);
     let url = format!("http://127.0.0.1:{}", ports[0]);
     let said = done(&all, &["member", "add", "n4", "--peer-urls", &url, "--learner"]);
-    assert!(said.contains("synod serve --name n4") && said.contains("--initial-cluster-state existing"), "{said}");
+    assert!(
+        said.contains("synod serve --name n4") && said.contains("--initial-cluster-state existing"),
+        "{said}"
+    );
     let early = synod(&["member", "promote", "n4", "--endpoints", &all]);
     let why = String::from_utf8_lossy(&early.stderr);
     assert!(why.contains("can only promote a learner member which is in sync with leader"), "{why}");
@@ -216,7 +219,8 @@ fn members_come_go_and_are_replaced_under_load() {
     load.progress(100);
 
     // The leader, alive, by a new replica elsewhere; waiting for it.
-    let urls: Vec<_> = (0..3).filter(|&n| n != follower).map(|n| three[n].clone()).chain([replaced]).collect();
+    let urls: Vec<_> =
+        (0..3).filter(|&n| n != follower).map(|n| three[n].clone()).chain([replaced]).collect();
     let old = leader(&urls);
     let name = status(&urls[old]).unwrap()["name"].as_str().unwrap().to_owned();
     let url = format!("http://127.0.0.1:{}", ports[1]);
@@ -231,28 +235,43 @@ fn members_come_go_and_are_replaced_under_load() {
     assert!(cluster.ends(gone, PATIENCE).success(), "the leader that was replaced ends in good order");
     load.progress(100);
 
+    // What orders is changed too, and back.
+    let some = rest_of(&urls, old).join(",");
+    done(&some, &["reconfigure", "--protocol", "sequence-paxos", "--election", "ballot"]);
+    load.progress(100);
+    done(&some, &["reconfigure", "--protocol", "multipaxos", "--election", "rotating"]);
+    load.progress(100);
+
     let acknowledged = load.stop();
     println!("{} writes were acknowledged", acknowledged.len());
-    let rest: Vec<_> = urls.iter().filter(|url| **url != urls[old]).cloned().collect();
-    for endpoint in rest.iter().chain([&cluster.endpoints()[five]]) {
+    for endpoint in rest_of(&urls, old).iter().chain([&cluster.endpoints()[five]]) {
         nothing_is_missing(endpoint, &acknowledged);
         assert_eq!(voters(endpoint).len(), 3);
     }
 }
 
+fn rest_of(urls: &[String], gone: usize) -> Vec<String> {
+    urls.iter().filter(|url| **url != urls[gone]).cloned().collect()
+}
+
 #[test]
 fn one_survivor_becomes_a_new_cluster_with_all_that_was_acknowledged() {
-    force_new_cluster("--election=rotating");
+    force_new_cluster(&["--election=rotating"]);
 }
 
 #[test]
 fn so_it_does_with_the_other_election() {
-    force_new_cluster("--election=ballot");
+    force_new_cluster(&["--election=ballot"]);
 }
 
-fn force_new_cluster(election: &str) {
+#[test]
+fn so_it_does_with_sequence_paxos() {
+    force_new_cluster(&["--protocol=sequence-paxos", "--election=ballot"]);
+}
+
+fn force_new_cluster(ordering: &[&'static str]) {
     let folder = tempfile::tempdir().unwrap();
-    let flags: Vec<_> = FLAGS.into_iter().chain([election]).collect();
+    let flags: Vec<_> = FLAGS.into_iter().chain(ordering.iter().copied()).collect();
     let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
     let three = cluster.endpoints();
     let load = Load::start(&three);

@@ -13,7 +13,8 @@ use bytes::Bytes;
 use synod_client::Config;
 use synod_kv::KvStore;
 use synod_server::{
-    Config as ServerConfig, Consistency, InMemory, Member, Replica, RequestError, Server, Status,
+    Change, ChangeError, Config as ServerConfig, Consistency, Group, InMemory, Member, MoveError, Replica,
+    RequestError, Server, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
 

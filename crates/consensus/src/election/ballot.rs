@@ -78,7 +78,10 @@ const PRIORITY_BITS: u32 = 8;
 #[derive(Clone, Debug)]
 pub struct BallotLeaderElection {
     members: Members,
-    options: Options,
+    priority: u8,
+    heartbeat_interval: Duration,
+    election_timeout: Duration,
+    planted: Option<Bug>,
     /// Numbers requests; grows also from one life to the next, so that no reply is taken for one of this life.
     round: u64,
     /// When this round ends.
@@ -140,7 +143,10 @@ impl BallotLeaderElection {
     ) -> BallotLeaderElection {
         let round = incarnation.0 << 32;
         let mut election = BallotLeaderElection {
-            options: options.clone(),
+            priority: options.priority,
+            heartbeat_interval: options.heartbeat_interval,
+            election_timeout: options.election_timeout,
+            planted: options.planted.filter(|&bug| options.has(bug)),
             round,
             ends: now,
             delay: Duration::ZERO,
@@ -160,10 +166,14 @@ impl BallotLeaderElection {
         election
     }
 
+    fn has(&self, bug: Bug) -> bool {
+        self.planted == Some(bug)
+    }
+
     /// See [`super::Election::restarted`]. The own ballot starts low: if the leader lives it is heard, and nothing
     /// changes; otherwise the next bid is above what was promised (E8).
     pub fn restarted(&mut self, promised: Ballot) {
-        if !self.options.has(Bug::ElectionForgetsPromise) {
+        if !self.has(Bug::ElectionForgetsPromise) {
             self.leader = self.leader.max(promised);
             self.highest = self.highest.max(promised);
         }
@@ -187,7 +197,9 @@ impl BallotLeaderElection {
                 self.late |= round < self.round;
                 self.highest = self.highest.max(leader);
                 self.heard[index] = Some(Heard { round, ballot, leader, happy });
-                if happy && ballot.replica == from && ballot > self.leader {
+                // Whoever follows its own ballot leads, or tries to; a bid, which may still show when another leader
+                // has made its bidder happy, is not to be followed.
+                if happy && ballot == leader && ballot.replica == from && ballot > self.leader {
                     self.follow(ballot);
                 }
             }
@@ -198,7 +210,7 @@ impl BallotLeaderElection {
         let happy = self.is_happy();
         // Who is happy shows no bid, though it may have made one in this round: it would be taken for a leader.
         let ballot = match self.bid {
-            _ if self.options.has(Bug::ElectionEchoesHighest) => self.leader,
+            _ if self.has(Bug::ElectionEchoesHighest) => self.leader,
             Some(bid) if !happy => bid.ballot,
             _ => self.own,
         };
@@ -253,20 +265,20 @@ impl BallotLeaderElection {
     /// The length of a round in a network that answers at once: the interval of heartbeats, but some rounds fit into
     /// an election timeout, and not too many.
     fn shortest(&self) -> Duration {
-        let timeout = self.options.election_timeout;
-        let shortest = self.options.heartbeat_interval.clamp(timeout / 20, timeout / 5);
+        let timeout = self.election_timeout;
+        let shortest = self.heartbeat_interval.clamp(timeout / 20, timeout / 5);
         shortest.max(Duration::from_nanos(1))
     }
 
     /// The longest round; [`BallotLeaderElection::shortest`] is shorter.
     fn longest(&self) -> Duration {
-        (self.options.election_timeout / 4).max(self.shortest())
+        (self.election_timeout / 4).max(self.shortest())
     }
 
     /// For how many rounds a reply counts. At the end of that time, about an election timeout has passed since the
     /// request.
     fn patience(&self) -> u64 {
-        let rounds = self.options.election_timeout.as_nanos().div_ceil(self.delay.as_nanos());
+        let rounds = self.election_timeout.as_nanos().div_ceil(self.delay.as_nanos());
         (u64::try_from(rounds).expect("at most 20").saturating_sub(1)).max(2)
     }
 
@@ -280,7 +292,7 @@ impl BallotLeaderElection {
 
     /// Whether this many peers and this replica are a quorum (E3).
     fn is_quorum(&self, peers: usize) -> bool {
-        let one_more = usize::from(self.options.has(Bug::ElectionMajorityOffByOne));
+        let one_more = usize::from(self.has(Bug::ElectionMajorityOffByOne));
         peers + 1 >= self.members.quorum() + one_more
     }
 
@@ -295,7 +307,7 @@ impl BallotLeaderElection {
             let young = self.round - claim.since < self.patience();
             return young || (claim.leads && self.has_followers());
         }
-        let echoed = self.options.has(Bug::ElectionEchoesHighest);
+        let echoed = self.has(Bug::ElectionEchoesHighest);
         self.fresh().any(|(id, heard)| {
             heard.happy && heard.ballot == self.leader && (id == self.leader.replica || echoed)
         })
@@ -309,7 +321,7 @@ impl BallotLeaderElection {
     /// At the end of a round: bids, suggests the bid, or takes it back.
     fn consider(&mut self) {
         self.suggestion = None;
-        let ignores = self.options.has(Bug::ElectionIgnoresHappiness);
+        let ignores = self.has(Bug::ElectionIgnoresHappiness);
         let content = self.is_happy() || (!ignores && self.fresh().any(|(_, heard)| heard.happy));
         // A group of one has nobody to wait for.
         let alone = self.members.count() == 1;
@@ -384,7 +396,7 @@ impl BallotLeaderElection {
     #[must_use]
     pub fn next_ballot(&self, above: Ballot) -> Ballot {
         let counter = (above.round >> PRIORITY_BITS) + 1;
-        let round = counter << PRIORITY_BITS | u64::from(self.options.priority);
+        let round = counter << PRIORITY_BITS | u64::from(self.priority);
         Ballot { round, replica: self.members.me() }
     }
 

@@ -31,7 +31,7 @@ pub enum Election {
     /// See [`Rotating`].
     Rotating(Rotating),
     /// See [`BallotLeaderElection`].
-    Ballot(BallotLeaderElection),
+    Ballot(Box<BallotLeaderElection>),
 }
 
 impl Election {
@@ -43,7 +43,7 @@ impl Election {
                 Election::Rotating(Rotating::new(members, options.election_timeout, now))
             }
             ElectionKind::Ballot => {
-                Election::Ballot(BallotLeaderElection::new(options, members, incarnation, now))
+                Election::Ballot(Box::new(BallotLeaderElection::new(options, members, incarnation, now)))
             }
         }
     }

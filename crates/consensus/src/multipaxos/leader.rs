@@ -1,41 +1,11 @@
 //! The proposer: Phase 1 once, then Phase 2 slot after slot; heartbeats, read confirmation, retransmission.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{BTreeMap, VecDeque};
 
 use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, MultiPaxos, Promise, State};
-use crate::{Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet};
-
-/// When something is to be sent again: after a while, then after twice as long, and so on up to a bound.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Resend {
-    at: Time,
-    wait: Duration,
-}
-
-impl Resend {
-    pub(super) fn first(now: Time, wait: Duration) -> Resend {
-        Resend { at: now + wait, wait }
-    }
-
-    pub(super) fn at(&self) -> Time {
-        self.at
-    }
-
-    /// Whether it is due; if so, the next time is set.
-    pub(super) fn is_due(&mut self, now: Time, wait_max: Duration) -> bool {
-        let due = now >= self.at;
-        if due {
-            self.wait = (self.wait * 2).min(wait_max);
-            self.at = now + self.wait;
-        }
-        due
-    }
-}
+use crate::{Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet, resend::Resend};
 
 /// A replica in Phase 1.
 #[derive(Debug)]

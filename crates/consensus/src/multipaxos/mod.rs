@@ -41,7 +41,7 @@ use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
-    Status, election::Election, slots::Slots,
+    Status, disk_watch::DiskWatch, election::Election, slots::Slots,
 };
 
 /// One MultiPaxos replica.
@@ -102,30 +102,6 @@ struct Accepted {
     lsn: Lsn,
 }
 
-/// Since when the oldest record has been on its way to the disk.
-#[derive(Debug, Default)]
-struct DiskWatch {
-    pending: Option<(Lsn, Time)>,
-}
-
-impl DiskWatch {
-    fn appended(&mut self, lsn: Lsn, now: Time) {
-        self.pending.get_or_insert((lsn, now));
-    }
-
-    /// `last` is the last record appended. If more came in while the oldest was written, they count from now:
-    /// at most one write too late.
-    fn durable(&mut self, lsn: Lsn, last: Lsn, now: Time) {
-        if self.pending.is_some_and(|(oldest, _)| oldest <= lsn) {
-            self.pending = (last > lsn).then_some((last, now));
-        }
-    }
-
-    fn stalled_since(&self) -> Option<Time> {
-        self.pending.map(|(_, since)| since)
-    }
-}
-
 impl Protocol for MultiPaxos {
     fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
         let lsn = effects.last_lsn();
@@ -139,6 +115,7 @@ impl Protocol for MultiPaxos {
                     self.election.receive(from, &message, effects);
                 }
             }
+            Input::Receive { .. } => {}
             Input::Propose { batch, awaited } => self.propose(now, batch, awaited, effects),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {

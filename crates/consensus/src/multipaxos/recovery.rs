@@ -34,9 +34,10 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State, leader::Resend};
+use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State};
 use crate::{
-    Bug, Effects, LeaderView, Members, Options, ReplicaSet, Restart, election::Election, slots::Slots,
+    Bug, Effects, LeaderView, Members, Options, ReplicaSet, Restart, election::Election, resend::Resend,
+    slots::Slots,
 };
 
 /// A replica that must not vote.
@@ -127,7 +128,9 @@ impl MultiPaxos {
         // Behind what is missing, values far ahead are of no use: they come by catch-up again.
         let last = if amnesia { self.decided().0 + self.options.accept_ahead_max() } else { u64::MAX };
         let wanted = |slot: Slot, first: Slot| slot >= first && slot.0 <= last;
-        for crate::Record::MultiPaxos(record) in records {
+        for record in records {
+            // A log in which another protocol wrote is the business of whoever changed the protocol.
+            let crate::Record::MultiPaxos(record) = record else { continue };
             match record {
                 Record::Promised(ballot) => {
                     if !self.options.has(Bug::ForgetPromise) {

@@ -3,7 +3,10 @@
 //! The checks of [`super::votes`] know ballots, promises and votes, which all leader-based protocols have. Each
 //! protocol is translated here, and nowhere else.
 
-use synod_consensus::{Message, Record, multipaxos};
+use synod_consensus::{
+    Message, Record, multipaxos,
+    sequence_paxos::{self, Batches, Extent},
+};
 use synod_replica::LogRecord;
 use synod_wire::{Ballot, Batch, Slot};
 
@@ -21,10 +24,14 @@ pub enum Claim<'a> {
         next: Option<Slot>,
         accepted: Vec<(Slot, Ballot, &'a Batch)>,
     },
+    /// The sender will not follow lower ballots, and has accepted no sequence of a higher rank than this one.
+    PromiseSequence { ballot: Ballot, has: Extent },
     /// The sender leads, and proposes.
     Propose { ballot: Ballot, slot: Slot, batch: &'a Batch, decided: Slot },
     /// The sender has accepted the proposal.
     Vote { ballot: Ballot, slot: Slot },
+    /// The sender has accepted what was proposed in all slots through `last`.
+    VoteThrough { ballot: Ballot, last: Slot },
     /// The sender leads, and knows the slots through `decided` to be decided.
     Leads { ballot: Ballot, decided: Slot },
     /// Nothing that is checked.
@@ -32,11 +39,15 @@ pub enum Claim<'a> {
 }
 
 /// What a message claims.
-pub fn claim(message: &Message) -> Claim<'_> {
-    let message = match message {
-        Message::MultiPaxos(message) => message,
-        Message::Election(_) => return Claim::Nothing,
-    };
+pub fn claims(message: &Message) -> Vec<Claim<'_>> {
+    match message {
+        Message::MultiPaxos(message) => vec![multipaxos_claim(message)],
+        Message::SequencePaxos(message) => sequence_paxos_claims(message),
+        Message::Election(_) => Vec::new(),
+    }
+}
+
+fn multipaxos_claim(message: &multipaxos::Message) -> Claim<'_> {
     match message {
         multipaxos::Message::Prepare { ballot, .. } => Claim::Candidate(*ballot),
         multipaxos::Message::Promise(promise) => Claim::Promise {
@@ -62,6 +73,38 @@ pub fn claim(message: &Message) -> Claim<'_> {
     }
 }
 
+fn sequence_paxos_claims(message: &sequence_paxos::Message) -> Vec<Claim<'_>> {
+    use sequence_paxos::{AcceptSync, Message};
+    match message {
+        Message::Prepare(prepare) => vec![Claim::Candidate(prepare.ballot)],
+        Message::Promise(promise) => {
+            vec![Claim::PromiseSequence { ballot: promise.ballot, has: promise.has }]
+        }
+        Message::AcceptSync(AcceptSync { ballot, from, batches, decided, .. }) => {
+            proposals(*ballot, *from, *decided, batches)
+        }
+        Message::Accept { ballot, start, decided, batches } => proposals(*ballot, *start, *decided, batches),
+        Message::Accepted { ballot, last } => vec![Claim::VoteThrough { ballot: *ballot, last: *last }],
+        Message::Decide { ballot, through }
+        | Message::Behind { ballot, through }
+        | Message::Heartbeat { ballot, decided: through, .. } => {
+            vec![Claim::Leads { ballot: *ballot, decided: *through }]
+        }
+        Message::SyncNext { .. }
+        | Message::PrepareReq { .. }
+        | Message::HeartbeatAck { .. }
+        | Message::Reject { .. }
+        | Message::TakeOver { .. } => Vec::new(),
+    }
+}
+
+fn proposals(ballot: Ballot, from: Slot, decided: Slot, batches: &Batches) -> Vec<Claim<'_>> {
+    let proposal = |(slot, batch)| Claim::Propose { ballot, slot, batch, decided };
+    let mut claims = vec![Claim::Leads { ballot, decided }];
+    claims.extend((from.0..).map(Slot).zip(batches.iter()).map(proposal));
+    claims
+}
+
 /// What a record remembers.
 #[derive(Clone, Debug)]
 pub enum Fact {
@@ -70,7 +113,13 @@ pub enum Fact {
     /// This proposal was accepted.
     Accepted { ballot: Ballot, slot: Slot, batch: Batch },
     /// A peer told that this was decided.
-    Learned { slot: Slot },
+    Learned { slot: Slot, batch: Batch },
+    /// The accepted sequence goes on.
+    Extended { ballot: Ballot, start: Slot, batches: Batches },
+    /// Elements that may become a part of the accepted sequence.
+    Staged { ballot: Ballot, start: Slot, from: Slot, batches: Batches },
+    /// What is held before `start`, then staged elements through `from`, then these, are accepted in this ballot.
+    Adopted { ballot: Ballot, start: Slot, from: Slot, decided: Slot, batches: Batches },
     /// Nothing that is checked.
     Nothing,
 }
@@ -78,9 +127,7 @@ pub enum Fact {
 /// Whether a record remembers what a peer told.
 pub fn is_learned(record: &LogRecord) -> bool {
     match record {
-        LogRecord::Protocol { record: Record::MultiPaxos(record), .. } => {
-            matches!(record, multipaxos::Record::Learned(_))
-        }
+        LogRecord::Protocol { record, .. } => matches!(fact(record), Fact::Learned { .. }),
         LogRecord::Learned { .. } => true,
         LogRecord::Entered { .. } | LogRecord::Trimmed(_) => false,
     }
@@ -88,13 +135,33 @@ pub fn is_learned(record: &LogRecord) -> bool {
 
 /// What a record remembers.
 pub fn fact(record: &Record) -> Fact {
-    let Record::MultiPaxos(record) = record;
+    match record {
+        Record::MultiPaxos(record) => multipaxos_fact(record),
+        Record::SequencePaxos(record) => sequence_paxos_fact(record),
+    }
+}
+
+fn multipaxos_fact(record: &multipaxos::Record) -> Fact {
     match record {
         multipaxos::Record::Promised(ballot) => Fact::Promised(*ballot),
         multipaxos::Record::Accepted { value, .. } => {
             Fact::Accepted { ballot: value.ballot, slot: value.slot, batch: value.batch.clone() }
         }
-        multipaxos::Record::Learned(value) => Fact::Learned { slot: value.slot },
+        multipaxos::Record::Learned(value) => Fact::Learned { slot: value.slot, batch: value.batch.clone() },
         multipaxos::Record::Recovered(_) | multipaxos::Record::Amnesia(_) => Fact::Nothing,
+    }
+}
+
+fn sequence_paxos_fact(record: &sequence_paxos::Record) -> Fact {
+    use sequence_paxos::Record;
+    match record.clone() {
+        Record::Promised(ballot) => Fact::Promised(ballot),
+        Record::Accepted { ballot, start, batches, .. } => Fact::Extended { ballot, start, batches },
+        Record::Staged { ballot, start, from, batches } => Fact::Staged { ballot, start, from, batches },
+        Record::Adopted { ballot, start, from, decided, batches, .. } => {
+            Fact::Adopted { ballot, start, from, decided, batches }
+        }
+        Record::Learned { slot, batch, .. } => Fact::Learned { slot, batch },
+        Record::Amnesia(_) | Record::Trimmed { .. } => Fact::Nothing,
     }
 }

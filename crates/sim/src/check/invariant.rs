@@ -60,11 +60,27 @@ invariants! {
     Bounded = "bounded-memory", "STYLE.md: a limit on everything";
     /// A snapshot holds executed slots only, and the log forgets only what a durable snapshot holds.
     SnapshotCovers = "snapshot-covers", "Santos 2012, section 7.6: only instances not executed stay in the log";
+    /// All replicas that delivered the same slots are in the same group; there is one group a version and an epoch.
+    OneGroup = "one-group-a-version", "Ng 2020, section 2.4.3: every replica sees the same stop-sign in the same slot";
+    /// What an epoch decides behind its end is not delivered.
+    VoidBehindTheEnd = "void-behind-the-end", "DESIGN.md: whatever an epoch decides after its stop-sign is void";
+    /// Once a replica wrote that it entered an epoch, it says nothing in an older one any more.
+    NoWayBack = "no-way-back", "Ng 2020, section 4.4: a stopped configuration decides nothing any more";
+    /// Who promises, votes or leads in an epoch has durably entered it.
+    EnteredFirst = "entered-first", "DESIGN.md: nothing is promised before it is durable";
+    /// Who speaks in an epoch holds everything that was decided before it.
+    WholePrefix = "whole-prefix", "Ng 2020, section 4.4.2: a server starts once it has the log of the earlier ones";
+    /// Only the voters of an epoch promise and vote in it.
+    VotersOnly = "voters-only", "Ng 2020, section 2.4.3: a configuration is a set of servers of its own";
+    /// No two members ever have the same id.
+    IdsOnce = "ids-once", "DESIGN.md: node identity is (id, incarnation)";
+    /// A replica that was removed ends its service only once a quorum of its successors has durably gone on.
+    RetiredLast = "retired-last", "DESIGN.md: old epochs answer laggards until the new one stands by itself";
     /// The clients' history is linearizable.
     Linearizable = "linearizable", "DESIGN.md: a client history checked for linearizability";
     /// While only some links work and some replica reaches a quorum, one such replica leads and serves within four
     /// election timeouts, and goes on; for elections that promise it.
-    ServesWhenConnected = "serves-when-connected", "Ng 2020, section 3.5; Driftwood 2023, section 2.3.5";
+    ServesWhenConnected = "serves-when-connected", "Driftwood 2023, section 2.3.5: partial partitions leave no stable leader";
     /// Once faults stop, a write and a read succeed at every replica within a bound, and replicas converge.
     Liveness = "liveness", "DESIGN.md: once faults stop, progress within a bound";
     /// What a replica sends and writes can be read again, and no replica panics.

@@ -2,7 +2,7 @@
 
 use synod_consensus::{LeaderView, Role};
 use synod_replica::{ReplicaStatus, Settings};
-use synod_wire::{Ballot, ReplicaId, Slot};
+use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
@@ -17,14 +17,36 @@ pub struct Watch {
     ballot: Ballot,
     /// The last slot that a snapshot on stable storage holds.
     snapshot: Slot,
+    /// The newest epoch that it wrote down to have entered.
+    entered: Epoch,
+    /// How often it forgot who leads, because it went on to another epoch.
+    fresh_views: u64,
 }
 
 impl Watch {
-    /// A life that begins with a snapshot.
+    /// A life that begins with a snapshot, and with a log that says which epoch was entered last.
     #[must_use]
-    pub fn new(id: ReplicaId, snapshot: Slot) -> Watch {
+    pub fn new(id: ReplicaId, snapshot: Slot, entered: Epoch) -> Watch {
         let (delivered, decided, executed) = (snapshot, snapshot, snapshot);
-        Watch { id, delivered, decided, executed, ballot: Ballot::ZERO, snapshot }
+        Watch { id, delivered, decided, executed, ballot: Ballot::ZERO, snapshot, entered, fresh_views: 0 }
+    }
+
+    /// The last slot delivered, here or by a snapshot.
+    #[must_use]
+    pub fn delivered(&self) -> Slot {
+        self.delivered
+    }
+
+    /// The replica writes down that it enters an epoch.
+    pub fn enters(&mut self, epoch: Epoch) {
+        self.entered = self.entered.max(epoch);
+    }
+
+    /// The replica sends a message of an epoch's protocol.
+    pub fn says(&self, epoch: Epoch) -> Checked {
+        demand(epoch >= self.entered, Invariant::NoWayBack, || {
+            format!("{} speaks in epoch {epoch}, and has entered {}", self.id, self.entered)
+        })
     }
 
     /// The replica delivers a slot.
@@ -57,8 +79,13 @@ impl Watch {
         })
     }
 
-    /// The replica reports a leader.
-    pub fn leader(&mut self, view: LeaderView) -> Checked {
+    /// The replica reports a leader. Ballots of different epochs have nothing to do with each other: when it goes on to
+    /// the next one, and when it begins to vote there, it forgets who leads.
+    pub fn leader(&mut self, view: LeaderView, epoch: Epoch) -> Checked {
+        if view == LeaderView::default() && self.fresh_views < 2 * epoch.0 {
+            self.fresh_views += 1;
+            self.ballot = Ballot::ZERO;
+        }
         demand(view.ballot >= self.ballot, Invariant::Monotone, || {
             format!("{} goes back from ballot {} to {}", self.id, self.ballot, view.ballot)
         })?;

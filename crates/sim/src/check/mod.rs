@@ -1,6 +1,7 @@
 //! What is checked while a world runs, and at its end.
 
 mod facts;
+mod groups;
 mod invariant;
 pub mod linear;
 mod lives;
@@ -8,7 +9,8 @@ mod model;
 mod reference;
 mod votes;
 
-pub(crate) use facts::{claim, is_learned};
+pub(crate) use facts::{claims, is_learned};
+pub(crate) use groups::Groups;
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};
 pub(crate) use lives::Watch;

@@ -53,6 +53,12 @@ impl Reference {
         Slot(self.log.len() as u64)
     }
 
+    /// The group as it is behind the last slot.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        self.executor.group()
+    }
+
     /// The epoch that decided a slot, or would decide it now.
     #[must_use]
     pub fn epoch(&self, slot: Slot) -> Epoch {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use synod_consensus::sequence_paxos::Extent;
 use synod_replica::{Group, LogRecord};
 use synod_wire::{Ballot, Batch, Epoch, Lsn, ReplicaId, Slot};
 
@@ -22,6 +23,11 @@ struct Acceptor {
     told: Ballot,
     /// The votes for slots that were not chosen when it told of them.
     told_votes: BTreeMap<Slot, Ballot>,
+    /// Of a protocol that orders sequences: the elements of the accepted one...
+    held: BTreeMap<Slot, Batch>,
+    /// ...and those that may become a part of it, for a ballot and a start.
+    staged: BTreeMap<Slot, Batch>,
+    staged_for: (Ballot, Slot),
 }
 
 /// The proposals for one slot.
@@ -52,7 +58,8 @@ impl Votes {
     /// A replica is in an epoch of this group.
     pub fn epoch_begins(&mut self, group: &Group) {
         let replicas = self.replicas;
-        let begins = || EpochVotes::new(replicas, group.voters().count());
+        self.epochs.range_mut(..group.epoch).for_each(|(_, votes)| votes.ended = true);
+        let begins = || EpochVotes::new(replicas, group);
         self.epochs.entry(group.epoch).or_insert_with(begins);
     }
 
@@ -113,6 +120,13 @@ impl Votes {
         self.epochs.get(&epoch)?.chosen(slot)
     }
 
+    /// The epoch before this one that chose a batch for a slot, if one did: behind its end, that is.
+    #[must_use]
+    pub fn chosen_before(&self, epoch: Epoch, slot: Slot, batch: &Batch) -> Option<Epoch> {
+        let mut before = self.epochs.range(..epoch);
+        before.find(|(_, votes)| votes.chosen(slot) == Some(batch)).map(|(&before, _)| before)
+    }
+
     /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be
     /// decided.
     pub fn said(
@@ -132,6 +146,10 @@ impl Votes {
 #[derive(Debug)]
 struct EpochVotes {
     quorum: u32,
+    /// Who votes, as a set of bits.
+    voters: u64,
+    /// A later epoch has begun.
+    ended: bool,
     acceptors: Vec<Acceptor>,
     /// The slots from 1 on.
     slots: BTreeMap<Slot, Proposed>,
@@ -140,10 +158,13 @@ struct EpochVotes {
 }
 
 impl EpochVotes {
-    /// So many of these replicas vote.
-    fn new(replicas: usize, voters: usize) -> EpochVotes {
+    /// Those vote who vote in this group.
+    fn new(replicas: usize, group: &Group) -> EpochVotes {
+        let voters = group.voters().fold(0_u64, |set, id| set | 1 << (id.0 - 1));
         EpochVotes {
-            quorum: u32::try_from(voters / 2 + 1).expect("a small group"),
+            quorum: voters.count_ones() / 2 + 1,
+            voters,
+            ended: false,
             acceptors: (0..replicas).map(|_| Acceptor::default()).collect(),
             slots: BTreeMap::new(),
             lives: BTreeMap::new(),
@@ -168,6 +189,10 @@ impl EpochVotes {
     }
 
     fn is_durable(&mut self, replica: usize, fact: Fact) -> Checked {
+        let speaks = matches!(fact, Fact::Promised(_) | Fact::Accepted { .. });
+        demand(!speaks || self.voters & 1 << replica != 0, Invariant::VotersOnly, || {
+            format!("r{} promises or accepts in an epoch in which it does not vote", replica + 1)
+        })?;
         let acceptor = &mut self.acceptors[replica];
         match fact {
             Fact::Promised(ballot) => acceptor.promised = acceptor.promised.max(ballot),
@@ -175,11 +200,47 @@ impl EpochVotes {
                 acceptor.accepted.insert(slot, ballot);
                 self.voted(replica, ballot, slot, batch)?;
             }
-            Fact::Learned { slot } => {
+            Fact::Learned { slot, batch } => {
                 // Stands for every vote: the slot was decided.
                 acceptor.accepted.insert(slot, Ballot { round: u64::MAX, replica: ReplicaId(u64::MAX) });
+                acceptor.held.insert(slot, batch);
+            }
+            Fact::Extended { ballot, start, batches } => {
+                acceptor.held.split_off(&start);
+                self.holds(replica, ballot, start, &batches)?;
+            }
+            Fact::Staged { ballot, start, from, batches } => {
+                if acceptor.staged_for != (ballot, start) || from == start {
+                    acceptor.staged.clear();
+                    acceptor.staged_for = (ballot, start);
+                }
+                acceptor.staged.extend((from.0..).map(Slot).zip(batches.iter().cloned()));
+            }
+            Fact::Adopted { ballot, start, from, decided, batches } => {
+                let staged = std::mem::take(&mut acceptor.staged);
+                acceptor.held.split_off(&start);
+                acceptor.held.extend(staged.into_iter().filter(|(slot, _)| start <= *slot && *slot < from));
+                acceptor.held.extend((from.0..).map(Slot).zip(batches.iter().cloned()));
+                // All of it is accepted again, in this ballot; what is decided needs no vote. After a restart there
+                // are holes where records were trimmed.
+                let kept = acceptor.held.range(decided.next()..);
+                let kept: Vec<(Slot, Batch)> = kept.map(|(&slot, batch)| (slot, batch.clone())).collect();
+                for (slot, batch) in kept {
+                    self.holds(replica, ballot, slot, &[batch])?;
+                }
             }
             Fact::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// A replica has durably accepted these elements of a sequence.
+    fn holds(&mut self, replica: usize, ballot: Ballot, start: Slot, batches: &[Batch]) -> Checked {
+        for (slot, batch) in (start.0..).map(Slot).zip(batches) {
+            let acceptor = &mut self.acceptors[replica];
+            acceptor.held.insert(slot, batch.clone());
+            acceptor.accepted.insert(slot, ballot);
+            self.voted(replica, ballot, slot, batch.clone())?;
         }
         Ok(())
     }
@@ -217,6 +278,9 @@ impl EpochVotes {
         if lost {
             *acceptor = Acceptor::default();
         }
+        // What a sequence holds is what the records say, in their order.
+        acceptor.held.clear();
+        acceptor.staged.clear();
     }
 
     fn chosen(&self, slot: Slot) -> Option<&Batch> {
@@ -236,20 +300,40 @@ impl EpochVotes {
             Claim::Candidate(ballot) => owns(id, *ballot),
             Claim::Leads { ballot, decided: announced } => {
                 self.speaks_in(id, life, *ballot)?;
-                announced_is_decided(id, *announced, decided)
+                self.announced(id, *announced, decided)
             }
             Claim::Propose { ballot, slot, batch, decided: announced } => {
                 self.speaks_in(id, life, *ballot)?;
-                announced_is_decided(id, *announced, decided)?;
+                self.announced(id, *announced, decided)?;
                 self.proposed(*ballot, *slot, batch)
             }
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
+            Claim::VoteThrough { ballot, last } => {
+                self.follows(replica, id, *ballot)?;
+                // What is decided needs no vote any more.
+                (decided.0 + 1..=last.0)
+                    .try_for_each(|slot| self.vote_leaves(replica, id, *ballot, Slot(slot)))
+            }
+            Claim::PromiseSequence { ballot, has } => {
+                self.announced(id, has.decided, decided)?;
+                self.sequence_promise_leaves(replica, id, *ballot, *has)
+            }
             Claim::Promise { ballot, from, decided: own, next, accepted } => {
-                announced_is_decided(id, *own, decided)?;
+                self.announced(id, *own, decided)?;
                 self.promise_leaves(replica, id, *ballot, (*from, *next, *own), accepted)
             }
             Claim::Nothing => Ok(()),
         }
+    }
+
+    /// What is announced is decided; behind the end of an epoch that is over its protocol may go on deciding for a
+    /// while, what nobody delivers.
+    fn announced(&self, id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
+        let void = |slot: u64| self.ended && self.chosen(Slot(slot)).is_some();
+        let known = (decided.next().0..=announced.0).all(void);
+        demand(known, Invariant::AnnouncedDecided, || {
+            format!("{id} announces slots through {announced}; only those through {decided} are decided")
+        })
     }
 
     fn speaks_in(&mut self, id: ReplicaId, life: u64, ballot: Ballot) -> Checked {
@@ -275,16 +359,23 @@ impl EpochVotes {
         })
     }
 
-    fn vote_leaves(&mut self, replica: usize, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
-        let chosen = self.chosen(slot).is_some();
+    /// A replica speaks as one that follows a ballot.
+    fn follows(&mut self, replica: usize, id: ReplicaId, ballot: Ballot) -> Checked {
         let acceptor = &mut self.acceptors[replica];
         demand(ballot >= acceptor.told, Invariant::PromiseKept, || {
-            format!("{id} votes for slot {slot} in ballot {ballot}, but has told of ballot {}", acceptor.told)
+            format!("{id} votes in ballot {ballot}, but has told of ballot {}", acceptor.told)
         })?;
         demand(acceptor.promised >= ballot, Invariant::DurableBeforePromise, || {
             format!("{id} votes in ballot {ballot}; its log promises {} only", acceptor.promised)
         })?;
         acceptor.told = ballot;
+        Ok(())
+    }
+
+    fn vote_leaves(&mut self, replica: usize, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
+        self.follows(replica, id, ballot)?;
+        let chosen = self.chosen(slot).is_some();
+        let acceptor = &mut self.acceptors[replica];
         if chosen {
             // Then a vote changes nothing any more, and needs no record of its own.
             return Ok(());
@@ -297,14 +388,27 @@ impl EpochVotes {
         Ok(())
     }
 
-    fn promise_leaves(
+    fn sequence_promise_leaves(
         &mut self,
         replica: usize,
         id: ReplicaId,
         ballot: Ballot,
-        (from, next, decided): (Slot, Option<Slot>, Slot),
-        accepted: &[(Slot, Ballot, &Batch)],
+        has: Extent,
     ) -> Checked {
+        self.promise_is_durable(replica, id, ballot)?;
+        for (&slot, &voted) in self.acceptors[replica].told_votes.range(has.decided.next()..) {
+            demand(has.rank() >= (voted, slot) || has.accepted_in > voted, Invariant::PromiseKept, || {
+                format!(
+                    "{id} has voted for slot {slot} in ballot {voted}; its promise of {ballot} has slots through {} \
+                     in ballot {}",
+                    has.last, has.accepted_in
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn promise_is_durable(&mut self, replica: usize, id: ReplicaId, ballot: Ballot) -> Checked {
         let acceptor = &mut self.acceptors[replica];
         demand(ballot >= acceptor.told, Invariant::PromiseKept, || {
             format!("{id} promises ballot {ballot}, but has told of ballot {}", acceptor.told)
@@ -313,6 +417,18 @@ impl EpochVotes {
             format!("{id} promises ballot {ballot}; its log promises {} only", acceptor.promised)
         })?;
         acceptor.told = ballot;
+        Ok(())
+    }
+
+    fn promise_leaves(
+        &mut self,
+        replica: usize,
+        id: ReplicaId,
+        ballot: Ballot,
+        (from, next, decided): (Slot, Option<Slot>, Slot),
+        accepted: &[(Slot, Ballot, &Batch)],
+    ) -> Checked {
+        self.promise_is_durable(replica, id, ballot)?;
         let first = from.max(decided.next());
         let acceptor = &self.acceptors[replica];
         for (&slot, &voted) in acceptor.told_votes.range(first..) {
@@ -339,10 +455,4 @@ impl EpochVotes {
 
 fn owns(id: ReplicaId, ballot: Ballot) -> Checked {
     demand(ballot.replica == id, Invariant::OneLeader, || format!("{id} speaks in ballot {ballot}"))
-}
-
-fn announced_is_decided(id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
-    demand(announced <= decided, Invariant::AnnouncedDecided, || {
-        format!("{id} announces slots through {announced}; only those through {decided} are decided")
-    })
 }

@@ -30,6 +30,18 @@ pub const CASTS: &[Cast] = &[
         election: ElectionKind::Ballot,
         in_all: false,
     },
+    Cast {
+        name: "sequence-paxos",
+        protocol: ProtocolKind::SequencePaxos,
+        election: ElectionKind::Ballot,
+        in_all: true,
+    },
+    Cast {
+        name: "sequence-paxos+rotating",
+        protocol: ProtocolKind::SequencePaxos,
+        election: ElectionKind::Rotating,
+        in_all: false,
+    },
 ];
 
 /// The casts that a script is for, by the words of its head: `all` (every protocol with the election that it has by

@@ -12,7 +12,7 @@ use crate::{
     network::{NetworkPlan, Wire},
     odds::Odds,
     ops::{Answer, Op},
-    plan::{ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan},
+    plan::{ChangePlan, ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan},
     trace::Trace,
     world::{UnderWay, World},
 };
@@ -263,6 +263,7 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             padding_max: 0,
             stale_reads: Odds::NEVER,
         },
+        changes: ChangePlan::NONE,
         duration: Duration::ZERO,
     }
 }

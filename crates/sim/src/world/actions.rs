@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use synod_replica::{Action, Event};
-use synod_wire::ReplicaId;
+use synod_replica::{Action, Event, LogRecord, PeerMessage};
+use synod_wire::{Epoch, ReplicaId};
 
 use super::{Happening, World, machine::Task};
 use crate::{
-    check::{Checked, is_learned},
+    check::{Checked, Invariant, demand, is_learned},
     describe,
     network::{Wire, between},
     plan::Durability,
 };
 
 impl World {
-    fn index(&self, id: ReplicaId) -> usize {
+    pub(super) fn index(&self, id: ReplicaId) -> usize {
         let index = usize::try_from(id.0).expect("a small number") - 1;
-        assert!(index < self.machines.len(), "replicas send to members only");
+        assert!(index < self.machines.len(), "replicas send to those who are or were members");
         index
     }
 
@@ -38,10 +38,17 @@ impl World {
                 machine.disk.append(lsn, &record);
                 self.coverage.slots_fetched += u64::from(is_learned(&record));
                 self.votes.appended(of, lsn, &record);
+                self.groups.appended(of, lsn, &record);
+                if let LogRecord::Entered { group, .. } = &record {
+                    life.watch.enters(group.epoch);
+                }
                 let shown = self.shows_log(of);
                 self.note_if(shown, of, || format!("log {lsn}: {}", describe::record(&record)));
             }
             Action::Send { to, message, after } => {
+                if let PeerMessage::Protocol { epoch, .. } = &message {
+                    life.watch.says(*epoch)?;
+                }
                 if after > machine.disk.durable() {
                     life.held.push((after, to, message));
                 } else {
@@ -52,9 +59,11 @@ impl World {
             Action::Execute { slot, ballot, batch, requests } => {
                 life.watch.delivers(slot)?;
                 let id = machine.id;
+                machine.delivered = machine.delivered.max(slot);
                 life.tasks.push_back(Task::Execute { slot, ballot, batch: batch.clone(), requests });
                 self.note(of, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
                 self.reference.delivered(id, slot, &batch)?;
+                self.group_moves(slot)?;
                 self.check_chosen(of, slot, &batch)?;
             }
             Action::ReadAt { read, slot } => {
@@ -62,14 +71,17 @@ impl World {
                 self.answer_reads(of);
             }
             Action::ReadFailed { read, error } => self.fail_read(of, read, error),
-            Action::RequestFailed { request, error } => self.fail_request(of, request, error),
+            Action::RequestFailed { request, error } => self.fail_request(of, request, error)?,
             Action::Leader(view) => {
-                life.watch.leader(view)?;
+                life.watch.leader(view, life.replica.group().epoch)?;
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 self.note(of, || describe::view(view));
             }
-            Action::Group(group) => self.votes.epoch_begins(&group),
-            Action::Retired => self.note(of, || "is not needed any more".to_owned()),
+            Action::Group(group) => self.groups.agrees(machine.id, life.watch.delivered(), &group)?,
+            Action::Retired => {
+                let delivered = life.watch.delivered();
+                self.retires(of, delivered)?;
+            }
             Action::Deadline(deadline) => {
                 life.deadline = deadline;
                 self.set_timer(of);
@@ -161,12 +173,28 @@ impl World {
                 disk.lost = false;
             }
         }
+        if let Some(epoch) = self.groups.durable(of, lsn) {
+            self.check_prefix(of, epoch)?;
+        }
         self.votes.durable(of, lsn)?;
         let shown = self.shows_log(of);
         self.note_if(shown, of, || format!("log durable to {lsn}"));
         self.happen(Happening::Notice { of, life, event: Box::new(Event::Durable(lsn)) })?;
         self.write_log(of);
         Ok(())
+    }
+
+    /// Who has durably entered an epoch holds everything that was decided before it, or lost some of it.
+    fn check_prefix(&self, of: usize, epoch: Epoch) -> Checked {
+        let machine = &self.machines[of];
+        let missing = machine.disk.missing_before(self.groups.first_of(epoch)).filter(|_| !machine.disk.lost);
+        demand(missing.is_none(), Invariant::WholePrefix, || {
+            format!(
+                "{} has entered epoch {epoch}; its disk lacks slot {}",
+                machine.id,
+                missing.unwrap_or_default()
+            )
+        })
     }
 
     /// Lets the messages leave whose records are durable.

@@ -128,6 +128,8 @@ pub(super) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Clients {
     clients: Vec<Client>,
+    /// The clients from this one on probe the members.
+    probed_from: usize,
     pub(super) history: Vec<Done>,
     /// Counts invocations and returns.
     pub(super) stamp: u64,
@@ -163,7 +165,18 @@ impl Clients {
         }
         let (requests, reads) = (BTreeMap::new(), BTreeMap::new());
         let scripted = BTreeMap::new();
-        Clients { clients, history: Vec::new(), stamp: 0, asked: 0, requests, reads, rng, scripted }
+        let probed_from = clients.len();
+        Clients {
+            clients,
+            probed_from,
+            history: Vec::new(),
+            stamp: 0,
+            asked: 0,
+            requests,
+            reads,
+            rng,
+            scripted,
+        }
     }
 
     /// Operations, and those among them whose outcome is unknown.
@@ -465,9 +478,25 @@ impl World {
         Ok(())
     }
 
-    /// Each replica gets a client that writes and reads there, and tries until it succeeds.
+    /// Each member gets a client that writes and reads there, and tries until it succeeds.
     pub(super) fn begin_probing(&mut self) {
-        for of in 0..self.machines.len() {
+        self.clients.probed_from = self.clients.clients.len();
+        self.probe_members();
+    }
+
+    /// The clients of this round of probes.
+    fn probes(&self) -> impl Iterator<Item = &Client> {
+        self.clients.clients.iter().skip(self.clients.probed_from)
+    }
+
+    /// Those who became members since get such a client, too.
+    pub(super) fn probe_members(&mut self) {
+        let group = self.reference.group();
+        let members: Vec<usize> = group.members.iter().map(|member| self.index(member.id)).collect();
+        for of in members {
+            if self.probes().any(|client| client.home == of) {
+                continue;
+            }
             let mut probe = Client::new(of, Session::Unwanted, 1);
             probe.probe = Some(Probe::Write);
             self.clients.clients.push(probe);
@@ -475,14 +504,12 @@ impl World {
         }
     }
 
-    /// The replicas at which no write or no read has succeeded yet.
+    /// The members at which no write or no read has succeeded yet.
     pub(super) fn probes_missing(&self) -> Vec<usize> {
-        let missing = self
-            .clients
-            .clients
-            .iter()
-            .filter(|client| client.probe.is_some_and(|probe| probe != Probe::Done));
-        missing.map(|client| client.home).collect()
+        let done =
+            |of: &usize| self.probes().any(|client| client.home == *of && client.probe == Some(Probe::Done));
+        let members = self.reference.group().members.iter().map(|member| self.index(member.id));
+        members.filter(|of| !done(of)).collect()
     }
 }
 

@@ -64,6 +64,26 @@ coverage! {
     follower_reads = "follower reads",
     /// Stale reads.
     stale_reads = "stale reads",
+    /// Changes that an operator asked for.
+    changes_asked = "changes asked",
+    /// Answers that refused one.
+    changes_refused = "changes refused",
+    /// Changes made, those among them that replicas asked for themselves.
+    changes_made = "changes made",
+    /// Epochs begun.
+    epochs = "epochs",
+    /// Epochs begun with another protocol or election.
+    reorderings = "reorderings",
+    /// Replicas that were added and started.
+    joiners = "joiners",
+    /// Learners that vote.
+    promotions = "promotions",
+    /// Voters that were removed or replaced.
+    removals = "removals",
+    /// Voters readmitted.
+    readmissions = "readmissions",
+    /// Replicas that nobody needed any more.
+    retirements = "retirements",
 }
 
 impl fmt::Display for Coverage {

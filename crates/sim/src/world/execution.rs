@@ -47,7 +47,7 @@ impl World {
                     }
                     executed = Some(slot);
                     for (place, request) in requests {
-                        self.answer_request(of, request, outcomes[place].clone());
+                        self.answer_request(of, request, outcomes[place].clone())?;
                     }
                     if slot.0 % DIGEST_EVERY == 0 {
                         self.check_state(of)?;
@@ -76,6 +76,13 @@ impl World {
     /// What is delivered must have been chosen: durably accepted by a quorum in one ballot.
     pub(super) fn check_chosen(&self, of: usize, slot: Slot, batch: &Batch) -> Checked {
         let epoch = self.reference.epoch(slot);
+        if self.votes.chosen(epoch, slot) != Some(batch)
+            && let Some(before) = self.votes.chosen_before(epoch, slot, batch)
+        {
+            return demand(false, Invariant::VoidBehindTheEnd, || {
+                format!("r{} delivers in slot {slot} what epoch {before} chose there, behind its end", of + 1)
+            });
+        }
         demand(self.votes.chosen(epoch, slot) == Some(batch), Invariant::QuorumDurable, || {
             format!("r{} delivers slot {slot}, which no quorum has durably accepted in one ballot", of + 1)
         })

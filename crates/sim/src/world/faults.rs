@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::Role;
-use synod_wire::Slot;
+use synod_replica::Goal;
+use synod_wire::{ReplicaId, Slot};
 
 use super::{Happening, World, machine::Machine};
 use crate::{
@@ -45,6 +46,8 @@ enum Kind {
     OneWay,
     Stall,
     Reset,
+    Change,
+    Transfer,
 }
 
 impl Faults {
@@ -94,6 +97,8 @@ impl World {
             (weights.one_way, Kind::OneWay),
             (weights.stall, Kind::Stall),
             (weights.reset, Kind::Reset),
+            (weights.change, Kind::Change),
+            (weights.transfer, Kind::Transfer),
         ];
         let total: u32 = kinds.iter().map(|(weight, _)| weight).sum();
         if total == 0 {
@@ -102,8 +107,7 @@ impl World {
         let mut drawn = self.faults.rng.u32(0..total);
         for (weight, kind) in kinds {
             if drawn < weight {
-                self.go_wrong(kind);
-                break;
+                return self.go_wrong(kind);
             }
             drawn -= weight;
         }
@@ -127,7 +131,7 @@ impl World {
         leader.filter(|_| hits_leader).unwrap_or(anybody)
     }
 
-    fn go_wrong(&mut self, kind: Kind) {
+    fn go_wrong(&mut self, kind: Kind) -> Checked {
         let of = self.victim();
         match kind {
             Kind::Crash => self.crash_for_a_while(of),
@@ -185,18 +189,27 @@ impl World {
                     }
                 }
             }
+            Kind::Change => return self.operate(),
+            Kind::Transfer => return self.transfer(of),
         }
+        Ok(())
     }
 
-    /// Replicas whose logs were lost and who have not made up for it.
-    fn lost(&self) -> usize {
-        self.machines.iter().filter(|machine| machine.disk.lost).count()
-    }
-
-    /// With a quorum's memory gone, acknowledged writes may be gone by right; so only a minority may lose its log.
+    /// With a quorum's memory gone, acknowledged writes may be gone by right. So only a minority may lose its log: of
+    /// the voters of every epoch that is still needed (see `check/groups.rs`), and of every group that may come next.
     fn may_lose(&self, of: usize) -> bool {
-        let minority = (self.machines.len() - 1) / 2;
-        self.machines[of].disk.lost || self.lost() < minority
+        let machine = &self.machines[of];
+        let lost = |id: &ReplicaId| {
+            *id == machine.id || self.machine_of(*id).is_some_and(|machine| machine.disk.lost)
+        };
+        let holds =
+            |voters: &[ReplicaId]| voters.iter().filter(|id| lost(id)).count() <= (voters.len() - 1) / 2;
+        // Who never ran or is gone has nothing to lose.
+        machine.lives > 0
+            && !machine.retired
+            && (machine.disk.lost
+                || self.groups.needed().all(|group| holds(&group.voters().collect::<Vec<_>>()))
+                    && self.possible_voters().iter().all(|voters| holds(voters)))
     }
 
     pub(super) fn crash_for_a_while(&mut self, of: usize) {
@@ -320,13 +333,14 @@ impl World {
 
     /// Runs until every replica has taken a write and answered a read, and all have the same state.
     pub(super) fn run_to_recovery(&mut self, peace: Moment) -> Checked {
-        self.begin_probing();
         let timeout = self.plan.settings.consensus.election_timeout;
         let end = peace + timeout * RECOVERY_TIMEOUTS + RECOVERY_EXTRA;
+        self.begin_probing();
         // The replicated clock ticks on, so that there is always something new: what counts is what there was when
         // the last probe was answered.
         let mut target = None;
         while self.now < end {
+            self.probe_members();
             self.run_until(self.now + timeout / 4)?;
             if self.probes_missing().is_empty()
                 && self.converged(*target.get_or_insert(self.reference.last()))
@@ -336,9 +350,10 @@ impl World {
         }
         let missing: Vec<String> = self.probes_missing().iter().map(|of| format!("r{}", of + 1)).collect();
         let detail = format!(
-            "{:?} after the last fault, no write and read succeeded at [{}]; {}",
+            "{:?} after the last fault, no write and read succeeded at [{}]; {:?}; {}",
             end.since(peace),
             missing.join(" "),
+            self.reference.group(),
             self.roles()
         );
         Err(Violation { invariant: Invariant::Liveness, detail })
@@ -351,9 +366,10 @@ impl World {
             let status = life.replica.status();
             let protocol = status.protocol;
             format!(
-                "{} is {} in {}, has decided {} of {} and executed {}",
+                "{} is {} in epoch {} and {}, has decided {} of {} and executed {}",
                 machine.id,
                 protocol.role.as_str(),
+                status.epoch,
                 protocol.view.ballot,
                 protocol.decided,
                 protocol.decided_elsewhere,
@@ -364,11 +380,19 @@ impl World {
         roles.join("; ")
     }
 
-    /// Whether all replicas vote, and have executed the slots through this one.
+    /// Whether all members have executed the slots through this one, those vote who should, and no learner is left
+    /// that is there to vote.
     fn converged(&self, target: Slot) -> bool {
-        self.machines.iter().all(|machine| {
-            let life = machine.life.as_ref();
-            life.is_some_and(|life| life.executor.applied() >= target && life.replica.may_vote())
-        })
+        let group = self.reference.group();
+        group.learners().all(|(_, goal)| goal == Goal::Learn)
+            && group.members.iter().all(|member| {
+                let life = self.machines[self.index(member.id)].life.as_ref();
+                life.is_some_and(|life| {
+                    let replica = &life.replica;
+                    let votes =
+                        !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
+                    life.executor.applied() >= target && votes
+                })
+            })
     }
 }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use synod_replica::{Event, PeerMessage};
+use synod_wire::Slot;
 
 use super::{Happening, World};
 use crate::{
-    check::{Checked, Invariant, Violation, claim},
+    check::{Checked, Invariant, Violation, claims},
     describe,
     network::{Wire, between},
 };
@@ -20,7 +21,12 @@ impl World {
         let life = self.machines[from].lives;
         if let PeerMessage::Protocol { epoch, message } = message {
             let id = self.machines[from].id;
-            self.votes.said(*epoch, from, id, life, &claim(message), self.reference.last())?;
+            let delivered =
+                self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
+            for claim in claims(message) {
+                self.groups.said(from, *epoch, &claim, delivered)?;
+                self.votes.said(*epoch, from, id, life, &claim, self.reference.last())?;
+            }
         }
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
         if self.network.wire() == Wire::Manual && shown {
@@ -74,7 +80,7 @@ impl World {
             let text = if brief { text.split(' ').next().unwrap_or_default() } else { &text };
             format!("← r{}  {text}", from + 1)
         });
-        self.fold((from * 8 + to) as u64);
+        self.fold((from * 16 + to) as u64);
         let from = self.machines[from].id;
         self.step(to, Event::Receive { from, message })
     }
@@ -105,8 +111,19 @@ impl World {
         }
     }
 
+    /// A machine has come into the world: the others dial it.
+    pub(super) fn dial_newcomer(&mut self, of: usize) {
+        for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
+            if self.machines[peer].is_alive() && self.network.wire() == Wire::Datagram {
+                self.tell_link(peer, self.machines[peer].lives, of, true);
+            } else if self.machines[peer].is_alive() {
+                self.dial_soon(peer, of);
+            }
+        }
+    }
+
     fn dial_soon(&mut self, from: usize, to: usize) {
-        if self.faults.dialing(from, to, true) {
+        if self.machines[to].retired || self.faults.dialing(from, to, true) {
             return;
         }
         let wait = match self.network.wire() {

@@ -23,6 +23,7 @@ impl World {
         let (number, amnesia) = (machine.lives, machine.disk.amnesia);
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
+        let entered = self.groups.restarted(of, machine.disk.records());
 
         let mut executor = Executor::new(KvStore::new(), self.first_group(), self.plan.settings.sessions);
         #[cfg(feature = "planted-bugs")]
@@ -42,6 +43,7 @@ impl World {
         let rate = PERFECT_PPM - drift + self.rng.u64(0..=2 * drift);
         let shown = between(&mut self.rng, Duration::ZERO, Duration::from_secs(100_000));
         let clock = Clock::new(self.now, shown, rate);
+        self.coverage.joiners += u64::from(number == 1 && of >= self.plan.replicas);
         let records = found.records.into_iter().map(|(_, record)| record).collect();
         let incarnation = Incarnation(number);
         let recovered = Recovered { records, last_lsn: found.last, snapshot, amnesia, incarnation };
@@ -59,7 +61,7 @@ impl World {
             replica,
             executor,
             clock,
-            watch: Watch::new(self.machines[of].id, first),
+            watch: Watch::new(self.machines[of].id, first, entered),
             deadline: Time::NEVER,
             timer_at: None,
             flush_due: false,
@@ -89,7 +91,8 @@ impl World {
 
     /// Starts a replica again, unless something else has.
     pub(super) fn restart(&mut self, of: usize) -> Checked {
-        if self.machines[of].is_alive() { Ok(()) } else { self.start(of) }
+        let machine = &self.machines[of];
+        if machine.is_alive() || machine.retired { Ok(()) } else { self.start(of) }
     }
 
     /// Ends a life. The disk keeps what is durable, and some prefix of the rest.
@@ -144,6 +147,8 @@ impl World {
         let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
         if let Event::SnapshotInstalled(Some(installed)) = &event {
             life.watch.installed(installed.info.slot);
+            let machine = &mut self.machines[of];
+            machine.delivered = machine.delivered.max(installed.info.slot);
         }
         if let Event::Durable(_) = &event {
             self.release(of)?;
@@ -213,7 +218,9 @@ impl World {
     fn stepped(&mut self, of: usize) -> Checked {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
-        if machine.disk.lost && life.whole_at.is_none() && life.replica.may_vote() {
+        // One that votes in an epoch that is over would not be whole.
+        let whole = || life.replica.may_vote() && life.watch.delivered() >= machine.delivered;
+        if machine.disk.lost && life.whole_at.is_none() && whole() {
             life.whole_at = Some(machine.disk.last());
         }
         life.watch.stepped(&life.replica.status(), &self.plan.settings)?;

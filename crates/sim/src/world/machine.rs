@@ -21,6 +21,10 @@ pub(crate) struct Machine {
     /// How many lives have begun.
     pub(crate) lives: u64,
     pub(crate) life: Option<Life>,
+    /// The last slot that any of its lives delivered.
+    pub(crate) delivered: Slot,
+    /// It was removed, and stopped for good.
+    pub(crate) retired: bool,
     /// What waits for the process to go on, if it is paused.
     pub(crate) paused: Option<VecDeque<Happening>>,
 }
@@ -70,7 +74,8 @@ pub(crate) enum Task {
 impl Machine {
     /// A machine with an empty disk.
     pub(crate) fn new(id: ReplicaId) -> Machine {
-        Machine { id, disk: Disk::default(), lives: 0, life: None, paused: None }
+        let (disk, delivered) = (Disk::default(), Slot::ZERO);
+        Machine { id, disk, lives: 0, life: None, delivered, retired: false, paused: None }
     }
 
     /// Whether a replica runs here, paused or not.

@@ -13,6 +13,7 @@
 //! | `history.rs` | what they saw, and whether it is linearizable |
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `faults.rs` | what goes wrong, and the end of all that |
+//! | `operator.rs` | changes of the group, and the machines that come and go with them |
 //! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
 
@@ -26,6 +27,7 @@ mod links;
 mod lives;
 mod machine;
 mod manual;
+mod operator;
 mod requests;
 mod trials;
 
@@ -35,7 +37,7 @@ use synod_replica::Event;
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
-    check::{Checked, Invariant, Reference, Violation, Votes},
+    check::{Checked, Groups, Invariant, Reference, Violation, Votes},
     clock::Moment,
     network::{Arrival, Network},
     plan::Plan,
@@ -47,6 +49,7 @@ pub use coverage::Coverage;
 use faults::Faults;
 use machine::Machine;
 pub(crate) use manual::UnderWay;
+use operator::Operator;
 use trials::Trials;
 pub(crate) use trials::duration as trial_duration;
 
@@ -94,6 +97,8 @@ pub(crate) enum Happening {
     Resume { of: usize },
     /// A stalled disk goes on.
     Unstall { of: usize },
+    /// A replica that nobody needs any more stops for good.
+    Stop { of: usize },
     /// A partition ends.
     Mend { partition: u64 },
     /// A trial begins or goes on.
@@ -110,6 +115,8 @@ pub struct World {
     network: Network,
     clients: Clients,
     faults: Faults,
+    operator: Operator,
+    groups: Groups,
     trials: Trials,
     votes: Votes,
     reference: Reference,
@@ -154,19 +161,23 @@ impl World {
     pub fn new(plan: Plan, trace: Trace) -> World {
         let mut rng = Rng::with_seed(plan.seed);
         let replicas = plan.replicas;
-        let mut votes = Votes::new(replicas);
-        votes.epoch_begins(&lives::first_group(&plan));
+        let capacity = replicas + plan.changes.spares;
+        let first = lives::first_group(&plan);
+        let mut votes = Votes::new(capacity);
+        votes.epoch_begins(&first);
         World {
             now: Moment::START,
             queue: EventQueue::default(),
             machines: (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id))).collect(),
-            network: Network::new(plan.network, replicas, rng.fork()),
+            network: Network::new(plan.network, capacity, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),
-            faults: Faults::new(replicas, rng.fork()),
+            faults: Faults::new(capacity, rng.fork()),
+            operator: Operator::new(&plan),
+            groups: Groups::new(first.clone(), capacity),
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
-            reference: Reference::new(lives::first_group(&plan), plan.settings.sessions),
+            reference: Reference::new(first, plan.settings.sessions),
             trace,
             rng,
             events: 0,
@@ -296,6 +307,10 @@ impl World {
             }
             Happening::Restart { of } => self.restart(of),
             Happening::Resume { of } => self.resume(of),
+            Happening::Stop { of } => {
+                self.stop_for_good(of);
+                Ok(())
+            }
             Happening::Unstall { of } => {
                 self.unstall(of);
                 Ok(())

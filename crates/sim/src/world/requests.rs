@@ -85,18 +85,22 @@ impl World {
     }
 
     /// A replica has the outcome of a command.
-    pub(super) fn answer_request(&mut self, of: usize, request: RequestId, outcome: Outcome) {
-        let Some(pending) = self.clients.requests.remove(&request) else { return };
+    pub(super) fn answer_request(&mut self, of: usize, request: RequestId, outcome: Outcome) -> Checked {
+        if let Some(asked) = self.operator.answered(request) {
+            return self.change_answered(asked, outcome);
+        }
+        let Some(pending) = self.clients.requests.remove(&request) else { return Ok(()) };
         assert_eq!(pending.at, of, "replicas answer what they were asked");
         let response = match outcome {
             Outcome::Reply(reply) => Response::Reply(reply),
             Outcome::Error(error) => Response::Failed(error),
         };
         self.respond(&pending.ask, response);
+        Ok(())
     }
 
-    pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) {
-        self.answer_request(of, request, Outcome::Error(error));
+    pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) -> Checked {
+        self.answer_request(of, request, Outcome::Error(error))
     }
 
     pub(super) fn fail_read(&mut self, of: usize, read: ReadId, error: RequestError) {
@@ -133,6 +137,7 @@ impl World {
         for ask in asks {
             self.respond(&ask, Response::Broken);
         }
+        self.operator.hangs_up(of);
     }
 
     /// A read of whatever state a replica has: it must be the state after some slot, and no older than one seen

@@ -112,11 +112,12 @@ pub enum ClusterState {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Consensus (the same on all replicas)")]
 pub struct Tuning {
-    /// Which protocol orders commands at first; `synod reconfigure` changes it later: multipaxos.
+    /// Which protocol orders commands at first; `synod reconfigure` changes it later: multipaxos or sequence-paxos.
     #[arg(long, env = "SYNOD_PROTOCOL", default_value = "multipaxos")]
     pub protocol: ProtocolKind,
-    /// How a leader is found at first; `synod reconfigure` changes it later: rotating (the next replica in line follows one that falls silent) or ballot (replicas
-    /// ask each other whom they hear, and elect one that reaches a quorum, also where only some links work).
+    /// How a leader is found at first; `synod reconfigure` changes it later: rotating (the next replica in line follows
+    /// one that falls silent) or ballot (replicas ask each other whom they hear, and elect one that reaches a quorum,
+    /// also where only some links work).
     #[arg(long, env = "SYNOD_ELECTION", default_value = "rotating")]
     pub election: ElectionKind,
     /// Who leads if several could begin to at the same time: the replica with the highest, from 0 to 255. May differ

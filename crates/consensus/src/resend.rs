@@ -1,0 +1,39 @@
+//! When something is to be sent again.
+
+use std::time::Duration;
+
+use synod_wire::Time;
+
+/// Sends again after a while, then after twice as long, and so on up to a bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resend {
+    at: Time,
+    wait: Duration,
+}
+
+impl Resend {
+    /// Something was sent just now.
+    pub(crate) fn first(now: Time, wait: Duration) -> Resend {
+        Resend { at: now + wait, wait }
+    }
+
+    /// Something is to be sent at once.
+    pub(crate) fn at_once(now: Time, wait: Duration) -> Resend {
+        Resend { at: now, wait: wait / 2 }
+    }
+
+    /// The next time.
+    pub(crate) fn at(&self) -> Time {
+        self.at
+    }
+
+    /// Whether it is due; if so, the next time is set.
+    pub(crate) fn is_due(&mut self, now: Time, wait_max: Duration) -> bool {
+        let due = now >= self.at;
+        if due {
+            self.wait = (self.wait * 2).min(wait_max);
+            self.at = now + self.wait;
+        }
+        due
+    }
+}

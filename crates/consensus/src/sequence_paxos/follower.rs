@@ -1,0 +1,365 @@
+//! The acceptor and learner: promises, takes the leader's sequence over and appends to it, and asks to be told again
+//! when it may have missed something.
+
+use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+
+use super::{
+    AcceptSync, Batches, Extent, Message, Prepare, Promise, Record, SequencePaxos, State, messages::last_of,
+};
+use crate::{Bug, Effects, LeaderView, resend::Resend};
+
+/// How far a follower is with the leader of its ballot (Ng 2020: the second half of the state; the specification's
+/// section 5 adds RECOVER).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It may have missed something: only a `Prepare` helps.
+    Recover,
+    /// It has promised, and waits for the sequence.
+    Prepare,
+    /// It has the leader's sequence, or a prefix of it, and appends.
+    Accept,
+}
+
+/// A replica that neither leads nor tries to.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub(super) phase: Phase,
+    /// When a leader is asked for a `Prepare`, unless it brings this replica to [`Phase::Accept`] before.
+    ask: Resend,
+    /// Asking is of no use before slots through this one are decided here.
+    behind: Slot,
+    /// The pages that are there of a sequence that is not whole yet.
+    staging: Option<Staging>,
+    /// What was accepted since the last `Accepted` left.
+    accepted_due: bool,
+}
+
+/// Pages of an `AcceptSync`.
+#[derive(Debug)]
+struct Staging {
+    start: Slot,
+    batches: Vec<Batch>,
+}
+
+impl Staging {
+    fn next(&self) -> Slot {
+        last_of(self.start, &self.batches).next()
+    }
+}
+
+impl Follower {
+    pub(super) fn ask_at(&self) -> Time {
+        if self.phase == Phase::Accept || self.behind > Slot::ZERO { Time::NEVER } else { self.ask.at() }
+    }
+}
+
+impl SequencePaxos {
+    /// A follower that knows nothing of a leader yet.
+    pub(super) fn new_follower(&self, now: Time) -> Follower {
+        Follower {
+            phase: Phase::Recover,
+            ask: Resend::at_once(now, self.options.retransmit_after),
+            behind: Slot::ZERO,
+            staging: None,
+            accepted_due: false,
+        }
+    }
+
+    /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
+    pub(super) fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        debug_assert!(ballot > self.promised, "promises only grow");
+        self.step_down(effects);
+        self.promised = ballot;
+        self.promised_lsn = effects.append(Record::Promised(ballot).into());
+        self.election.promised(ballot, now);
+        self.state = State::Follower(self.new_follower(now));
+    }
+
+    /// Handles the ballot of a leader's message; false if it is too low to be obeyed.
+    pub(super) fn follow(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        effects: &mut Effects,
+    ) -> bool {
+        if !self.obeys(now, from, ballot, effects) {
+            return false;
+        }
+        self.election.heard_leader(now);
+        self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+        true
+    }
+
+    fn obeys(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
+        if ballot.replica != from {
+            // Only its owner speaks in a ballot.
+            return false;
+        }
+        if ballot < self.promised {
+            effects.send(from, Message::Reject { promised: self.promised }, self.promised_lsn);
+            return false;
+        }
+        if ballot > self.promised {
+            self.promise(now, ballot, effects);
+        }
+        true
+    }
+
+    pub(super) fn on_prepare(&mut self, now: Time, from: ReplicaId, prepare: Prepare, effects: &mut Effects) {
+        let known = prepare.ballot == self.promised;
+        if !self.obeys(now, from, prepare.ballot, effects) {
+            return;
+        }
+        if known && self.has(Bug::RefusePrepareAgain) {
+            return;
+        }
+        // The same ballot is fine: its owner asks again because something may be lost (E16).
+        let retransmit_after = self.options.retransmit_after;
+        let State::Follower(follower) = &mut self.state else { return };
+        if follower.phase != Phase::Prepare {
+            follower.phase = Phase::Prepare;
+            follower.staging = None;
+        }
+        follower.ask = Resend::first(now, retransmit_after);
+        let promise = self.promise_page(&prepare);
+        // It speaks of the promise and of everything accepted: of records up to the present end of the log.
+        let early = self.has(Bug::VoteBeforeDurable);
+        effects.send(from, promise, if early { Lsn::ZERO } else { effects.last_lsn() });
+    }
+
+    /// A page of what this replica has and the candidate may lack.
+    fn promise_page(&self, prepare: &Prepare) -> Message {
+        let has = self.extent();
+        // In an equal ballot the longer sequence may hold more that was chosen (E15).
+        let tells = if self.has(Bug::PromiseOnlyNewer) {
+            has.accepted_in > prepare.has.accepted_in
+        } else {
+            has.rank() > prepare.has.rank()
+        };
+        // In the same ballot the shorter sequence is a prefix of the longer one.
+        let same = has.accepted_in == prepare.has.accepted_in;
+        let lacks = if same { prepare.has.last.next() } else { prepare.has.decided.next() };
+        let start = prepare.page.max(lacks).max(self.log.first());
+        let last = if tells { has.last } else { Slot::ZERO };
+        let batches = self.log.page(start, last, self.options.promise_bytes_max, usize::MAX);
+        let more = last_of(start, &batches) < last;
+        let decided = if self.has(Bug::PromiseOthersDecided) { prepare.has.decided } else { has.decided };
+        Message::Promise(Promise {
+            ballot: prepare.ballot,
+            has: Extent { decided, ..has },
+            page: prepare.page,
+            start,
+            batches,
+            more,
+        })
+    }
+
+    /// Asks for a `Prepare` if there is reason to, now and then.
+    pub(super) fn ask_for_prepare(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.options.election_timeout;
+        let State::Follower(follower) = &mut self.state else { return };
+        if now < follower.ask_at() {
+            return;
+        }
+        if let Some(leader) = self.view.leader
+            && follower.ask.is_due(now, wait_max)
+        {
+            effects.send(leader, Message::PrepareReq { promised: self.promised }, Lsn::ZERO);
+        }
+    }
+
+    /// Something was missed: what comes is of no use before the leader has asked what is here.
+    fn recover(&mut self, now: Time, effects: &mut Effects) {
+        let retransmit_after = self.options.retransmit_after;
+        let State::Follower(follower) = &mut self.state else { return };
+        if follower.phase == Phase::Accept {
+            follower.phase = Phase::Recover;
+            follower.ask = Resend::at_once(now, retransmit_after);
+            self.ask_for_prepare(now, effects);
+        }
+    }
+
+    /// The leader has dropped what this replica lacks.
+    pub(super) fn on_behind(&mut self, now: Time, through: Slot, effects: &mut Effects) {
+        self.decided_elsewhere = self.decided_elsewhere.max(through);
+        let State::Follower(follower) = &mut self.state else { return };
+        if follower.phase != Phase::Accept {
+            follower.behind = through;
+            self.caught_up(now, effects);
+        }
+    }
+
+    /// Asks again once what the leader has dropped was learned elsewhere.
+    pub(super) fn caught_up(&mut self, now: Time, effects: &mut Effects) {
+        let decided = self.log.decided();
+        let retransmit_after = self.options.retransmit_after;
+        let State::Follower(follower) = &mut self.state else { return };
+        if follower.behind > Slot::ZERO && decided >= follower.behind {
+            follower.behind = Slot::ZERO;
+            follower.ask = Resend::at_once(now, retransmit_after);
+            self.ask_for_prepare(now, effects);
+        }
+    }
+
+    pub(super) fn on_accept_sync(&mut self, now: Time, sync: AcceptSync, effects: &mut Effects) {
+        let congested = self.is_congested();
+        let span_max = 4 * self.options.accept_ahead_max();
+        let State::Follower(follower) = &mut self.state else { return };
+        if follower.phase == Phase::Accept {
+            // It comes twice, or the answer was lost.
+            return self.accepted(effects);
+        }
+        let AcceptSync { ballot, start, from, batches, more, decided } = sync;
+        if follower.phase != Phase::Prepare || congested {
+            self.decided_elsewhere = self.decided_elsewhere.max(decided);
+            return;
+        }
+        let gap = start > self.log.last().next() || start == Slot::ZERO;
+        let too_far = last_of(from, &batches).0.saturating_sub(start.0) > span_max;
+        if gap || too_far || from < start {
+            // Not what this replica's promise asked for. It asks again in a while.
+            return;
+        }
+        let staged = follower.staging.take().filter(|staging| staging.start == start && from > start);
+        let mut staging = staged.unwrap_or(Staging { start, batches: Vec::new() });
+        if staging.next() != from {
+            // A page that is there already, or one that is too early.
+            let next = staging.next();
+            follower.staging = Some(staging);
+            effects.send(ballot.replica, Message::SyncNext { ballot, start, from: next }, Lsn::ZERO);
+            return;
+        }
+        follower.ask = Resend::first(now, self.options.retransmit_after);
+        staging.batches.extend(batches.iter().cloned());
+        if more {
+            let next = staging.next();
+            follower.staging = Some(staging);
+            self.recorded = self.recorded.max(last_of(from, &batches));
+            effects.append(Record::Staged { ballot, start, from, batches }.into());
+            effects.send(ballot.replica, Message::SyncNext { ballot, start, from: next }, Lsn::ZERO);
+            return;
+        }
+        follower.phase = Phase::Accept;
+        if self.accepted_in == ballot {
+            // In its own ballot nothing is given up: only what is new counts.
+            let known = self.log.last();
+            let skip = usize::try_from(known.next().0 - start.0).unwrap_or(usize::MAX);
+            let rest: Batches = staging.batches.into_iter().skip(skip).collect();
+            self.append(ballot, &rest, effects);
+        } else {
+            self.adopt(ballot, start, from, &staging.batches, batches, effects);
+        }
+        self.on_decided(ballot, decided, effects);
+        self.accepted(effects);
+    }
+
+    /// Takes over the sequence of a ballot: what is held before `start`, then `elements`, of which those before `from`
+    /// are staged already. One record makes it so (E20).
+    pub(super) fn adopt(
+        &mut self,
+        ballot: Ballot,
+        start: Slot,
+        from: Slot,
+        elements: &[Batch],
+        last_page: Batches,
+        effects: &mut Effects,
+    ) {
+        self.recorded = self.recorded.max(last_of(from, &last_page)).max(self.log.last());
+        let decided = self.log.decided();
+        let covers = self.recorded;
+        if self.has(Bug::TornAdoption) {
+            // The ballot first, as if it meant nothing without the sequence.
+            let batches = Batches::default();
+            let start = self.log.last().next();
+            effects.append(Record::Adopted { ballot, start, from: start, decided, covers, batches }.into());
+        }
+        self.accepted_lsn = effects
+            .append(Record::Adopted { ballot, start, from, decided, covers, batches: last_page }.into());
+        self.accepted_in = ballot;
+        self.replace(start, elements);
+    }
+
+    /// Changes the sequence behind `start`; what is decided stays.
+    pub(super) fn replace(&mut self, start: Slot, elements: &[Batch]) {
+        self.log.truncate(start.prev());
+        let known = self.log.last().next().0 - start.0;
+        let skip = usize::try_from(known).unwrap_or(usize::MAX);
+        elements.iter().skip(skip).for_each(|batch| self.log.push(batch.clone()));
+    }
+
+    /// Appends to the accepted sequence, in its own ballot.
+    pub(super) fn append(&mut self, ballot: Ballot, batches: &Batches, effects: &mut Effects) {
+        if batches.is_empty() {
+            return;
+        }
+        let start = self.log.last().next();
+        batches.iter().for_each(|batch| self.log.push(batch.clone()));
+        let (decided, batches) = (self.log.decided(), batches.clone());
+        self.recorded = self.recorded.max(self.log.last());
+        self.accepted_lsn = effects.append(Record::Accepted { ballot, start, decided, batches }.into());
+    }
+
+    pub(super) fn on_accept(
+        &mut self,
+        now: Time,
+        ballot: Ballot,
+        start: Slot,
+        batches: &Batches,
+        effects: &mut Effects,
+    ) {
+        let State::Follower(follower) = &self.state else { return };
+        if follower.phase != Phase::Accept {
+            // What came before it may be lost.
+            return self.ask_for_prepare(now, effects);
+        }
+        let next = self.log.last().next();
+        let start = if self.has(Bug::AcceptGap) { next } else { start };
+        let too_far = last_of(start, batches).0 > self.log.decided().0 + self.options.accept_ahead_max();
+        if self.is_congested() || too_far {
+            // Not answering is always safe: the leader sends it again.
+            return;
+        }
+        if start > next {
+            return self.recover(now, effects);
+        }
+        let known = usize::try_from(next.0 - start.0).unwrap_or(usize::MAX);
+        if known == 0 {
+            self.append(ballot, batches, effects);
+        } else if known < batches.len() {
+            self.append(ballot, &batches[known..].into(), effects);
+        }
+        self.accepted(effects);
+    }
+
+    /// The leader is to be told what is accepted: at once, or with whatever else this burst brings.
+    fn accepted(&mut self, effects: &mut Effects) {
+        let latest = self.options.sequence_paxos.latest_accepted;
+        let State::Follower(follower) = &mut self.state else { return };
+        follower.accepted_due = true;
+        if !latest {
+            self.send_accepted(effects);
+        }
+    }
+
+    pub(super) fn send_accepted(&mut self, effects: &mut Effects) {
+        let State::Follower(follower) = &mut self.state else { return };
+        if std::mem::take(&mut follower.accepted_due) && follower.phase == Phase::Accept {
+            let ballot = self.promised;
+            let early = self.has(Bug::VoteBeforeDurable);
+            let after = if early { Lsn::ZERO } else { self.accepted_lsn.max(self.promised_lsn) };
+            effects.send(ballot.replica, Message::Accepted { ballot, last: self.log.last() }, after);
+        }
+    }
+
+    /// The leader of `ballot` announced that its sequence is decided through a slot.
+    pub(super) fn on_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
+        self.decided_elsewhere = self.decided_elsewhere.max(through);
+        let State::Follower(follower) = &self.state else { return };
+        // In an older ballot, or before the `AcceptSync`, another sequence may be held (E18).
+        let holds = follower.phase == Phase::Accept && self.accepted_in == ballot;
+        if holds || self.has(Bug::DecideInAnyPhase) {
+            self.decide_through(through, effects);
+        }
+    }
+}

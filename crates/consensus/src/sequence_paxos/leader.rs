@@ -1,0 +1,447 @@
+//! The proposer: the prepare phase, adopting a sequence, appending to it; heartbeats, reads, stepping down.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+
+use super::{
+    Batches, Extent, Message, Prepare, Promise, Record, SequencePaxos, State, messages::last_of, peers::Peer,
+};
+use crate::{Bug, Effect, Effects, Protocol, ReadToken, ReplicaSet, resend::Resend};
+
+/// A replica in its prepare phase.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    ballot: Ballot,
+    /// The own promise.
+    lsn: Lsn,
+    /// What everybody is asked, the same each time: what promises leave out depends on it.
+    prepare: Prepare,
+    /// Who has promised, and what it has.
+    promises: BTreeMap<ReplicaId, Extent>,
+    best: Best,
+    pub(super) resend: Resend,
+}
+
+/// The promise of the highest rank so far.
+#[derive(Debug)]
+struct Best {
+    /// Who gave it; the candidate itself if `None`.
+    from: Option<ReplicaId>,
+    has: Extent,
+    /// What it has from this slot on...
+    start: Slot,
+    batches: Vec<Batch>,
+    /// ...and where the next page begins, if there is one to come.
+    next: Option<Slot>,
+}
+
+/// A replica that has adopted a sequence in its ballot.
+#[derive(Debug)]
+pub(super) struct Leader {
+    pub(super) ballot: Ballot,
+    /// The sequence that was adopted: of this ballot, through this slot. A follower whose own is of the same ballot
+    /// and not longer has a prefix of it.
+    pub(super) adopted: Extent,
+    /// For the planted bug that compares lengths of suffixes.
+    pub(super) adopted_suffix: usize,
+    pub(super) peers: BTreeMap<ReplicaId, Peer>,
+    /// Records, and what they hold is sent, through this slot; what was proposed since goes with the end of the burst.
+    pub(super) written: Slot,
+    /// The own sequence is durable through this slot...
+    own: Slot,
+    /// ...and will be through these once these records are.
+    undurable: VecDeque<(Lsn, Slot)>,
+    /// The last slot that an earlier leader may have decided. A read that starts now must see it.
+    read_floor: Slot,
+    /// The decided prefix that followers were told...
+    pub(super) announced: Slot,
+    /// ...when they are to be told of the present one, if nothing is sent to them before...
+    pub(super) announce_at: Time,
+    /// ...and the last slot whose decision another replica waits for.
+    pub(super) awaited: Slot,
+    heartbeat_at: Time,
+    /// Heartbeats are numbered; for each member, the last that it answered.
+    round: u64,
+    answered: BTreeMap<ReplicaId, u64>,
+    /// Reads, each with the heartbeat that has to be answered by a quorum and the slot that it must see.
+    reads: VecDeque<(u64, ReadToken, Slot)>,
+}
+
+impl Leader {
+    pub(super) fn tick_at(&self) -> Time {
+        let resend_at = self.peers.values().map(|peer| peer.resend_at(self.written)).min();
+        self.heartbeat_at.min(self.announce_at).min(resend_at.unwrap_or(Time::NEVER))
+    }
+
+    /// Nobody is taken to have accepted more than there is (I7).
+    pub(super) fn all_within(&self, last: Slot) -> bool {
+        self.own <= last && self.written <= last && self.peers.values().all(|peer| peer.last <= last)
+    }
+
+    /// The highest round that a quorum answered, this replica having answered the one it sent last.
+    fn confirmed(&self, peers: usize, quorum: usize) -> u64 {
+        let mut rounds: Vec<u64> = self.answered.values().copied().collect();
+        rounds.resize(peers, 0);
+        rounds.push(self.round);
+        rounds.sort_unstable_by(|a, b| b.cmp(a));
+        rounds[quorum - 1]
+    }
+}
+
+impl SequencePaxos {
+    pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.election.tried(now);
+        self.promise(now, ballot, effects);
+        let has = self.extent();
+        let prepare = Prepare { ballot, has, page: Slot::ZERO };
+        self.state = State::Candidate(Candidate {
+            ballot,
+            lsn: self.promised_lsn,
+            prepare,
+            promises: BTreeMap::new(),
+            best: Best { from: None, has, start: has.last.next(), batches: Vec::new(), next: None },
+            resend: Resend::first(now, self.options.retransmit_after),
+        });
+        // Only once the ballot is durable: no life after this one uses it again (P2).
+        self.broadcast(&Message::Prepare(prepare), self.promised_lsn, effects);
+    }
+
+    /// Asks again whoever has not answered, or whose answer has another page.
+    pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.options.election_timeout;
+        let State::Candidate(candidate) = &mut self.state else { return };
+        if candidate.resend.is_due(now, wait_max) {
+            let peers: Vec<ReplicaId> = self.members.peers().collect();
+            peers.into_iter().for_each(|peer| self.ask_for_promise(peer, effects));
+        }
+    }
+
+    pub(super) fn ask_for_promise(&self, peer: ReplicaId, effects: &mut Effects) {
+        let State::Candidate(candidate) = &self.state else { return };
+        let page = candidate.best.next.filter(|_| candidate.best.from == Some(peer));
+        if page.is_some() || !candidate.promises.contains_key(&peer) {
+            let prepare = Prepare { page: page.unwrap_or(Slot::ZERO), ..candidate.prepare };
+            effects.send(peer, Message::Prepare(prepare), candidate.lsn);
+        }
+    }
+
+    pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
+        self.decided_elsewhere = self.decided_elsewhere.max(promise.has.decided);
+        match &mut self.state {
+            State::Candidate(candidate) if candidate.ballot == promise.ballot => {
+                candidate.takes(from, promise);
+                self.election.answered(from, now);
+                if let State::Candidate(candidate) = &self.state
+                    && candidate.best.from == Some(from)
+                    && candidate.best.next.is_some()
+                {
+                    self.ask_for_promise(from, effects);
+                }
+                self.complete_prepare(now, effects);
+            }
+            State::Leader(leader) if leader.ballot == promise.ballot => {
+                self.election.answered(from, now);
+                self.synchronise(now, from, promise.has, promise.batches.len(), effects);
+            }
+            _ => {}
+        }
+    }
+
+    /// Adopts the best sequence and begins to lead, if a quorum has promised and that sequence is there.
+    pub(super) fn complete_prepare(&mut self, now: Time, effects: &mut Effects) {
+        let State::Candidate(candidate) = &self.state else { return };
+        let mut promised = ReplicaSet::default();
+        self.members.add(&mut promised, self.members.me());
+        candidate.promises.keys().for_each(|&replica| self.members.add(&mut promised, replica));
+        let best = &candidate.best;
+        if candidate.lsn > self.durable || !self.members.is_quorum(promised) || best.next.is_some() {
+            return;
+        }
+        // What lies before the suffix is decided here, or accepted in the same ballot. Otherwise the one who gave the
+        // promise has dropped it as decided; then it comes by catch-up.
+        let same = best.has.accepted_in == candidate.prepare.has.accepted_in;
+        let kept = if same { self.log.last() } else { self.log.decided() };
+        if best.from.is_some() && best.start > kept.next() {
+            self.decided_elsewhere = self.decided_elsewhere.max(best.start.prev());
+            return;
+        }
+        self.lead(now, effects);
+    }
+
+    fn lead(&mut self, now: Time, effects: &mut Effects) {
+        let follower = State::Follower(self.new_follower(now));
+        let State::Candidate(candidate) = std::mem::replace(&mut self.state, follower) else { return };
+        let Candidate { ballot, best, promises, .. } = candidate;
+        self.adopt_best(ballot, &best, effects);
+        // Whatever anybody knew to be decided is in the sequence.
+        let decided = promises.values().map(|has| has.decided).max().unwrap_or_default();
+        let last = self.log.last();
+        let retransmit_after = self.options.retransmit_after;
+        let peers = self.members.peers().map(|peer| (peer, Peer::asked(now, retransmit_after))).collect();
+        let mut undurable = VecDeque::new();
+        undurable.push_back((self.accepted_lsn, last));
+        self.state = State::Leader(Leader {
+            ballot,
+            adopted: best.has,
+            adopted_suffix: best.batches.len(),
+            peers,
+            written: last,
+            own: Slot::ZERO,
+            undurable,
+            read_floor: last,
+            announced: self.log.decided(),
+            announce_at: Time::NEVER,
+            // Whoever proposed these to the leader before may wait for them.
+            awaited: last,
+            heartbeat_at: now,
+            round: 0,
+            answered: BTreeMap::new(),
+            reads: VecDeque::new(),
+        });
+        self.election.leads(now);
+        self.decide_through(decided, effects);
+        for (peer, has) in promises {
+            self.synchronise(now, peer, has, 0, effects);
+        }
+        self.lead_on(now, effects);
+    }
+
+    /// The best sequence becomes the accepted one, in the own ballot: both at once, and before anything of it counts
+    /// (E1, P5).
+    fn adopt_best(&mut self, ballot: Ballot, best: &Best, effects: &mut Effects) {
+        let accepted_in = self.accepted_in;
+        let start = best.start.max(self.log.decided().next()).min(self.log.last().next());
+        let known = usize::try_from(start.0 - best.start.0.min(start.0)).unwrap_or(usize::MAX);
+        let elements = best.batches.get(known..).unwrap_or_default();
+        let start = if best.from.is_some() { start } else { self.log.last().next() };
+        let mut from = start;
+        let mut pages = self.pages(elements);
+        let last_page = pages.pop().unwrap_or_default();
+        for batches in pages {
+            let next = last_of(from, &batches).next();
+            self.recorded = self.recorded.max(next.prev());
+            effects.append(Record::Staged { ballot, start, from, batches }.into());
+            from = next;
+        }
+        self.adopt(ballot, start, from, elements, last_page, effects);
+        if self.has(Bug::AdoptWithoutBallot) {
+            self.accepted_in = accepted_in;
+        }
+    }
+
+    /// Elements in pieces of about a page.
+    fn pages(&self, elements: &[Batch]) -> Vec<Batches> {
+        let mut pages = Vec::new();
+        let mut rest = elements;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |batch: &&Batch| {
+                let fits = bytes == 0 || bytes + batch.bytes().len() <= self.options.promise_bytes_max;
+                bytes += batch.bytes().len() + 8;
+                fits
+            };
+            let len = rest.iter().take_while(fits).count();
+            let (page, behind) = rest.split_at(len);
+            pages.push(page.into());
+            rest = behind;
+        }
+        pages
+    }
+
+    pub(super) fn propose(&mut self, batch: Batch, awaited: bool, effects: &mut Effects) {
+        if self.room() == 0 {
+            return;
+        }
+        let State::Leader(leader) = &mut self.state else { return };
+        self.log.push(batch);
+        if awaited {
+            leader.awaited = self.log.last();
+        }
+        if !self.options.sequence_paxos.batched_accepts {
+            self.send_accepts(effects);
+        }
+    }
+
+    /// Writes down what was proposed since the last time, and sends it to every follower that has what comes before.
+    pub(super) fn send_accepts(&mut self, effects: &mut Effects) {
+        let slots_max = if self.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
+        let (bytes_max, last) = (self.options.promise_bytes_max, self.log.last());
+        while let State::Leader(leader) = &mut self.state
+            && leader.written < last
+        {
+            let (ballot, start) = (leader.ballot, leader.written.next());
+            let batches = self.log.page(start, last, bytes_max, slots_max);
+            let decided = self.log.decided();
+            leader.written = last_of(start, &batches);
+            let lsn =
+                effects.append(Record::Accepted { ballot, start, decided, batches: batches.clone() }.into());
+            self.accepted_lsn = lsn;
+            self.recorded = self.recorded.max(leader.written);
+            leader.undurable.push_back((lsn, leader.written));
+            // The followers' disks work while this one does.
+            self.send_accept(start, &batches, effects);
+        }
+    }
+
+    /// The own acceptance counts once it is durable (P6).
+    pub(super) fn accepted_durably(&mut self, effects: &mut Effects) {
+        let State::Leader(leader) = &mut self.state else { return };
+        while leader.undurable.front().is_some_and(|(lsn, _)| *lsn <= self.durable) {
+            leader.own = leader.undurable.pop_front().expect("there is a front").1;
+        }
+        self.choose(effects);
+    }
+
+    /// Decides what a quorum has accepted.
+    pub(super) fn choose(&mut self, effects: &mut Effects) {
+        let quorum = self.members.quorum() - usize::from(self.has(Bug::CommitWithMinority));
+        let State::Leader(leader) = &mut self.state else { return };
+        // The quorum-th largest; there are few members.
+        let mut lasts: Vec<Slot> = leader.peers.values().map(|peer| peer.last).collect();
+        lasts.push(leader.own);
+        lasts.sort_unstable_by(|a, b| b.cmp(a));
+        let chosen = lasts.get(quorum - 1).copied().unwrap_or_default().min(leader.written);
+        let before = self.log.decided();
+        if chosen <= before {
+            return;
+        }
+        self.decide_through(chosen, effects);
+        if !self.options.sequence_paxos.latest_decide {
+            for slot in (before.0 + 1..=chosen.0).map(Slot) {
+                self.send_decide(slot, effects);
+            }
+        }
+    }
+
+    /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
+    /// answered, says that it lives.
+    pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
+        let timeout = self.options.election_timeout;
+        let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
+        if disk_stalled || self.election.must_yield(now) {
+            // The others elect a leader once they miss the heartbeats; this replica comes last in line.
+            self.election.gave_up(now);
+            return self.step_down(effects);
+        }
+        self.resend_to_peers(now, effects);
+        let State::Leader(leader) = &mut self.state else { return };
+        if now >= leader.heartbeat_at {
+            leader.heartbeat_at = now + self.options.heartbeat_interval;
+            self.send_heartbeat(effects);
+        }
+    }
+
+    fn send_heartbeat(&mut self, effects: &mut Effects) {
+        let decided = self.log.decided();
+        let State::Leader(leader) = &mut self.state else { return };
+        leader.round += 1;
+        leader.announced = decided;
+        let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round: leader.round };
+        self.broadcast(&heartbeat, Lsn::ZERO, effects);
+        self.confirm_reads(effects);
+    }
+
+    /// Gives up leading or trying to.
+    pub(super) fn step_down(&mut self, effects: &mut Effects) {
+        if let State::Leader(leader) = &mut self.state {
+            for (_, token, _) in leader.reads.drain(..) {
+                effects.push(Effect::ReadIndex { token, slot: None });
+            }
+            // Nobody was told of these; whoever proposed them proposes them again.
+            self.log.truncate(leader.written);
+        }
+        if matches!(self.state, State::Leader(_) | State::Candidate(_)) {
+            self.state = State::Follower(self.new_follower(Time::ZERO));
+        }
+    }
+
+    /// Asks a member to try to lead, which ends this replica's leadership. If that member does not, this replica
+    /// goes on leading.
+    pub(super) fn transfer(&mut self, to: ReplicaId, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        if to != self.members.me() && self.members.index(to).is_some() {
+            effects.send(to, Message::TakeOver { ballot: leader.ballot }, Lsn::ZERO);
+        }
+    }
+
+    pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
+        let decided = self.log.decided();
+        let unconfirmed = self.has(Bug::ReadWithoutConfirmation);
+        let (peers, quorum) = (self.members.count() - 1, self.members.quorum());
+        let State::Leader(leader) = &mut self.state else {
+            effects.push(Effect::ReadIndex { token, slot: None });
+            return;
+        };
+        // Whatever was decided before this read began must be visible to it. Only the leader of a ballot counts, so
+        // nobody can know of a decision in this one before it does; for earlier ones there is the floor.
+        let slot = decided.max(leader.read_floor);
+        if unconfirmed {
+            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+            return;
+        }
+        // A quorum must answer a heartbeat that is sent from now on: then nobody finished the prepare phase of a higher
+        // ballot before this instant. Reads that come while one is under way share the next.
+        let idle = leader.confirmed(peers, quorum) == leader.round;
+        leader.reads.push_back((leader.round + 1, token, slot));
+        if idle {
+            self.send_heartbeat(effects);
+        }
+    }
+
+    pub(super) fn on_heartbeat_ack(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        round: u64,
+        effects: &mut Effects,
+    ) {
+        let State::Leader(leader) = &mut self.state else { return };
+        if ballot != leader.ballot {
+            return;
+        }
+        let answered = leader.answered.entry(from).or_default();
+        *answered = (*answered).max(round);
+        self.election.answered(from, now);
+        self.confirm_reads(effects);
+        let State::Leader(leader) = &self.state else { return };
+        let confirmed = leader.confirmed(self.members.count() - 1, self.members.quorum());
+        if confirmed == leader.round && !leader.reads.is_empty() {
+            self.send_heartbeat(effects);
+        }
+    }
+
+    fn confirm_reads(&mut self, effects: &mut Effects) {
+        let (peers, quorum) = (self.members.count() - 1, self.members.quorum());
+        let State::Leader(leader) = &mut self.state else { return };
+        let confirmed = leader.confirmed(peers, quorum);
+        while let Some(&(round, token, slot)) = leader.reads.front() {
+            if round > confirmed {
+                break;
+            }
+            leader.reads.pop_front();
+            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+        }
+    }
+}
+
+impl Candidate {
+    /// Notes a promise, or another page of the best one.
+    fn takes(&mut self, from: ReplicaId, promise: Promise) {
+        let Promise { has, page, start, batches, more, .. } = promise;
+        let next = more.then(|| last_of(start, &batches).next());
+        if page == Slot::ZERO {
+            self.promises.insert(from, has);
+            // Without elements it is better only in a higher ballot: then it means that there are none.
+            let tells = !batches.is_empty() || has.accepted_in > self.best.has.accepted_in;
+            if tells && has.rank() > self.best.has.rank() {
+                let batches = batches.to_vec();
+                self.best = Best { from: Some(from), has, start, batches, next };
+            }
+        } else if self.best.from == Some(from) && self.best.next == Some(start) {
+            self.best.batches.extend(batches.iter().cloned());
+            self.best.next = next;
+        }
+    }
+}

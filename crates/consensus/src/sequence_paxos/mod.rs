@@ -1,0 +1,447 @@
+//! Leader-based Sequence Paxos (Ng 2020, section 2.4.2 and algorithm 4) for replicas that crash and recover, over
+//! sessions that lose messages.
+//!
+//! Where MultiPaxos decides slot by slot, Sequence Paxos agrees on a growing **sequence**. A replica has accepted a
+//! whole sequence in a ballot, and says so with two numbers: that ballot, and the last slot. The owner of a ballot
+//! runs a prepare phase ([`Message::Prepare`], [`Message::Promise`]), **adopts** the best sequence that a quorum has,
+//! brings each follower to the same one ([`Message::AcceptSync`]), and then appends to it ([`Message::Accept`],
+//! [`Message::Accepted`], [`Message::Decide`]). A follower that may have missed something asks for another `Prepare`
+//! ([`Message::PrepareReq`]); that is all there is to recovery, of a session and of a replica.
+//!
+//! | Ng 2020 | here |
+//! | --- | --- |
+//! | n_prom, n_L | `promised`; the `ballot` of the candidate or leader |
+//! | (n_a, v_a) | `accepted_in`, `log` |
+//! | l_d, length of v_a | `log.decided()`, `log.last()` |
+//! | FOLLOWER with phase; (LEADER, PREPARE); (LEADER, ACCEPT) | [`Phase`] of a follower; `Candidate`; `Leader` |
+//! | las[r], lds[r] = ⊥ | `Peer::last`; `Stage::Asked` |
+//! | l_c | the same as l_d at a leader: it decides what is chosen at once |
+//! | propCmds, STOPPED() | batches wait in the replica around this one while `room()` is zero; epochs stop there, too |
+//!
+//! # Why it is safe
+//!
+//! Three statements hold at every replica, after every step and every crash. *Chosen* means: a quorum has at some time
+//! accepted the sequence of one ballot through that slot.
+//!
+//! 1. **Honest.** What it holds in a slot behind its decided ones is what the owner of `accepted_in` had there in
+//!    that ballot. So two replicas with the same `accepted_in` hold the same in a slot that neither knows to be
+//!    decided.
+//! 2. **Complete.** If slot s was chosen in a ballot that is not higher than `accepted_in`, the replica holds that
+//!    element in s, or knows s to be decided.
+//! 3. **True.** What it takes for decided was chosen.
+//!
+//! *Adopting.* Any quorum of promises contains a replica of the quorum that chose s in ballot b, and that one had
+//! accepted at least b. The promise with the highest (`accepted_in`, last slot) ranks no lower: by 2 it has s, and
+//! everything chosen before. So the owner of a higher ballot adopts what was chosen, which keeps 2 for its followers.
+//! That an accepted ballot *and* its sequence change in one record (E20), that the leader changes its own as well
+//! (E1), and that a promise tells of an equal ballot too (E15), is needed here.
+//!
+//! *Synchronising.* A follower keeps what it has before the start of an `AcceptSync`. Up to its decided slot that is
+//! harmless by 3. Behind it, it keeps something only if its promise had the ballot of the adopted sequence and was
+//! not longer than that one: then by 1, or by 2 where the other knows a slot to be decided, both are the same there.
+//! Lengths are absolute, and elements carry their slots, so nothing depends on messages arriving in order or once
+//! (E16, E17, E22). In the ballot that it has accepted already, a follower never gives up an element.
+//!
+//! *Learning.* [`Control::Learn`] puts a decided element into its slot and leaves `accepted_in` alone. If another one
+//! was accepted there, that was in a ballot lower than the one in which the slot was chosen, and by 2 nothing from
+//! that slot on was ever chosen in the lower one; so the elements behind it are of no use, and of no harm: they are
+//! honest (1), and whoever adopts sees the higher ballot in its quorum of promises. They stay until the next
+//! `AcceptSync`; cutting them off would make a restart, whose log is trimmed at other times, differ for nothing.
+//! The same goes for a snapshot, whose elements nobody can compare.
+//!
+//! *Disk.* What a message says of `promised`, or of the accepted sequence, is durable before it leaves; the leader's
+//! own acceptance counts once it is durable, while its proposals travel (P1 to P6 of the specification's section 5).
+//! How far decisions go is written down with other records only (P7).
+//!
+//! A replica whose log may have lost records takes no part any more: it learns what is decided until the replica
+//! around it gives it a new epoch to vote in.
+
+mod follower;
+mod leader;
+mod messages;
+mod peers;
+mod recovery;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+pub use messages::{AcceptSync, Batches, Extent, Message, Prepare, Promise, Record};
+
+use follower::{Follower, Phase};
+use leader::{Candidate, Leader};
+use sequence::Sequence;
+use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+
+use crate::{
+    Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
+    disk_watch::DiskWatch, election::Election,
+};
+
+/// One Sequence Paxos replica.
+#[derive(Debug)]
+pub struct SequencePaxos {
+    members: Members,
+    options: Options,
+    election: Election,
+    /// No lower ballot is answered any more.
+    promised: Ballot,
+    /// The record that holds `promised`.
+    promised_lsn: Lsn,
+    /// The ballot of the accepted sequence.
+    accepted_in: Ballot,
+    /// The accepted sequence.
+    log: Sequence,
+    /// The record that holds the last change of the two.
+    accepted_lsn: Lsn,
+    /// No record holds a slot behind this one.
+    recorded: Slot,
+    /// What was last reported with [`Effect::Leader`].
+    view: LeaderView,
+    state: State,
+    /// Slots through this one are known to be decided somewhere.
+    decided_elsewhere: Slot,
+    /// Records through this one are on stable storage.
+    durable: Lsn,
+    /// The last record appended.
+    appended: Lsn,
+    disk: DiskWatch,
+    /// Executing falls behind: accept nothing.
+    backlogged: bool,
+    deadline: Option<Time>,
+}
+
+#[derive(Debug)]
+enum State {
+    Follower(Follower),
+    Candidate(Candidate),
+    Leader(Leader),
+    /// Records may be missing: it only learns.
+    Recovering,
+}
+
+impl Protocol for SequencePaxos {
+    fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        match input {
+            Input::Receive { from, message: crate::Message::SequencePaxos(message) } => {
+                self.receive(now, from, message, effects);
+            }
+            Input::Receive { from, message: crate::Message::Election(message) } => {
+                // Who must not vote is nobody's follower, and must not lead.
+                if !matches!(self.state, State::Recovering) {
+                    self.election.receive(from, &message, effects);
+                }
+            }
+            Input::Receive { .. } => {}
+            Input::Propose { batch, awaited } => self.propose(batch, awaited, effects),
+            Input::Durable(lsn) => self.on_durable(now, lsn, effects),
+            Input::Link { peer, up } => {
+                if up && !matches!(self.state, State::Recovering) {
+                    self.election.link_up(peer, effects);
+                    self.session_up(now, peer, effects);
+                }
+            }
+            Input::Timer => self.on_timer(now, effects),
+            Input::Control(control) => self.control(now, control, effects),
+        }
+        self.end_of_step(now, effects);
+    }
+
+    fn flush(&mut self, now: Time, effects: &mut Effects) {
+        self.send_accepted(effects);
+        self.send_accepts(effects);
+        self.announce(now, effects);
+        self.end_of_step(now, effects);
+    }
+
+    fn room(&self) -> usize {
+        match &self.state {
+            State::Leader(_) if !self.is_congested() => {
+                self.options.window_max.saturating_sub(self.in_flight())
+            }
+            _ => 0,
+        }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            role: match self.state {
+                State::Follower(_) => Role::Follower,
+                State::Candidate(_) => Role::Candidate,
+                State::Leader(_) => Role::Leader,
+                State::Recovering => Role::Recovering,
+            },
+            view: self.view,
+            decided: self.log.decided(),
+            decided_elsewhere: self.decided_elsewhere.max(self.log.decided()),
+            in_flight: self.in_flight(),
+            waits_for_disk: matches!(self.state, State::Candidate(_) | State::Leader(_)),
+        }
+    }
+}
+
+impl SequencePaxos {
+    fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
+        if self.members.index(from).is_none() || from == self.members.me() {
+            return;
+        }
+        if matches!(self.state, State::Recovering) {
+            return self.receive_while_recovering(from, &message, effects);
+        }
+        match message {
+            Message::Prepare(prepare) => self.on_prepare(now, from, prepare, effects),
+            Message::Promise(promise) => self.on_promise(now, from, promise, effects),
+            Message::AcceptSync(sync) => {
+                if self.follow(now, from, sync.ballot, effects) {
+                    self.on_accept_sync(now, sync, effects);
+                }
+            }
+            Message::SyncNext { ballot, start, from: page } => {
+                self.election.answered(from, now);
+                self.on_sync_next(now, from, ballot, (start, page), effects);
+            }
+            Message::Accept { ballot, start, decided, batches } => {
+                if self.follow(now, from, ballot, effects) {
+                    self.on_decided(ballot, decided, effects);
+                    self.on_accept(now, ballot, start, &batches, effects);
+                    self.on_decided(ballot, decided, effects);
+                }
+            }
+            Message::Accepted { ballot, last } => {
+                self.election.answered(from, now);
+                self.on_accepted(now, from, ballot, last, effects);
+            }
+            Message::Decide { ballot, through } => {
+                if self.follow(now, from, ballot, effects) {
+                    self.on_decided(ballot, through, effects);
+                }
+            }
+            Message::PrepareReq { promised } => self.on_prepare_req(now, from, promised, effects),
+            Message::Behind { ballot, through } => {
+                if self.follow(now, from, ballot, effects) {
+                    self.on_behind(now, through, effects);
+                }
+            }
+            Message::Heartbeat { ballot, decided, round } => {
+                if self.follow(now, from, ballot, effects) {
+                    effects.send(from, Message::HeartbeatAck { ballot, round }, self.promised_lsn);
+                    self.on_decided(ballot, decided, effects);
+                    self.ask_for_prepare(now, effects);
+                }
+            }
+            Message::HeartbeatAck { ballot, round } => {
+                self.on_heartbeat_ack(now, from, ballot, round, effects);
+            }
+            Message::Reject { promised } => {
+                if promised > self.promised {
+                    self.promise(now, promised, effects);
+                }
+            }
+            Message::TakeOver { ballot } => {
+                let follows = matches!(self.state, State::Follower(_));
+                if ballot.replica == from && ballot == self.promised && follows {
+                    let ballot = self.election.next_ballot(ballot);
+                    self.become_candidate(now, ballot, effects);
+                }
+            }
+        }
+    }
+
+    fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
+        match control {
+            Control::ReadIndex(token) => self.read_index(token, effects),
+            Control::Learn { slot, ballot, batch } => self.learn(slot, ballot, batch, effects),
+            Control::Installed { slot, .. } => self.installed(slot, effects),
+            Control::Trim(slot) => {
+                effects.append(Record::Trimmed { slot, accepted_in: self.accepted_in }.into());
+            }
+            Control::Backlogged(backlogged) => self.backlogged = backlogged,
+            Control::Transfer(to) => self.transfer(to, effects),
+        }
+        // What was learned may be what a candidate, or a follower that was too far behind, waits for.
+        self.complete_prepare(now, effects);
+        self.caught_up(now, effects);
+    }
+
+    fn end_of_step(&mut self, now: Time, effects: &mut Effects) {
+        if effects.last_lsn() > self.appended {
+            self.disk.appended(self.appended.next(), now);
+            self.appended = effects.last_lsn();
+        }
+        self.report_leader(effects);
+        self.ask_for_timer(effects);
+        self.assert_invariants();
+    }
+
+    /// What it has accepted, in short.
+    fn extent(&self) -> Extent {
+        Extent { accepted_in: self.accepted_in, last: self.log.last(), decided: self.log.decided() }
+    }
+
+    /// Whether executing or the disk is so far behind that nothing more should be taken in.
+    fn is_congested(&self) -> bool {
+        self.backlogged
+            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
+    }
+
+    /// Slots that this leader has in its sequence and that are not decided.
+    fn in_flight(&self) -> usize {
+        match &self.state {
+            State::Leader(_) => {
+                usize::try_from(self.log.last().0 - self.log.decided().0).unwrap_or(usize::MAX)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Delivers what was accepted, through a slot.
+    fn decide_through(&mut self, through: Slot, effects: &mut Effects) {
+        let through = through.min(self.log.last());
+        while self.log.decided() < through {
+            let (slot, batch) = self.log.decide_next();
+            effects.push(Effect::Deliver { slot, ballot: self.accepted_in, batch });
+        }
+        self.decided_elsewhere = self.decided_elsewhere.max(self.log.decided());
+        self.forget_old();
+    }
+
+    /// Drops decided elements that hardly anybody can still lack. Some are kept: a follower may be a little behind when
+    /// this replica begins to lead, or a candidate when it answers one. Whoever is further behind learns from the
+    /// replicas around.
+    fn forget_old(&mut self) {
+        let kept = match &self.state {
+            State::Leader(leader) => {
+                let all = leader.peers.values().map(|peer| peer.last).min().unwrap_or(leader.written);
+                let lacked = self.log.decided().0.saturating_sub(all.0);
+                lacked.min(self.options.accept_ahead_max())
+            }
+            _ => self.options.window_max as u64,
+        };
+        self.log.forget(Slot(self.log.decided().0.saturating_sub(kept)));
+    }
+
+    /// A peer told what was decided in a slot.
+    fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
+        self.decided_elsewhere = self.decided_elsewhere.max(slot);
+        if self.is_congested() || slot != self.log.decided().next() {
+            return;
+        }
+        let accepted = self.log.get(slot);
+        if accepted != Some(&batch) || matches!(self.state, State::Recovering) {
+            if matches!(self.state, State::Leader(_)) {
+                // What a leader proposes is chosen, or nobody's: somebody else leads in a higher ballot.
+                self.step_down(effects);
+            }
+            self.accepted_lsn = effects.append(Record::Learned { slot, ballot, batch: batch.clone() }.into());
+            self.recorded = self.recorded.max(slot);
+        }
+        self.log.set_decided(slot, batch.clone());
+        effects.push(Effect::Deliver { slot, ballot, batch });
+        self.decided_elsewhere = self.decided_elsewhere.max(slot);
+        self.forget_old();
+    }
+
+    fn installed(&mut self, slot: Slot, effects: &mut Effects) {
+        if slot <= self.log.decided() {
+            return;
+        }
+        if slot > self.log.last() && matches!(self.state, State::Leader(_)) {
+            self.step_down(effects);
+        }
+        self.log.installed(slot);
+        self.decided_elsewhere = self.decided_elsewhere.max(slot);
+    }
+
+    fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
+        self.durable = self.durable.max(lsn);
+        self.disk.durable(lsn, effects.last_lsn(), now);
+        self.accepted_durably(effects);
+        self.complete_prepare(now, effects);
+    }
+
+    fn broadcast(&self, message: &Message, after: Lsn, effects: &mut Effects) {
+        for peer in self.members.peers() {
+            effects.send(peer, message.clone(), after);
+        }
+    }
+
+    fn report_leader(&mut self, effects: &mut Effects) {
+        let view = match &self.state {
+            State::Leader(leader) => LeaderView { ballot: leader.ballot, leader: Some(self.members.me()) },
+            State::Candidate(_) => LeaderView { ballot: self.promised, leader: None },
+            // A follower knows its leader from messages of the current ballot.
+            State::Follower(_) | State::Recovering
+                if self.view.ballot >= self.promised && self.view.leader != Some(self.members.me()) =>
+            {
+                return;
+            }
+            _ => LeaderView { ballot: self.promised.max(self.view.ballot), leader: None },
+        };
+        self.set_view(view, effects);
+    }
+
+    fn set_view(&mut self, view: LeaderView, effects: &mut Effects) {
+        if self.view != view {
+            self.view = view;
+            effects.push(Effect::Leader(view));
+        }
+    }
+
+    fn ask_for_timer(&mut self, effects: &mut Effects) {
+        let try_at = self.election.deadline(self.promised.max(self.view.ballot));
+        let deadline = match &self.state {
+            State::Follower(follower) if self.view.leader.is_some() => try_at.min(follower.ask_at()),
+            State::Follower(_) => try_at,
+            State::Candidate(candidate) => try_at.min(candidate.resend.at()),
+            State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
+            State::Recovering => Time::NEVER,
+        };
+        if self.deadline != Some(deadline) {
+            self.deadline = Some(deadline);
+            effects.push(Effect::Deadline(deadline));
+        }
+    }
+
+    fn on_timer(&mut self, now: Time, effects: &mut Effects) {
+        // The deadline that was asked for is over: ask again, also for the same instant.
+        self.deadline = None;
+        if !matches!(self.state, State::Recovering) {
+            self.election.on_timer(now, effects);
+        }
+        match &self.state {
+            State::Follower(_) | State::Candidate(_) => {
+                match self.election.candidacy(now, self.promised.max(self.view.ballot)) {
+                    Some(ballot) => self.become_candidate(now, ballot, effects),
+                    None => {
+                        self.resend_prepare(now, effects);
+                        self.ask_for_prepare(now, effects);
+                    }
+                }
+            }
+            State::Leader(_) => self.lead_on(now, effects),
+            State::Recovering => {}
+        }
+    }
+
+    /// The invariants of the specification's section 4.5 that one replica can check; the simulator checks I3, I5
+    /// and I8, which are about several. I6 is the business of epochs.
+    fn assert_invariants(&self) {
+        let planted = cfg!(any(test, feature = "planted-bugs")) && self.options.planted.is_some();
+        if planted || matches!(self.state, State::Recovering) {
+            return;
+        }
+        debug_assert!(self.accepted_in <= self.promised, "I1");
+        debug_assert!(self.log.decided() <= self.log.last(), "I2");
+        if let State::Leader(leader) = &self.state {
+            debug_assert!(leader.ballot == self.promised && leader.ballot == self.accepted_in, "I4");
+            debug_assert!(leader.all_within(self.log.last()), "I7");
+        }
+        if let State::Follower(follower) = &self.state {
+            let accepts = follower.phase == Phase::Accept;
+            debug_assert!(!accepts || self.accepted_in == self.promised, "accepts in its ballot only");
+        }
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.options.has(bug)
+    }
+}

@@ -1,0 +1,327 @@
+//! What a leader knows of each follower, and what it sends to each.
+
+use std::time::Duration;
+
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
+
+use super::{AcceptSync, Batches, Extent, Message, Prepare, SequencePaxos, State, messages::last_of};
+use crate::{Bug, Effects, resend::Resend};
+
+/// A follower, as its leader sees it.
+#[derive(Debug)]
+pub(super) struct Peer {
+    stage: Stage,
+    /// It has accepted the sequence of this ballot through this slot, durably (las[r]).
+    pub(super) last: Slot,
+    /// The sequence was sent to it through this slot.
+    sent: Slot,
+    resend: Resend,
+}
+
+/// How far a leader is with a follower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It was sent a `Prepare`, or is to be sent one (lds[r] = ⊥).
+    Asked,
+    /// What it lacks is dropped: it will ask when it has learned that.
+    Behind,
+    /// It is sent the sequence from `start` on; `page` is the page under way, `whole` says whether it is the last.
+    /// `shift` is zero unless a bug is planted.
+    Syncing { start: Slot, page: Slot, shift: i64, whole: bool },
+    /// It appends.
+    Synced,
+}
+
+impl Peer {
+    pub(super) fn asked(now: Time, wait: Duration) -> Peer {
+        Peer { stage: Stage::Asked, last: Slot::ZERO, sent: Slot::ZERO, resend: Resend::at_once(now, wait) }
+    }
+
+    /// When something is to be sent to it again; the leader has written its sequence through `written`.
+    pub(super) fn resend_at(&self, written: Slot) -> Time {
+        match self.stage {
+            Stage::Behind => Time::NEVER,
+            Stage::Synced if self.last >= written => Time::NEVER,
+            _ => self.resend.at(),
+        }
+    }
+
+    /// Whether it has been sent everything that comes before `sent`, so that more may follow.
+    fn takes_accepts(&self) -> bool {
+        matches!(self.stage, Stage::Synced | Stage::Syncing { whole: true, .. })
+    }
+}
+
+impl SequencePaxos {
+    fn prepare_of_leader(&self) -> Option<Message> {
+        let State::Leader(leader) = &self.state else { return None };
+        // What was proposed in this burst is not written yet: nobody can have it.
+        let has = Extent { last: leader.written, ..self.extent() };
+        Some(Message::Prepare(Prepare { ballot: leader.ballot, has, page: Slot::ZERO }))
+    }
+
+    /// A follower may have missed something: what does it have?
+    fn prepare_peer(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
+        let retransmit_after = self.options.retransmit_after;
+        let Some(prepare) = self.prepare_of_leader() else { return };
+        let State::Leader(leader) = &mut self.state else { return };
+        let Some(peer) = leader.peers.get_mut(&to) else { return };
+        peer.stage = Stage::Asked;
+        peer.resend = Resend::first(now, retransmit_after);
+        effects.send(to, prepare, Lsn::ZERO);
+    }
+
+    /// A session to a peer began: what was sent to it before may be lost.
+    pub(super) fn session_up(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
+        match &mut self.state {
+            State::Candidate(_) => self.ask_for_promise(peer, effects),
+            // The first message of the session, so that whatever was lost is found out before anything else comes.
+            State::Leader(_) => self.prepare_peer(now, peer, effects),
+            State::Follower(_) => {
+                let promised = self.promised;
+                effects.send(peer, Message::PrepareReq { promised }, Lsn::ZERO);
+            }
+            State::Recovering => {}
+        }
+    }
+
+    pub(super) fn on_prepare_req(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        promised: Ballot,
+        effects: &mut Effects,
+    ) {
+        let State::Leader(leader) = &self.state else { return };
+        // Whoever has promised more will hear of a leader that can use it.
+        if promised <= leader.ballot {
+            self.prepare_peer(now, from, effects);
+        }
+    }
+
+    /// Brings a follower that has promised to the leader's sequence.
+    pub(super) fn synchronise(
+        &mut self,
+        now: Time,
+        to: ReplicaId,
+        has: Extent,
+        suffix: usize,
+        effects: &mut Effects,
+    ) {
+        let (retransmit_after, first, decided) =
+            (self.options.retransmit_after, self.log.first(), self.log.decided());
+        let max_sync = self.options.sequence_paxos.max_accept_sync;
+        let relative = self.has(Bug::CompareSuffixLengths);
+        let State::Leader(leader) = &mut self.state else { return };
+        let adopted = leader.adopted;
+        let of_adopted = has.accepted_in == adopted.accepted_in;
+        let mut shift = 0;
+        let start = if !max_sync {
+            has.decided.next()
+        } else if relative && of_adopted && suffix == leader.adopted_suffix {
+            // As if equal lengths of suffixes meant equal sequences: what comes behind the adopted one is appended.
+            shift = has.last.0.cast_signed() - adopted.last.0.cast_signed();
+            has.last.next()
+        } else if has.accepted_in == leader.ballot || of_adopted && has.last <= adopted.last {
+            // What it has is a prefix of what the leader has.
+            has.last.next()
+        } else {
+            has.decided.next()
+        };
+        let Some(peer) = leader.peers.get_mut(&to) else { return };
+        peer.resend = Resend::first(now, retransmit_after);
+        if start < first {
+            peer.stage = Stage::Behind;
+            let ballot = leader.ballot;
+            effects.send(to, Message::Behind { ballot, through: decided }, Lsn::ZERO);
+        } else if start.0.saturating_add_signed(-shift) <= leader.written.next().0 {
+            peer.stage = Stage::Syncing { start, page: start, shift, whole: false };
+            self.send_page(to, effects);
+        }
+        // Otherwise it knows more to be decided than this leader has: somebody leads in a higher ballot.
+    }
+
+    /// Sends the page of an `AcceptSync` that is under way.
+    fn send_page(&mut self, to: ReplicaId, effects: &mut Effects) {
+        let bytes_max = self.options.promise_bytes_max;
+        let (first, decided) = (self.log.first(), self.log.decided());
+        let State::Leader(leader) = &mut self.state else { return };
+        let Some(peer) = leader.peers.get_mut(&to) else { return };
+        let Stage::Syncing { start, page, shift, .. } = peer.stage else { return };
+        if Slot(page.0.saturating_add_signed(-shift)) < first {
+            // Dropped meanwhile: ask again what it has.
+            peer.stage = Stage::Asked;
+            return;
+        }
+        let batches =
+            self.log.page(Slot(page.0.saturating_add_signed(-shift)), leader.written, bytes_max, usize::MAX);
+        let last = last_of(Slot(page.0.saturating_add_signed(-shift)), &batches);
+        let more = last < leader.written;
+        peer.stage = Stage::Syncing { start, page, shift, whole: !more };
+        peer.sent = last;
+        let sync = AcceptSync { ballot: leader.ballot, start, from: page, batches, more, decided };
+        effects.send(to, Message::AcceptSync(sync), Lsn::ZERO);
+    }
+
+    pub(super) fn on_sync_next(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        (wanted_start, wanted): (Slot, Slot),
+        effects: &mut Effects,
+    ) {
+        let retransmit_after = self.options.retransmit_after;
+        let State::Leader(leader) = &mut self.state else { return };
+        let written = leader.written;
+        let Some(peer) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
+        let Stage::Syncing { start, page, shift, .. } = &mut peer.stage else { return };
+        if *start != wanted_start
+            || wanted <= *page
+            || wanted.0.saturating_add_signed(-*shift) > written.next().0
+        {
+            return;
+        }
+        *page = wanted;
+        peer.resend = Resend::first(now, retransmit_after);
+        self.send_page(from, effects);
+    }
+
+    pub(super) fn on_accepted(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        last: Slot,
+        effects: &mut Effects,
+    ) {
+        let retransmit_after = self.options.retransmit_after;
+        let State::Leader(leader) = &mut self.state else { return };
+        let written = leader.written;
+        let Some(peer) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
+        // It may know more to be decided than this leader has proposed.
+        let last = last.min(written);
+        let news = last > peer.last;
+        peer.last = peer.last.max(last);
+        if news {
+            peer.resend = Resend::first(now, retransmit_after);
+        }
+        match peer.stage {
+            Stage::Syncing { whole: true, .. } => peer.stage = Stage::Synced,
+            // It has this leader's sequence from an earlier `AcceptSync`: what it lacks it can append.
+            Stage::Syncing { .. } => {
+                peer.stage = Stage::Synced;
+                self.resend_accepts(now, from, effects);
+            }
+            _ => {}
+        }
+        if news {
+            self.choose(effects);
+        }
+    }
+
+    /// Sends elements that were just written to every follower that has what comes before, and to others what they
+    /// may have missed.
+    pub(super) fn send_accept(&mut self, start: Slot, batches: &Batches, effects: &mut Effects) {
+        let decided = self.decided_on_accept();
+        let State::Leader(leader) = &mut self.state else { return };
+        let ballot = leader.ballot;
+        let last = last_of(start, batches);
+        for (&to, peer) in leader.peers.iter_mut().filter(|(_, peer)| peer.takes_accepts()) {
+            if peer.sent.next() == start {
+                peer.sent = last;
+                let batches = batches.clone();
+                effects.send(to, Message::Accept { ballot, start, decided, batches }, Lsn::ZERO);
+            }
+        }
+        leader.announced = leader.announced.max(decided);
+    }
+
+    /// What an `Accept` says of decisions.
+    fn decided_on_accept(&self) -> Slot {
+        if self.options.sequence_paxos.decide_on_accept { self.log.decided() } else { Slot::ZERO }
+    }
+
+    /// Sends again what was not answered in time.
+    pub(super) fn resend_to_peers(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.options.election_timeout;
+        let State::Leader(leader) = &mut self.state else { return };
+        let written = leader.written;
+        let mut due = Vec::new();
+        for (&to, peer) in &mut leader.peers {
+            if now >= peer.resend_at(written) && peer.resend.is_due(now, wait_max) {
+                due.push((to, peer.stage));
+            }
+        }
+        for (to, stage) in due {
+            match stage {
+                Stage::Asked => {
+                    if let Some(prepare) = self.prepare_of_leader() {
+                        effects.send(to, prepare, Lsn::ZERO);
+                    }
+                }
+                Stage::Syncing { .. } => self.send_page(to, effects),
+                Stage::Synced => self.resend_accepts(now, to, effects),
+                Stage::Behind => {}
+            }
+        }
+    }
+
+    /// Sends everything again that a follower has not said to have.
+    fn resend_accepts(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
+        let bytes_max = self.options.promise_bytes_max;
+        let slots_max = if self.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
+        let (decided, first) = (self.decided_on_accept(), self.log.first());
+        let State::Leader(leader) = &mut self.state else { return };
+        let Some(peer) = leader.peers.get_mut(&to) else { return };
+        let mut start = peer.last.next();
+        if start < first {
+            // Dropped: find out what it has.
+            return self.prepare_peer(now, to, effects);
+        }
+        while start <= leader.written {
+            let batches = self.log.page(start, leader.written, bytes_max, slots_max);
+            let next = last_of(start, &batches).next();
+            let ballot = leader.ballot;
+            effects.send(to, Message::Accept { ballot, start, decided, batches }, Lsn::ZERO);
+            start = next;
+        }
+        peer.sent = leader.written;
+    }
+
+    /// Tells the followers about decisions that no proposal carried: at once if one of them waits for it, otherwise
+    /// after a while, since under load the next proposal carries them.
+    ///
+    /// A follower is told only what it was sent before: a `Decide` that overtakes its `Accept` would name elements
+    /// that the follower does not hold (E21). Nothing is queued beyond a burst, so a `Decide` is never merged with
+    /// one that stands before an `Accept`; what remains of the erratum is a follower in the middle of an
+    /// `AcceptSync`.
+    pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
+        let through = self.log.decided();
+        let delay_max = self.options.announce_delay_max;
+        let State::Leader(leader) = &mut self.state else { return };
+        if leader.announced >= through {
+            leader.announce_at = Time::NEVER;
+            return;
+        }
+        let awaited = leader.announced < leader.awaited;
+        leader.announce_at = leader.announce_at.min(now + delay_max);
+        if awaited || now >= leader.announce_at {
+            self.send_decide(through, effects);
+        }
+    }
+
+    pub(super) fn send_decide(&mut self, through: Slot, effects: &mut Effects) {
+        let to_all = self.has(Bug::DecideToUnsynced);
+        let State::Leader(leader) = &mut self.state else { return };
+        leader.announced = leader.announced.max(through);
+        leader.announce_at = Time::NEVER;
+        let ballot = leader.ballot;
+        for (&to, peer) in &leader.peers {
+            let holds = peer.takes_accepts() && peer.sent >= through;
+            if holds || to_all {
+                effects.send(to, Message::Decide { ballot, through }, Lsn::ZERO);
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Starting: from an intact log, or with one that may have lost records.
+
+use synod_wire::{Batch, Lsn, ReplicaId, Slot, Time};
+
+use super::{
+    Message, Record, SequencePaxos, State, follower::Follower, messages::last_of, sequence::Sequence,
+};
+use crate::{Bug, Effect, Effects, LeaderView, Members, Options, Restart, election::Election};
+use synod_wire::Ballot;
+
+impl SequencePaxos {
+    /// The replica as it is after a start.
+    pub(crate) fn start(
+        options: Options,
+        members: Members,
+        restart: Restart,
+        now: Time,
+        effects: &mut Effects,
+    ) -> SequencePaxos {
+        let election = Election::new(&options, members.clone(), restart.incarnation, now);
+        let mut replica = SequencePaxos {
+            election,
+            promised: Ballot::ZERO,
+            promised_lsn: Lsn::ZERO,
+            accepted_in: Ballot::ZERO,
+            log: Sequence::new(restart.base),
+            accepted_lsn: Lsn::ZERO,
+            recorded: restart.base,
+            view: LeaderView::default(),
+            state: State::Recovering,
+            decided_elsewhere: restart.base,
+            durable: effects.last_lsn(),
+            appended: effects.last_lsn(),
+            disk: Default::default(),
+            backlogged: false,
+            deadline: None,
+            members,
+            options,
+        };
+        let born = restart.records.is_empty();
+        let records: Vec<Record> = restart.records.into_iter().filter_map(own).collect();
+        let lost = !replica.replay(records, restart.decided, restart.amnesia, effects);
+        if born || lost {
+            // What this life does not know, no later one knows.
+            effects.append(Record::Amnesia(lost).into());
+        }
+        if !lost || replica.has(Bug::VoteWithAmnesia) {
+            replica.rejoin(restart.head_start, now, effects);
+        }
+        replica.end_of_step(now, effects);
+        replica
+    }
+
+    /// Takes part. A leader may have sent something to an earlier life that this one does not have: until it has
+    /// asked, nothing of what it sends can be used.
+    fn rejoin(&mut self, head_start: bool, now: Time, effects: &mut Effects) {
+        let follower: Follower = self.new_follower(now);
+        self.state = State::Follower(follower);
+        self.election.restarted(self.promised);
+        if self.promised != Ballot::ZERO {
+            self.broadcast(&Message::PrepareReq { promised: self.promised }, Lsn::ZERO, effects);
+        } else {
+            self.election.expect_no_leader();
+            if head_start && self.options.sequence_paxos.head_start {
+                let ballot = self.election.next_ballot(Ballot::ZERO);
+                self.become_candidate(now, ballot, effects);
+            }
+        }
+        if self.has(Bug::ReuseBallot) && self.promised.replica == self.members.me() && self.promised.round > 0
+        {
+            let ballot = self.promised;
+            self.promised.round -= 1;
+            self.become_candidate(now, ballot, effects);
+        }
+    }
+
+    /// Takes in the records of earlier lives. False if this replica may have forgotten something: records may be
+    /// missing, now or in one of those lives, or the snapshot that covered trimmed ones is not there any more.
+    fn replay(
+        &mut self,
+        records: Vec<Record>,
+        known_decided: Slot,
+        records_may_be_missing: bool,
+        effects: &mut Effects,
+    ) -> bool {
+        let base = self.log.decided();
+        let mut whole = !records_may_be_missing;
+        let (mut hole, mut lost) = (false, false);
+        for record in &records {
+            match record {
+                Record::Trimmed { slot, .. } => hole = *slot > base,
+                Record::Amnesia(amnesia) => lost = *amnesia,
+                _ => {}
+            }
+        }
+        whole &= !hole && !lost;
+        if !whole {
+            self.replay_learned(records, effects);
+            return false;
+        }
+        let mut staged = Staged::default();
+        for record in records {
+            match record {
+                Record::Promised(ballot) => {
+                    if !self.has(Bug::ForgetPromise) {
+                        self.promised = self.promised.max(ballot);
+                    }
+                }
+                Record::Accepted { ballot, start, decided, batches } => {
+                    self.decide_through(decided, effects);
+                    whole &= self.replay_elements(ballot, start, &batches);
+                }
+                Record::Staged { ballot, start, from, batches } => staged.add(ballot, start, from, &batches),
+                Record::Adopted { ballot, start, from, decided, batches, .. } => {
+                    self.decide_through(decided, effects);
+                    // Pages through the base may be trimmed; then the rest begins behind it.
+                    let (first, mut elements) = staged.take(ballot, start, from, base);
+                    elements.extend(batches.iter().cloned());
+                    // What lies before the start stays, what lies behind it goes.
+                    self.log.truncate(start.prev());
+                    whole &= self.replay_elements(ballot, first, &elements);
+                }
+                Record::Learned { slot, ballot, batch } => {
+                    self.decide_through(slot.prev(), effects);
+                    self.recorded = self.recorded.max(slot);
+                    if slot == self.log.decided().next() {
+                        self.log.set_decided(slot, batch.clone());
+                        effects.push(Effect::Deliver { slot, ballot, batch });
+                        self.forget_old();
+                    }
+                }
+                Record::Trimmed { accepted_in, .. } => self.accepted_in = self.accepted_in.max(accepted_in),
+                Record::Amnesia(_) => {}
+            }
+        }
+        self.decide_through(known_decided, effects);
+        self.decided_elsewhere = self.decided_elsewhere.max(self.log.decided());
+        whole
+    }
+
+    /// Takes elements over in their place, and drops what was behind it. False if there is a gap before them.
+    fn replay_elements(&mut self, ballot: Ballot, start: Slot, elements: &[Batch]) -> bool {
+        self.accepted_in = self.accepted_in.max(ballot);
+        self.recorded = self.recorded.max(last_of(start, elements));
+        let next = self.log.last().next();
+        if start > next {
+            return false;
+        }
+        if last_of(start, elements) >= self.log.decided() {
+            self.replace(start, elements);
+        }
+        true
+    }
+
+    /// With records missing, only what peers said to be decided can be believed: of what was accepted in a slot, a
+    /// newer value may be among those that are lost.
+    fn replay_learned(&mut self, records: Vec<Record>, effects: &mut Effects) {
+        for record in records {
+            match record {
+                Record::Learned { slot, ballot, batch } if slot == self.log.decided().next() => {
+                    self.log.set_decided(slot, batch.clone());
+                    effects.push(Effect::Deliver { slot, ballot, batch });
+                    self.forget_old();
+                }
+                Record::Promised(ballot) if self.has(Bug::VoteWithAmnesia) => {
+                    self.promised = self.promised.max(ballot);
+                }
+                _ => {}
+            }
+        }
+        self.decided_elsewhere = self.decided_elsewhere.max(self.log.decided());
+    }
+
+    /// Not a vote, and not an answer to a leader that counts who follows it: only what is decided, and who leads.
+    pub(super) fn receive_while_recovering(
+        &mut self,
+        from: ReplicaId,
+        message: &Message,
+        effects: &mut Effects,
+    ) {
+        let (ballot, decided) = match message {
+            Message::Accept { ballot, decided, .. }
+            | Message::Decide { ballot, through: decided }
+            | Message::Heartbeat { ballot, decided, .. } => (*ballot, *decided),
+            Message::AcceptSync(sync) => (sync.ballot, sync.decided),
+            _ => return,
+        };
+        self.decided_elsewhere = self.decided_elsewhere.max(decided);
+        if ballot.replica == from && ballot >= self.view.ballot {
+            self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+        }
+    }
+}
+
+fn own(record: crate::Record) -> Option<Record> {
+    match record {
+        crate::Record::SequencePaxos(record) => Some(record),
+        _ => None,
+    }
+}
+
+/// Pages of which no record says yet that they count.
+#[derive(Debug, Default)]
+struct Staged {
+    ballot: Ballot,
+    start: Slot,
+    /// The first of them; behind `start` if those before it are trimmed.
+    first: Slot,
+    batches: Vec<Batch>,
+}
+
+impl Staged {
+    fn add(&mut self, ballot: Ballot, start: Slot, from: Slot, batches: &[Batch]) {
+        let follows = (self.ballot, self.start) == (ballot, start)
+            && from > start
+            && from == last_of(self.first, &self.batches).next();
+        if !follows {
+            *self = Staged { ballot, start, first: from, batches: Vec::new() };
+        }
+        self.batches.extend_from_slice(batches);
+    }
+
+    /// The pages before `from`, and where they begin. If pages are missing although they lie behind the base, what is
+    /// returned leaves a gap.
+    fn take(&mut self, ballot: Ballot, start: Slot, from: Slot, base: Slot) -> (Slot, Vec<Batch>) {
+        if from == start {
+            return (from, Vec::new());
+        }
+        let staged = std::mem::take(self);
+        let whole = (staged.ballot, staged.start) == (ballot, start)
+            && last_of(staged.first, &staged.batches).next() == from
+            && (staged.first == start || staged.first <= base.next());
+        if whole { (staged.first, staged.batches) } else { (from, Vec::new()) }
+    }
+}

@@ -1,0 +1,357 @@
+//! What single steps say, and after which records.
+
+use super::*;
+use crate::{ReadToken, Role, SequencePaxosOptions, sequence_paxos::Extent};
+
+/// One step without a disk: what it wants.
+fn wants(cluster: &mut Cluster, of: usize, inputs: Vec<Input>) -> Vec<Effect> {
+    let mut effects = cluster.effects(of);
+    for input in inputs {
+        cluster.nodes[of].replica.step(cluster.now, input, &mut effects);
+    }
+    cluster.nodes[of].replica.flush(cluster.now, &mut effects);
+    effects.drain().collect()
+}
+
+fn sends(effects: &[Effect], whom: usize) -> Vec<(Message, Lsn)> {
+    let of = |effect: &Effect| match effect {
+        Effect::Send { to, message: crate::Message::SequencePaxos(message), after } if *to == id(whom) => {
+            Some((message.clone(), *after))
+        }
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+fn last_append(effects: &[Effect]) -> Lsn {
+    let of = |effect: &Effect| match effect {
+        Effect::Append { lsn, .. } => Some(*lsn),
+        _ => None,
+    };
+    effects.iter().rev().find_map(of).expect("a record")
+}
+
+fn receive(from: usize, message: Message) -> Input {
+    Input::Receive { from: id(from), message: message.into() }
+}
+
+fn propose(text: &str) -> Input {
+    Input::Propose { batch: batch(text), awaited: true }
+}
+
+/// A leads and B follows, with this many proposals before them.
+fn led(options: Options) -> Cluster {
+    let mut cluster = Cluster::new(3, options);
+    cluster.elect(A, B, 1);
+    cluster.talk(A, B);
+    cluster.talk(A, C);
+    cluster
+}
+
+#[test]
+fn prepare_and_promise_wait_for_the_promise_record() {
+    let mut cluster = Cluster::new(3, options());
+    let mut effects = cluster.effects(A);
+    cluster.nodes[A].replica.become_candidate(cluster.now, ballot(1, A), &mut effects);
+    let effects: Vec<Effect> = effects.drain().collect();
+    let [(prepare, after)] = &sends(&effects, B)[..] else { panic!("{effects:?}") };
+    assert_eq!(*after, last_append(&effects));
+    let effects = wants(&mut cluster, B, vec![receive(A, prepare.clone())]);
+    let [(Message::Promise(promise), after)] = &sends(&effects, A)[..] else { panic!("{effects:?}") };
+    assert_eq!((promise.ballot, *after), (ballot(1, A), last_append(&effects)));
+}
+
+#[test]
+fn a_lower_ballot_is_rejected_with_the_promised_one() {
+    let mut cluster = Cluster::new(3, options());
+    cluster.campaign(B, 2);
+    cluster.pass(B, C);
+    cluster.lose_all();
+    cluster.campaign(A, 1);
+    cluster.pass(A, C);
+    assert_eq!(cluster.waiting(C, A), [&Message::Reject { promised: ballot(2, B) }]);
+    cluster.pass(C, A);
+    assert_eq!(cluster.replica(A).status().role, Role::Follower);
+    assert_eq!(cluster.replica(A).promised, ballot(2, B));
+}
+
+#[test]
+fn an_acceptance_waits_for_its_record_and_a_burst_has_one_answer() {
+    let mut cluster = led(options());
+    cluster.propose(A, "x");
+    cluster.propose(A, "y");
+    let accepts: Vec<Input> = cluster.take(A, B).into_iter().map(|message| receive(A, message)).collect();
+    assert_eq!(accepts.len(), 2);
+    let effects = wants(&mut cluster, B, accepts);
+    let answer = (Message::Accepted { ballot: ballot(1, A), last: Slot(2) }, last_append(&effects));
+    assert_eq!(sends(&effects, A), [answer]);
+}
+
+#[test]
+fn without_the_optimisations_everything_has_a_message_of_its_own() {
+    let sequence_paxos = SequencePaxosOptions {
+        batched_accepts: false,
+        latest_decide: false,
+        latest_accepted: false,
+        max_accept_sync: false,
+        head_start: false,
+        decide_on_accept: false,
+    };
+    for (sequence_paxos, accepts, records, decides) in
+        [(SequencePaxosOptions::default(), 1, 1, 1), (sequence_paxos, 3, 3, 3)]
+    {
+        let mut cluster = led(Options { sequence_paxos, ..options() });
+        let effects = wants(&mut cluster, A, vec![propose("x"), propose("y"), propose("z")]);
+        let appended = effects.iter().filter(|effect| matches!(effect, Effect::Append { .. })).count();
+        let sent = sends(&effects, B);
+        assert_eq!((sent.len(), appended), (accepts, records));
+        assert!(sent.iter().all(|(_, after)| *after == Lsn::ZERO), "the followers' disks work meanwhile");
+        let inputs = sent.into_iter().map(|(message, _)| receive(A, message)).collect();
+        let answers = sends(&wants(&mut cluster, B, inputs), A);
+        assert_eq!(answers.len(), accepts);
+        let durable = vec![Input::Durable(last_append(&effects))];
+        assert!(sends(&wants(&mut cluster, A, durable), B).is_empty());
+        let (last, _) = answers.into_iter().last().expect("an answer");
+        let effects = wants(&mut cluster, A, vec![receive(B, last)]);
+        let decided = sends(&effects, B);
+        assert_eq!(decided.len(), decides, "{decided:?}");
+        assert_eq!(decided.last().unwrap().0, Message::Decide { ballot: ballot(1, A), through: Slot(3) });
+    }
+}
+
+#[test]
+fn the_leaders_own_acceptance_counts_once_it_is_durable() {
+    let mut cluster = led(options());
+    let effects = wants(&mut cluster, A, vec![propose("x")]);
+    let delivers = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Deliver { .. }));
+    let accepted = Message::Accepted { ballot: ballot(1, A), last: Slot(1) };
+    assert!(!delivers(&wants(&mut cluster, A, vec![receive(B, accepted.clone())])));
+    assert!(delivers(&wants(&mut cluster, A, vec![Input::Durable(last_append(&effects))])));
+    // Nor is it needed where others are a quorum.
+    let mut cluster = led(options());
+    wants(&mut cluster, A, vec![propose("x")]);
+    wants(&mut cluster, A, vec![receive(B, accepted.clone())]);
+    assert!(delivers(&wants(&mut cluster, A, vec![receive(C, accepted)])));
+}
+
+#[test]
+fn a_single_replica_leads_and_decides() {
+    let mut cluster = Cluster::new(1, options());
+    cluster.campaign(A, 1);
+    cluster.propose(A, "x");
+    assert_eq!(cluster.delivered(A), "x");
+}
+
+#[test]
+fn a_follower_that_has_a_prefix_is_sent_only_the_rest() {
+    for (max_accept_sync, sent) in [(true, 1), (false, 3)] {
+        let sequence_paxos = SequencePaxosOptions { max_accept_sync, ..Default::default() };
+        let mut cluster = led(Options { sequence_paxos, ..options() });
+        cluster.propose(A, "x");
+        cluster.propose(A, "y");
+        cluster.pass(A, B);
+        cluster.pass(A, C);
+        cluster.lose_all();
+        cluster.propose(A, "z");
+        cluster.pass(A, B);
+        cluster.lose_all();
+        cluster.elect(B, C, 2);
+        let syncs = cluster.waiting(B, C).into_iter().filter_map(|message| match message {
+            Message::AcceptSync(sync) => Some(sync.batches.len()),
+            _ => None,
+        });
+        assert_eq!(syncs.collect::<Vec<_>>(), [sent]);
+        cluster.talk(B, C);
+        cluster.wait(B, Duration::from_millis(100));
+        cluster.talk(B, C);
+        assert_eq!((cluster.delivered(B), cluster.delivered(C)), ("xyz", "xyz"));
+    }
+}
+
+#[test]
+fn long_suffixes_come_in_pages_and_count_only_as_a_whole() {
+    let sequence_paxos = SequencePaxosOptions { max_accept_sync: false, ..Default::default() };
+    let mut cluster = Cluster::new(3, Options { promise_bytes_max: 1, sequence_paxos, ..options() });
+    cluster.elect(A, B, 1);
+    cluster.talk(A, B);
+    cluster.lose_all();
+    for text in ["x", "y", "z"] {
+        cluster.propose(A, text);
+    }
+    cluster.pass(A, B);
+    cluster.lose_all();
+    // The candidate lacks all of it, asks for page after page, and leads only then.
+    cluster.campaign(C, 2);
+    cluster.pass(C, B);
+    cluster.pass(B, C);
+    assert_eq!(cluster.replica(C).status().role, Role::Candidate);
+    cluster.talk(C, B);
+    assert_eq!(cluster.replica(C).status().role, Role::Leader);
+    assert_eq!(cluster.delivered(C), "xyz");
+    let pages = cluster.nodes[C].records.iter().filter(|record| matches!(record, Record::Staged { .. }));
+    assert_eq!(pages.count(), 2, "and a last one that makes them count");
+    cluster.lose_all();
+    // So does a follower, and a page that comes twice changes nothing.
+    cluster.link(C, A);
+    cluster.pass(C, A);
+    cluster.pass(A, C);
+    let pages = cluster.take(C, A);
+    for message in pages.iter().chain(&pages) {
+        cluster.hand(C, A, message.clone());
+    }
+    assert_eq!(cluster.replica(A).extent().accepted_in, ballot(1, A), "not yet");
+    cluster.talk(C, A);
+    assert_eq!(cluster.replica(A).extent().accepted_in, ballot(2, C));
+}
+
+#[test]
+fn what_an_older_ballot_left_behind_is_cut_off_also_after_a_restart() {
+    let mut cluster = Cluster::new(3, options());
+    cluster.elect(A, B, 1);
+    cluster.talk(A, B);
+    cluster.lose_all();
+    cluster.propose(A, "p");
+    cluster.propose(A, "q");
+    cluster.lose_all();
+    cluster.elect(B, C, 2);
+    cluster.lose_all();
+    cluster.link(B, A);
+    cluster.talk(B, A);
+    let has = Extent { accepted_in: ballot(2, B), last: Slot(0), decided: Slot(0) };
+    assert_eq!(cluster.replica(A).extent(), has);
+    let adopted =
+        cluster.nodes[A].records.iter().rev().find(|record| matches!(record, Record::Adopted { .. }));
+    assert!(
+        matches!(adopted, Some(Record::Adopted { covers: Slot(2), .. })),
+        "it stays as long as what it cut off: {adopted:?}"
+    );
+    cluster.restart(A, cluster.records(A), false);
+    assert_eq!(cluster.replica(A).extent(), has);
+}
+
+#[test]
+fn a_follower_that_is_too_far_behind_learns_elsewhere_and_asks_again() {
+    let mut cluster = led(Options { window_max: 1, ..options() });
+    let kept = cluster.options.accept_ahead_max() as usize;
+    for slot in 0..kept + 10 {
+        cluster.propose(A, &(slot % 10).to_string());
+        cluster.pass(A, B);
+        cluster.pass(B, A);
+    }
+    cluster.lose_all();
+    assert_eq!(cluster.replica(A).log.first(), Slot(11), "a bounded tail is kept");
+    cluster.link(A, C);
+    cluster.talk(A, C);
+    let status = cluster.replica(C).status();
+    assert_eq!((status.decided, status.decided_elsewhere), (Slot(0), Slot(kept as u64 + 10)));
+    for slot in 0..kept + 10 {
+        cluster.learn(C, slot as u64 + 1, &(slot % 10).to_string());
+    }
+    cluster.talk(A, C);
+    assert_eq!(cluster.replica(C).extent(), cluster.replica(A).extent());
+}
+
+#[test]
+fn a_new_leaders_heartbeat_is_enough_to_join_it() {
+    let mut cluster = Cluster::new(3, options());
+    cluster.elect(A, B, 1);
+    cluster.lose(A, C);
+    cluster.wait(A, Duration::from_millis(100));
+    let heartbeats = |message: &Message| matches!(message, Message::Heartbeat { .. });
+    for message in cluster.take(A, C).into_iter().filter(heartbeats) {
+        cluster.hand(A, C, message);
+    }
+    assert!(cluster.waiting(C, A).contains(&&Message::PrepareReq { promised: ballot(1, A) }));
+    cluster.talk(A, C);
+    assert_eq!(cluster.replica(C).extent().accepted_in, ballot(1, A));
+}
+
+#[test]
+fn an_element_that_nobody_answers_is_sent_again() {
+    let mut cluster = led(options());
+    cluster.propose(A, "x");
+    cluster.lose_all();
+    cluster.wait(A, Duration::from_millis(100));
+    cluster.talk(A, B);
+    assert_eq!(cluster.delivered(A), "x");
+}
+
+#[test]
+fn a_read_waits_until_a_quorum_confirms_the_leader() {
+    let mut cluster = led(options());
+    cluster.propose(A, "x");
+    cluster.talk(A, B);
+    cluster.lose_all();
+    cluster.step(A, Input::Control(Control::ReadIndex(ReadToken(5))));
+    assert!(cluster.reads.is_empty());
+    cluster.talk(A, B);
+    assert_eq!(cluster.reads, [Some(Slot(1))]);
+    cluster.step(B, Input::Control(Control::ReadIndex(ReadToken(6))));
+    assert_eq!(cluster.reads, [Some(Slot(1)), None], "who does not lead can not know");
+}
+
+#[test]
+fn a_new_leaders_reads_see_all_that_may_have_been_decided_before() {
+    let mut cluster = led(options());
+    cluster.propose(A, "x");
+    cluster.pass(A, B);
+    cluster.lose_all();
+    cluster.elect(B, C, 2);
+    cluster.step(B, Input::Control(Control::ReadIndex(ReadToken(1))));
+    let heartbeats = |message: &Message| matches!(message, Message::Heartbeat { .. });
+    for _ in 0..2 {
+        for message in cluster.take(B, C).into_iter().filter(heartbeats) {
+            cluster.hand(B, C, message);
+        }
+        cluster.pass(C, B);
+    }
+    assert_eq!(cluster.reads, [Some(Slot(1))], "although slot 1 is not decided yet");
+    assert_eq!(cluster.delivered(B), "");
+}
+
+#[test]
+fn a_leader_without_a_quorum_or_a_disk_steps_down() {
+    let mut cluster = led(options());
+    cluster.step(A, Input::Control(Control::ReadIndex(ReadToken(5))));
+    cluster.lose_all();
+    cluster.wait(A, Duration::from_secs(2));
+    assert_eq!((cluster.replica(A).status().role, cluster.replica(A).room()), (Role::Follower, 0));
+    assert_eq!(cluster.reads, [None]);
+
+    let mut cluster = led(options());
+    wants(&mut cluster, A, vec![propose("x")]);
+    for round in 0..12 {
+        cluster.now += Duration::from_millis(100);
+        let ack = Message::HeartbeatAck { ballot: ballot(1, A), round };
+        wants(&mut cluster, A, vec![receive(B, ack), Input::Timer]);
+    }
+    assert_eq!(cluster.replica(A).status().role, Role::Follower);
+}
+
+#[test]
+fn leadership_is_handed_over() {
+    let mut cluster = led(options());
+    cluster.step(A, Input::Control(Control::Transfer(id(B))));
+    for _ in 0..5 {
+        cluster.talk(A, B);
+        cluster.talk(B, C);
+    }
+    assert_eq!(cluster.replica(B).status().role, Role::Leader);
+    assert_eq!(cluster.replica(A).status().role, Role::Follower);
+}
+
+#[test]
+fn a_backlogged_replica_takes_nothing_in() {
+    let mut cluster = led(options());
+    cluster.step(B, Input::Control(Control::Backlogged(true)));
+    cluster.step(A, Input::Control(Control::Backlogged(true)));
+    assert_eq!(cluster.replica(A).room(), 0);
+    cluster.step(A, Input::Control(Control::Backlogged(false)));
+    cluster.propose(A, "x");
+    cluster.talk(A, B);
+    assert_eq!(cluster.replica(B).extent().last, Slot(0));
+    cluster.step(B, Input::Control(Control::Backlogged(false)));
+    cluster.wait(A, Duration::from_millis(100));
+    cluster.talk(A, B);
+    assert_eq!(cluster.replica(B).extent().last, Slot(1));
+}

@@ -1,0 +1,239 @@
+//! The group's history: one group a version, who entered which epoch, and which epochs are still needed.
+//!
+//! # Which logs may be lost
+//!
+//! What an epoch decided is held by a quorum of its voters, so a minority of them may lose their logs at a time. How
+//! long does that bind? An epoch is **established** once a quorum of its voters has durably entered it: each of them
+//! then holds everything that was decided before (its [`LogRecord::Entered`] comes behind it in its log). From then
+//! on the voters of older epochs are not needed any more; a minority of the new ones may lose their logs, and one at
+//! least keeps what was decided before, from which the others fetch it. Until then both the old epoch's voters and
+//! the new one's bind. So at any time at most a minority may be lost of the voters of **each epoch from the newest
+//! established one on** ([`Groups::needed`]), and of each group that may come next.
+
+use std::collections::VecDeque;
+
+use synod_replica::{Group, LogRecord};
+use synod_wire::{Epoch, Lsn, ReplicaId, Slot};
+
+use super::{
+    facts::Claim,
+    invariant::{Checked, Invariant, demand},
+};
+
+/// The first epoch is entered without a record.
+const FIRST: Epoch = Epoch(1);
+
+/// What is known of one replica.
+#[derive(Debug)]
+struct Entries {
+    /// Records that are not durable yet.
+    pending: VecDeque<(Lsn, Epoch)>,
+    /// The newest epoch that its log says it entered ...
+    durable: Epoch,
+    /// ... and the newest that it ever said so of.
+    ever: Epoch,
+}
+
+/// See the module. Replicas are named by index, their id without one.
+#[derive(Debug)]
+pub struct Groups {
+    /// Version 1, 2, ... and the slot that made it.
+    versions: Vec<(Slot, Group)>,
+    replicas: Vec<Entries>,
+}
+
+impl Groups {
+    /// So many replicas at most.
+    #[must_use]
+    pub fn new(first: Group, replicas: usize) -> Groups {
+        let entries = || Entries { pending: VecDeque::new(), durable: FIRST, ever: FIRST };
+        Groups { versions: vec![(Slot::ZERO, first)], replicas: (0..replicas).map(|_| entries()).collect() }
+    }
+
+    /// The group as it is behind everything that was delivered.
+    #[must_use]
+    pub fn latest(&self) -> &Group {
+        &self.versions.last().expect("there is a first").1
+    }
+
+    /// The group as it is after a slot.
+    #[must_use]
+    pub fn after(&self, slot: Slot) -> &Group {
+        let later = self.versions.partition_point(|(made, _)| *made <= slot);
+        &self.versions[later - 1].1
+    }
+
+    /// A slot made a new group.
+    pub fn begins(&mut self, slot: Slot, group: Group) -> Checked {
+        let before = self.latest();
+        demand(group.version == before.version + 1, Invariant::OneGroup, || {
+            format!(
+                "slot {slot} makes version {} of the group, after version {}",
+                group.version, before.version
+            )
+        })?;
+        let first = if group.epoch == before.epoch { before.first } else { slot.next() };
+        let follows = group.epoch.0 - before.epoch.0 <= 1 && group.first == first;
+        demand(follows, Invariant::OneGroup, || {
+            format!("slot {slot} makes epoch {} from slot {}", group.epoch, group.first)
+        })?;
+        let reused = group
+            .members
+            .iter()
+            .find(|member| before.member(member.id).is_none() && member.id < before.next_id);
+        demand(reused.is_none() && group.next_id >= before.next_id, Invariant::IdsOnce, || {
+            format!(
+                "slot {slot} gives {} to a second member",
+                reused.map_or(group.next_id, |member| member.id)
+            )
+        })?;
+        self.versions.push((slot, group));
+        Ok(())
+    }
+
+    /// A replica that has delivered everything through a slot is in a group.
+    pub fn agrees(&self, who: ReplicaId, slot: Slot, group: &Group) -> Checked {
+        let known = self.after(slot);
+        demand(known == group, Invariant::OneGroup, || {
+            format!(
+                "{who} is in version {} (epoch {}) after slot {slot}; the log makes it version {} (epoch {}) {}",
+                group.version,
+                group.epoch,
+                known.version,
+                known.epoch,
+                if known.version == group.version { "of another content" } else { "" }
+            )
+        })
+    }
+
+    /// A replica appends a record.
+    pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) {
+        if let LogRecord::Entered { group, .. } = record {
+            self.replicas[replica].pending.push_back((lsn, group.epoch));
+        }
+    }
+
+    /// A replica's records through `lsn` are durable; the epoch that they newly say it entered.
+    pub fn durable(&mut self, replica: usize, lsn: Lsn) -> Option<Epoch> {
+        let before = self.replicas[replica].durable;
+        let entries = &mut self.replicas[replica];
+        while let Some(&(at, epoch)) = entries.pending.front()
+            && at <= lsn
+        {
+            entries.pending.pop_front();
+            entries.durable = entries.durable.max(epoch);
+        }
+        entries.ever = entries.ever.max(entries.durable);
+        Some(entries.durable).filter(|durable| *durable > before)
+    }
+
+    /// The slot with which an epoch began.
+    #[must_use]
+    pub fn first_of(&self, epoch: Epoch) -> Slot {
+        let group = self.versions.iter().find(|(_, group)| group.epoch == epoch);
+        group.map_or(Slot::ZERO, |(_, group)| group.first)
+    }
+
+    /// A replica starts, with these records durable; the newest epoch that they say it entered.
+    pub fn restarted(&mut self, replica: usize, records: impl Iterator<Item = (Lsn, LogRecord)>) -> Epoch {
+        let entered = records.filter_map(|(_, record)| match record {
+            LogRecord::Entered { group, .. } => Some(group.epoch),
+            _ => None,
+        });
+        let entries = &mut self.replicas[replica];
+        entries.pending.clear();
+        entries.durable = entered.max().unwrap_or(FIRST);
+        entries.ever = entries.ever.max(entries.durable);
+        entries.durable
+    }
+
+    /// A message of an epoch's protocol leaves a replica that has delivered everything through a slot.
+    pub fn said(&self, replica: usize, epoch: Epoch, claim: &Claim<'_>, delivered: Slot) -> Checked {
+        let entries = &self.replicas[replica];
+        let id = replica + 1;
+        let Some((_, group)) = self.versions.iter().find(|(_, group)| group.epoch == epoch) else {
+            return demand(false, Invariant::OneGroup, || {
+                format!("r{id} speaks in the unknown epoch {epoch}")
+            });
+        };
+        demand(delivered.next() >= group.first, Invariant::WholePrefix, || {
+            format!(
+                "r{id} speaks in epoch {epoch}, which began with slot {}, and has slots through {delivered} only",
+                group.first
+            )
+        })?;
+        let binds = match claim {
+            Claim::Promise { .. }
+            | Claim::PromiseSequence { .. }
+            | Claim::Vote { .. }
+            | Claim::VoteThrough { .. }
+            | Claim::Leads { .. }
+            | Claim::Propose { .. } => true,
+            Claim::Candidate(_) | Claim::Nothing => false,
+        };
+        demand(!binds || entries.durable >= epoch, Invariant::EnteredFirst, || {
+            format!("r{id} speaks in epoch {epoch}; its log says only that it entered {}", entries.durable)
+        })
+    }
+
+    /// Whether a quorum of an epoch's voters has durably entered it, or a later one.
+    #[must_use]
+    pub fn is_established(&self, group: &Group) -> bool {
+        let entered = |id: &ReplicaId| self.replicas[index(*id)].ever >= group.epoch;
+        group.epoch == FIRST || group.voters().filter(entered).count() > group.voters().count() / 2
+    }
+
+    /// The groups of the epochs whose voters' memory still counts: see the module.
+    pub fn needed(&self) -> impl Iterator<Item = &Group> {
+        let groups = self.versions.iter().map(|(_, group)| group);
+        let established =
+            groups.clone().rev().find(|group| self.is_established(group)).map_or(FIRST, |group| group.epoch);
+        groups.filter(move |group| group.epoch >= established)
+    }
+}
+
+fn index(id: ReplicaId) -> usize {
+    usize::try_from(id.0 - 1).expect("a small number")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_consensus::Options;
+    use synod_replica::{Change, ChangeRequest};
+
+    fn changed(group: &Group, slot: u64, change: Change) -> Group {
+        group.apply(Slot(slot), &ChangeRequest { expected: group.version, change }).unwrap()
+    }
+
+    #[test]
+    fn an_epoch_is_needed_until_a_quorum_has_entered_the_next_one() {
+        let first = Group::of(&Options::default(), (1..=3).map(ReplicaId));
+        let second = changed(&first, 4, Change::Remove(ReplicaId(3)));
+        let mut groups = Groups::new(first.clone(), 3);
+        groups.begins(Slot(4), second.clone()).unwrap();
+        assert_eq!(groups.after(Slot(3)), &first);
+        assert_eq!(groups.after(Slot(4)), &second);
+        let epochs = |groups: &Groups| groups.needed().map(|group| group.epoch.0).collect::<Vec<_>>();
+        let record = LogRecord::Entered { group: second, amnesia: false };
+        for replica in 0..2 {
+            assert_eq!(epochs(&groups), [1, 2]);
+            groups.appended(replica, Lsn(7), &record);
+            groups.durable(replica, Lsn(6));
+            assert_eq!(epochs(&groups), [1, 2], "not durable yet");
+            groups.durable(replica, Lsn(7));
+        }
+        assert_eq!(epochs(&groups), [2]);
+    }
+
+    #[test]
+    fn an_id_that_is_used_again_shows() {
+        let first = Group::of(&Options::default(), (1..=3).map(ReplicaId));
+        let mut reusing = changed(&first, 4, Change::Remove(ReplicaId(2)));
+        let mut groups = Groups::new(first.clone(), 3);
+        groups.begins(Slot(4), reusing.clone()).unwrap();
+        reusing.members.push(first.members[1].clone());
+        reusing.version += 1;
+        assert_eq!(groups.begins(Slot(5), reusing).unwrap_err().invariant, Invariant::IdsOnce);
+    }
+}

@@ -1,0 +1,321 @@
+//! An operator: asks for changes of the group, and sets up and takes away the machines that come and go with them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use fastrand::Rng;
+use synod_consensus::{ProtocolKind, Role};
+use synod_replica::{
+    Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, RequestId, decode_reply,
+};
+use synod_wire::{CommandKind, Incarnation, ReplicaId, Slot};
+
+use super::{Happening, World, machine::Machine};
+use crate::{
+    check::{Checked, Invariant, Violation, demand},
+    network::between,
+    plan::Plan,
+};
+
+/// No group has more voters in a simulation.
+const VOTERS_MAX: usize = 7;
+
+/// A change that was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    of: usize,
+    request: ChangeRequest,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Operator {
+    rng: Rng,
+    /// Without an answer.
+    asked: BTreeMap<RequestId, Asked>,
+    /// Those whose outcome is not known, for another time.
+    unknown: Vec<ChangeRequest>,
+    /// The voters that a change makes if it is decided, and the version of the group for which that is so.
+    possible: Vec<(u64, Vec<ReplicaId>)>,
+}
+
+impl Operator {
+    pub(super) fn new(plan: &Plan) -> Operator {
+        let rng = Rng::with_seed(plan.seed ^ 0x0_9e_7a);
+        Operator { rng, asked: BTreeMap::new(), unknown: Vec::new(), possible: Vec::new() }
+    }
+
+    /// Takes out what was asked with this request.
+    pub(super) fn answered(&mut self, request: RequestId) -> Option<Asked> {
+        self.asked.remove(&request)
+    }
+
+    /// A replica crashed: what it was asked may have happened or not.
+    pub(super) fn hangs_up(&mut self, of: usize) {
+        let lost: Vec<Asked> =
+            self.asked.extract_if(.., |_, asked| asked.of == of).map(|(_, asked)| asked).collect();
+        self.unknown.extend(lost.into_iter().map(|asked| asked.request));
+    }
+}
+
+impl World {
+    /// Asks for a change or several.
+    pub(super) fn operate(&mut self) -> Checked {
+        let plan = self.plan.changes;
+        let count = self.operator.rng.usize(1..=plan.burst_max);
+        for _ in 0..count {
+            let of = self.operator.rng.usize(0..self.machines.len());
+            let Some(life) = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running())
+            else {
+                continue;
+            };
+            let group = life.replica.group().clone();
+            let again = plan.again.hit(&mut self.operator.rng).then(|| self.operator.unknown.pop()).flatten();
+            let Some(request) = again.or_else(|| self.draw_request(&group)) else { continue };
+            self.ask_for_change(of, request)?;
+        }
+        Ok(())
+    }
+
+    fn draw_request(&mut self, group: &Group) -> Option<ChangeRequest> {
+        let change = self.draw_change(group)?;
+        let mut request = ChangeRequest { expected: group.version, change };
+        // Enough must be left that remember, and a group must not grow without end.
+        let next = group.apply(Slot(1), &request).ok();
+        if next.as_ref().is_some_and(|next| !self.is_sensible(next)) {
+            return None;
+        }
+        if self.plan.changes.stale.hit(&mut self.operator.rng) {
+            if self.operator.rng.bool() {
+                request.expected -= 1;
+            } else {
+                // The group may come to be at that version, and nobody has looked at what the change makes of it.
+                request = ChangeRequest {
+                    expected: group.version + 1,
+                    change: Change::Remove(ReplicaId(u64::MAX)),
+                };
+            }
+        } else if let Some(next) = next {
+            let possible = futures(&next).into_iter().map(|voters| (group.version, voters));
+            self.operator.possible.extend(possible);
+        }
+        Some(request)
+    }
+
+    fn is_sensible(&self, next: &Group) -> bool {
+        let voters = next.voters().count();
+        let to_be = next.learners().filter(|(_, goal)| *goal != Goal::Learn).count();
+        let lost = |id: &&ReplicaId| self.machine_of(**id).is_some_and(|machine| machine.disk.lost);
+        let holds = |voters: &Vec<ReplicaId>| voters.iter().filter(lost).count() <= (voters.len() - 1) / 2;
+        voters + to_be <= VOTERS_MAX.max(self.plan.replicas)
+            && futures(next).iter().all(holds)
+            && next.next_id.0 - 1 <= (self.plan.replicas + self.plan.changes.spares) as u64
+    }
+
+    pub(super) fn machine_of(&self, id: ReplicaId) -> Option<&Machine> {
+        self.machines.get(usize::try_from(id.0).ok()?.checked_sub(1)?)
+    }
+
+    fn draw_change(&mut self, group: &Group) -> Option<Change> {
+        let leader = self.leader();
+        let lost = |id: &ReplicaId| self.machine_of(*id).is_some_and(|machine| machine.disk.lost);
+        let forgetful: Vec<ReplicaId> = group.voters().filter(lost).collect();
+        let machines = &self.machines;
+        let life = |id: ReplicaId| {
+            machines.iter().find(|machine| machine.id == id).map_or(0, |machine| machine.lives)
+        };
+        let rng = &mut self.operator.rng;
+        let member = |rng: &mut Rng| group.members[rng.usize(0..group.members.len())].id;
+        if self.plan.changes.readmit.hit(rng) {
+            let id =
+                if forgetful.is_empty() { member(rng) } else { forgetful[rng.usize(0..forgetful.len())] };
+            return Some(Change::Readmit { id, life: Incarnation(life(id)) });
+        }
+        Some(match rng.u8(0..100) {
+            0..40 => {
+                let goal = match rng.u8(0..4) {
+                    0 => Goal::Learn,
+                    1 | 2 => Goal::Vote,
+                    _ => Goal::Replace(member(rng)),
+                };
+                Change::Add { info: info(group.next_id, 0), goal }
+            }
+            40..60 => Change::Remove(leader.filter(|_| rng.bool()).unwrap_or_else(|| member(rng))),
+            60..75 => {
+                let learners: Vec<ReplicaId> = group.learners().map(|(id, _)| id).collect();
+                Change::Promote(rng.choice(learners).unwrap_or_else(|| member(rng)))
+            }
+            75..88 => {
+                let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
+                    protocol.elections().iter().map(|election| (*protocol, *election))
+                });
+                // Mostly another than now, if there is another.
+                let others = orders.clone().filter(|order| *order != (group.protocol, group.election));
+                let order = if rng.u8(0..8) > 0 { rng.choice(others.collect::<Vec<_>>()) } else { None };
+                let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
+                Change::Order { protocol, election }
+            }
+            _ => {
+                let id = member(rng);
+                Change::Update { id, info: info(id, rng.u64(0..3)) }
+            }
+        })
+    }
+
+    /// Who leads, as the world sees it.
+    fn leader(&self) -> Option<ReplicaId> {
+        let leads = |machine: &&Machine| {
+            let life = machine.life.as_ref();
+            life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
+        };
+        self.machines.iter().find(leads).map(|machine| machine.id)
+    }
+
+    fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
+        self.coverage.changes_asked += 1;
+        self.note(of, || format!("is asked for {:?}, made for version {}", request.change, request.expected));
+        let id = RequestId(self.clients.asked);
+        self.clients.asked += 1;
+        let payload = request.encode().to_bytes();
+        self.operator.asked.insert(id, Asked { of, request });
+        self.step(of, Event::Request { request: id, kind: CommandKind::Reconfigure, session: None, payload })
+    }
+
+    /// A change that was asked for has an outcome.
+    pub(super) fn change_answered(&mut self, asked: Asked, outcome: Outcome) -> Checked {
+        let Asked { of, request } = asked;
+        let reply = match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Error(error) => {
+                let void = matches!(error, RequestError::NotCaughtUp | RequestError::Overloaded);
+                self.operator.unknown.extend((!void).then_some(request));
+                self.note(of, || format!("has no outcome of the change: {error}"));
+                return Ok(());
+            }
+        };
+        let result = decode_reply(reply).map_err(|error| Violation {
+            invariant: Invariant::Sound,
+            detail: format!("the reply to {request:?} can not be read: {error}"),
+        })?;
+        match result {
+            Ok(made) => demand(made.version == request.expected + 1, Invariant::OneGroup, || {
+                format!("{request:?} made version {}", made.version)
+            }),
+            Err(refusal) => {
+                self.coverage.changes_refused += 1;
+                self.note(of, || format!("refuses the change: {refusal}"));
+                Ok(())
+            }
+        }
+    }
+
+    /// An operator wants another replica to lead.
+    pub(super) fn transfer(&mut self, to: usize) -> Checked {
+        let of = self.leader().map_or(to, |leader| self.index(leader));
+        let to = self.machines[to].id;
+        if !self.machines[of].is_running() {
+            return Ok(());
+        }
+        self.note(of, || format!("is asked to let {to} lead"));
+        self.step(of, Event::Transfer(to))
+    }
+
+    /// The voters of every group that the present one may become, for all that is known here.
+    pub(super) fn possible_voters(&self) -> Vec<Vec<ReplicaId>> {
+        let group = self.reference.group();
+        let current = |(version, _): &&(u64, Vec<ReplicaId>)| *version >= group.version;
+        let mut possible: Vec<_> =
+            self.operator.possible.iter().filter(current).map(|(_, voters)| voters.clone()).collect();
+        possible.extend(futures(group));
+        possible
+    }
+
+    /// A slot was delivered for the first time: if it made a new group, machines come up for who joins.
+    pub(super) fn group_moves(&mut self, slot: Slot) -> Checked {
+        let before = self.groups.latest();
+        let group = self.reference.group();
+        if group.version == before.version {
+            return Ok(());
+        }
+        let (before, group) = (before.clone(), group.clone());
+        self.count_change(&before, &group);
+        self.groups.begins(slot, group.clone())?;
+        self.votes.epoch_begins(&group);
+        self.operator.possible.retain(|(version, _)| *version >= group.version);
+        while (self.machines.len() as u64) < group.next_id.0 - 1 {
+            let of = self.machines.len();
+            let id = ReplicaId(of as u64 + 1);
+            demand(of < self.plan.replicas + self.plan.changes.spares, Invariant::Sound, || {
+                format!("{id} was added, and nobody asked for so many")
+            })?;
+            self.machines.push(Machine::new(id));
+            self.note(of, || "is set up".to_owned());
+            let (low, high) = self.plan.changes.joins;
+            let wait = between(&mut self.operator.rng, low, high);
+            self.queue.push(self.now + wait, Happening::Restart { of });
+            self.dial_newcomer(of);
+        }
+        Ok(())
+    }
+
+    fn count_change(&mut self, before: &Group, group: &Group) {
+        let coverage = &mut self.coverage;
+        coverage.changes_made += 1;
+        coverage.epochs += u64::from(group.epoch > before.epoch);
+        let order = (group.protocol, group.election);
+        coverage.reorderings += u64::from(order != (before.protocol, before.election));
+        coverage.promotions += group.voters().filter(|&id| !before.votes(id)).count() as u64;
+        coverage.removals += before.voters().filter(|&id| group.member(id).is_none()).count() as u64;
+        let readmitted = |member: &&synod_replica::Member| {
+            before.member(member.id).is_some_and(|known| known.readmitted != member.readmitted)
+        };
+        coverage.readmissions += group.members.iter().filter(readmitted).count() as u64;
+        self.trace.line(self.now, || {
+            let members: Vec<String> =
+                group.members.iter().map(|member| format!("{} {:?}", member.id, member.standing)).collect();
+            format!("group     version {} epoch {}: {}", group.version, group.epoch, members.join(", "))
+        });
+    }
+
+    /// A replica finds that nobody needs it any more.
+    pub(super) fn retires(&mut self, of: usize, delivered: Slot) -> Checked {
+        self.note(of, || "is not needed any more".to_owned());
+        let (id, group) = (self.machines[of].id, self.groups.after(delivered));
+        let removed = self.groups.latest().member(id).is_none() && group.member(id).is_none();
+        demand(removed && self.groups.is_established(group), Invariant::RetiredLast, || {
+            format!("{id} retires, and no quorum of epoch {} has durably entered it", group.epoch)
+        })?;
+        self.coverage.retirements += 1;
+        let (low, high) = (Duration::ZERO, self.plan.settings.consensus.election_timeout * 2);
+        let wait = between(&mut self.operator.rng, low, high);
+        self.queue.push(self.now + wait, Happening::Stop { of });
+        Ok(())
+    }
+
+    /// A replica that nobody needs stops for good.
+    pub(super) fn stop_for_good(&mut self, of: usize) {
+        self.crash(of);
+        self.machines[of].retired = true;
+        self.note(of, || "is taken away".to_owned());
+    }
+}
+
+/// What a member is known by; no two have the same address.
+fn info(id: ReplicaId, edition: u64) -> MemberInfo {
+    let url = format!("http://{id}.{edition}:2380");
+    MemberInfo { name: format!("{id}"), peer_urls: vec![url], client_urls: Vec::new() }
+}
+
+/// The voters of a group, and of those that it becomes without anybody asking: a leader promotes the learners that are
+/// there to vote, in any order.
+fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
+    let learners: Vec<_> = group.learners().filter(|(_, goal)| *goal != Goal::Learn).collect();
+    let with = |subset: usize| {
+        let mut voters: Vec<ReplicaId> = group.voters().collect();
+        for (_, &(id, goal)) in learners.iter().enumerate().filter(|(index, _)| subset & 1 << index != 0) {
+            voters.retain(|voter| goal != Goal::Replace(*voter));
+            voters.push(id);
+        }
+        voters
+    };
+    (0..1_usize << learners.len()).map(with).collect()
+}
