@@ -209,6 +209,7 @@ fn decide_accepted<S: StateMachine>(
     let mut protocol = options.start(Members::new([config.me], config.me), restart, now, &mut effects);
     let (mut deadline, mut proposed) = (Time::NEVER, false);
     for _ in 0..STEPS_MAX {
+        protocol.flush(now, &mut effects);
         let mut durable = None;
         let mut quiet = true;
         for effect in effects.drain() {
