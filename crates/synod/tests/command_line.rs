@@ -206,9 +206,11 @@ fn dev_starts_serves_stops_and_goes_on_with_its_data() {
     dev.process.wait().unwrap();
     wait_until_free(&ports);
 
-    // Addresses are not part of the cluster's identity.
-    let moved = free_block();
-    let mut dev = Dev::start(&data, moved);
+    // The replicas know each other's addresses from their first start on.
+    let elsewhere = (base + 1).to_string();
+    let moved = synod(&["dev", "--base-port", &elsewhere, "--data", data.to_str().unwrap()]);
+    refused(&moved, 2, &["--base-port", &base.to_string(), "--data"]);
+    let mut dev = Dev::start(&data, base);
     dev.wait_for(" leads (ballot ");
     assert_eq!(dev.synod(&["get", "after", "--print-value-only"], ""), "kill\n");
     assert!(stop(&mut dev.process).success());

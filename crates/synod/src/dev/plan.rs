@@ -63,6 +63,44 @@ impl Folder {
     }
 }
 
+/// Says with which first port the replicas below a folder began.
+const BASE_PORT_FILE: &str = "base-port";
+/// Stands in it for [`CLIENT_PORTS`].
+const USUAL: &str = "usual";
+
+impl Folder {
+    /// The first port to use: the replicas know each other's addresses from their first start on, so with data of
+    /// an earlier start it is that one's.
+    pub fn base_port(&self, wanted: Option<u16>) -> Result<Option<u16>, Failure> {
+        let file = self.path().join(BASE_PORT_FILE);
+        let failed = |error: io::Error| Failure::failed(format!("{}: {error}", file.display()));
+        let text = |port: Option<u16>| port.map_or_else(|| USUAL.to_owned(), |port| port.to_string());
+        let kept = match fs::read_to_string(&file) {
+            Ok(kept) => kept.trim().to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(self.path()).map_err(failed)?;
+                fs::write(&file, text(wanted)).map_err(failed)?;
+                return Ok(wanted);
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let known = match kept.as_str() {
+            USUAL => None,
+            port => Some(port.parse().map_err(|_| failed(io::Error::other("is not the number of a port")))?),
+        };
+        if wanted.is_some() && wanted != known {
+            let accepted = known.map_or_else(|| "no --base-port".to_owned(), |port| port.to_string());
+            return Err(Failure::usage(format!(
+                "--base-port {}: {} holds the data of a cluster at other ports; accepted: {accepted}, or another \
+                 folder with --data",
+                text(wanted),
+                self.path().display()
+            )));
+        }
+        Ok(known)
+    }
+}
+
 /// One replica and how it is started.
 #[derive(Clone, Debug)]
 pub struct ReplicaPlan {
@@ -202,6 +240,17 @@ mod tests {
         let plan = Plan::new(1, Some(port), Path::new("x"), Vec::new()).unwrap();
         let error = plan.check_ports().unwrap_err().to_string();
         assert!(error.contains(&format!("port {port}")) && error.contains("--base-port"), "{error}");
+    }
+
+    #[test]
+    fn the_ports_are_those_of_the_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = |name: &str| Folder::Kept(folder.path().join(name));
+        assert_eq!(kept("a").base_port(Some(7000)).unwrap(), Some(7000));
+        assert_eq!(kept("a").base_port(None).unwrap(), Some(7000));
+        assert!(kept("a").base_port(Some(8000)).unwrap_err().to_string().contains("accepted: 7000"));
+        assert_eq!(kept("b").base_port(None).unwrap(), None);
+        assert!(kept("b").base_port(Some(7000)).unwrap_err().to_string().contains("no --base-port"));
     }
 
     #[test]
