@@ -11,6 +11,8 @@ use fastrand::Rng;
 use synod_replica::LogRecord;
 use synod_wire::{Keep, Lsn, Slot};
 
+use crate::check::slots;
+
 /// A record as it lies in the log.
 #[derive(Clone, Debug)]
 struct Stored {
@@ -155,12 +157,8 @@ impl Disk {
     /// The first slot before this one that neither a snapshot nor a record holds.
     #[must_use]
     pub fn missing_before(&self, first: Slot) -> Option<Slot> {
-        let held: BTreeSet<Slot> = self
-            .log
-            .iter()
-            .filter_map(|stored| if let Keep::Slot(slot) = stored.keep { Some(slot) } else { None })
-            .collect();
-        (self.newest_snapshot().next().0..first.0).map(Slot).find(|slot| !held.contains(slot))
+        let held: BTreeSet<u64> = self.records().flat_map(|(_, record)| slots(&record)).collect();
+        (self.newest_snapshot().next().0..first.0).find(|slot| !held.contains(slot)).map(Slot)
     }
 
     /// Writes a snapshot file; of the older ones the newest stays.

@@ -9,7 +9,7 @@ use synod_sim::{
 };
 
 /// Seeds within which every bug must be found.
-const SEEDS_MAX: u64 = 100;
+const SEEDS_MAX: u64 = 400;
 
 /// The election that has the bug, or any.
 fn election(bug: Bug) -> ElectionKind {

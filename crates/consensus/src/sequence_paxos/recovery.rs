@@ -129,7 +129,7 @@ impl SequencePaxos {
                         self.forget_old();
                     }
                 }
-                Record::Trimmed { accepted_in, .. } => self.accepted_in = self.accepted_in.max(accepted_in),
+                Record::Trimmed { accepted_in, .. } => self.replay_accepted_in(accepted_in),
                 Record::Amnesia(_) => {}
             }
         }
@@ -138,9 +138,18 @@ impl SequencePaxos {
         whole
     }
 
+    /// Who accepted in a ballot had promised it, also where the record of the promise is gone: of an epoch that is over
+    /// only what it decided is kept.
+    fn replay_accepted_in(&mut self, ballot: Ballot) {
+        self.accepted_in = self.accepted_in.max(ballot);
+        if !self.has(Bug::ForgetPromise) {
+            self.promised = self.promised.max(ballot);
+        }
+    }
+
     /// Takes elements over in their place, and drops what was behind it. False if there is a gap before them.
     fn replay_elements(&mut self, ballot: Ballot, start: Slot, elements: &[Batch]) -> bool {
-        self.accepted_in = self.accepted_in.max(ballot);
+        self.replay_accepted_in(ballot);
         self.recorded = self.recorded.max(last_of(start, elements));
         let next = self.log.last().next();
         if start > next {

@@ -133,6 +133,23 @@ pub fn is_learned(record: &LogRecord) -> bool {
     }
 }
 
+/// The slots for which a record holds a batch.
+pub fn slots(record: &LogRecord) -> std::ops::Range<u64> {
+    let run = |from: Slot, len: usize| from.0..from.0 + len as u64;
+    match record {
+        LogRecord::Learned { slot, .. } => run(*slot, 1),
+        LogRecord::Entered { .. } | LogRecord::Trimmed(_) => 0..0,
+        LogRecord::Protocol { record, .. } => match fact(record) {
+            Fact::Accepted { slot, .. } | Fact::Learned { slot, .. } => run(slot, 1),
+            Fact::Extended { start, batches, .. } => run(start, batches.len()),
+            Fact::Staged { from, batches, .. } | Fact::Adopted { from, batches, .. } => {
+                run(from, batches.len())
+            }
+            Fact::Promised(_) | Fact::Nothing => 0..0,
+        },
+    }
+}
+
 /// What a record remembers.
 pub fn fact(record: &Record) -> Fact {
     match record {

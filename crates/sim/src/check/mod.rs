@@ -9,7 +9,7 @@ mod model;
 mod reference;
 mod votes;
 
-pub(crate) use facts::{claims, is_learned};
+pub(crate) use facts::{claims, is_learned, slots};
 pub(crate) use groups::Groups;
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};
