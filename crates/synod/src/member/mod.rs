@@ -272,7 +272,7 @@ impl ChangeArgs {
         };
         view::print_change(self.client.write_out, &changed, &what, &next::steps(group, name, &url, goal))?;
         if wait.wait {
-            wait::until_it_votes(&self.client, changed.added, wait.wait_timeout).await
+            wait::until_it_votes(&self.client, changed.added, group.version, wait.wait_timeout).await
         } else {
             Ok(())
         }

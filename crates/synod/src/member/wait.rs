@@ -11,8 +11,13 @@ use crate::{client::ClientArgs, failure::Failure, output::Bytes};
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Shows on standard error how far a member is, until it votes.
-pub async fn until_it_votes(args: &ClientArgs, id: u64, timeout: Duration) -> Result<(), Failure> {
+/// Shows on standard error how far a member is that was added with a version of the group, until it votes.
+pub async fn until_it_votes(
+    args: &ClientArgs,
+    id: u64,
+    added_in: u64,
+    timeout: Duration,
+) -> Result<(), Failure> {
     let deadline = Instant::now() + timeout;
     let mut last_said = String::new();
     loop {
@@ -25,17 +30,19 @@ pub async fn until_it_votes(args: &ClientArgs, id: u64, timeout: Duration) -> Re
             asked.endpoints = vec![own];
             told.extend(view::told(&asked).await?);
         }
-        let said =
-            match latest(&told).map(|group| (group, group.members.iter().find(|member| member.id == id))) {
-                None => "no replica answers".to_owned(),
-                Some((_, Some(member))) if member.votes => {
-                    eprintln!("{} votes", view::named(member));
-                    return Ok(());
-                }
-                Some((_, Some(_))) => progress(&told, id),
-                // A learner is in every group after the one that it was added to, unless somebody took it out.
-                Some((_, None)) => return Err(Failure::failed(format!("{id:x} is not a member any more"))),
-            };
+        let said = match latest(&told)
+            .map(|group| (group, group.members.iter().find(|member| member.id == id)))
+        {
+            None => "no replica answers".to_owned(),
+            Some((_, Some(member))) if member.votes => {
+                eprintln!("{} votes", view::named(member));
+                return Ok(());
+            }
+            Some((_, Some(_))) => progress(&told, id),
+            // A replica that lags may be the only one that answers at the moment.
+            Some((group, None)) if group.version < added_in => "no replica that knows it answers".to_owned(),
+            Some((_, None)) => return Err(Failure::failed(format!("{id:x} is not a member any more"))),
+        };
         if said != last_said {
             eprintln!("{said}");
             last_said = said;
