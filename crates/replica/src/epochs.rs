@@ -553,6 +553,11 @@ impl Replica {
         }
     }
 
+    /// How far learners are, as they last said.
+    pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
+        self.audience.progress.iter().map(|(&id, &slot)| (id, slot))
+    }
+
     /// Whether a learner has (nearly) everything that is decided, as far as it said.
     #[must_use]
     pub fn has_caught_up(&self, learner: ReplicaId) -> bool {
