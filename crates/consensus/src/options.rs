@@ -239,8 +239,10 @@ pub struct Restart {
     /// Everything through this slot is decided and need not be delivered: a snapshot holds it, or an earlier
     /// epoch decided it.
     pub base: Slot,
-    /// As the slot `base` was delivered.
+    /// As the slot `base` was delivered; [`Ballot::ZERO`] if the epoch began behind it, or if that is not known.
     pub base_ballot: Ballot,
+    /// The slot before the epoch's first.
+    pub begin: Slot,
     /// Slots through this one were decided when the last of the records was written, with the values that the
     /// records hold; `base` if nothing is known.
     pub decided: Slot,
@@ -261,6 +263,7 @@ impl Restart {
             records: Vec::new(),
             base: Slot::ZERO,
             base_ballot: Ballot::ZERO,
+            begin: Slot::ZERO,
             decided: Slot::ZERO,
             amnesia: false,
             incarnation,

@@ -28,7 +28,7 @@ use std::{
 use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role};
 use synod_replica::{Action, Executor, Group, LogRecord, Member, Recovered, Replica, Standing, StateMachine};
 use synod_storage::{DataDir, SnapshotStore, StorageError, inspect};
-use synod_wire::{Batch, ClusterId, Epoch, Incarnation, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{Config, Origin, StartError, node};
 
@@ -195,10 +195,13 @@ fn decide_accepted<S: StateMachine>(
 ) -> Result<(), String> {
     let epoch = executor.group().epoch;
     let options = executor.group().options(&config.settings.consensus);
+    let begin = executor.group().first.prev();
     let restart = Restart {
         records: of_epoch(records, epoch),
         base: executor.applied(),
-        base_ballot: executor.ballot(),
+        // Ballots of different epochs can not be compared.
+        base_ballot: if executor.applied() > begin { executor.ballot() } else { Ballot::ZERO },
+        begin,
         decided: executor.applied(),
         amnesia: false,
         incarnation,

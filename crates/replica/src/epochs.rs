@@ -225,6 +225,7 @@ impl Replica {
             records: Vec::new(),
             base: self.decided.last(),
             base_ballot: self.ballot_in_epoch(self.decided.last(), self.decided.ballot()),
+            begin: self.group.first.prev(),
             decided: self.decided.last(),
             amnesia: self.known.amnesia,
             incarnation: self.incarnation,

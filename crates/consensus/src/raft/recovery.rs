@@ -69,8 +69,8 @@ impl Raft {
         };
         let base = restart.base;
         let noted = replayed.base.clone().unwrap_or(Base {
-            slot: Slot::ZERO,
-            ballot: None,
+            slot: restart.begin,
+            ballot: Some(Ballot::ZERO),
             configuration: first,
             guess: None,
             blind: Slot::ZERO,
@@ -79,7 +79,7 @@ impl Raft {
         let Base { slot: base_slot, ballot: base_ballot, ref configuration, blind, trimmed, .. } = noted;
         // A replica that does not vote from the start joins an epoch that others have begun.
         let joins = born && members.index(members.me()).is_none() && base > Slot::ZERO;
-        let given = restart.base_ballot != Ballot::ZERO || base == Slot::ZERO || born && !joins;
+        let given = restart.base_ballot != Ballot::ZERO || base == restart.begin || born && !joins;
         let in_log = || replayed.entries.get(&base).map(|(entry, _)| entry.ballot);
         let ballot = Some(restart.base_ballot)
             .filter(|_| given)
