@@ -226,7 +226,11 @@ fn decide_accepted<S: StateMachine>(
                         executor.execute(slot, ballot, &batch);
                     }
                 }
-                Effect::Send { .. } | Effect::Leader(_) | Effect::ReadIndex { .. } => {}
+                Effect::Send { .. }
+                | Effect::Leader(_)
+                | Effect::ReadIndex { .. }
+                | Effect::Voters { .. }
+                | Effect::ChangeRefused(_) => {}
             }
         }
         if executor.group().epoch != epoch {
