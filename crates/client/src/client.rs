@@ -5,9 +5,9 @@ use std::sync::Arc;
 use synod_api::{
     etcdserverpb::{
         CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, MemberListRequest,
-        MemberListResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, StatusRequest,
-        StatusResponse, TxnRequest, TxnResponse, cluster_client::ClusterClient, kv_client::KvClient,
-        maintenance_client::MaintenanceClient, request_op::Request,
+        MemberListResponse, MoveLeaderRequest, MoveLeaderResponse, PutRequest, PutResponse, RangeRequest,
+        RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse, cluster_client::ClusterClient,
+        kv_client::KvClient, maintenance_client::MaintenanceClient, request_op::Request,
     },
     synod::v1::{self as native, native_client::NativeClient},
 };
@@ -94,6 +94,24 @@ impl Client {
             client.member_list(MemberListRequest { linearizable }).await
         };
         self.endpoints.call(Retry::Freely, send).await
+    }
+
+    /// Changes the group: its members, or what orders in it. Sent again only while it was certainly not made.
+    pub async fn change(&self, request: native::ChangeRequest) -> Result<native::ChangeResponse, Error> {
+        let send = |channel| {
+            let request = request.clone();
+            async move { NativeClient::new(channel).change(request).await }
+        };
+        self.endpoints.call(Retry::IfNotExecuted, send).await
+    }
+
+    /// Hands the leadership to a member, and waits until it leads. Only the leader takes the request; the first
+    /// endpoint is asked and no other.
+    pub async fn move_leader(&self, target_id: u64) -> Result<MoveLeaderResponse, Error> {
+        let send = |channel| async move {
+            MaintenanceClient::new(channel).move_leader(MoveLeaderRequest { target_id }).await
+        };
+        self.endpoints.call_at(0, send).await
     }
 
     /// How each endpoint sees itself, in the etcd API's terms; asked at the same time, in the order of

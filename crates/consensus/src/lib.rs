@@ -2,14 +2,14 @@
 //!
 //! A protocol is given [`Input`]s (a message, a proposal, "this is on disk now", "this instant has come") and
 //! answers with [`Effect`]s (remember this, send that, this is decided). Nothing in this crate reads a clock,
-//! opens a file or starts a thread; iteration orders are defined, and there is no randomness. So the code that
+//! opens a file or starts a thread; iteration orders are defined, and random numbers come from a seed. So the code that
 //! a server runs is the code that the simulator attacks.
 //!
 //! # How to read it
 //!
 //! 1. [`Protocol`]: the contract, with the two rules that carry safety.
 //! 2. [`Members`] and [`ReplicaSet`]: what a quorum is.
-//! 3. [`multipaxos`]: the first protocol; each protocol folder has the same files. [`sequence_paxos`] is another.
+//! 3. [`multipaxos`], [`sequence_paxos`], [`raft`]: the protocols; each folder has the same files.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 
 mod disk_watch;
@@ -20,6 +20,7 @@ pub mod multipaxos;
 mod options;
 mod planted;
 mod protocol;
+pub mod raft;
 mod resend;
 pub mod sequence_paxos;
 mod slots;
@@ -30,4 +31,6 @@ pub use options::{
     Decision, ElectionKind, Options, ProtocolKind, Restart, SequencePaxosOptions, UnknownName,
 };
 pub use planted::Bug;
-pub use protocol::{Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Role, Status};
+pub use protocol::{
+    ChangeRefused, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Role, Status,
+};

@@ -5,11 +5,11 @@ use synod_wire::ReplicaId;
 /// The most replicas a group may have.
 pub const MEMBERS_MAX: usize = 63;
 
-/// The voting members of a group, in ascending order, and this replica's place among them.
+/// The voting members of a group, in ascending order, and this replica's place among them, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
     ids: Vec<ReplicaId>,
-    me: usize,
+    me: ReplicaId,
 }
 
 impl Members {
@@ -24,23 +24,40 @@ impl Members {
         ids.sort_unstable();
         assert!(ids.len() <= MEMBERS_MAX, "at most {MEMBERS_MAX} members");
         assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "members are distinct");
-        let me = ids.binary_search(&me).expect("this replica is a member");
+        assert!(ids.binary_search(&me).is_ok(), "this replica is a member");
         Members { ids, me }
+    }
+
+    /// A group of these members, as seen by a replica that does not vote (yet): it only follows. For protocols that
+    /// change voters themselves.
+    ///
+    /// # Panics
+    /// As [`Members::new`], and if `me` is a member.
+    #[must_use]
+    pub fn observed(ids: impl IntoIterator<Item = ReplicaId>, me: ReplicaId) -> Members {
+        let mut all: Vec<_> = ids.into_iter().collect();
+        all.push(me);
+        let mut members = Members::new(all, me);
+        members.ids.retain(|&id| id != me);
+        members
     }
 
     /// This replica.
     #[must_use]
     pub fn me(&self) -> ReplicaId {
-        self.ids[self.me]
-    }
-
-    /// This replica's place, from 0.
-    #[must_use]
-    pub fn my_index(&self) -> usize {
         self.me
     }
 
-    /// All members, this replica among them.
+    /// This replica's place, from 0.
+    ///
+    /// # Panics
+    /// If this replica only observes.
+    #[must_use]
+    pub fn my_index(&self) -> usize {
+        self.index(self.me).expect("this replica is a member")
+    }
+
+    /// All members, this replica among them unless it only observes.
     #[must_use]
     pub fn ids(&self) -> &[ReplicaId] {
         &self.ids

@@ -5,10 +5,11 @@
 
 use synod_wire::{DecodeError, Keep, Reader, Writer};
 
-use crate::{election, multipaxos, sequence_paxos};
+use crate::{election, multipaxos, raft, sequence_paxos};
 
 const MULTIPAXOS: u8 = 1;
 const SEQUENCE_PAXOS: u8 = 2;
+const RAFT: u8 = 3;
 const ELECTION: u8 = 4;
 
 /// A message of some protocol.
@@ -18,6 +19,8 @@ pub enum Message {
     MultiPaxos(multipaxos::Message),
     /// See [`sequence_paxos::Message`].
     SequencePaxos(sequence_paxos::Message),
+    /// See [`raft::Message`].
+    Raft(raft::Message),
     /// See [`election::Message`]; whichever protocol it elects for.
     Election(election::Message),
 }
@@ -34,6 +37,10 @@ impl Message {
                 writer.u8(SEQUENCE_PAXOS);
                 message.encode(writer);
             }
+            Message::Raft(message) => {
+                writer.u8(RAFT);
+                message.encode(writer);
+            }
             Message::Election(message) => {
                 writer.u8(ELECTION);
                 message.encode(writer);
@@ -46,6 +53,7 @@ impl Message {
         match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Message::decode(reader).map(Message::MultiPaxos),
             SEQUENCE_PAXOS => sequence_paxos::Message::decode(reader).map(Message::SequencePaxos),
+            RAFT => raft::Message::decode(reader).map(Message::Raft),
             ELECTION => election::Message::decode(reader).map(Message::Election),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }
@@ -59,6 +67,8 @@ pub enum Record {
     MultiPaxos(multipaxos::Record),
     /// See [`sequence_paxos::Record`].
     SequencePaxos(sequence_paxos::Record),
+    /// See [`raft::Record`].
+    Raft(raft::Record),
 }
 
 impl Record {
@@ -68,6 +78,7 @@ impl Record {
         match self {
             Record::MultiPaxos(record) => record.keep(),
             Record::SequencePaxos(record) => record.keep(),
+            Record::Raft(record) => record.keep(),
         }
     }
 
@@ -77,6 +88,9 @@ impl Record {
         match self {
             Record::MultiPaxos(record) => matches!(record, multipaxos::Record::Learned(_)),
             Record::SequencePaxos(record) => matches!(record, sequence_paxos::Record::Learned { .. }),
+            Record::Raft(record) => {
+                matches!(record, raft::Record::Entry { slot, decided, .. } if decided >= slot)
+            }
         }
     }
 
@@ -91,6 +105,10 @@ impl Record {
                 writer.u8(SEQUENCE_PAXOS);
                 record.encode(writer);
             }
+            Record::Raft(record) => {
+                writer.u8(RAFT);
+                record.encode(writer);
+            }
         }
     }
 
@@ -99,6 +117,7 @@ impl Record {
         match reader.u8("protocol")? {
             MULTIPAXOS => multipaxos::Record::decode(reader).map(Record::MultiPaxos),
             SEQUENCE_PAXOS => sequence_paxos::Record::decode(reader).map(Record::SequencePaxos),
+            RAFT => raft::Record::decode(reader).map(Record::Raft),
             value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
         }
     }

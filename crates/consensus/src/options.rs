@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use synod_wire::{Ballot, Incarnation, Slot, Time};
 
-use crate::{Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos, sequence_paxos::SequencePaxos};
+use crate::{
+    Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos, raft::Raft,
+    sequence_paxos::SequencePaxos,
+};
 
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -56,25 +59,24 @@ choice! {
         MultiPaxos = "multipaxos",
         /// Leader-based Sequence Paxos (Ng 2020, section 2.4.2), for crash-recovery and lossy sessions.
         SequencePaxos = "sequence-paxos",
+        /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
+        /// and only its leader decides, so `election` and `decision` change nothing.
+        Raft = "raft",
     }
 }
 
 impl ProtocolKind {
-    /// Whether the protocol changes its voters itself, so that such a change does not end the epoch.
+    /// Whether the protocol changes who votes within an epoch ([`crate::Control::ChangeVoters`]).
     #[must_use]
     pub fn changes_voters_itself(self) -> bool {
-        match self {
-            ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos => false,
-        }
+        self == ProtocolKind::Raft
     }
 
     /// Whether a replica that lost its log learns from its peers what it must know to vote again in the same epoch.
+    /// Otherwise it only learns until an epoch begins for it.
     #[must_use]
     pub fn recovers_itself(self) -> bool {
-        match self {
-            ProtocolKind::MultiPaxos => true,
-            ProtocolKind::SequencePaxos => false,
-        }
+        self == ProtocolKind::MultiPaxos
     }
 
     /// The elections that it works with; the first is its own choice.
@@ -83,6 +85,7 @@ impl ProtocolKind {
         match self {
             ProtocolKind::MultiPaxos => &[ElectionKind::Rotating, ElectionKind::Ballot],
             ProtocolKind::SequencePaxos => &[ElectionKind::Ballot, ElectionKind::Rotating],
+            ProtocolKind::Raft => &[ElectionKind::Randomized],
         }
     }
 }
@@ -95,6 +98,8 @@ choice! {
         /// Rounds of heartbeats elect a replica that is connected to a quorum, also where only some links work
         /// (Ng 2020, section 2.4.1).
         Ballot = "ballot",
+        /// Raft's own: whoever misses the leader for a time drawn at random asks for votes, after a rehearsal.
+        Randomized = "randomized",
     }
 }
 
@@ -118,7 +123,8 @@ pub struct Options {
     /// Who finds out that a slot is decided.
     pub decision: Decision,
     /// Who leads if several could begin to at the same time: the highest priority, then the highest number. A leader
-    /// is not replaced because of it. Elections in a fixed order (`rotating`) know no priorities.
+    /// is not replaced because of it. Elections in a fixed order (`rotating`) know no priorities; with `randomized`
+    /// ones the highest priority waits the shortest.
     pub priority: u8,
     /// How often a leader says that it lives.
     pub heartbeat_interval: Duration,
@@ -135,6 +141,15 @@ pub struct Options {
     pub promise_bytes_max: usize,
     /// Of `sequence-paxos`.
     pub sequence_paxos: SequencePaxosOptions,
+    /// Raft: messages with entries that one follower may have unanswered; at least 1. Entries that wait for an
+    /// answer leave together.
+    pub inflight_max: usize,
+    /// Raft: bytes of batches in these messages; one message may always leave.
+    pub inflight_bytes_max: usize,
+    /// Raft: bytes of batches in one message; one entry may always leave.
+    pub append_bytes_max: usize,
+    /// Raft: change voters without a joint phase where exactly one replica is added or removed.
+    pub single_step_changes: bool,
     #[doc(hidden)]
     pub planted: Option<Bug>,
 }
@@ -188,6 +203,10 @@ impl Default for Options {
             announce_delay_max: Duration::from_millis(5),
             promise_bytes_max: 1 << 20,
             sequence_paxos: SequencePaxosOptions::default(),
+            inflight_max: 64,
+            inflight_bytes_max: 8 << 20,
+            append_bytes_max: 1 << 20,
+            single_step_changes: false,
             planted: None,
         }
     }
@@ -220,8 +239,10 @@ pub struct Restart {
     /// Everything through this slot is decided and need not be delivered: a snapshot holds it, or an earlier
     /// epoch decided it.
     pub base: Slot,
-    /// As the slot `base` was delivered.
+    /// As the slot `base` was delivered; [`Ballot::ZERO`] if the epoch began behind it, or if that is not known.
     pub base_ballot: Ballot,
+    /// The slot before the epoch's first.
+    pub begin: Slot,
     /// Slots through this one were decided when the last of the records was written, with the values that the
     /// records hold; `base` if nothing is known.
     pub decided: Slot,
@@ -242,6 +263,7 @@ impl Restart {
             records: Vec::new(),
             base: Slot::ZERO,
             base_ballot: Ballot::ZERO,
+            begin: Slot::ZERO,
             decided: Slot::ZERO,
             amnesia: false,
             incarnation,
@@ -268,6 +290,7 @@ impl Options {
             ProtocolKind::SequencePaxos => {
                 Box::new(SequencePaxos::start(self.clone(), members, restart, now, effects))
             }
+            ProtocolKind::Raft => Box::new(Raft::start(self.clone(), members, restart, now, effects)),
         }
     }
 }

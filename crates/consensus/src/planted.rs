@@ -63,6 +63,22 @@ pub enum Bug {
     DecideToUnsynced,
     /// Sequences count as equal if what promises hold of them is of equal length (E22).
     CompareSuffixLengths,
+    /// Raft: a replica gives its vote to whoever asks, also twice in a term (Ng 2020, E25).
+    RaftVoteTwice,
+    /// Raft: the longer log counts as up to date, whatever the terms of its entries (E25).
+    RaftVoteByLength,
+    /// Raft: a vote is told before it is durable (E30).
+    RaftVoteBeforeDurable,
+    /// Raft: a restarted replica forgets whom it voted for.
+    RaftForgetVote,
+    /// Raft: entries are acknowledged before they are durable (E30).
+    RaftAckBeforeDurable,
+    /// Raft: an append removes everything behind it, also what is not in conflict (E27).
+    RaftTruncateAlways,
+    /// Raft: entries of older terms are committed by counting (E28).
+    RaftCountOldTerms,
+    /// Raft: under a joint configuration a majority of all voters counts as a quorum.
+    RaftUnionMajority,
     /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
     ElectionMajorityOffByOne,
     /// Its replies carry the highest ballot known instead of the replier's own (E4).
@@ -91,6 +107,7 @@ impl Bug {
         match protocol {
             ProtocolKind::MultiPaxos => Bug::MULTIPAXOS,
             ProtocolKind::SequencePaxos => Bug::SEQUENCE_PAXOS,
+            ProtocolKind::Raft => Bug::RAFT,
         }
     }
 
@@ -108,6 +125,17 @@ impl Bug {
         Bug::DecideInAnyPhase,
         Bug::TornAdoption,
         Bug::CompareSuffixLengths,
+    ];
+
+    const RAFT: &'static [Bug] = &[
+        Bug::RaftVoteTwice,
+        Bug::RaftVoteByLength,
+        Bug::RaftVoteBeforeDurable,
+        Bug::RaftForgetVote,
+        Bug::RaftAckBeforeDurable,
+        Bug::RaftTruncateAlways,
+        Bug::RaftCountOldTerms,
+        Bug::RaftUnionMajority,
     ];
 
     const MULTIPAXOS: &'static [Bug] = &[

@@ -94,6 +94,45 @@ pub enum Control {
     Backlogged(bool),
     /// Let this member lead instead. Ignored unless this replica leads.
     Transfer(ReplicaId),
+    /// Let these replicas vote from now on, within this epoch. Only a protocol that changes voters itself does
+    /// so (see [`crate::ProtocolKind::changes_voters_itself`]), and only its leader; it answers with
+    /// [`Effect::Voters`] whenever the voters that count change, or with [`Effect::ChangeRefused`].
+    ChangeVoters {
+        /// Everybody who is to vote; each new one must have caught up as a learner.
+        voters: Vec<ReplicaId>,
+        /// The command that describes the change for the replica layer. It is delivered once the change is
+        /// certain to happen.
+        batch: Batch,
+    },
+}
+
+/// Why a change of voters was not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeRefused {
+    /// This replica does not lead.
+    NotLeading,
+    /// An earlier change is not complete, or leadership is being handed over.
+    Pending,
+    /// The leader has not committed anything in its own term yet; ask again in a moment.
+    TooEarly,
+    /// Nobody, somebody twice, too many, or the voters that there are already.
+    Senseless,
+    /// This replica is to vote and has not caught up.
+    Behind(ReplicaId),
+}
+
+impl std::fmt::Display for ChangeRefused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ChangeRefused::NotLeading => f.write_str("this replica does not lead"),
+            ChangeRefused::Pending => f.write_str("an earlier change is not complete"),
+            ChangeRefused::TooEarly => f.write_str("the leader has only begun; ask again in a moment"),
+            ChangeRefused::Senseless => {
+                f.write_str("name at least one voter, nobody twice, and not just those who vote already")
+            }
+            ChangeRefused::Behind(replica) => write!(f, "{replica} has not caught up"),
+        }
+    }
 }
 
 /// Names a read that waits for its slot.
@@ -139,6 +178,19 @@ pub enum Effect {
         /// The slot, if leadership was confirmed.
         slot: Option<Slot>,
     },
+    /// These replicas vote, as far as this replica's log goes; the change may still be undone. Given by protocols
+    /// that change voters themselves, whenever it changes.
+    Voters {
+        /// The log entry that says so; it is certain once delivered.
+        slot: Slot,
+        /// Who votes, in ascending order.
+        voters: Vec<ReplicaId>,
+        /// While a change is under way: whose majority is needed as well. The change is complete once an entry
+        /// without these is delivered.
+        outgoing: Vec<ReplicaId>,
+    },
+    /// Answers [`Control::ChangeVoters`].
+    ChangeRefused(ChangeRefused),
     /// Call with [`Input::Timer`] at this instant; replaces the deadline before.
     Deadline(Time),
 }

@@ -6,6 +6,8 @@ use synod_replica::{Group, MemberInfo, Settings};
 use synod_storage::Durability;
 use synod_wire::{ClusterId, ReplicaId};
 
+use crate::Origin;
+
 /// A member of the group and where its peers reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberAddress {
@@ -15,22 +17,21 @@ pub struct MemberAddress {
     pub name: String,
     /// `host:port` for other replicas.
     pub address: String,
-    /// Where clients reach it, if that is known; only other clients are told.
-    pub client_urls: Vec<String>,
 }
 
 impl MemberAddress {
     /// A member that other replicas reach at `address`.
     #[must_use]
     pub fn new(id: ReplicaId, name: impl Into<String>, address: impl Into<String>) -> MemberAddress {
-        MemberAddress { id, name: name.into(), address: address.into(), client_urls: Vec::new() }
+        MemberAddress { id, name: name.into(), address: address.into() }
     }
 
     fn info(&self) -> MemberInfo {
         MemberInfo {
             name: self.name.clone(),
             peer_urls: vec![format!("http://{}", self.address)],
-            client_urls: self.client_urls.clone(),
+            // Members tell them when they run; all replicas must begin with the same group.
+            client_urls: Vec::new(),
         }
     }
 }
@@ -42,11 +43,13 @@ pub struct Config {
     pub cluster: ClusterId,
     /// This replica; one of `members`, unless it joins.
     pub me: ReplicaId,
-    /// The members with which the group begins. They count at the first start only: from then on the group is what
-    /// the log says.
+    /// Its name, for its own messages and the identity file.
+    pub name: String,
+    /// The members with which the group begins, the same at all replicas. They count at the first start only: from
+    /// then on the data directory knows with whom the group began, and the log who has belonged to it since.
     pub members: Vec<MemberAddress>,
-    /// For a replica that joins a group: the group with which the log began, as a member told it.
-    pub joins: Option<Group>,
+    /// For the first start of a replica that joins a group: what a member told ([`Origin::ask`]).
+    pub joins: Option<Origin>,
     /// Where to listen for other replicas.
     pub listen: Vec<SocketAddr>,
     /// Where log and snapshots live.
@@ -66,9 +69,11 @@ impl Config {
     /// A configuration with defaults for everything that has one.
     #[must_use]
     pub fn new(cluster: ClusterId, me: ReplicaId, members: Vec<MemberAddress>, data_dir: PathBuf) -> Config {
+        let name = members.iter().find(|member| member.id == me).map_or("", |member| &member.name).to_owned();
         Config {
             cluster,
             me,
+            name,
             members,
             joins: None,
             listen: Vec::new(),
@@ -80,21 +85,19 @@ impl Config {
         }
     }
 
-    /// This replica's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.members.iter().find(|member| member.id == self.me).map_or("", |member| &member.name)
-    }
-
-    /// The group with which the log begins.
-    pub(crate) fn first_group(&self) -> Group {
+    /// What this replica begins with if its data directory does not say.
+    pub(crate) fn origin(&self) -> Result<Origin, StartError> {
+        if let Some(told) = &self.joins {
+            return Ok(told.clone());
+        }
+        self.check_members()?;
         let members = self.members.iter().map(|member| (member.id, member.info()));
-        self.joins.clone().unwrap_or_else(|| Group::first(&self.settings.consensus, members))
+        Ok(Origin::new(self.cluster, Group::first(&self.settings.consensus, members)))
     }
 
-    pub(crate) fn check(&self) -> Result<(), StartError> {
+    fn check_members(&self) -> Result<(), StartError> {
         let invalid = |reason: String| Err(StartError::Config(reason));
-        if self.joins.is_none() && !self.members.iter().any(|member| member.id == self.me) {
+        if !self.members.iter().any(|member| member.id == self.me) {
             return invalid(format!("replica {} is not among the members", self.me));
         }
         let mut ids: Vec<_> = self.members.iter().map(|member| member.id).collect();
@@ -113,6 +116,11 @@ impl Config {
                 "with durability memory, a group of 2 could never restart a replica; use 3".to_owned(),
             );
         }
+        Ok(())
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        let invalid = |reason: String| Err(StartError::Config(reason));
         let consensus = &self.settings.consensus;
         for (key, value) in [
             ("heartbeat-interval", consensus.heartbeat_interval),

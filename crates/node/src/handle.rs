@@ -197,6 +197,8 @@ impl Handle {
             decided_elsewhere: Slot(shared.decided_elsewhere.get()),
             executed: Slot(shared.executed.get()),
             snapshot: Slot(shared.snapshot_slot.get()),
+            receiving: (shared.receiving_bytes.get(), shared.receiving_total.get()),
+            learners: shared.progress.load().to_vec(),
             log_bytes: shared.log_bytes.get(),
             client_sessions: shared.client_sessions.get(),
             peers: peers.iter().map(|peer| PeerLink { id: peer.peer, up: peer.connected }).collect(),

@@ -23,6 +23,9 @@
 //! | snapshots | `snapshots.rs` | the disk |
 //! | a sender and a receiver a peer | `synod-transport` | the network |
 //!
+//! `origin.rs` is what a replica begins with, and what it tells one that joins; `recover.rs` makes a new cluster of what
+//! one survivor has.
+//!
 //! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length: when it is
 //! full, receiver threads stop reading, and TCP pushes back. Requests are admitted by bytes, with a semaphore in front
 //! ([`Handle`]). What goes to the log and the executor is bounded by the window, and by how far the replica lets disk
@@ -37,7 +40,9 @@ mod handle;
 mod log;
 mod metrics;
 mod node;
+mod origin;
 mod protocol;
+pub mod recover;
 mod snapshots;
 mod status;
 
@@ -45,4 +50,5 @@ pub use config::{Config, MemberAddress, StartError};
 pub use handle::Handle;
 pub use metrics::NodeMetrics;
 pub use node::Node;
+pub use origin::{AskError, Origin, is_begun};
 pub use status::{NodeStatus, PeerLink};

@@ -13,13 +13,13 @@ use synod_consensus::Role;
 use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
 };
-use synod_storage::{DataDir, SnapshotStore, Wal};
-use synod_transport::{Peer, Transport};
+use synod_storage::{DataDir, Identity, PeerBook, SnapshotStore, Wal};
+use synod_transport::Transport;
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
 
 use crate::{
-    Config, Handle, StartError,
+    Config, Handle, Origin, StartError,
     executor::{ExecutorStage, Job, JobSender},
     handle::Inner,
     log::LogStage,
@@ -83,53 +83,27 @@ impl End {
 }
 
 /// What was found on disk.
-struct Found<S> {
-    data_dir: DataDir,
-    wal: Wal,
-    store: Arc<SnapshotStore>,
-    executor: Executor<S>,
-    /// The group with which the log began.
-    first: Group,
-    recovered: Recovered,
+pub(crate) struct Found<S> {
+    pub(crate) data_dir: DataDir,
+    pub(crate) wal: Wal,
+    pub(crate) store: Arc<SnapshotStore>,
+    pub(crate) executor: Executor<S>,
+    /// What the replica began with.
+    pub(crate) origin: Origin,
+    /// Who the others were when they were first seen.
+    pub(crate) peers: PeerBook,
+    pub(crate) recovered: Recovered,
 }
 
-fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found<S>, StartError> {
+pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found<S>, StartError> {
     let data_dir =
-        DataDir::open(&config.data_dir, config.cluster, config.me, config.name(), config.durability)?;
+        DataDir::open(&config.data_dir, config.cluster, config.me, &config.name, config.durability)?;
     let identity = data_dir.identity();
-    let options = synod_storage::Options {
-        durability: config.durability,
-        segment_bytes: config.segment_bytes,
-        ..synod_storage::Options::default()
-    };
-    let (mut wal, mut found) = Wal::open(&data_dir.wal(), identity, options)?;
-    let mut last_lsn = found.last;
-    if let Some(damage) = &found.damage {
-        if config.members.len() == 1 {
-            return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal()));
-        }
-        tracing::error!(%damage, "the log is damaged: set aside; this replica learns from its peers before it votes");
-        // What can still be read may be older than what was promised: believe none of it.
-        last_lsn = wal.quarantine(&[])?;
-        found.records.clear();
-    } else if let Some(loss) = &found.loss {
-        if config.members.len() == 1 {
-            tracing::warn!(%loss, "the only replica lost its log; it goes on from its last snapshot");
-        } else {
-            tracing::warn!(%loss, "this replica learns from its peers before it votes");
-        }
-    }
-    let amnesia = (found.damage.is_some() || found.loss.is_some()) && config.members.len() > 1;
-    let records = found.records.into_iter().map(|record| {
-        let lsn = record.lsn;
-        LogRecord::decode(record.bytes)
-            .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
-    });
-    let records = records.collect::<Result<Vec<_>, _>>()?;
+    let origin = origin(config, &data_dir)?;
+    let peers = PeerBook::open(&data_dir)?;
 
     let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
-    let first = config.first_group();
-    let mut executor = Executor::new(machine, first.clone(), config.settings.sessions);
+    let mut executor = Executor::new(machine, origin.first.clone(), config.settings.sessions);
     let latest = store.latest()?;
     for damaged in &latest.damaged {
         tracing::error!(
@@ -149,8 +123,54 @@ fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found<S>, StartE
         }
         None => None,
     };
+
+    // A group that was of one member when the snapshot was taken may have grown since; but not without a peer.
+    let alone = executor.group().voters().eq([config.me]) && peers.births().is_empty();
+    let options = synod_storage::Options {
+        durability: config.durability,
+        segment_bytes: config.segment_bytes,
+        ..synod_storage::Options::default()
+    };
+    let (mut wal, mut found) = Wal::open(&data_dir.wal(), identity, options)?;
+    let mut last_lsn = found.last;
+    if let Some(damage) = &found.damage {
+        if alone {
+            return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal()));
+        }
+        tracing::error!(%damage, "the log is damaged: set aside; this replica learns from its peers before it votes");
+        // What can still be read may be older than what was promised: believe none of it.
+        last_lsn = wal.quarantine(&[])?;
+        found.records.clear();
+    } else if let Some(loss) = &found.loss {
+        if alone {
+            tracing::warn!(%loss, "the only replica lost its log; it goes on from its last snapshot");
+        } else {
+            tracing::warn!(%loss, "this replica learns from its peers before it votes");
+        }
+    }
+    let amnesia = (found.damage.is_some() || found.loss.is_some()) && !alone;
+    let records = found.records.into_iter().map(|record| {
+        let lsn = record.lsn;
+        LogRecord::decode(record.bytes)
+            .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
+    });
+    let records = records.collect::<Result<Vec<_>, _>>()?;
     let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation: identity.incarnation };
-    Ok(Found { data_dir, wal, store, executor, first, recovered })
+    Ok(Found { data_dir, wal, store, executor, origin, peers, recovered })
+}
+
+/// What the data directory says that the replica began with; at its first start that is written down.
+fn origin(config: &Config, data_dir: &DataDir) -> Result<Origin, StartError> {
+    let path = data_dir.path();
+    if let Some(bytes) = data_dir.first_group()? {
+        let unreadable = |error| {
+            StartError::Unreadable(format!("{}: what the replica began with: {error}", path.display()))
+        };
+        return Origin::decode(bytes).map_err(unreadable);
+    }
+    let origin = config.origin()?;
+    data_dir.set_first_group(&origin.encode())?;
+    Ok(origin)
 }
 
 fn spawn(
@@ -176,13 +196,13 @@ impl Node {
     /// See [`StartError`].
     pub fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
         config.check()?;
-        let Found { data_dir, wal, store, executor, first, recovered } = open(&config, machine)?;
+        let Found { data_dir, wal, store, executor, origin, peers, recovered } = open(&config, machine)?;
         let amnesia = recovered.amnesia;
         let durable = recovered.last_lsn;
         let snapshot_slot = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
         let log_empty = recovered.last_lsn == Lsn::ZERO;
         tracing::info!(
-            replica = %config.me, name = config.name(), cluster = %config.cluster, incarnation = recovered.incarnation.0,
+            replica = %config.me, name = config.name, cluster = %config.cluster, incarnation = recovered.incarnation.0,
             protocol = %config.settings.consensus.protocol, durability = %config.durability,
             records = recovered.records.len(), snapshot = snapshot_slot.0,
             first_start = log_empty, "starting"
@@ -195,7 +215,8 @@ impl Node {
         let shared = Arc::new(Shared::default());
         let end = Arc::new(End::default());
 
-        let transport = start_transport(&config, data_dir.identity(), inputs.clone())?;
+        let identity = data_dir.identity();
+        let first = origin.first.clone();
         let clock = Clock::start();
         let mut actions = Vec::new();
         let replica =
@@ -206,6 +227,8 @@ impl Node {
             let reason = "a snapshot that the log relies on is missing".to_owned();
             return Err(StartError::DamagedAlone(reason, data_dir.path().to_owned()));
         }
+        forget_the_removed(&peers, replica.group())?;
+        let transport = start_transport(&config, identity, &origin, peers, &shared, inputs.clone())?;
 
         let stage = ExecutorStage {
             executor,
@@ -260,6 +283,8 @@ impl Node {
             execution,
             snapshots: snapshots.clone(),
             shared: Arc::clone(&shared),
+            me: config.me,
+            origin,
             loss_pending: amnesia,
             durable,
             executed: snapshot_slot,
@@ -375,17 +400,37 @@ fn join(thread: Option<JoinHandle<()>>) {
     let _ = thread.map(JoinHandle::join);
 }
 
+/// Ids are not given twice, so nobody will show the birth of a replica that was removed.
+fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StartError> {
+    let may_come = |id: &ReplicaId| *id >= group.next_id || group.known().any(|member| member.id == *id);
+    let kept: Vec<_> = peers.births().into_keys().filter(may_come).collect();
+    Ok(peers.forget_all_but(&kept)?)
+}
+
 fn start_transport(
     config: &Config,
-    identity: synod_storage::Identity,
+    identity: Identity,
+    origin: &Origin,
+    peers: PeerBook,
+    shared: &Arc<Shared>,
     inputs: Sender<Input>,
 ) -> Result<Transport, StartError> {
-    let others = config.members.iter().filter(|member| member.id != config.me);
-    let peers = others.map(|member| Peer { id: member.id, address: member.address.clone() }).collect();
     let mut transport =
         synod_transport::Config::new(config.cluster, config.me, identity.incarnation, identity.birth);
     transport.listen = config.listen.clone();
-    transport.peers = peers;
+    let group = shared.group.load_full().expect("stored before");
+    transport.peers = origin.peers(&group, config.me);
+    transport.recognise = Arc::new(move |id, birth| {
+        peers.recognise(id, birth).unwrap_or_else(|error| {
+            tracing::error!(%id, %error, "no new peer is recognised before a restart");
+            false
+        })
+    });
+    let (cluster, first, shared) = (config.cluster, origin.first.clone(), Arc::clone(shared));
+    transport.answer = Arc::new(move || {
+        let present = shared.group.load_full().expect("stored before");
+        Origin { cluster, first: first.clone(), present: (*present).clone() }.encode()
+    });
     let sink = move |event: synod_transport::Event| {
         let event = match event {
             synod_transport::Event::Up { peer, .. } => Event::Link { peer, up: true },

@@ -11,9 +11,10 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use synod_consensus::Role;
 use synod_replica::{Action, Event, ReadId, Replica, RequestError, RequestId, SessionCommand, StateMachine};
-use synod_wire::{CommandKind, Lsn, Slot, Time};
+use synod_wire::{CommandKind, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
+    Origin,
     executor::{ExecutorStage, Job},
     handle::Reply,
     log::{GatedSend, LogJob},
@@ -63,6 +64,9 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) execution: Execution<S>,
     pub(crate) snapshots: Sender<SnapshotJob>,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) me: ReplicaId,
+    /// Where to find the others while the log does not tell.
+    pub(crate) origin: Origin,
     /// Whether the log was told that it has everything again.
     pub(crate) loss_pending: bool,
     pub(crate) durable: Lsn,
@@ -122,6 +126,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             self.replica.flush(now, &mut self.actions);
             self.carry_out();
             self.shared.store(&self.replica.status());
+            self.publish_progress();
             self.look_again();
             self.shared.bursts.add(1);
             self.shared.protocol_busy.since(began);
@@ -258,6 +263,9 @@ impl<S: StateMachine> ProtocolStage<S> {
                     version = group.version, epoch = %group.epoch, protocol = %group.protocol, election = %group.election,
                     voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(), "group"
                 );
+                if let Err(error) = self.transport.set_peers(self.origin.peers(&group, self.me)) {
+                    tracing::error!(%error, "the group has a member that can not be a peer; connections stay as they are");
+                }
                 self.shared.group.store(Some(Arc::new(group)));
             }
             Action::Retired => {
@@ -274,6 +282,13 @@ impl<S: StateMachine> ProtocolStage<S> {
             }
             Action::InstallSnapshot(info) => self.to_snapshots(SnapshotJob::Finish(info)),
             Action::Trim(through) => log.trim = Some(through),
+        }
+    }
+
+    fn publish_progress(&self) {
+        let published = self.shared.progress.load();
+        if !self.replica.progress().eq(published.iter().copied()) {
+            self.shared.progress.store(Arc::new(self.replica.progress().collect()));
         }
     }
 

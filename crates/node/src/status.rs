@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use synod_consensus::Role;
 use synod_replica::{Group, ReplicaStatus};
 use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
@@ -61,6 +61,10 @@ impl Busy {
 pub(crate) struct Shared {
     /// The group as it is; only its changes are stored.
     pub(crate) group: ArcSwapOption<Group>,
+    /// How far learners are, as they told.
+    pub(crate) progress: ArcSwap<Vec<(ReplicaId, Slot)>>,
+    pub(crate) receiving_bytes: Gauge,
+    pub(crate) receiving_total: Gauge,
     /// This replica was removed, and nobody needs it.
     pub(crate) retired: AtomicBool,
     pub(crate) epoch: Gauge,
@@ -120,6 +124,10 @@ impl Shared {
         self.kept_bytes.set(status.kept_bytes);
         self.snapshot_slot.set(status.snapshot.map_or(0, |snapshot| snapshot.slot.0));
         self.snapshot_bytes.set(status.snapshot.map_or(0, |snapshot| snapshot.bytes));
+        let (received, total) =
+            status.receiving.map_or((0, 0), |(snapshot, received)| (received, snapshot.bytes));
+        self.receiving_bytes.set(received);
+        self.receiving_total.set(total);
     }
 
     pub(crate) fn ballot(&self) -> Ballot {
@@ -154,6 +162,10 @@ pub struct NodeStatus {
     pub executed: Slot,
     /// The last snapshot's slot; [`Slot::ZERO`]: none.
     pub snapshot: Slot,
+    /// A snapshot that is being fetched: bytes that have come, and its size; 0 of 0: none.
+    pub receiving: (u64, u64),
+    /// How far learners are, as far as they told this replica.
+    pub learners: Vec<(ReplicaId, Slot)>,
     /// Bytes of the write-ahead log.
     pub log_bytes: u64,
     /// Open sessions of clients.

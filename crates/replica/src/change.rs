@@ -103,9 +103,7 @@ impl Group {
         }
         let mut next = Group { version: current + 1, former: Vec::new(), ..self.clone() };
         let new_epoch = next.alter(&request.change)?;
-        let voters_alone =
-            next.protocol == self.protocol && !matches!(request.change, Change::Readmit { .. });
-        if new_epoch && !(voters_alone && self.protocol.changes_voters_itself()) {
+        if new_epoch {
             next.epoch = Epoch(self.epoch.0 + 1);
             next.first = slot.next();
         }

@@ -224,12 +224,19 @@ impl Replica {
         Restart {
             records: Vec::new(),
             base: self.decided.last(),
-            base_ballot: self.decided.ballot(),
+            base_ballot: self.ballot_in_epoch(self.decided.last(), self.decided.ballot()),
+            begin: self.group.first.prev(),
             decided: self.decided.last(),
             amnesia: self.known.amnesia,
             incarnation: self.incarnation,
             head_start: false,
         }
+    }
+
+    /// How a slot was delivered, if that was in the present epoch: ballots of different epochs can not be compared, and
+    /// what is before an epoch counts as lower than anything in it.
+    pub(crate) fn ballot_in_epoch(&self, slot: Slot, ballot: Ballot) -> Ballot {
+        if slot < self.group.first { Ballot::ZERO } else { ballot }
     }
 
     // From one epoch to the next.
@@ -545,6 +552,11 @@ impl Replica {
         if let Some((id, _)) = ready {
             self.ask_for(now, Change::Promote(id));
         }
+    }
+
+    /// How far learners are, as they last said.
+    pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
+        self.audience.progress.iter().map(|(&id, &slot)| (id, slot))
     }
 
     /// Whether a learner has (nearly) everything that is decided, as far as it said.

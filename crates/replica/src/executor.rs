@@ -150,6 +150,12 @@ impl<S: StateMachine> Executor<S> {
         }
     }
 
+    /// Puts another group in place of the present one, for an operator who makes a new cluster of what one replica
+    /// has: nobody else may go on from this state.
+    pub fn begin_anew(&mut self, group: Group) {
+        self.group = group;
+    }
+
     /// Answers a query from the present state.
     #[must_use]
     pub fn query(&self, query: &Bytes) -> Bytes {

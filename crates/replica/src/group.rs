@@ -2,7 +2,7 @@
 //!
 //! A group's life is a sequence of **epochs**. An epoch fixes who votes and which protocol orders. A decided change
 //! that alters either ends the epoch: it is the **stop-sign** of Ng 2020 (section 2.4.3), the next epoch begins with
-//! the slot behind it, and whatever the old epoch decides after it is void. Raft alters its voters inside an epoch.
+//! the slot behind it, and whatever the old epoch decides after it is void.
 
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, MEMBERS_MAX, Members, Options, ProtocolKind};

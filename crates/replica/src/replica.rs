@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use synod_consensus::{
-    Bug, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Status as ProtocolStatus,
+    Bug, ChangeRefused, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken,
+    Status as ProtocolStatus,
 };
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
@@ -122,6 +123,14 @@ pub enum Event {
     SnapshotInstalled(Option<Installed>),
     /// An operator wants this member to lead.
     Transfer(ReplicaId),
+    /// Let these replicas vote from now on, within the epoch; for protocols that change voters themselves. What came of
+    /// it is seen by [`Replica::voters`] and [`Replica::take_refusal`].
+    ChangeVoters {
+        /// Everybody who is to vote.
+        voters: Vec<ReplicaId>,
+        /// The command that describes the change.
+        batch: Batch,
+    },
 }
 
 /// What a replica wants done.
@@ -279,6 +288,10 @@ pub struct Replica {
     pub(crate) known: Known,
     /// Whom a replica tells how far it is, and who told this one.
     pub(crate) audience: Audience,
+    /// Who votes, where the protocol changes that itself, and who did before a change that is under way.
+    voters: Vec<ReplicaId>,
+    outgoing_voters: Vec<ReplicaId>,
+    change_refused: Option<ChangeRefused>,
     session: SessionId,
     /// The present epoch's; none while this replica takes no part in ordering.
     pub(crate) protocol: Option<Box<dyn Protocol>>,
@@ -335,6 +348,9 @@ impl Replica {
             session: replica_session(me, incarnation),
             known: Known::new(&group, amnesia),
             audience: Audience::default(),
+            voters: group.voters().collect(),
+            outgoing_voters: Vec::new(),
+            change_refused: None,
             protocol: None,
             effects: Effects::new(last_lsn),
             view: LeaderView::default(),
@@ -408,6 +424,9 @@ impl Replica {
             }
             Event::SnapshotInstalled(installed) => self.snapshot_installed(now, installed, actions),
             Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
+            Event::ChangeVoters { voters, batch } => {
+                self.input(now, Input::Control(Control::ChangeVoters { voters, batch }), actions);
+            }
         }
     }
 
@@ -492,7 +511,12 @@ impl Replica {
                 self.read_index(token, slot.filter(|_| !over), actions);
             }
             Effect::Deadline(deadline) if !over => self.protocol_deadline = deadline,
-            Effect::Deliver { .. } | Effect::Leader(_) | Effect::Deadline(_) => {}
+            Effect::Voters { voters, outgoing, .. } if !over => {
+                self.voters = voters;
+                self.outgoing_voters = outgoing;
+            }
+            Effect::ChangeRefused(refused) => self.change_refused = Some(refused),
+            Effect::Deliver { .. } | Effect::Leader(_) | Effect::Deadline(_) | Effect::Voters { .. } => {}
         }
     }
 
@@ -921,6 +945,7 @@ impl Replica {
             self.bytes_since_snapshot = 0;
             self.adopt_snapshot(now, info, actions);
             self.adopt_group(now, group, actions);
+            let ballot = self.ballot_in_epoch(info.slot, ballot);
             self.input(now, Input::Control(Control::Installed { slot: info.slot, ballot }), actions);
         } else {
             self.adopt_snapshot(now, info, actions);
@@ -957,6 +982,17 @@ impl Replica {
             self.deadline = Some(deadline);
             actions.push(Action::Deadline(deadline));
         }
+    }
+
+    /// Who votes, as far as this replica knows, and, while a change is under way, who did before.
+    #[must_use]
+    pub fn voters(&self) -> (&[ReplicaId], &[ReplicaId]) {
+        (&self.voters, &self.outgoing_voters)
+    }
+
+    /// Why the last change of voters was not begun, once.
+    pub fn take_refusal(&mut self) -> Option<ChangeRefused> {
+        self.change_refused.take()
     }
 
     /// The group as it is after the last delivered slot.

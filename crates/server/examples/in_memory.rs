@@ -21,7 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         name: "in-memory".into(),
         peer_urls: Vec::new(),
         client_urls: vec![url],
-        is_learner: false,
+        standing: synod_server::Standing::Voter,
+        decided: None,
     };
     let replica = InMemory::start(KvStore::new(), ClusterId(1), member)?;
     let server = Server::start(&config, replica, || "# EOF\n".into())?;

@@ -170,7 +170,8 @@ mod tests {
             name: "only".into(),
             peer_urls: Vec::new(),
             client_urls: Vec::new(),
-            is_learner: false,
+            standing: crate::Standing::Voter,
+            decided: None,
         };
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
         let store = Store::new(&Config::default(), replica);

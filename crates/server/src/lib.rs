@@ -34,6 +34,9 @@ mod services;
 
 pub use config::{Config, ListenError, listen_addresses};
 pub use memory::InMemory;
-pub use replica::{Consistency, Member, PeerStatus, Replica, RequestError, Role, Status};
+pub use replica::{
+    Change, ChangeError, Consistency, Goal, Group, Member, MoveError, PeerStatus, Replica, RequestError,
+    Role, Standing, Status,
+};
 pub use serve::Server;
 pub use services::API_VERSION;

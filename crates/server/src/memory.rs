@@ -12,10 +12,12 @@ use std::{
 
 use bytes::Bytes;
 use synod_replica::StateMachine;
-use synod_wire::{Ballot, ClusterId, SessionId, Slot};
+use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{Consistency, Member, Replica, RequestError, Role, Status};
+use crate::{
+    Change, ChangeError, Consistency, Group, Member, MoveError, Replica, RequestError, Role, Standing, Status,
+};
 
 /// Requests that wait for the executor; a further one waits at its sender.
 const QUEUE_MAX: usize = 4096;
@@ -149,11 +151,29 @@ impl Replica for InMemory {
             sessions: self.shared.sessions.load(Ordering::Relaxed),
             troubles: Vec::new(),
             peers: Vec::new(),
+            receiving: None,
         }
     }
 
-    fn members(&self) -> Vec<Member> {
-        vec![self.member.clone()]
+    fn group(&self) -> Group {
+        Group {
+            version: 1,
+            epoch: 1,
+            protocol: "none".into(),
+            election: "none".into(),
+            members: vec![self.member.clone()],
+        }
+    }
+
+    /// What keeps its state to itself is nobody's member.
+    async fn change(&self, _: Option<u64>, _: Change) -> Result<Group, ChangeError> {
+        Err(ChangeError::Unacceptable("a replica in memory stays alone".into()))
+    }
+
+    /// There is one that can lead, and it does.
+    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
+        let voter = to == self.member.id && self.member.standing == Standing::Voter;
+        if voter { Ok(()) } else { Err(MoveError::BadTransferee) }
     }
 }
 
@@ -228,10 +248,8 @@ impl<M: StateMachine> Executor<M> {
 mod tests {
     use std::io::{Read, Write};
 
-    use synod_replica::Frozen;
-    use synod_wire::ReplicaId;
-
     use super::*;
+    use synod_replica::Frozen;
 
     /// Adds up the lengths of its commands.
     struct Sum(u64);
@@ -272,7 +290,8 @@ mod tests {
             name: "only".into(),
             peer_urls: Vec::new(),
             client_urls: Vec::new(),
-            is_learner: false,
+            standing: Standing::Voter,
+            decided: None,
         };
         let replica = InMemory::start(Sum(0), ClusterId(1), member).unwrap();
         let session = replica.open_session().await.unwrap();

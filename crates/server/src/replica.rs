@@ -39,8 +39,20 @@ pub trait Replica: Clone + Send + Sync + 'static {
     /// How this replica sees itself and its peers. The cluster and the replica's id never change.
     fn status(&self) -> Status;
 
-    /// The members of the cluster, by id.
-    fn members(&self) -> Vec<Member>;
+    /// The group as this replica knows it; it may have changed since. After a linearizable query it is no older than
+    /// the query.
+    fn group(&self) -> Group;
+
+    /// Changes the group, and returns it as it is then. A change that names the version `expected` is refused if the
+    /// group has another one; with none, the change is made to the group as it is.
+    fn change(
+        &self,
+        expected: Option<u64>,
+        change: Change,
+    ) -> impl Future<Output = Result<Group, ChangeError>> + Send;
+
+    /// Hands the leadership from this replica to another, and waits until that one leads.
+    fn move_leader(&self, to: ReplicaId) -> impl Future<Output = Result<(), MoveError>> + Send;
 }
 
 /// How new the state must be that a query sees.
@@ -68,7 +80,7 @@ pub enum RequestError {
     #[error("request is too large")]
     TooLarge,
     /// The learner that is to be promoted has not caught up; nothing was proposed.
-    #[error("the learner has not caught up")]
+    #[error("can only promote a learner member which is in sync with leader")]
     NotCaughtUp,
     /// There is no such session, or no longer.
     #[error("the session has expired")]
@@ -145,6 +157,8 @@ pub struct Status {
     pub troubles: Vec<String>,
     /// The other replicas.
     pub peers: Vec<PeerStatus>,
+    /// Bytes of a snapshot that have come, and bytes that it has, while one is being fetched.
+    pub receiving: Option<(u64, u64)>,
 }
 
 /// How a replica sees another.
@@ -160,17 +174,157 @@ pub struct PeerStatus {
     pub decided: Slot,
 }
 
+/// Who belongs to the cluster, and what orders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Grows by one with every change.
+    pub version: u64,
+    /// Grows by one with every change of who votes or of what orders.
+    pub epoch: u64,
+    /// The ordering protocol, such as `multipaxos`.
+    pub protocol: String,
+    /// The election, such as `rotating`.
+    pub election: String,
+    /// The members, by id; ids grow, so one that was just added is the last.
+    pub members: Vec<Member>,
+}
+
+impl Group {
+    /// A member's name; its id if it has none, or is not a member.
+    #[must_use]
+    pub fn name_of(&self, id: ReplicaId) -> String {
+        let member = self.members.iter().find(|member| member.id == id && !member.name.is_empty());
+        member.map_or_else(|| id.to_string(), |member| member.name.clone())
+    }
+
+    /// Whether a member has no vote.
+    #[must_use]
+    pub fn is_learner(&self, id: ReplicaId) -> bool {
+        self.members.iter().any(|member| member.id == id && member.standing != Standing::Voter)
+    }
+}
+
 /// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Its id.
     pub id: ReplicaId,
-    /// Its name.
+    /// Its name; empty until it has told it.
     pub name: String,
     /// Where its peers reach it.
     pub peer_urls: Vec<String>,
-    /// Where clients reach it.
+    /// Where clients reach it; empty until it has told it.
     pub client_urls: Vec<String>,
-    /// Whether it has no vote.
-    pub is_learner: bool,
+    /// Whether it votes.
+    pub standing: Standing,
+    /// Of a learner: the last slot that it has, as far as it told this replica.
+    pub decided: Option<Slot>,
+}
+
+/// Whether a member votes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It does.
+    Voter,
+    /// It does not.
+    Learner(Goal),
+}
+
+/// What a learner is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// To stay one until it is promoted.
+    Learn,
+    /// To vote as soon as it has caught up.
+    Vote,
+    /// To take this member's place as soon as it has caught up.
+    Replace(ReplicaId),
+}
+
+/// A change of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A learner joins.
+    Add {
+        /// Its name, if it is known.
+        name: String,
+        /// Where its peers reach it.
+        peer_urls: Vec<String>,
+        /// What it is there for.
+        goal: Goal,
+    },
+    /// A learner votes from now on.
+    Promote(ReplicaId),
+    /// A member leaves.
+    Remove(ReplicaId),
+    /// Its peers reach a member elsewhere.
+    Update {
+        /// The member.
+        id: ReplicaId,
+        /// Where.
+        peer_urls: Vec<String>,
+    },
+    /// Something else orders from now on.
+    Order {
+        /// The protocol; `None`: as before.
+        protocol: Option<String>,
+        /// The election; `None`: as before.
+        election: Option<String>,
+    },
+}
+
+/// Why a group was not changed, or perhaps was not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The group has changed since the change was made for it.
+    #[error(
+        "the change was made for version {expected} of the group, and it is at version {current}: look at it again"
+    )]
+    Stale {
+        /// The version that the change named.
+        expected: u64,
+        /// The version that there is.
+        current: u64,
+    },
+    /// There is no such member.
+    #[error("member not found")]
+    NotAMember,
+    /// It votes already.
+    #[error("can only promote a learner member")]
+    NotALearner,
+    /// Nobody would be left to vote.
+    #[error("re-configuration failed due to not enough started members")]
+    LastVoter,
+    /// Another member is reached there.
+    #[error("Peer URLs already exists")]
+    AddressTaken,
+    /// There are as many members as there can be.
+    #[error("the group has as many members as it can have")]
+    Full,
+    /// Things are already as the change would make them.
+    #[error("nothing would change")]
+    NothingToDo,
+    /// The change is not one that this replica can make; says what is accepted.
+    #[error("{0}")]
+    Unacceptable(String),
+    /// The change was not ordered, or no decision came.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Why the leadership did not move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MoveError {
+    /// This replica does not lead.
+    #[error("not leader")]
+    NotLeader,
+    /// The other one is not a member that votes.
+    #[error("bad leader transferee")]
+    BadTransferee,
+    /// The other one did not become the leader in time; it may still.
+    #[error("request timed out, leader transfer took too long")]
+    TookTooLong,
+    /// The replica is being stopped.
+    #[error("server stopped")]
+    Stopping,
 }

@@ -21,8 +21,11 @@ use prost::Message;
 use synod_api::etcdserverpb::{
     PutRequest, RangeRequest, RangeResponse, RangeStreamResponse, kv_client::KvClient,
 };
-use synod_server::{Config, Consistency, InMemory, Member, Replica, RequestError, Server, Status};
-use synod_wire::{Ballot, SessionId};
+use synod_server::{
+    Change, ChangeError, Config, Consistency, Group, InMemory, MoveError, Replica, RequestError, Server,
+    Status,
+};
+use synod_wire::{Ballot, ReplicaId, SessionId};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -105,8 +108,14 @@ impl Replica for Gated {
     fn status(&self) -> Status {
         self.inner.status()
     }
-    fn members(&self) -> Vec<Member> {
-        self.inner.members()
+    fn group(&self) -> Group {
+        self.inner.group()
+    }
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+        self.inner.change(expected, change).await
+    }
+    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
+        self.inner.move_leader(to).await
     }
 }
 

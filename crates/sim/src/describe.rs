@@ -6,9 +6,9 @@ use synod_api::{
     etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
-use synod_consensus::{LeaderView, Message, Record, election, multipaxos, sequence_paxos};
+use synod_consensus::{LeaderView, Message, Record, election, multipaxos, raft, sequence_paxos};
 use synod_replica::{ChangeRequest, LogRecord, PeerMessage};
-use synod_wire::{Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
+use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
 
 /// A message between replicas.
 #[must_use]
@@ -18,6 +18,7 @@ pub fn message(message: &PeerMessage) -> String {
             let text = match message {
                 Message::MultiPaxos(message) => multipaxos_message(message),
                 Message::SequencePaxos(message) => sequence_paxos_message(message),
+                Message::Raft(message) => raft_message(message),
                 Message::Election(message) => election_message(message),
             };
             format!("{}{text}", in_epoch(*epoch))
@@ -80,6 +81,7 @@ pub fn class(message: &PeerMessage) -> &'static str {
         PeerMessage::Protocol { message: Message::SequencePaxos(message), .. } => {
             sequence_paxos_class(message)
         }
+        PeerMessage::Protocol { message: Message::Raft(message), .. } => raft_class(message),
         PeerMessage::Protocol { message: Message::Election(_), .. } => "election",
         PeerMessage::Standing { .. } => "standing",
         PeerMessage::Forward(_) => "forward",
@@ -122,6 +124,22 @@ fn sequence_paxos_class(message: &sequence_paxos::Message) -> &'static str {
         Message::HeartbeatAck { .. } => "heartbeat-answer",
         Message::Reject { .. } => "refusal",
         Message::TakeOver { .. } => "transfer",
+    }
+}
+
+fn raft_class(message: &raft::Message) -> &'static str {
+    use raft::Message;
+    match message {
+        Message::Vote { .. } => "prepare",
+        Message::VoteReply { .. } => "promise",
+        Message::Append { .. } => "proposal",
+        Message::AppendReply { .. } => "vote",
+        Message::Commit { .. } => "announcement",
+        Message::Heartbeat { .. } => "heartbeat",
+        Message::HeartbeatAck { .. } => "heartbeat-answer",
+        Message::Conflict { .. } | Message::Stale { .. } => "refusal",
+        Message::TimeoutNow { .. } => "transfer",
+        Message::Follow | Message::Ask { .. } | Message::Told { .. } => "recovery",
     }
 }
 
@@ -240,6 +258,92 @@ fn election_message(message: &election::Message) -> String {
     }
 }
 
+fn raft_message(message: &raft::Message) -> String {
+    use raft::Message;
+    match message {
+        Message::Vote { term, rehearsal, transfer, last, last_ballot, blind, .. } => {
+            let name = if *rehearsal { "PreVote" } else { "Vote" };
+            let asked = if *transfer { ", as the leader wishes" } else { "" };
+            let blind = if blind.0 == 0 { String::new() } else { format!(", blind through slot {blind}") };
+            format!("{name} term {term}, log to slot {last} in {last_ballot}{asked}{blind}")
+        }
+        Message::VoteReply { term, rehearsal, granted, missed } => {
+            let name = if *rehearsal { "PreVoteReply" } else { "VoteReply" };
+            let answer = if *granted { "yes" } else { "no" };
+            let missed: Vec<String> = missed.iter().map(configuration).collect();
+            let missed =
+                if missed.is_empty() { String::new() } else { format!("; knows {}", missed.join(", ")) };
+            format!("{name} term {term}: {answer}{missed}")
+        }
+        Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
+            let entries: Vec<String> = entries.iter().map(|entry| raft_entry(*ballot, entry)).collect();
+            let entries = if entries.is_empty() { "nothing".to_owned() } else { entries.join(" | ") };
+            format!("Append {ballot} after slot {prev} in {prev_ballot}, commit {commit}: {entries}")
+        }
+        Message::AppendReply { ballot, through, .. } => {
+            format!("AppendReply {ballot} through slot {through}")
+        }
+        Message::Conflict { ballot, prev, hint, hint_ballot, .. } => {
+            format!("Conflict {ballot} at slot {prev}; perhaps slot {hint} in {hint_ballot}")
+        }
+        Message::Commit { ballot, through } => format!("Commit {ballot} through slot {through}"),
+        Message::Heartbeat { ballot, commit, round, .. } => {
+            format!("Heartbeat {ballot} round {round}, commit {commit}")
+        }
+        Message::HeartbeatAck { ballot, round, .. } => format!("HeartbeatAck {ballot} round {round}"),
+        Message::Stale { term } => format!("Stale: term {term} began"),
+        Message::TimeoutNow { ballot } => format!("TimeoutNow from {ballot}"),
+        Message::Follow => "Follow".to_owned(),
+        Message::Ask { slot } => format!("Ask about slot {slot}"),
+        Message::Told { slot, ballot, configuration: told } => {
+            let told = told.as_ref().map_or("not sure who votes".to_owned(), configuration);
+            format!("Told slot {slot} in {ballot}, {told}")
+        }
+    }
+}
+
+/// An entry, with its term if that is not the message's.
+fn raft_entry(of: Ballot, entry: &raft::Entry) -> String {
+    let term = if entry.ballot == of { String::new() } else { format!("(in {}) ", entry.ballot) };
+    let change = entry.voters.as_ref().map_or(String::new(), |sets| format!("{} ", voters(sets)));
+    format!("{term}{change}{}", batch(&entry.batch))
+}
+
+fn voters(sets: &raft::VoterSets) -> String {
+    let names = |ids: &[ReplicaId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let before = if sets.is_joint() { format!(" and of {}", names(sets.outgoing())) } else { String::new() };
+    format!("[majority of {}{before}]", names(sets.incoming()))
+}
+
+fn configuration(configuration: &raft::Configuration) -> String {
+    format!("since slot {}: {}", configuration.slot, voters(&configuration.voters))
+}
+
+fn raft_record(record: &raft::Record) -> String {
+    use raft::Record as R;
+    match record {
+        R::Term { term, voted_for: Some(candidate) } => format!("term {term}, votes for {candidate}"),
+        R::Term { term, voted_for: None } => format!("term {term}"),
+        R::Entry { slot, entry, decided } if decided >= slot => {
+            format!("learned slot {slot} in {}: {}", entry.ballot, batch(&entry.batch))
+        }
+        R::Entry { slot, entry, decided } => {
+            format!(
+                "entry {} slot {slot}, decided {decided}: {}",
+                entry.ballot,
+                raft_entry(entry.ballot, entry)
+            )
+        }
+        R::Truncated { from, last } => format!("slots {from} to {last} removed"),
+        R::Base { slot, ballot, configuration: counts, trimmed, .. } => {
+            let term = ballot.map_or("an unknown term".to_owned(), |ballot| ballot.to_string());
+            format!("slot {slot} is in {term}, {}; a snapshot covers {trimmed}", configuration(counts))
+        }
+        R::Amnesia(true) => "the log before this is lost".to_owned(),
+        R::Amnesia(false) => "the log is whole".to_owned(),
+    }
+}
+
 fn lives(recovered: &[(ReplicaId, Incarnation)]) -> String {
     let lives: Vec<String> =
         recovered.iter().map(|(replica, life)| format!("{replica} lives life {life}")).collect();
@@ -269,6 +373,7 @@ fn protocol_record(record: &Record) -> String {
     match record {
         Record::MultiPaxos(record) => multipaxos_record(record),
         Record::SequencePaxos(record) => sequence_paxos_record(record),
+        Record::Raft(record) => raft_record(record),
     }
 }
 

@@ -12,19 +12,20 @@ use synod_sim::{
 const SEEDS_MAX: u64 = 400;
 
 /// The election that has the bug, or any.
-fn election(bug: Bug) -> ElectionKind {
+fn election(protocol: ProtocolKind, bug: Bug) -> ElectionKind {
     match bug {
         Bug::ElectionMajorityOffByOne
         | Bug::ElectionEchoesHighest
         | Bug::ElectionForgetsPromise
         | Bug::ElectionIgnoresHappiness => ElectionKind::Ballot,
+        _ if protocol == ProtocolKind::Raft => ElectionKind::Randomized,
         _ => ElectionKind::Rotating,
     }
 }
 
 /// What a seed draws, with more of what brings a bug to light.
 fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
-    let mut plan = Plan::draw_with(seed, protocol, election(bug));
+    let mut plan = Plan::draw_with(seed, protocol, election(protocol, bug));
     let timeout = plan.settings.consensus.election_timeout;
     let no_faults = FaultWeights::default();
     match bug {
@@ -89,6 +90,39 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         Bug::ForgetPromise | Bug::ReuseBallot => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
+        }
+        // Votes and terms: leaders that go, and come back before the disk has everything.
+        Bug::RaftVoteTwice | Bug::RaftForgetVote | Bug::RaftVoteBeforeDurable | Bug::RaftVoteByLength => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { crash: 4, split: 2, partial: 2, ..no_faults };
+            plan.faults.leader = Odds::percent(80);
+            plan.faults.any_step = Odds::per_million(2_000);
+            plan.faults.lasts = (timeout / 20, timeout);
+            plan.faults.gap = (timeout / 4, timeout * 2);
+        }
+        // Leaders that change while much is in flight.
+        Bug::RaftTruncateAlways | Bug::RaftCountOldTerms | Bug::RaftAckBeforeDurable => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { crash: 3, one_way: 1, split: 2, ..no_faults };
+            plan.faults.leader = Odds::percent(80);
+            plan.faults.any_step = Odds::per_million(1_000);
+            plan.faults.lasts = (timeout / 4, timeout * 2);
+            plan.faults.gap = (timeout / 4, timeout * 2);
+            plan.network.delay_min = timeout / 50;
+            plan.network.delay_max = timeout / 12;
+            plan.settings.consensus.window_max = 16;
+            plan.clients.think = (Duration::ZERO, timeout / 50);
+            plan.clients.operations = 400;
+            plan.durability = Durability::Sync;
+        }
+        // A joint configuration while the network is parted.
+        Bug::RaftUnionMajority => {
+            plan.replicas = plan.replicas.max(5);
+            plan.durability = Durability::Sync;
+            plan.settings.consensus.single_step_changes = false;
+            plan.faults.weights = FaultWeights { crash: 1, split: 3, voters: 6, ..no_faults };
+            plan.faults.gap = (timeout / 8, timeout);
+            plan.faults.lasts = (timeout / 4, timeout * 2);
         }
         // Nobody leads after everybody was down.
         Bug::ElectionForgetsPromise => {

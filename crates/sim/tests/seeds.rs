@@ -63,3 +63,12 @@ fn invariants_are_named_and_traced_to_their_sources() {
     assert_eq!(names.len(), Invariant::ALL.len(), "names are distinct");
     assert!(Invariant::ALL.iter().all(|invariant| invariant.source().contains(':')));
 }
+
+#[test]
+fn every_invariant_holds_for_some_hundred_seeds_of_raft() {
+    for seed in 0..300 {
+        let plan = Plan::draw(seed, ProtocolKind::Raft);
+        let result = synod_sim::run(&plan);
+        result.unwrap_or_else(|failure| panic!("{}", failure.report(ProtocolKind::Raft, None)));
+    }
+}

@@ -102,12 +102,18 @@
 //! [`Options`] the protocol ([`ProtocolKind`]), the election ([`ElectionKind`]) and their times. [`Settings`] and
 //! [`SessionLimits`] must be the same on all replicas of a group.
 //!
+//! # Changing the group
+//!
+//! [`Handle::change`] adds, removes, promotes and replaces members, and changes what orders ([`Change`]), while the
+//! group runs. A new replica asks the others whom it joins ([`Origin::ask`]), finds its id in the answer, and starts
+//! with it in [`Config::joins`]. One that was removed finds [`Handle::is_retired`] true and should stop.
+//!
 //! # When a replica ends
 //!
 //! A replica stops by itself when it can not keep its promises any more, above all when its disk fails: [`Node::wait`]
 //! says so. Nothing acknowledged is lost by that; repair the cause and start it again. A replica whose log was damaged
-//! learns from its peers before it votes again. One that has lost its whole data directory must not come back under
-//! its old id.
+//! learns from its peers before it votes again. One that has lost its whole data directory is refused under its old id;
+//! replace it ([`Goal::Replace`]).
 
 mod local;
 
@@ -115,7 +121,12 @@ mod local;
 pub use bytes;
 pub use local::LocalGroup;
 pub use synod_consensus::{Decision, ElectionKind, MEMBERS_MAX, Options, ProtocolKind, Role, UnknownName};
-pub use synod_node::{Config, Handle, MemberAddress, Node, NodeMetrics, NodeStatus, PeerLink, StartError};
-pub use synod_replica::{Frozen, RequestError, SessionCommand, SessionLimits, Settings, StateMachine};
+pub use synod_node::{
+    AskError, Config, Handle, MemberAddress, Node, NodeMetrics, NodeStatus, Origin, PeerLink, StartError,
+};
+pub use synod_replica::{
+    Change, Frozen, Goal, Group, Member, MemberInfo, Refusal, RequestError, SessionCommand, SessionLimits,
+    Settings, Standing, StateMachine,
+};
 pub use synod_storage::{Durability, StorageError};
 pub use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};

@@ -9,6 +9,7 @@ mod failure;
 mod kv;
 mod member;
 mod output;
+mod recover;
 mod serve;
 mod sim;
 mod status;
@@ -64,8 +65,14 @@ enum Command {
     Compact(kv::CompactArgs),
     /// Show every replica as it sees itself
     Status(status::StatusArgs),
-    /// Show the members of the cluster
+    /// Show, add, remove and replace members of the cluster
     Member(member::MemberArgs),
+    /// Hand the leadership to a member
+    MoveLeader(member::MoveLeaderArgs),
+    /// Change what orders, and how the leader is found, while the cluster runs
+    Reconfigure(member::ReconfigureArgs),
+    /// Bring a cluster back whose quorum is lost for good, from the data of one survivor
+    Recover(recover::RecoverArgs),
     /// Measure throughput and latency of a cluster, Synod's or etcd's
     Bench(synod_lab::bench::Args),
     /// Attack the consensus code in a simulated world
@@ -109,6 +116,9 @@ fn dispatch(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Command::Compact(args) => kv::compact(args),
         Command::Status(args) => status::run(args),
         Command::Member(args) => member::run(args),
+        Command::MoveLeader(args) => member::move_leader(args),
+        Command::Reconfigure(args) => member::reconfigure(args),
+        Command::Recover(args) => recover::run(args),
         Command::Wal(args) => wal::run(args),
         Command::Version => version(),
         // These report for themselves.

@@ -7,6 +7,7 @@ use synod_client::{Error, native::StatusResponse};
 use crate::{
     client::{ClientArgs, block_on},
     failure::Failure,
+    member::members_json,
     output::{self, Bytes, Format},
 };
 
@@ -56,9 +57,9 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
     }
 }
 
-const HEAD: [&str; 13] = [
-    "ENDPOINT", "REPLICA", "ROLE", "LEADER", "BALLOT", "PROTOCOL", "SLOT", "APPLIED", "LAG", "LOG",
-    "SNAPSHOT", "REVISION", "PEERS UP",
+const HEAD: [&str; 15] = [
+    "ENDPOINT", "REPLICA", "ROLE", "LEADER", "BALLOT", "PROTOCOL", "EPOCH", "GROUP", "SLOT", "APPLIED",
+    "LAG", "LOG", "SNAPSHOT", "REVISION", "PEERS UP",
 ];
 
 fn to_table(asked: &[Asked], newest: u64) -> String {
@@ -73,6 +74,7 @@ fn to_table(asked: &[Asked], newest: u64) -> String {
             }
         };
         let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
+        let group = status.group.as_ref();
         let peers_up = status.peers.iter().filter(|peer| peer.up).count();
         let snapshot = match status.snapshot_slot {
             0 => "none".to_owned(),
@@ -84,6 +86,8 @@ fn to_table(asked: &[Asked], newest: u64) -> String {
             or_none(&status.leader_name),
             status.ballot.clone(),
             status.protocol.clone(),
+            group.map_or(0, |group| group.epoch).to_string(),
+            group.map_or(0, |group| group.version).to_string(),
             status.decided_slot.to_string(),
             status.applied_slot.to_string(),
             newest.saturating_sub(status.applied_slot).to_string(),
@@ -114,6 +118,7 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         }
     };
     let peers = status.peers.iter().map(|peer| json!({"id": peer.replica, "name": peer.name, "up": peer.up}));
+    let group = status.group.as_ref();
     json!({
         "endpoint": asked.endpoint,
         "state": "reachable",
@@ -136,6 +141,11 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "revision": status.revision,
         "db_bytes": status.db_size,
         "peers": peers.collect::<Vec<_>>(),
+        "epoch": group.map_or(0, |group| group.epoch),
+        "group_version": group.map_or(0, |group| group.version),
+        "members": group.map(members_json),
+        "snapshot_bytes_received": status.snapshot_bytes_received,
+        "snapshot_bytes_total": status.snapshot_bytes_total,
     })
 }
 
@@ -163,7 +173,7 @@ mod tests {
         let line = |part: &str| table.lines().find(|line| line.contains(part)).expect(part).to_owned();
         let cells: Vec<_> = line("http://a:1").split('|').map(|cell| cell.trim().to_owned()).collect();
         assert_eq!(cells[2..5], ["n1", "leader", "none"]);
-        assert_eq!(cells[7..12], ["9", "7", "2", "4.0 KiB", "none"]);
+        assert_eq!(cells[9..14], ["9", "7", "2", "4.0 KiB", "none"]);
         assert!(line("http://b:1").contains("unreachable"));
         assert_eq!(to_json(&asked[0], 9)["lag"], 2);
         assert_eq!(to_json(&asked[1], 9)["state"], "unreachable");

@@ -13,7 +13,8 @@ use bytes::Bytes;
 use synod_client::Config;
 use synod_kv::KvStore;
 use synod_server::{
-    Config as ServerConfig, Consistency, InMemory, Member, Replica, RequestError, Server, Status,
+    Change, ChangeError, Config as ServerConfig, Consistency, Group, InMemory, Member, MoveError, Replica,
+    RequestError, Server, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
 
@@ -90,8 +91,14 @@ impl Replica for Faulty {
     fn status(&self) -> Status {
         self.inner.status()
     }
-    fn members(&self) -> Vec<Member> {
-        self.inner.members()
+    fn group(&self) -> Group {
+        self.inner.group()
+    }
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+        self.inner.change(expected, change).await
+    }
+    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
+        self.inner.move_leader(to).await
     }
 }
 
@@ -109,7 +116,8 @@ impl Pair {
             name: "one".into(),
             peer_urls: Vec::new(),
             client_urls: Vec::new(),
-            is_learner: false,
+            standing: synod_server::Standing::Voter,
+            decided: None,
         };
         let store = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
         let replicas = [(), ()].map(|()| Faulty {

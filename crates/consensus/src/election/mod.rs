@@ -42,6 +42,9 @@ impl Election {
             ElectionKind::Rotating => {
                 Election::Rotating(Rotating::new(members, options.election_timeout, now))
             }
+            ElectionKind::Randomized => {
+                unreachable!("a configuration is checked against `ProtocolKind::elections`")
+            }
             ElectionKind::Ballot => {
                 Election::Ballot(Box::new(BallotLeaderElection::new(options, members, incarnation, now)))
             }

@@ -238,6 +238,8 @@ impl MultiPaxos {
             Control::Trim(_) => {}
             Control::Backlogged(backlogged) => self.backlogged = backlogged,
             Control::Transfer(to) => self.transfer(to, effects),
+            // The replica layer changes members by a new epoch.
+            Control::ChangeVoters { .. } => {}
         }
         self.finish_recovery(now, effects);
     }

@@ -248,6 +248,8 @@ impl SequencePaxos {
 
     fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
         match control {
+            // The replica layer changes members by a new epoch.
+            Control::ChangeVoters { .. } => {}
             Control::ReadIndex(token) => self.read_index(token, effects),
             Control::Learn { slot, ballot, batch } => self.learn(slot, ballot, batch, effects),
             Control::Installed { slot, .. } => self.installed(slot, effects),

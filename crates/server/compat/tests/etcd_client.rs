@@ -18,7 +18,8 @@ fn replica() -> InMemory {
         name: "only".into(),
         peer_urls: vec!["http://127.0.0.1:2380".into()],
         client_urls: vec!["http://127.0.0.1:2379".into()],
-        is_learner: false,
+        standing: synod_server::Standing::Voter,
+        decided: None,
     };
     InMemory::start(KvStore::new(), ClusterId(CLUSTER), member).unwrap()
 }

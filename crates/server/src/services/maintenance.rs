@@ -3,19 +3,20 @@
 use synod_api::{
     etcdserverpb::{
         AlarmRequest, AlarmResponse, DefragmentRequest, DefragmentResponse, DowngradeInfo, HashKvRequest,
-        HashKvResponse, HashRequest, HashResponse, ResponseHeader, StatusRequest, StatusResponse,
-        alarm_request::AlarmAction,
+        HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest, MoveLeaderResponse, ResponseHeader,
+        StatusRequest, StatusResponse, alarm_request::AlarmAction,
     },
     synod::v1::{KvStatus, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply},
 };
 use synod_kv::validate;
-use tonic::Status;
+use synod_wire::ReplicaId;
+use tonic::{Code, Status};
 
 use super::{
     API_VERSION,
     envelope::{Store, refusal, unexpected},
 };
-use crate::{Consistency, Replica, Role};
+use crate::{Consistency, MoveError, Replica, Role};
 
 impl<R: Replica> Store<R> {
     /// The fingerprint of this replica's own state, which is what one compares with the others'.
@@ -74,12 +75,24 @@ impl<R: Replica> Store<R> {
             errors,
             // Nothing is allocated and unused: there is no file that a deletion leaves holes in.
             db_size_in_use: bytes(size_bytes),
-            is_learner: status.role == Role::Learner,
+            is_learner: self.replica().group().is_learner(status.replica) || status.role == Role::Learner,
             // The file format is not any etcd version's.
             storage_version: String::new(),
             db_size_quota: bytes(self.quota_bytes()),
             downgrade_info: Some(DowngradeInfo { enabled: false, target_version: String::new() }),
         })
+    }
+
+    /// Only the leader takes it, as with etcd; the answer comes when the other one leads.
+    pub(super) async fn move_leader(&self, request: MoveLeaderRequest) -> Result<MoveLeaderResponse, Status> {
+        self.replica().move_leader(ReplicaId(request.target_id)).await.map_err(|error| {
+            let code = match error {
+                MoveError::NotLeader | MoveError::BadTransferee => Code::FailedPrecondition,
+                MoveError::TookTooLong | MoveError::Stopping => Code::Unavailable,
+            };
+            Status::new(code, format!("etcdserver: {error}"))
+        })?;
+        Ok(MoveLeaderResponse { header: self.header(None) })
     }
 
     /// Gives space back that deletions have left unused in etcd's database file. Here there is no such file, and

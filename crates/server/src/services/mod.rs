@@ -59,6 +59,13 @@ impl<R: Replica> Store<R> {
             }
             "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
+            "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
+            "/etcdserverpb.Cluster/MemberRemove" => unary(body, |request| self.member_remove(request)).await,
+            "/etcdserverpb.Cluster/MemberUpdate" => unary(body, |request| self.member_update(request)).await,
+            "/etcdserverpb.Cluster/MemberPromote" => {
+                unary(body, |request| self.member_promote(request)).await
+            }
+            "/etcdserverpb.Maintenance/MoveLeader" => unary(body, |request| self.move_leader(request)).await,
             "/etcdserverpb.Maintenance/Alarm" => unary(body, |request| self.alarm(request)).await,
             "/etcdserverpb.Maintenance/Status" => unary(body, |request| self.member_status(request)).await,
             "/etcdserverpb.Maintenance/Defragment" => unary(body, |request| self.defragment(request)).await,
@@ -66,6 +73,7 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Maintenance/HashKV" => unary(body, |request| self.hash_kv(request)).await,
             "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
+            "/synod.v1.Native/Change" => unary(body, |request| self.change_natively(request)).await,
             _ => Err(Status::unimplemented(why_not_served(path))),
         }
     }
@@ -87,17 +95,8 @@ where
 
 fn why_not_served(path: &str) -> String {
     let why = match path {
-        "/etcdserverpb.Cluster/MemberAdd"
-        | "/etcdserverpb.Cluster/MemberRemove"
-        | "/etcdserverpb.Cluster/MemberUpdate"
-        | "/etcdserverpb.Cluster/MemberPromote" => {
-            "the members of a cluster are fixed by --initial-cluster; they can not be changed while it runs"
-        }
         "/etcdserverpb.Maintenance/Snapshot" => {
             "snapshots in etcd's file format are not served; copy a stopped member's data directory instead"
-        }
-        "/etcdserverpb.Maintenance/MoveLeader" => {
-            "the leadership can not be moved on request; stop the leader instead"
         }
         "/etcdserverpb.Maintenance/Downgrade" => "a cluster can not be downgraded to a version of etcd",
         _ => return format!("synod: {path} is not served"),

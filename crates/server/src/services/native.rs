@@ -1,14 +1,16 @@
-//! Synod's own service, for clients that want each command executed at most once.
+//! Synod's own service, for clients that want each command executed at most once, and for what can be said of a group
+//! that etcd's API has no words for.
 
 use synod_api::synod::v1::{
-    self as pb, ExecuteRequest, ExecuteResponse, KvStatus, OpenSessionRequest, OpenSessionResponse,
-    QueryRequest, QueryResponse, StatusRequest, StatusResponse,
+    self as pb, ChangeRequest, ChangeResponse, ExecuteRequest, ExecuteResponse, KvStatus, OpenSessionRequest,
+    OpenSessionResponse, QueryRequest, QueryResponse, StatusRequest, StatusResponse,
+    change_request::Change as Asked,
 };
-use synod_wire::SessionId;
+use synod_wire::{ReplicaId, SessionId};
 use tonic::Status;
 
 use super::envelope::{Store, failure};
-use crate::{Consistency, Replica, RequestError};
+use crate::{Change, Consistency, Goal, Group, Replica, RequestError, Standing};
 
 impl<R: Replica> Store<R> {
     pub(super) async fn open_session(&self, _: OpenSessionRequest) -> Result<OpenSessionResponse, Status> {
@@ -52,14 +54,9 @@ impl<R: Replica> Store<R> {
         // Another state machine than the key-value store has no revision; it answers something else or an error.
         let KvStatus { revision, size_bytes, .. } =
             self.status(Consistency::Serializable).await.unwrap_or_default();
-        let leader_name = match status.leader {
-            Some(leader) => {
-                let members = self.replica().members();
-                let known = members.into_iter().find(|member| member.id == leader);
-                known.map_or_else(|| leader.to_string(), |member| member.name)
-            }
-            None => String::new(),
-        };
+        let group = self.replica().group();
+        let leader_name = status.leader.map_or_else(String::new, |leader| group.name_of(leader));
+        let (received, total) = status.receiving.unwrap_or_default();
         Ok(StatusResponse {
             cluster_id: status.cluster.0,
             replica: status.replica.0,
@@ -88,6 +85,78 @@ impl<R: Replica> Store<R> {
                     decided_slot: peer.decided.0,
                 })
                 .collect(),
+            group: Some(group.into()),
+            snapshot_bytes_received: received,
+            snapshot_bytes_total: total,
         })
+    }
+
+    pub(super) async fn change_natively(&self, request: ChangeRequest) -> Result<ChangeResponse, Status> {
+        let expected = Some(request.expected_version).filter(|&version| version != 0);
+        let change = match request.change {
+            Some(change) => Change::try_from(change)?,
+            None => return Err(Status::invalid_argument("synod: no change is given")),
+        };
+        let adds = matches!(change, Change::Add { .. });
+        let group = self.change(expected, change).await?;
+        let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
+        Ok(ChangeResponse { group: Some(group.into()), added })
+    }
+}
+
+impl TryFrom<Asked> for Change {
+    type Error = Status;
+
+    fn try_from(change: Asked) -> Result<Change, Status> {
+        let unless_empty = |text: String| Some(text).filter(|text| !text.is_empty());
+        Ok(match change {
+            Asked::Add(pb::AddMember { name, peer_urls, goal, replaces }) => {
+                let goal = match pb::Goal::try_from(goal) {
+                    Ok(pb::Goal::Vote) => Goal::Vote,
+                    Ok(pb::Goal::Learn) => Goal::Learn,
+                    Ok(pb::Goal::Replace) => Goal::Replace(ReplicaId(replaces)),
+                    Err(_) => return Err(Status::invalid_argument(format!("synod: {goal} is not a goal"))),
+                };
+                Change::Add { name, peer_urls, goal }
+            }
+            Asked::Promote(id) => Change::Promote(ReplicaId(id)),
+            Asked::Remove(id) => Change::Remove(ReplicaId(id)),
+            Asked::Update(pb::UpdateMember { member, peer_urls }) => {
+                Change::Update { id: ReplicaId(member), peer_urls }
+            }
+            Asked::Reconfigure(pb::Reconfigure { protocol, election }) => {
+                Change::Order { protocol: unless_empty(protocol), election: unless_empty(election) }
+            }
+        })
+    }
+}
+
+impl From<Group> for pb::Group {
+    fn from(group: Group) -> pb::Group {
+        let members = group.members.into_iter().map(|member| {
+            let (votes, goal, replaces) = match member.standing {
+                Standing::Voter => (true, pb::Goal::Vote, 0),
+                Standing::Learner(Goal::Vote) => (false, pb::Goal::Vote, 0),
+                Standing::Learner(Goal::Learn) => (false, pb::Goal::Learn, 0),
+                Standing::Learner(Goal::Replace(id)) => (false, pb::Goal::Replace, id.0),
+            };
+            pb::GroupMember {
+                id: member.id.0,
+                name: member.name,
+                peer_urls: member.peer_urls,
+                client_urls: member.client_urls,
+                votes,
+                goal: goal.into(),
+                replaces,
+                decided_slot: member.decided.map_or(0, |slot| slot.0),
+            }
+        });
+        pb::Group {
+            version: group.version,
+            epoch: group.epoch,
+            members: members.collect(),
+            protocol: group.protocol,
+            election: group.election,
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A server to test against.
 
 use synod_kv::KvStore;
-use synod_server::{Config, InMemory, Member, Replica, Server};
+use synod_server::{Config, InMemory, Member, Replica, Server, Standing};
 use synod_wire::{ClusterId, ReplicaId};
 use tonic::transport::{Channel, Endpoint};
 
@@ -14,7 +14,8 @@ pub fn replica() -> InMemory {
         name: "only".into(),
         peer_urls: vec!["http://127.0.0.1:2380".into()],
         client_urls: vec!["http://127.0.0.1:2379".into()],
-        is_learner: false,
+        standing: Standing::Voter,
+        decided: None,
     };
     InMemory::start(KvStore::new(), ClusterId(CLUSTER), member).unwrap()
 }

@@ -4,7 +4,7 @@
 //! protocol is translated here, and nowhere else.
 
 use synod_consensus::{
-    Message, Record, multipaxos,
+    Message, Record, multipaxos, raft,
     sequence_paxos::{self, Batches, Extent},
 };
 use synod_replica::LogRecord;
@@ -43,7 +43,8 @@ pub fn claims(message: &Message) -> Vec<Claim<'_>> {
     match message {
         Message::MultiPaxos(message) => vec![multipaxos_claim(message)],
         Message::SequencePaxos(message) => sequence_paxos_claims(message),
-        Message::Election(_) => Vec::new(),
+        // Raft has checks of its own; see `terms.rs`.
+        Message::Raft(_) | Message::Election(_) => Vec::new(),
     }
 }
 
@@ -127,7 +128,7 @@ pub enum Fact {
 /// Whether a record remembers what a peer told.
 pub fn is_learned(record: &LogRecord) -> bool {
     match record {
-        LogRecord::Protocol { record, .. } => matches!(fact(record), Fact::Learned { .. }),
+        LogRecord::Protocol { record, .. } => record.is_decision(),
         LogRecord::Learned { .. } => true,
         LogRecord::Entered { .. } | LogRecord::Trimmed(_) => false,
     }
@@ -139,6 +140,7 @@ pub fn slots(record: &LogRecord) -> std::ops::Range<u64> {
     match record {
         LogRecord::Learned { slot, .. } => run(*slot, 1),
         LogRecord::Entered { .. } | LogRecord::Trimmed(_) => 0..0,
+        LogRecord::Protocol { record: Record::Raft(raft::Record::Entry { slot, .. }), .. } => run(*slot, 1),
         LogRecord::Protocol { record, .. } => match fact(record) {
             Fact::Accepted { slot, .. } | Fact::Learned { slot, .. } => run(slot, 1),
             Fact::Extended { start, batches, .. } => run(start, batches.len()),
@@ -155,6 +157,7 @@ pub fn fact(record: &Record) -> Fact {
     match record {
         Record::MultiPaxos(record) => multipaxos_fact(record),
         Record::SequencePaxos(record) => sequence_paxos_fact(record),
+        Record::Raft(_) => Fact::Nothing,
     }
 }
 

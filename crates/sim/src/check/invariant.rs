@@ -54,6 +54,10 @@ invariants! {
     QuorumDurable = "quorum-durable", "DESIGN.md: an acknowledged write is never lost; Benz 2013, corrected";
     /// The decided prefix that anybody announces is decided.
     AnnouncedDecided = "announced-is-decided", "Santos 2012, section 7.2: the decision message";
+    /// Entries of one slot and one term are equal, and so are the logs before them.
+    LogMatching = "log-matching", "Ongaro 2014, figure 3.2: Log Matching";
+    /// Whoever leads holds every entry that was committed before.
+    LeaderCompleteness = "leader-completeness", "Ongaro 2014, figure 3.2: Leader Completeness";
     /// Within a life neither the ballot nor the decided prefix nor the executed one goes back.
     Monotone = "monotone", "Santos 2012, section 7.4: view never decreases";
     /// Queues, windows and logs in memory stay within the limits that their settings document.

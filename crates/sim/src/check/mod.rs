@@ -7,6 +7,7 @@ pub mod linear;
 mod lives;
 mod model;
 mod reference;
+mod terms;
 mod votes;
 
 pub(crate) use facts::{claims, is_learned, slots};
@@ -16,4 +17,5 @@ pub use invariant::{Checked, Invariant, Violation};
 pub(crate) use lives::Watch;
 pub(crate) use model::Model;
 pub(crate) use reference::Reference;
+pub(crate) use terms::Terms;
 pub(crate) use votes::Votes;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
 use bytes::Bytes;
+use synod_consensus::ProtocolKind;
 use synod_kv::KvStore;
 use synod_replica::{Executor, Group, Outcome, SessionLimits};
 use synod_wire::{Ballot, Batch, Command, CommandKind, Epoch, SessionId, Slot};
@@ -17,7 +18,7 @@ use super::invariant::{Checked, Invariant, demand};
 pub struct Reference {
     executor: Executor<KvStore>,
     /// The batch of slot 1, 2, ... and the epoch that decided it.
-    log: Vec<(Batch, Epoch)>,
+    log: Vec<(Batch, Epoch, ProtocolKind)>,
     /// The outcomes of their commands ...
     outcomes: Vec<Vec<Outcome>>,
     /// ... and the state's digest after them.
@@ -62,7 +63,13 @@ impl Reference {
     /// The epoch that decided a slot, or would decide it now.
     #[must_use]
     pub fn epoch(&self, slot: Slot) -> Epoch {
-        self.log.get(index_of(slot)).map_or(self.executor.group().epoch, |(_, epoch)| *epoch)
+        self.log.get(index_of(slot)).map_or(self.executor.group().epoch, |(_, epoch, _)| *epoch)
+    }
+
+    /// The protocol that decided a slot, or would decide it now.
+    #[must_use]
+    pub fn protocol(&self, slot: Slot) -> ProtocolKind {
+        self.log.get(index_of(slot)).map_or(self.executor.group().protocol, |(_, _, protocol)| *protocol)
     }
 
     /// A client submits a command.
@@ -73,7 +80,7 @@ impl Reference {
     /// A replica delivers a slot.
     pub fn delivered(&mut self, who: impl std::fmt::Display, slot: Slot, batch: &Batch) -> Checked {
         let index = index_of(slot);
-        if let Some((known, _)) = self.log.get(index) {
+        if let Some((known, ..)) = self.log.get(index) {
             return demand(known == batch, Invariant::Agreement, || {
                 format!("{who} delivers a batch in slot {slot} that is not the one delivered there before")
             });
@@ -90,12 +97,12 @@ impl Reference {
                 format!("{who} delivers a command in slot {slot} that no client submitted")
             })?;
         }
-        let epoch = self.executor.group().epoch;
+        let (epoch, protocol) = (self.executor.group().epoch, self.executor.group().protocol);
         let outcomes = self.executor.execute(slot, Ballot::ZERO, batch);
         for (command, outcome) in batch.commands().zip(&outcomes) {
             self.outcome(slot, command, outcome)?;
         }
-        self.log.push((batch.clone(), epoch));
+        self.log.push((batch.clone(), epoch, protocol));
         self.outcomes.push(outcomes);
         self.digests.push(self.executor.digest());
         Ok(())

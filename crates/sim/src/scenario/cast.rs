@@ -42,6 +42,7 @@ pub const CASTS: &[Cast] = &[
         election: ElectionKind::Rotating,
         in_all: false,
     },
+    Cast { name: "raft", protocol: ProtocolKind::Raft, election: ElectionKind::Randomized, in_all: true },
 ];
 
 /// The casts that a script is for, by the words of its head: `all` (every protocol with the election that it has by

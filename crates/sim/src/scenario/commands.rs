@@ -37,6 +37,8 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("stabilize", "deliver all messages until none is under way"),
     ("tick TIME", "let time pass; no message arrives"),
     ("run TIME", "let time pass; every message arrives at once; signs of life are not shown"),
+    ("transfer N M", "ask replica N, which leads, to let replica M lead"),
+    ("change-voters N A B ...", "ask replica N, which leads, to let replicas A, B, ... vote from now on"),
     ("partition A B | C ...", "cut all links between groups of replicas, and end their sessions"),
     ("cut A->B", "cut one direction, and end its session"),
     ("links A-B ...", "keep these links, in both directions, and cut all others"),
@@ -124,6 +126,17 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
         "stabilize" => checked(world.stabilize()),
         "tick" => checked(world.pass(time(words)?)),
         "run" => checked(world.pass_and_deliver(time(words)?)),
+        "transfer" => {
+            let [of, to] = replicas(world, words)?[..] else { return Err("write transfer 1 2".to_owned()) };
+            checked(world.transfer(of, to))
+        }
+        "change-voters" => {
+            let named = replicas(world, words)?;
+            match named.split_first() {
+                Some((&of, voters)) if !voters.is_empty() => checked(world.change_voters_to(of, voters)),
+                _ => Err("write change-voters 1 1 2 3: ask r1 to let r1, r2 and r3 vote".to_owned()),
+            }
+        }
         "partition" => {
             let links = between_groups(world, words)?;
             checked(world.part(links))
@@ -368,9 +381,13 @@ fn between_groups(world: &World, words: &[&str]) -> Result<Vec<(usize, usize)>> 
 
 fn elect(world: &mut World, of: usize) -> Result<()> {
     // Its next deadline may be about something else than the election.
-    for _ in 0..20 {
+    for tries in 1..=20 {
         if world.leads(of) {
             return Ok(());
+        }
+        if tries > 4 {
+            // Others may hold on to a leader whom they have heard not long ago.
+            checked(world.let_patience_end())?;
         }
         checked(world.let_time_out(of))?;
         checked(world.stabilize())?;

@@ -42,6 +42,7 @@ impl World {
                 if let LogRecord::Entered { group, .. } = &record {
                     life.watch.enters(group.epoch);
                 }
+                self.terms.appended(of, lsn, &record)?;
                 let shown = self.shows_log(of);
                 self.note_if(shown, of, || format!("log {lsn}: {}", describe::record(&record)));
             }
@@ -177,6 +178,7 @@ impl World {
             self.check_prefix(of, epoch)?;
         }
         self.votes.durable(of, lsn)?;
+        self.terms.durable(of, lsn)?;
         let shown = self.shows_log(of);
         self.note_if(shown, of, || format!("log durable to {lsn}"));
         self.happen(Happening::Notice { of, life, event: Box::new(Event::Durable(lsn)) })?;

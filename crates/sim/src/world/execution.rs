@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use synod_consensus::ProtocolKind;
 use synod_replica::{Event, Installed, SnapshotInfo};
 use synod_wire::{Batch, Slot};
 
@@ -76,14 +77,18 @@ impl World {
     /// What is delivered must have been chosen: durably accepted by a quorum in one ballot.
     pub(super) fn check_chosen(&self, of: usize, slot: Slot, batch: &Batch) -> Checked {
         let epoch = self.reference.epoch(slot);
-        if self.votes.chosen(epoch, slot) != Some(batch)
+        let chosen = match self.reference.protocol(slot) {
+            ProtocolKind::Raft => self.terms.committed(epoch, slot),
+            ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos => self.votes.chosen(epoch, slot),
+        };
+        if chosen != Some(batch)
             && let Some(before) = self.votes.chosen_before(epoch, slot, batch)
         {
             return demand(false, Invariant::VoidBehindTheEnd, || {
                 format!("r{} delivers in slot {slot} what epoch {before} chose there, behind its end", of + 1)
             });
         }
-        demand(self.votes.chosen(epoch, slot) == Some(batch), Invariant::QuorumDurable, || {
+        demand(chosen == Some(batch), Invariant::QuorumDurable, || {
             format!("r{} delivers slot {slot}, which no quorum has durably accepted in one ballot", of + 1)
         })
     }

@@ -27,6 +27,8 @@ impl World {
                 self.groups.said(from, *epoch, &claim, delivered)?;
                 self.votes.said(*epoch, from, id, life, &claim, self.reference.last())?;
             }
+            let to = self.machines[to].id;
+            self.terms.said(*epoch, from, (id, life), to, message, self.reference.last())?;
         }
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
         if self.network.wire() == Wire::Manual && shown {

@@ -24,6 +24,7 @@ impl World {
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
         let entered = self.groups.restarted(of, machine.disk.records());
+        self.terms.restarted(of, machine.disk.records(), machine.disk.lost)?;
 
         let mut executor = Executor::new(KvStore::new(), self.first_group(), self.plan.settings.sessions);
         #[cfg(feature = "planted-bugs")]

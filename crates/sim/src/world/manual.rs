@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use synod_consensus::Role;
 use synod_replica::{Event, PeerMessage};
-use synod_wire::Time;
+use synod_wire::{Batch, Time};
 
 use super::{Happening, World};
 use crate::{
@@ -187,6 +187,29 @@ impl World {
     /// A replica that is down loses its log, and its snapshots as well.
     pub(crate) fn lose_log(&mut self, of: usize) {
         self.machines[of].disk.lose_log(true);
+    }
+
+    /// Lets so much time pass that everybody forgets a leader; no message arrives.
+    pub(crate) fn let_patience_end(&mut self) -> Checked {
+        self.pass(self.plan.settings.consensus.election_timeout)
+    }
+
+    /// Asks a replica to hand leadership over.
+    pub(crate) fn transfer(&mut self, of: usize, to: usize) -> Checked {
+        let to = self.machines[to].id;
+        self.step(of, Event::Transfer(to))?;
+        self.settle()
+    }
+
+    /// Asks a replica to change who votes, and shows why it does not, if it does not.
+    pub(crate) fn change_voters_to(&mut self, of: usize, voters: &[usize]) -> Checked {
+        let voters = voters.iter().map(|&index| self.machines[index].id).collect();
+        self.step(of, Event::ChangeVoters { voters, batch: Batch::noop() })?;
+        let refused = self.machines[of].life.as_mut().and_then(|life| life.replica.take_refusal());
+        if let Some(refused) = refused {
+            self.note(of, || format!("refuses: {refused}"));
+        }
+        self.settle()
     }
 
     /// Cuts links and ends their sessions.

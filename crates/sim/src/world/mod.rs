@@ -37,7 +37,7 @@ use synod_replica::Event;
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
-    check::{Checked, Groups, Invariant, Reference, Violation, Votes},
+    check::{Checked, Groups, Invariant, Reference, Terms, Violation, Votes},
     clock::Moment,
     network::{Arrival, Network},
     plan::Plan,
@@ -119,6 +119,7 @@ pub struct World {
     groups: Groups,
     trials: Trials,
     votes: Votes,
+    terms: Terms,
     reference: Reference,
     trace: Trace,
     rng: Rng,
@@ -165,6 +166,8 @@ impl World {
         let first = lives::first_group(&plan);
         let mut votes = Votes::new(capacity);
         votes.epoch_begins(&first);
+        let mut terms = Terms::new(capacity);
+        terms.epoch_begins(&first);
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -177,6 +180,7 @@ impl World {
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
+            terms,
             reference: Reference::new(first, plan.settings.sessions),
             trace,
             rng,

@@ -209,7 +209,7 @@ impl World {
     }
 
     /// An operator wants another replica to lead.
-    pub(super) fn transfer(&mut self, to: usize) -> Checked {
+    pub(super) fn hand_over(&mut self, to: usize) -> Checked {
         let of = self.leader().map_or(to, |leader| self.index(leader));
         let to = self.machines[to].id;
         if !self.machines[of].is_running() {
@@ -240,6 +240,7 @@ impl World {
         self.count_change(&before, &group);
         self.groups.begins(slot, group.clone())?;
         self.votes.epoch_begins(&group);
+        self.terms.epoch_begins(&group);
         self.operator.possible.retain(|(version, _)| *version >= group.version);
         while (self.machines.len() as u64) < group.next_id.0 - 1 {
             let of = self.machines.len();

@@ -36,8 +36,8 @@ pub struct DevArgs {
     /// Keep the data in a temporary folder that is removed at the end.
     #[arg(long)]
     ephemeral: bool,
-    /// The first of the ports to use: replica i gets PORT+10(i-1) for clients and the next for peers [default: 2379,
-    /// 22379, 32379, ... and the next, as in etcd's examples].
+    /// The first of the ports to use: replica i gets PORT+10(i-1) for clients and the next for peers [default: that
+    /// of the data; else 2379, 22379, 32379, ... and the next, as in etcd's examples].
     #[arg(long, value_name = "PORT")]
     base_port: Option<u16>,
     /// Start a replica again a second after it died. Otherwise it stays dead, so that one can see what that does.
@@ -57,7 +57,7 @@ pub fn run(args: DevArgs, given: &ArgMatches) -> Result<(), Failure> {
         folder.replicas(args.replicas.as_deref().map(|text| text.parse().expect("clap checked it")))?;
     let mut flags = passed_on(given);
     flags.push(format!("--log-level={}", args.log_level).into());
-    let plan = Plan::new(replicas, args.base_port, folder.path(), flags)?;
+    let plan = Plan::new(replicas, folder.base_port(args.base_port)?, folder.path(), flags)?;
     plan.check_ports()?;
     plan.replicas().iter().for_each(|replica| say(format_args!("{}", replica.describe())));
     let kept = if args.ephemeral { "removed at the end" } else { "kept for the next start" };

@@ -43,7 +43,7 @@ impl Folder {
         }
     }
 
-    /// How many replicas to run: a cluster can not change its members yet.
+    /// How many replicas to run: as many as the cluster began with.
     pub fn replicas(&self, wanted: Option<usize>) -> Result<usize, Failure> {
         let found = match fs::read_dir(self.path()) {
             Ok(entries) => entries.flatten().filter(|entry| entry.path().join("identity").is_file()).count(),
@@ -60,6 +60,44 @@ impl Folder {
                 self.path().display()
             ))),
         }
+    }
+}
+
+/// Says with which first port the replicas below a folder began.
+const BASE_PORT_FILE: &str = "base-port";
+/// Stands in it for [`CLIENT_PORTS`].
+const USUAL: &str = "usual";
+
+impl Folder {
+    /// The first port to use: the replicas know each other's addresses from their first start on, so with data of
+    /// an earlier start it is that one's.
+    pub fn base_port(&self, wanted: Option<u16>) -> Result<Option<u16>, Failure> {
+        let file = self.path().join(BASE_PORT_FILE);
+        let failed = |error: io::Error| Failure::failed(format!("{}: {error}", file.display()));
+        let text = |port: Option<u16>| port.map_or_else(|| USUAL.to_owned(), |port| port.to_string());
+        let kept = match fs::read_to_string(&file) {
+            Ok(kept) => kept.trim().to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(self.path()).map_err(failed)?;
+                fs::write(&file, text(wanted)).map_err(failed)?;
+                return Ok(wanted);
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let known = match kept.as_str() {
+            USUAL => None,
+            port => Some(port.parse().map_err(|_| failed(io::Error::other("is not the number of a port")))?),
+        };
+        if wanted.is_some() && wanted != known {
+            let accepted = known.map_or_else(|| "no --base-port".to_owned(), |port| port.to_string());
+            return Err(Failure::usage(format!(
+                "--base-port {}: {} holds the data of a cluster at other ports; accepted: {accepted}, or another \
+                 folder with --data",
+                text(wanted),
+                self.path().display()
+            )));
+        }
+        Ok(known)
     }
 }
 
@@ -98,11 +136,8 @@ impl Plan {
             .map_err(|error| Failure::failed(format!("the path of this program is not known: {error}")))?;
         let members: Vec<_> =
             ports.iter().zip(1..).map(|(&port, number)| (format!("n{number}"), port)).collect();
-        let list = |port_of: fn(u16) -> u16| {
-            let pairs = members.iter().map(|(name, port)| format!("{name}={}", url(port_of(*port))));
-            pairs.collect::<Vec<_>>().join(",")
-        };
-        let (peers, clients) = (list(|port| port + 1), list(|port| port));
+        let peers = members.iter().map(|(name, port)| format!("{name}={}", url(port + 1)));
+        let peers = peers.collect::<Vec<_>>().join(",");
         let replicas = members.iter().map(|(name, port)| {
             let mut args: Vec<OsString> = vec!["serve".into(), "--exit-with-stdin".into()];
             args.push(format!("--name={name}").into());
@@ -114,7 +149,6 @@ impl Plan {
             args.push(format!("--listen-peer-urls={}", url(port + 1)).into());
             args.push(format!("--initial-advertise-peer-urls={}", url(port + 1)).into());
             args.push(format!("--initial-cluster={peers}").into());
-            args.push(format!("--initial-cluster-client-urls={clients}").into());
             args.push("--initial-cluster-token=synod-dev".into());
             args.push("--initial-cluster-state=new".into());
             args.extend(flags.iter().cloned());
@@ -206,6 +240,17 @@ mod tests {
         let plan = Plan::new(1, Some(port), Path::new("x"), Vec::new()).unwrap();
         let error = plan.check_ports().unwrap_err().to_string();
         assert!(error.contains(&format!("port {port}")) && error.contains("--base-port"), "{error}");
+    }
+
+    #[test]
+    fn the_ports_are_those_of_the_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = |name: &str| Folder::Kept(folder.path().join(name));
+        assert_eq!(kept("a").base_port(Some(7000)).unwrap(), Some(7000));
+        assert_eq!(kept("a").base_port(None).unwrap(), Some(7000));
+        assert!(kept("a").base_port(Some(8000)).unwrap_err().to_string().contains("accepted: 7000"));
+        assert_eq!(kept("b").base_port(None).unwrap(), None);
+        assert!(kept("b").base_port(Some(7000)).unwrap_err().to_string().contains("no --base-port"));
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use synod_consensus::ElectionKind;
 use synod_node::MemberAddress;
 use synod_replica::Settings;
-use synod_server::Member;
-use synod_storage::Durability;
+use synod_storage::{DataDir, Durability};
 use synod_wire::{ClusterId, ReplicaId};
 
 use super::{
     flags::{ClusterState, ServeArgs, Tuning},
+    join::Joining,
     units,
 };
 
@@ -32,44 +32,45 @@ fn wrong<T>(flag: &'static str, value: impl ToString, why: impl ToString) -> Res
 pub struct Checked {
     pub node: synod_node::Config,
     pub server: synod_server::Config,
-    /// The members as clients are told of them, by id.
-    pub members: Vec<Member>,
+    /// For the first start of a replica that joins a cluster: whom it asks. Cluster and id of `node` are open then.
+    pub joining: Option<Joining>,
+    /// Where clients are told to reach this replica.
+    pub client_urls: Vec<String>,
     /// What is legal and probably not meant.
     pub warnings: Vec<String>,
 }
 
-/// Checks flags and puts them where they belong.
+/// Checks flags and puts them where they belong. A data directory that an earlier start has made says more about the
+/// cluster than the flags do.
 pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     let name = &args.member.name;
     let mut warnings = Vec::new();
     check_name("name", name)?;
-    let members = members(args, &mut warnings)?;
-    let me = &members.iter().find(|member| member.name == *name).expect("checked by members()").id;
-    let cluster = cluster_id(&args.cluster.initial_cluster_token, members.iter().map(|member| &*member.name));
-    let addresses = members.iter().map(|member| MemberAddress {
-        id: member.id,
-        name: member.name.clone(),
-        address: units::authority(&member.peer_urls[0]).expect("checked by members()").to_owned(),
-        client_urls: member.client_urls.clone(),
-    });
+    let client_urls = client_urls(args, &mut warnings)?;
     let data_dir = args.member.data_dir.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.synod")));
-    if args.cluster.initial_cluster_state == ClusterState::Existing && !data_dir.join("identity").exists() {
-        return wrong(
-            "initial-cluster-state",
-            "existing",
-            format!(
-                "there is no data of an earlier start in {}; correct --data-dir, or give new if this replica \
-                 has never run. One that has lost its data can not come back under its old name",
-                data_dir.display()
-            ),
-        );
-    }
+    let (cluster, me, members, joining) = match begun(args, &data_dir)? {
+        Some((cluster, me)) => {
+            warn_of_another_cluster(args, cluster, &mut warnings);
+            (cluster, me, Vec::new(), None)
+        }
+        None if args.cluster.initial_cluster_state == ClusterState::Existing => {
+            (ClusterId(0), ReplicaId(0), Vec::new(), Some(joining(args)?))
+        }
+        None => {
+            let urls = initial_members(args)?;
+            let cluster = cluster_id(args, &urls);
+            let members: Vec<_> = urls.iter().zip(1..).map(address).collect();
+            let me = members.iter().find(|member| member.name == *name).expect("checked with the list").id;
+            (cluster, me, members, None)
+        }
+    };
 
     check_tuning(&args.tuning)?;
     if args.tuning.durability == Durability::Memory && members.len() == 1 {
         warnings.push("one replica with --durability memory keeps nothing over a restart".to_owned());
     }
-    let mut node = synod_node::Config::new(cluster, *me, addresses.collect(), data_dir);
+    let mut node = synod_node::Config::new(cluster, me, members, data_dir);
+    node.name.clone_from(name);
     node.listen = listen("listen-peer-urls", &args.member.listen_peer_urls)?;
     node.durability = args.tuning.durability;
     node.segment_bytes = args.tuning.wal_segment_bytes;
@@ -86,7 +87,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         quota_bytes: args.tuning.quota_backend_bytes,
         ..synod_server::Config::default()
     };
-    Ok(Checked { node, server, members, warnings })
+    Ok(Checked { node, server, joining, client_urls, warnings })
 }
 
 /// What the library takes where nothing is said.
@@ -118,18 +119,63 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings
 }
 
-/// The cluster's id: FNV-1a (64 bits) over the token and the sorted names, each followed by a zero byte. URLs are not
-/// part of it, so that a replica may move to another address.
-pub fn cluster_id<'a>(token: &'a str, names: impl IntoIterator<Item = &'a str>) -> ClusterId {
+/// The id of a cluster that begins: FNV-1a (64 bits) over all that must be the same at its replicas then, each word
+/// followed by a zero byte. Replicas that were told different things refuse each other instead of going different ways.
+pub fn cluster_id(args: &ServeArgs, members: &BTreeMap<String, String>) -> ClusterId {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let mut names: Vec<_> = names.into_iter().collect();
-    names.sort_unstable();
-    let words = std::iter::once(token).chain(names);
-    let bytes = words.flat_map(|word| word.bytes().chain([0]));
+    let settings = settings(&args.tuning);
+    let sessions = settings.sessions;
+    let mut words = vec![args.cluster.initial_cluster_token.clone()];
+    words.extend(members.iter().flat_map(|(name, url)| [name.clone(), units::plain(url).to_owned()]));
+    words.extend([settings.consensus.protocol.to_string(), settings.consensus.election.to_string()]);
+    let limits = [
+        sessions.clients_max as u64,
+        sessions.outstanding_max,
+        sessions.replica_outstanding_max,
+        sessions.idle_max.as_secs(),
+    ];
+    words.extend(limits.map(|limit| limit.to_string()));
+    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
     let hash = bytes.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
     // 0 stands for "no cluster" in etcd's messages.
     ClusterId(hash.max(1))
+}
+
+/// Whose data is in a directory, if a start has come so far as to note what the replica began with.
+fn begun(
+    args: &ServeArgs,
+    data_dir: &std::path::Path,
+) -> Result<Option<(ClusterId, ReplicaId)>, ConfigError> {
+    if !synod_node::is_begun(data_dir) {
+        return Ok(None);
+    }
+    match DataDir::read(data_dir) {
+        Ok(Some(marker)) => Ok(Some((marker.identity.cluster, marker.identity.replica))),
+        Ok(None) => wrong(
+            "data-dir",
+            data_dir.display(),
+            "the file 'identity' is missing beside the file 'group'; restore it, or replace this replica: synod \
+             member replace",
+        ),
+        Err(error) => wrong("data-dir", args.member.name.as_str(), error),
+    }
+}
+
+fn warn_of_another_cluster(args: &ServeArgs, cluster: ClusterId, warnings: &mut Vec<String>) {
+    let told = !args.cluster.initial_cluster.is_empty();
+    let begins = args.cluster.initial_cluster_state == ClusterState::New;
+    // One that joined, or whose cluster was made anew, is not of the cluster that its flags would begin.
+    if told && begins && initial_members(args).is_ok_and(|members| cluster_id(args, &members) != cluster) {
+        warnings.push(format!(
+            "--initial-cluster and what belongs to it count at the first start only; this replica has data of cluster \
+             {cluster}, which its flags would not begin"
+        ));
+    }
+}
+
+fn address(((name, url), id): ((&String, &String), u64)) -> MemberAddress {
+    MemberAddress::new(ReplicaId(id), name, units::authority(url).expect("checked with the list"))
 }
 
 fn check_name(flag: &'static str, name: &str) -> Result<(), ConfigError> {
@@ -141,29 +187,15 @@ fn check_name(flag: &'static str, name: &str) -> Result<(), ConfigError> {
     wrong(flag, format!("'{name}'"), "accepted: a name of letters, digits and signs other than , = / \\")
 }
 
-/// The members, with ids 1, 2, ... in the order of their names; this replica is among them.
-fn members(args: &ServeArgs, warnings: &mut Vec<String>) -> Result<Vec<Member>, ConfigError> {
-    const FLAG: &str = "initial-cluster";
+/// The peer URLs of the members with which a cluster begins, by name; this replica is among them. Their ids are 1, 2,
+/// ... in this order.
+fn initial_members(args: &ServeArgs) -> Result<BTreeMap<String, String>, ConfigError> {
     let name = &args.member.name;
-    let mut peer_urls = BTreeMap::new();
-    for (member, url) in pairs(FLAG, &args.cluster.initial_cluster)? {
-        if peer_urls.insert(member.clone(), url).is_some() {
-            return wrong(FLAG, member, "is named twice; accepted: one URL for each name");
-        }
-    }
+    let mut peer_urls = named_urls(args)?;
     if args.cluster.initial_cluster.is_empty() {
-        peer_urls.insert(name.clone(), own_peer_url(args)?);
-    }
-    for (member, url) in &peer_urls {
-        match units::authority(url) {
-            Err(why) => return wrong(FLAG, format!("{member}={url}"), why),
-            Ok(address) if units::is_wildcard(address) && peer_urls.len() > 1 => {
-                let why =
-                    "nobody can connect to that address; accepted: the one at which the others reach it";
-                return wrong(FLAG, format!("{member}={url}"), why);
-            }
-            Ok(_) => {}
-        }
+        let url = own_peer_url(args)?;
+        peer_urls.insert(name.clone(), url.clone());
+        check_peer_url(name, &url, true)?;
     }
     if peer_urls.len() > synod_consensus::MEMBERS_MAX {
         let most = format!("accepted: at most {} replicas", synod_consensus::MEMBERS_MAX);
@@ -174,21 +206,61 @@ fn members(args: &ServeArgs, warnings: &mut Vec<String>) -> Result<Vec<Member>, 
         return wrong("name", name, format!("is not in --initial-cluster; accepted: {}", names.join(", ")));
     };
     if let Some(advertised) = &args.cluster.initial_advertise_peer_urls
-        && advertised.trim_end_matches('/') != own_url.trim_end_matches('/')
+        && units::plain(advertised) != units::plain(own_url)
     {
         let why = format!("--initial-cluster says {name}={own_url}; accepted: the same URL in both");
         return wrong("initial-advertise-peer-urls", advertised, why);
     }
-    let mut client_urls = client_urls(args, &peer_urls)?;
-    warn_of_wildcards(&client_urls[name.as_str()], warnings);
-    let members = peer_urls.iter().zip(1..).map(|((member, url), id)| Member {
-        id: ReplicaId(id),
-        name: member.clone(),
-        peer_urls: vec![url.clone()],
-        client_urls: client_urls.remove(member.as_str()).unwrap_or_default(),
-        is_learner: false,
-    });
-    Ok(members.collect())
+    Ok(peer_urls)
+}
+
+const FLAG: &str = "initial-cluster";
+
+/// What --initial-cluster says.
+fn named_urls(args: &ServeArgs) -> Result<BTreeMap<String, String>, ConfigError> {
+    let mut peer_urls = BTreeMap::new();
+    for (member, url) in pairs(FLAG, &args.cluster.initial_cluster)? {
+        if peer_urls.insert(member.clone(), url).is_some() {
+            return wrong(FLAG, member, "is named twice; accepted: one URL for each name");
+        }
+    }
+    for (member, url) in &peer_urls {
+        check_peer_url(member, url, peer_urls.len() == 1)?;
+    }
+    Ok(peer_urls)
+}
+
+fn check_peer_url(member: &str, url: &str, alone: bool) -> Result<(), ConfigError> {
+    match units::authority(url) {
+        Err(why) => wrong(FLAG, format!("{member}={url}"), why),
+        Ok(address) if units::is_wildcard(address) && !alone => {
+            let why = "nobody can connect to that address; accepted: the one at which the others reach it";
+            wrong(FLAG, format!("{member}={url}"), why)
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Whom a replica without data asks about the cluster that it joins.
+fn joining(args: &ServeArgs) -> Result<Joining, ConfigError> {
+    let name = &args.member.name;
+    let mut urls = named_urls(args)?;
+    let named = urls.remove(name);
+    let peer_url = match (&args.cluster.initial_advertise_peer_urls, named) {
+        (Some(url), _) => url.clone(),
+        (None, Some(url)) => url,
+        (None, None) => own_peer_url(args)?,
+    };
+    check_peer_url(name, &peer_url, false)?;
+    let others = urls.values().filter(|url| units::plain(url) != units::plain(&peer_url));
+    let others: Vec<_> =
+        others.map(|url| units::authority(url).expect("checked with the list").to_owned()).collect();
+    if others.is_empty() {
+        let why = "there is no data of an earlier start, so this replica joins a cluster; accepted: with members of \
+                   it, as NAME=http://host:port, in --initial-cluster";
+        return wrong("initial-cluster-state", "existing", why);
+    }
+    Ok(Joining { name: name.clone(), peer_url, others })
 }
 
 /// Of a replica that is a cluster of its own.
@@ -197,39 +269,20 @@ fn own_peer_url(args: &ServeArgs) -> Result<String, ConfigError> {
     own.cloned().map_or_else(|| wrong("listen-peer-urls", "''", "accepted: http://host:port"), Ok)
 }
 
-/// Where clients reach each member, as far as it is known.
-fn client_urls<'a>(
-    args: &'a ServeArgs,
-    members: &'a BTreeMap<String, String>,
-) -> Result<BTreeMap<&'a str, Vec<String>>, ConfigError> {
-    const FLAG: &str = "initial-cluster-client-urls";
-    let mut urls: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for (member, url) in pairs(FLAG, &args.cluster.initial_cluster_client_urls)? {
-        if let Err(why) = units::authority(&url) {
-            return wrong(FLAG, format!("{member}={url}"), why);
-        }
-        match members.get_key_value(&member) {
-            Some((member, _)) => urls.entry(member).or_default().push(url),
-            None => return wrong(FLAG, member, "is not in --initial-cluster; accepted: the names there"),
-        }
-    }
+/// Where clients reach this replica.
+fn client_urls(args: &ServeArgs, warnings: &mut Vec<String>) -> Result<Vec<String>, ConfigError> {
     let advertised = &args.member.advertise_client_urls;
     for url in advertised {
         if let Err(why) = units::authority(url) {
             return wrong("advertise-client-urls", url, why);
         }
     }
-    // A replica knows itself best.
-    let own = if advertised.is_empty() { &args.member.listen_client_urls } else { advertised };
-    urls.insert(&args.member.name, own.clone());
-    Ok(urls)
-}
-
-fn warn_of_wildcards(urls: &[String], warnings: &mut Vec<String>) {
+    let urls = if advertised.is_empty() { &args.member.listen_client_urls } else { advertised };
     let wildcards = urls.iter().filter(|url| units::authority(url).is_ok_and(units::is_wildcard));
     warnings.extend(wildcards.map(|url| {
         format!("clients that ask for the members are told {url}, to which they can not connect; set --advertise-client-urls")
     }));
+    Ok(urls.clone())
 }
 
 /// The parts of a list of `name=url`.
@@ -260,6 +313,13 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
             tuning.heartbeat_interval * 3
         );
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
+    }
+    let elections = tuning.protocol.elections();
+    if !elections.contains(&tuning.election) {
+        let accepted: Vec<String> = elections.iter().map(ToString::to_string).collect();
+        let why =
+            format!("does not go with --protocol {}; accepted: {}", tuning.protocol, accepted.join(", "));
+        return wrong("election", tuning.election.to_string(), why);
     }
     if tuning.priority > 0 && tuning.election == ElectionKind::Rotating {
         let why = "does nothing with --election rotating; accepted: 0, or any with --election ballot";
@@ -296,28 +356,24 @@ mod tests {
 
     #[test]
     fn members_are_numbered_by_name() {
-        let checked = checked(&format!(
-            "--name b {THREE} --initial-cluster-client-urls a=http://h1:2,a=http://h1:3 \
-             --advertise-client-urls http://h2:2"
-        ))
-        .unwrap();
+        let checked = checked(&format!("--name b {THREE} --advertise-client-urls http://h2:2")).unwrap();
         assert_eq!(checked.node.me, ReplicaId(2));
         let members: Vec<_> = checked
+            .node
             .members
             .iter()
-            .map(|member| (member.id.0, &*member.name, member.client_urls.len()))
+            .map(|member| (member.id.0, &*member.name, &*member.address))
             .collect();
-        assert_eq!(members, [(1, "a", 2), (2, "b", 1), (3, "c", 0)]);
-        assert_eq!(checked.node.members[2].address, "h3:1");
+        assert_eq!(members, [(1, "a", "h1:1"), (2, "b", "h2:1"), (3, "c", "h3:1")]);
+        assert_eq!(checked.client_urls, ["http://h2:2"]);
         assert_eq!(checked.node.data_dir, PathBuf::from("b.synod"));
     }
 
     #[test]
     fn alone_without_any_flag() {
         let checked = checked("").unwrap();
-        assert_eq!(checked.members.len(), 1);
-        assert_eq!(checked.members[0].peer_urls, ["http://127.0.0.1:2380"]);
-        assert_eq!(checked.members[0].client_urls, ["http://127.0.0.1:2379"]);
+        assert_eq!(checked.node.members, [MemberAddress::new(ReplicaId(1), "default", "127.0.0.1:2380")]);
+        assert_eq!(checked.client_urls, ["http://127.0.0.1:2379"]);
         assert!(checked.warnings.is_empty());
         let checked =
             super::tests::checked("--listen-client-urls http://0.0.0.0:2379 --durability memory").unwrap();
@@ -325,13 +381,36 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_is_its_token_and_its_names() {
-        let id = |token, names: &[&'static str]| cluster_id(token, names.iter().copied());
-        assert_eq!(id("t", &["a", "b"]), id("t", &["b", "a"]));
-        assert_ne!(id("t", &["a", "b"]), id("u", &["a", "b"]));
-        assert_ne!(id("t", &["a", "b"]), id("t", &["ab"]));
-        // What is on disks must not change with a new version.
-        assert_eq!(id("synod-cluster", &["n1", "n2", "n3"]), ClusterId(0x1b93_9e4b_11b1_3307));
+    fn replicas_that_begin_differently_are_of_different_clusters() {
+        let id = |line: &str| checked(line).unwrap().node.cluster;
+        let three = id(&format!("--name a {THREE}"));
+        let same = "--initial-cluster a=http://h1:1/,b=http://h2:1,c=http://h3:1";
+        assert_eq!(id(&format!("--name b {same} --window-max 7")), three);
+        for other in [
+            "--initial-cluster-token other",
+            "--election ballot",
+            "--initial-cluster a=http://h1:1,b=http://h2:1",
+            "--initial-cluster a=http://h1:1,b=http://h2:1,c=http://h3:9",
+            "--initial-cluster a=http://h1:1,b=http://h2:1,d=http://h3:1",
+        ] {
+            let members = if other.contains("--initial-cluster a") { "" } else { THREE };
+            assert_ne!(id(&format!("--name a {members} {other}")), three, "{other}");
+        }
+    }
+
+    #[test]
+    fn who_joins_asks_the_others() {
+        let line = format!("--name b {THREE} --initial-cluster-state existing --data-dir /nowhere");
+        let joining = checked(&line).unwrap().joining.unwrap();
+        assert_eq!(joining.peer_url, "http://h2:1");
+        assert_eq!(joining.others, ["h1:1", "h3:1"]);
+        // One that replaces a member at its address has another name.
+        let line = format!(
+            "--name d {THREE} --initial-advertise-peer-urls http://h3:1 --initial-cluster-state existing"
+        );
+        let joining = checked(&line).unwrap().joining.unwrap();
+        assert_eq!((&*joining.name, &*joining.peer_url), ("d", "http://h3:1"));
+        assert_eq!(joining.others, ["h1:1", "h2:1"]);
     }
 
     #[test]
@@ -354,11 +433,8 @@ mod tests {
                 three("--name a --initial-advertise-peer-urls http://h9:1"),
                 ["--initial-advertise-peer-urls http://h9:1", "a=http://h1:1"],
             ),
-            (
-                three("--name a --initial-cluster-client-urls x=http://h:1"),
-                ["--initial-cluster-client-urls x", "accepted: the names"],
-            ),
             ("--priority 3".into(), ["--priority 3", "--election ballot"]),
+            ("--protocol raft".into(), ["--election rotating", "accepted: randomized"]),
             (
                 "--election-timeout 200 --heartbeat-interval 100".into(),
                 ["--election-timeout 200ms", "accepted: 300ms or more"],
@@ -375,7 +451,7 @@ mod tests {
             ),
             (
                 "--data-dir /nowhere --initial-cluster-state existing".into(),
-                ["--initial-cluster-state existing", "/nowhere"],
+                ["--initial-cluster-state existing", "members of it"],
             ),
         ];
         for (line, parts) in cases {

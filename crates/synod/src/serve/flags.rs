@@ -34,7 +34,7 @@ pub struct ServeArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "This replica")]
 pub struct MemberArgs {
-    /// Its name; one of those in --initial-cluster.
+    /// Its name; at the first start one of those in --initial-cluster.
     #[arg(long, env = "SYNOD_NAME", default_value = "default")]
     pub name: String,
     /// Where its log and snapshots live [default: NAME.synod].
@@ -68,31 +68,24 @@ pub struct MemberArgs {
 
 /// The cluster that it belongs to.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "The cluster (the same on all replicas)")]
+#[command(next_help_heading = "The cluster, at the first start (the same on all replicas)")]
 pub struct ClusterArgs {
-    /// All replicas and where each is reached by the others [default: only this one].
+    /// The replicas with which the cluster begins, and where each is reached by the others [default: only this one].
     ///
-    /// Sorted by name they get the ids 1, 2, 3, ... Names and token make the cluster's id, so those can not change
-    /// later; a URL can, if it changes here on all replicas.
+    /// Sorted by name they get the ids 1, 2, 3, ... It counts at the first start, and must be the same on all of these
+    /// replicas then; later the cluster itself knows its members. With --initial-cluster-state existing: members of
+    /// the cluster to join, and this replica.
     #[arg(long, env = "SYNOD_INITIAL_CLUSTER", value_name = "NAME=URL,...", value_delimiter = ',')]
     pub initial_cluster: Vec<String>,
-    /// Where clients reach each replica, for lists of members. A name may be repeated.
-    ///
-    /// A replica knows its own URLs from --advertise-client-urls, and those of others from here only.
-    #[arg(
-        long,
-        env = "SYNOD_INITIAL_CLUSTER_CLIENT_URLS",
-        value_name = "NAME=URL,...",
-        value_delimiter = ','
-    )]
-    pub initial_cluster_client_urls: Vec<String>,
     /// Tells clusters apart whose replicas have the same names.
     #[arg(long, env = "SYNOD_INITIAL_CLUSTER_TOKEN", value_name = "TEXT", default_value = "synod-cluster")]
     pub initial_cluster_token: String,
-    /// Whether this may be the replica's first start.
+    /// What the first start of this replica is: the beginning of a cluster, or joining one.
     ///
-    /// With `existing` it refuses to start without the data of an earlier one. A replica that has lost its data must
-    /// not start as new under its old name: it would break promises that it no longer remembers.
+    /// With `existing` it asks the others of --initial-cluster who belongs to the cluster; `synod member add` must
+    /// have made it a member before. A replica that has data goes on with it, whatever this says. One that has lost its
+    /// data is refused by the others under its old id, since it does not remember what it promised; `synod member
+    /// replace` gives it a new one.
     #[arg(
         long,
         env = "SYNOD_INITIAL_CLUSTER_STATE",
@@ -101,7 +94,7 @@ pub struct ClusterArgs {
         default_value = "new"
     )]
     pub initial_cluster_state: ClusterState,
-    /// Where the others reach this replica; must be what --initial-cluster says of it, which is the default.
+    /// Where the others reach this replica at first; must be what --initial-cluster says of it, which is the default.
     #[arg(long, env = "SYNOD_INITIAL_ADVERTISE_PEER_URLS", value_name = "URL")]
     pub initial_advertise_peer_urls: Option<String>,
 }
@@ -109,9 +102,9 @@ pub struct ClusterArgs {
 /// Whether a cluster begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClusterState {
-    /// The data directory is made if there is none.
+    /// The cluster begins.
     New,
-    /// There must be one.
+    /// It runs already.
     Existing,
 }
 
@@ -119,11 +112,12 @@ pub enum ClusterState {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Consensus (the same on all replicas)")]
 pub struct Tuning {
-    /// Which protocol orders commands: multipaxos or sequence-paxos.
+    /// Which protocol orders commands at first; `synod reconfigure` changes it later: multipaxos or sequence-paxos.
     #[arg(long, env = "SYNOD_PROTOCOL", default_value = "multipaxos")]
     pub protocol: ProtocolKind,
-    /// How a leader is found: rotating (the next replica in line follows one that falls silent) or ballot (replicas
-    /// ask each other whom they hear, and elect one that reaches a quorum, also where only some links work).
+    /// How a leader is found at first; `synod reconfigure` changes it later: rotating (the next replica in line follows
+    /// one that falls silent) or ballot (replicas ask each other whom they hear, and elect one that reaches a quorum,
+    /// also where only some links work).
     #[arg(long, env = "SYNOD_ELECTION", default_value = "rotating")]
     pub election: ElectionKind,
     /// Who leads if several could begin to at the same time: the replica with the highest, from 0 to 255. May differ

@@ -4,11 +4,16 @@
 //! flags, environment ─┐
 //! TOML file (file.rs) ┴─ ServeArgs (flags.rs) ─ check (config.rs) ─ Node + Server (run.rs, replica.rs)
 //! ```
+//!
+//! A replica that joins first asks whom it joins (`join.rs`); while it runs it tells the group its name and where
+//! clients reach it (`membership.rs`).
 
 pub mod config;
 mod file;
 pub mod flags;
-mod log;
+mod join;
+pub mod log;
+mod membership;
 mod replica;
 mod run;
 pub mod units;

@@ -1,12 +1,23 @@
 //! The running replica as the server sees it: names of one crate for those of the other.
 
+use std::{sync::Arc, time::Duration};
+
 use bytes::Bytes;
 use synod_node::Handle;
-use synod_replica::SessionCommand;
-use synod_server::{Consistency, Member, PeerStatus, Replica, RequestError, Role, Status};
+use synod_replica::{MemberInfo, Refusal, SessionCommand};
+use synod_server::{
+    Change, ChangeError, Consistency, Goal, Group, Member, MoveError, PeerStatus, Replica, RequestError,
+    Role, Standing, Status,
+};
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
+use tokio::time::{Instant, sleep};
 
-use std::sync::Arc;
+/// Between two looks whether another replica leads.
+const GLANCE_INTERVAL: Duration = Duration::from_millis(10);
+/// Between two requests to hand the leadership over, should the first have come to nothing.
+const TRANSFER_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a change that names no version is made again for a group that has changed meanwhile.
+const CHANGE_ATTEMPTS_MAX: u32 = 10;
 
 /// A handle on the node, and what it was configured with.
 #[derive(Clone, Debug)]
@@ -20,10 +31,10 @@ pub struct Served {
 pub struct Fixed {
     pub cluster: ClusterId,
     pub me: ReplicaId,
-    pub members: Vec<Member>,
-    pub protocol: String,
-    pub election: String,
+    pub name: String,
     pub durability: String,
+    /// How long a transfer of the leadership may take.
+    pub transfer_timeout: Duration,
 }
 
 impl Served {
@@ -31,12 +42,30 @@ impl Served {
         Served { handle, fixed: Arc::new(fixed) }
     }
 
-    fn name(&self, id: ReplicaId) -> String {
-        let members = &self.fixed.members;
-        members
-            .iter()
-            .find(|member| member.id == id)
-            .map_or_else(|| id.to_string(), |member| member.name.clone())
+    fn leads(&self) -> bool {
+        self.handle.status().leader == Some(self.fixed.me)
+    }
+
+    fn told(&self, group: &synod_replica::Group) -> Group {
+        let progress = self.handle.status().learners;
+        let decided = |id| progress.iter().find(|(learner, _)| *learner == id).map(|&(_, slot)| slot);
+        let members = group.members.iter().map(|member| Member {
+            id: member.id,
+            name: member.info.name.clone(),
+            peer_urls: member.info.peer_urls.clone(),
+            client_urls: member.info.client_urls.clone(),
+            standing: standing(member.standing),
+            decided: decided(member.id),
+        });
+        let mut members: Vec<_> = members.collect();
+        members.sort_by_key(|member| member.id);
+        Group {
+            version: group.version,
+            epoch: group.epoch.0,
+            protocol: group.protocol.to_string(),
+            election: group.election.to_string(),
+            members,
+        }
     }
 }
 
@@ -74,27 +103,29 @@ impl Replica for Served {
 
     fn status(&self) -> Status {
         let status = self.handle.status();
+        let group = self.group();
         let mut troubles = Vec::new();
         if status.role == synod_consensus::Role::Recovering {
             troubles
                 .push("synod: this replica has lost (part of) its log; it learns and has no vote".to_owned());
         }
+        let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
         let peers = status.peers.iter().map(|peer| PeerStatus {
             replica: peer.id,
-            name: self.name(peer.id),
+            name: group.name_of(peer.id),
             up: peer.up,
-            // Peers do not tell how far they are.
-            decided: Slot::ZERO,
+            // Only learners tell how far they are.
+            decided: learned(peer.id).map_or(Slot::ZERO, |&(_, slot)| slot),
         });
         Status {
             cluster: self.fixed.cluster,
             replica: self.fixed.me,
-            name: self.name(self.fixed.me),
+            name: self.fixed.name.clone(),
             role: role(status.role),
             leader: status.leader,
             ballot: status.ballot,
-            protocol: self.fixed.protocol.clone(),
-            election: self.fixed.election.clone(),
+            protocol: group.protocol.clone(),
+            election: group.election.clone(),
             durability: self.fixed.durability.clone(),
             decided: status.decided,
             applied: status.executed,
@@ -103,11 +134,115 @@ impl Replica for Served {
             sessions: status.client_sessions,
             troubles,
             peers: peers.collect(),
+            receiving: Some(status.receiving).filter(|&(_, total)| total > 0),
         }
     }
 
-    fn members(&self) -> Vec<Member> {
-        self.fixed.members.clone()
+    fn group(&self) -> Group {
+        self.told(&self.handle.group())
+    }
+
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+        for attempt in 1.. {
+            // Whatever the answer: after it the group here is no older than this call.
+            self.handle.query(Bytes::new()).await.map_err(error)?;
+            let group = self.handle.group();
+            if let Some(expected) = expected.filter(|&expected| expected != group.version) {
+                return Err(ChangeError::Stale { expected, current: group.version });
+            }
+            let wanted = in_the_log(&group, &change)?;
+            match self.handle.change(group.version, wanted).await.map_err(error)? {
+                Ok(group) => return Ok(self.told(&group)),
+                Err(Refusal::Stale { .. }) if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
+                Err(refusal) => return Err(refused(refusal)),
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
+        if !self.leads() {
+            return Err(MoveError::NotLeader);
+        }
+        if !self.handle.group().votes(to) {
+            return Err(MoveError::BadTransferee);
+        }
+        let deadline = Instant::now() + self.fixed.transfer_timeout;
+        let mut asked_at = None::<Instant>;
+        while self.handle.status().leader != Some(to) {
+            if Instant::now() >= deadline {
+                return Err(MoveError::TookTooLong);
+            }
+            if self.leads() && asked_at.is_none_or(|at| at.elapsed() >= TRANSFER_INTERVAL) {
+                self.handle.transfer(to).map_err(|_| MoveError::Stopping)?;
+                asked_at = Some(Instant::now());
+            }
+            sleep(GLANCE_INTERVAL).await;
+        }
+        Ok(())
+    }
+}
+
+/// A change as the log holds it, made for this group.
+fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_replica::Change, ChangeError> {
+    use synod_replica::Change as Core;
+    let unacceptable = |error: synod_consensus::UnknownName| ChangeError::Unacceptable(error.to_string());
+    Ok(match change {
+        Change::Add { name, peer_urls, goal } => {
+            let taken = |member: &synod_replica::Member| {
+                let replaced = *goal == Goal::Replace(member.id);
+                member.info.name == *name && !name.is_empty() && !replaced
+            };
+            if let Some(member) = group.members.iter().find(|member| taken(member)) {
+                let why = format!("{} has the name {name} already; choose another", member.id);
+                return Err(ChangeError::Unacceptable(why));
+            }
+            let info =
+                MemberInfo { name: name.clone(), peer_urls: peer_urls.clone(), client_urls: Vec::new() };
+            let goal = match *goal {
+                Goal::Learn => synod_replica::Goal::Learn,
+                Goal::Vote => synod_replica::Goal::Vote,
+                Goal::Replace(id) => synod_replica::Goal::Replace(id),
+            };
+            Core::Add { info, goal }
+        }
+        Change::Promote(id) => Core::Promote(*id),
+        Change::Remove(id) => Core::Remove(*id),
+        Change::Update { id, peer_urls } => {
+            let member = group.member(*id).ok_or(ChangeError::NotAMember)?;
+            Core::Update { id: *id, info: MemberInfo { peer_urls: peer_urls.clone(), ..member.info.clone() } }
+        }
+        Change::Order { protocol, election } => {
+            let protocol = protocol.as_deref().map_or(Ok(group.protocol), str::parse);
+            let election = election.as_deref().map_or(Ok(group.election), str::parse);
+            Core::Order {
+                protocol: protocol.map_err(unacceptable)?,
+                election: election.map_err(unacceptable)?,
+            }
+        }
+    })
+}
+
+fn refused(refusal: Refusal) -> ChangeError {
+    match refusal {
+        Refusal::Stale { expected, current } => ChangeError::Stale { expected, current },
+        Refusal::NotAMember(_) => ChangeError::NotAMember,
+        Refusal::NotALearner(_) => ChangeError::NotALearner,
+        Refusal::LastVoter(_) => ChangeError::LastVoter,
+        Refusal::Full => ChangeError::Full,
+        Refusal::AddressTaken(..) => ChangeError::AddressTaken,
+        Refusal::NothingToDo => ChangeError::NothingToDo,
+        Refusal::Malformed => ChangeError::Unacceptable(refusal.to_string()),
+    }
+}
+
+fn standing(standing: synod_replica::Standing) -> Standing {
+    use synod_replica::{Goal as CoreGoal, Standing as Core};
+    match standing {
+        Core::Voter => Standing::Voter,
+        Core::Learner(CoreGoal::Learn) => Standing::Learner(Goal::Learn),
+        Core::Learner(CoreGoal::Vote) => Standing::Learner(Goal::Vote),
+        Core::Learner(CoreGoal::Replace(id)) => Standing::Learner(Goal::Replace(id)),
     }
 }
 

@@ -22,12 +22,15 @@ use super::{
     config::Checked,
     flags::ServeArgs,
     log,
+    membership::{Membership, Watch},
     replica::{Fixed, Served},
 };
 use crate::failure::Failure;
 
 /// How long a request to stop may go unnoticed.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a replica that was removed still answers.
+const GRACE: Duration = Duration::from_secs(1);
 /// How long another process may hold on to the data directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -40,17 +43,28 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     describe(&checked, args);
 
-    let Checked { node: config, server: server_config, members, .. } = checked;
+    let Checked { node: mut config, server: server_config, joining, client_urls, .. } = checked;
+    if let Some(joining) = joining {
+        let (me, origin) = super::join::join(&joining, &stop)?;
+        tracing::info!(%me, cluster = %origin.cluster, "joining");
+        (config.me, config.cluster, config.joins) = (me, origin.cluster, Some(origin));
+    }
     let data_dir = config.data_dir.clone();
     let fixed = Fixed {
         cluster: config.cluster,
         me: config.me,
-        members,
-        protocol: args.tuning.protocol.to_string(),
-        election: args.tuning.election.to_string(),
+        name: config.name.clone(),
         durability: args.tuning.durability.to_string(),
+        transfer_timeout: args.tuning.request_timeout,
     };
     let node = start(config, &stop)?;
+    let membership = Membership {
+        handle: node.handle(),
+        cluster: fixed.cluster,
+        me: fixed.me,
+        name: fixed.name.clone(),
+        client_urls,
+    };
     let mut registry = Registry::default();
     registry.register_collector(Box::new(node.metrics()));
     let server = Server::start(&server_config, Served::new(node.handle(), fixed), move || metrics(&registry))
@@ -58,8 +72,9 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
             Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
         })?;
     tracing::info!(name = args.member.name, "serving");
+    let watch = membership.start()?;
 
-    until_stopped(node, server, &stop).map_err(|reason| {
+    until_stopped(node, server, &stop, &watch).map_err(|reason| {
         tracing::error!(reason, "the replica can not go on");
         Failure::failed(format!(
             "{reason}\nThe replica has stopped rather than break a promise; nothing acknowledged is lost. Put right \
@@ -72,16 +87,27 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// Waits for the end and brings it about in order; an error is why the replica could not go on.
-fn until_stopped(node: Node, server: Server, stop: &AtomicBool) -> Result<(), String> {
+fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -> Result<(), String> {
+    let handle = node.handle();
+    let removed = || handle.is_retired() || watch.is_removed();
     let mut failed = None;
-    while failed.is_none() && !stop.load(Ordering::Acquire) {
+    while failed.is_none() && !stop.load(Ordering::Acquire) && !removed() {
         failed = node.wait(GLANCE_INTERVAL);
     }
+    watch.stop();
     if failed.is_some() {
         // The replica first: it will not answer the requests under way any more, and says so to them.
         let outcome = node.stop();
         server.stop();
         return outcome;
+    }
+    if removed() {
+        tracing::warn!(
+            "this replica was removed from the cluster: it ends. Its data directory is of no use to the cluster any \
+             more; to come back, delete it and add the replica again"
+        );
+        // Clients that were told of others a moment ago may still be on their way.
+        thread::sleep(GRACE);
     }
     tracing::info!("stopping: requests under way are finished, then the log is closed");
     server.stop();
@@ -89,17 +115,14 @@ fn until_stopped(node: Node, server: Server, stop: &AtomicBool) -> Result<(), St
 }
 
 fn describe(checked: &Checked, args: &ServeArgs) {
-    for member in &checked.members {
-        let own = if member.id == checked.node.me { " (this replica)" } else { "" };
-        let (peers, clients) = (member.peer_urls.join(","), member.client_urls.join(","));
-        tracing::info!(id = %member.id, peers, clients, "member {}{own}", member.name);
+    let node = &checked.node;
+    for member in &node.members {
+        let own = if member.id == node.me { " (this replica)" } else { "" };
+        tracing::info!(id = %member.id, peers = member.address, "the cluster begins with {}{own}", member.name);
     }
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        cluster = %checked.node.cluster,
-        data_dir = %checked.node.data_dir.display(),
-        protocol = %args.tuning.protocol,
-        election = %args.tuning.election,
+        data_dir = %node.data_dir.display(),
         durability = %args.tuning.durability,
         "synod"
     );

@@ -94,6 +94,11 @@ pub fn authority(url: &str) -> Result<&str, String> {
     Ok(authority)
 }
 
+/// A URL without the slash that may end it, so that equal ones are.
+pub fn plain(url: &str) -> &str {
+    url.strip_suffix('/').unwrap_or(url)
+}
+
 /// Whether the host of `host:port` stands for "all addresses of this machine", to which nobody can connect.
 pub fn is_wildcard(authority: &str) -> bool {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);

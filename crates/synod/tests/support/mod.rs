@@ -26,6 +26,8 @@ struct Replica {
     endpoint: String,
     data_dir: PathBuf,
     log: PathBuf,
+    /// Names and peer URLs of the replicas with which the cluster began.
+    initial_cluster: Vec<(String, String)>,
     process: Option<Child>,
 }
 
@@ -35,8 +37,9 @@ impl Cluster {
         let ports = free_ports(2 * replicas);
         let (clients, peers) = ports.split_at(replicas);
         let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let members: Vec<_> =
-            peers.iter().zip(1..).map(|(&port, number)| format!("n{number}={}", url(port))).collect();
+        let initial_cluster: Vec<_> =
+            peers.iter().zip(1..).map(|(&port, number)| (format!("n{number}"), url(port))).collect();
+        let members: Vec<_> = initial_cluster.iter().map(|(name, url)| format!("{name}={url}")).collect();
         let replicas = (0..replicas).map(|index| {
             let name = format!("n{}", index + 1);
             let data_dir = folder.join(&name);
@@ -55,12 +58,74 @@ impl Cluster {
                 endpoint: url(clients[index]),
                 data_dir,
                 log: folder.join(format!("{name}.log")),
+                initial_cluster: initial_cluster.clone(),
                 process: None,
             }
         });
         let mut cluster = Cluster { replicas: replicas.collect() };
         (0..cluster.replicas.len()).for_each(|index| cluster.restart(index));
         cluster
+    }
+
+    /// Starts one more replica, which joins: at free ports, or at another one's. Returns its index.
+    pub fn join(&mut self, name: &str, peer_port: u16, flags: &[&str]) -> usize {
+        let like = &self.replicas[0];
+        let folder = like.log.parent().expect("it is in a folder").to_owned();
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let client = free_ports(1)[0];
+        let data_dir = folder.join(format!("{name}-{client}"));
+        let mut others = like.initial_cluster.clone();
+        others.retain(|(other, _)| other != name);
+        others.push((name.to_owned(), url(peer_port)));
+        let others: Vec<_> = others.iter().map(|(name, url)| format!("{name}={url}")).collect();
+        let mut args = vec![
+            "serve".to_owned(),
+            format!("--name={name}"),
+            format!("--data-dir={}", data_dir.display()),
+            format!("--listen-client-urls={}", url(client)),
+            format!("--listen-peer-urls={}", url(peer_port)),
+            format!("--initial-advertise-peer-urls={}", url(peer_port)),
+            format!("--initial-cluster={}", others.join(",")),
+            "--initial-cluster-state=existing".to_owned(),
+        ];
+        args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self.replicas.push(Replica {
+            program: like.program.clone(),
+            args,
+            endpoint: url(client),
+            log: folder.join(format!("{name}-{client}.log")),
+            data_dir,
+            initial_cluster: like.initial_cluster.clone(),
+            process: None,
+        });
+        let index = self.replicas.len() - 1;
+        self.restart(index);
+        index
+    }
+
+    /// The port at which the others reach a replica of the first ones.
+    pub fn peer_port(&self, index: usize) -> u16 {
+        let url = &self.replicas[0].initial_cluster[index].1;
+        url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("it ends in a port")
+    }
+
+    /// Waits until a process ends by itself.
+    pub fn ends(&mut self, index: usize, patience: Duration) -> ExitStatus {
+        let deadline = Instant::now() + patience;
+        let process = self.replicas[index].process.as_mut().expect("it runs");
+        while Instant::now() < deadline {
+            if let Some(status) = process.try_wait().expect("it is our child") {
+                self.replicas[index].process = None;
+                return status;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("replica {index} still runs after {patience:?}");
+    }
+
+    /// What a replica has said so far.
+    pub fn said(&self, index: usize) -> String {
+        fs::read_to_string(&self.replicas[index].log).unwrap_or_default()
     }
 
     /// Client URLs, by replica.

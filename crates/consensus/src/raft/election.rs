@@ -1,0 +1,350 @@
+//! Who leads: randomized time-outs, rehearsed and real votes, handing leadership over.
+//!
+//! A replica that hears no leader for a time drawn from [T, 2T) first **rehearses** an election (PreVote, Ongaro 2014,
+//! section 9.6): who would vote for it? Nothing changes by that. A vote, rehearsed or real, is given only by who has
+//! not heard a leader for T itself, so a replica that was cut off or removed disturbs nobody; and a leader that does not
+//! hear from a quorum within T steps down (`leader.rs`), so that such votes can always be got once the leader is gone.
+//! The exception is an election that the leader asked for ([`Message::TimeoutNow`]).
+
+use std::time::Duration;
+
+use synod_wire::{Lsn, ReplicaId, Slot, Time};
+
+use super::{Configuration, Message, Raft, State};
+use crate::{Bug, Effects, resend::Resend};
+
+/// When a replica that hears no leader tries to lead.
+#[derive(Debug)]
+pub(super) struct Patience {
+    timeout: Duration,
+    /// The state of a generator of pseudo-random numbers (splitmix64).
+    random: u64,
+    ends_at: Time,
+    /// When a leader of the present term gave its last sign of life.
+    heard: Option<Time>,
+    /// The highest priority of a voter, as the last leader said.
+    priority_max: u8,
+}
+
+impl Patience {
+    pub(super) fn new(timeout: Duration, seed: u64) -> Patience {
+        Patience { timeout, random: seed, ends_at: Time::NEVER, heard: None, priority_max: 0 }
+    }
+
+    pub(super) fn ends_at(&self) -> Time {
+        self.ends_at
+    }
+
+    pub(super) fn set_priority_max(&mut self, priority: u8) {
+        self.priority_max = priority;
+    }
+
+    /// A new time-out begins. Where priorities are set, those of the highest draw from the first half of [T, 2T), the
+    /// others from a span of the same length that begins later, the later the lower their priority.
+    pub(super) fn begin(&mut self, now: Time, priority: u8) {
+        let missing = u32::from(self.priority_max.saturating_sub(priority));
+        let (base, span) = match self.priority_max {
+            0 => (self.timeout, self.timeout),
+            max => (self.timeout + self.timeout / 2 * missing / u32::from(max), self.timeout / 2),
+        };
+        self.ends_at = now + base + self.drawn_from(span);
+    }
+
+    /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
+    pub(super) fn begin_early(&mut self, now: Time) {
+        self.ends_at = now + self.timeout / 4 + self.drawn_from(self.timeout / 2);
+    }
+
+    fn drawn_from(&mut self, span: Duration) -> Duration {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Duration::from_nanos(z % span)
+    }
+
+    /// The leader of the term gave a sign of life.
+    pub(super) fn heard_leader(&mut self, now: Time, priority: u8) {
+        // Drawing for each message would be a waste: the end is drawn anew once it has come nearer.
+        if self.heard != Some(now) {
+            self.heard = Some(now);
+            self.begin(now, priority);
+        }
+    }
+
+    pub(super) fn leader_is_gone(&mut self) {
+        self.heard = None;
+    }
+
+    /// Whether a leader is known to live.
+    pub(super) fn has_leader(&self, now: Time) -> bool {
+        self.heard.is_some_and(|heard| now.since(heard) < self.timeout)
+    }
+}
+
+/// A replica that asks for votes.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    /// The term in which it wants to lead.
+    term: u64,
+    rehearsal: bool,
+    /// The leader asked for this election.
+    transfer: bool,
+    granted: Vec<ReplicaId>,
+    resend: Resend,
+}
+
+impl Candidate {
+    pub(super) fn resend_at(&self) -> Time {
+        self.resend.at()
+    }
+}
+
+impl Raft {
+    /// The time-out has passed without a leader, or without enough votes.
+    pub(super) fn run_out_of_patience(&mut self, now: Time, effects: &mut Effects) {
+        self.patience.leader_is_gone();
+        if !self.may_stand() {
+            // Whoever leads may not know that somebody listens.
+            self.state = State::Follower;
+            self.patience.begin(now, self.options.priority);
+            return self.send_to(self.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
+        }
+        let stalled = self.disk.stalled_since();
+        if stalled.is_some_and(|since| now.since(since) > self.options.election_timeout) {
+            // Nobody could be told of a vote that does not become durable.
+            return self.patience.begin(now, self.options.priority);
+        }
+        if matches!(self.state, State::Candidate(_)) {
+            // Once in vain: others may have changed who votes, and this replica is not among them any more.
+            self.send_to(self.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
+        }
+        self.campaign(now, true, false, effects);
+    }
+
+    /// Asks for votes: whether they would be given, or in earnest.
+    pub(super) fn campaign(&mut self, now: Time, rehearsal: bool, transfer: bool, effects: &mut Effects) {
+        if self.log.last_ballot().is_none() || self.guesses || !self.may_stand() {
+            // Whether another log is more up to date, or whose votes count, can not be said; see `recovery.rs`.
+            self.state = State::Follower;
+            return self.patience.begin(now, self.options.priority);
+        }
+        let term = self.term + 1;
+        if !rehearsal {
+            self.enter_term(now, term, Some(self.members.me()), effects);
+        }
+        self.patience.begin(now, self.options.priority);
+        let resend = Resend::first(now, self.options.retransmit_after);
+        let granted = vec![self.members.me()];
+        self.state = State::Candidate(Candidate { term, rehearsal, transfer, granted, resend });
+        self.ask_for_votes(effects);
+        self.count_votes(now, effects);
+    }
+
+    fn vote_question(&self) -> Option<Message> {
+        let State::Candidate(candidate) = &self.state else { return None };
+        Some(Message::Vote {
+            term: candidate.term,
+            rehearsal: candidate.rehearsal,
+            transfer: candidate.transfer,
+            last: self.log.last(),
+            last_ballot: self.log.last_ballot()?,
+            configuration: self.log.configuration().slot,
+            blind: self.blind,
+        })
+    }
+
+    /// Asks those who have not granted their vote. The question speaks of the own term, vote and log.
+    fn ask_for_votes(&self, effects: &mut Effects) {
+        let State::Candidate(candidate) = &self.state else { return };
+        let Some(question) = self.vote_question() else { return };
+        let mut missing = self.voters().all();
+        missing.retain(|id| !candidate.granted.contains(id));
+        self.send_to(missing, &question, self.vote_lsn(), effects);
+    }
+
+    /// What has to be durable before a message about a vote leaves: the term, with the vote.
+    fn vote_lsn(&self) -> Lsn {
+        if self.options.has(Bug::RaftVoteBeforeDurable) { Lsn::ZERO } else { self.term_lsn }
+    }
+
+    pub(super) fn resend_votes(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.options.election_timeout;
+        let State::Candidate(candidate) = &mut self.state else { return };
+        if candidate.resend.is_due(now, wait_max) {
+            self.ask_for_votes(effects);
+        }
+    }
+
+    /// A session to a voter began: the question may be lost.
+    pub(super) fn resend_vote_to(&self, peer: ReplicaId, effects: &mut Effects) {
+        if let Some(question) = self.vote_question()
+            && self.voters().contains(peer)
+        {
+            effects.send(peer, question, self.vote_lsn());
+        }
+    }
+
+    pub(super) fn on_vote(&mut self, now: Time, from: ReplicaId, question: &Message, effects: &mut Effects) {
+        let &Message::Vote { term, rehearsal, transfer, last, last_ballot, configuration, blind } = question
+        else {
+            return;
+        };
+        let leads = matches!(self.state, State::Leader(_));
+        if !transfer && term > self.term && (leads || self.patience.has_leader(now)) {
+            // The leader is well. Not answering is what makes the asker wait.
+            return;
+        }
+        let missed = self.log.configurations_in(configuration, blind);
+        let up_to_date = self.log.last_ballot().is_some_and(|own| {
+            if self.options.has(Bug::RaftVoteByLength) {
+                last >= self.log.last()
+            } else {
+                (last_ballot, last) >= (own, self.log.last())
+            }
+        });
+        if rehearsal {
+            let granted = term > self.term && up_to_date;
+            let term = if granted { term } else { self.term };
+            let after = self.vote_lsn();
+            effects.send(from, Message::VoteReply { term, rehearsal, granted, missed }, after);
+            return;
+        }
+        if term < self.term {
+            return effects.send(from, Message::Stale { term: self.term }, self.term_lsn);
+        }
+        let mut granted = up_to_date;
+        if term > self.term {
+            let vote = Some(from).filter(|_| granted);
+            self.enter_term(now, term, vote, effects);
+        } else {
+            let free = self.voted_for.is_none() || self.options.has(Bug::RaftVoteTwice);
+            granted &= free && !leads || self.voted_for == Some(from);
+            if granted && self.voted_for != Some(from) {
+                self.set_term(term, Some(from), effects);
+            }
+        }
+        if granted {
+            self.patience.begin(now, self.options.priority);
+        }
+        let after = self.vote_lsn();
+        effects.send(from, Message::VoteReply { term, rehearsal, granted, missed }, after);
+    }
+
+    pub(super) fn on_vote_reply(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        term: u64,
+        (rehearsal, granted): (bool, bool),
+        missed: Vec<Configuration>,
+        effects: &mut Effects,
+    ) {
+        if !granted && term > self.term {
+            return self.enter_term(now, term, None, effects);
+        }
+        let State::Candidate(candidate) = &mut self.state else { return };
+        if term != candidate.term || rehearsal != candidate.rehearsal || !granted {
+            return;
+        }
+        // This replica may have got an entry by catch-up that changed who votes. The majority that committed such an
+        // entry has it in their logs, so a quorum of the configuration known here tells of it.
+        let mut unclear = false;
+        for configuration in missed {
+            match self.log.ballot_at(configuration.slot) {
+                Some(ballot) if ballot == configuration.ballot => {
+                    self.log.learn_configuration(configuration.slot, configuration);
+                    self.state = State::Follower;
+                    return self.patience.begin(now, self.options.priority);
+                }
+                // It holds an entry there that was never decided.
+                Some(_) => {}
+                None => unclear = true,
+            }
+        }
+        if !unclear && !candidate.granted.contains(&from) {
+            candidate.granted.push(from);
+            self.count_votes(now, effects);
+        }
+    }
+
+    /// Goes on from the rehearsal to the election, and from there to leadership, if there are enough votes.
+    pub(super) fn count_votes(&mut self, now: Time, effects: &mut Effects) {
+        let State::Candidate(candidate) = &self.state else { return };
+        if !candidate.rehearsal && self.durable < self.term_lsn {
+            // The own vote counts like any other.
+            return;
+        }
+        let granted = |id| candidate.granted.contains(&id);
+        let won = if self.options.has(Bug::RaftUnionMajority) {
+            self.voters().union().is_quorum(granted)
+        } else {
+            self.voters().is_quorum(granted)
+        };
+        if !won {
+            return;
+        }
+        if candidate.rehearsal {
+            self.campaign(now, false, false, effects);
+        } else {
+            self.lead(now, effects);
+        }
+    }
+
+    /// The leader, who is well, wants this replica to lead.
+    pub(super) fn on_timeout_now(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: synod_wire::Ballot,
+        effects: &mut Effects,
+    ) {
+        let current = ballot.replica == from && ballot.round == self.term;
+        if current && matches!(self.state, State::Follower | State::Candidate(_)) {
+            self.campaign(now, false, true, effects);
+        }
+    }
+
+    /// A replica that does not vote, or no longer, would like to be told what is decided.
+    pub(super) fn on_follow(&mut self, now: Time, from: ReplicaId, effects: &mut Effects) {
+        let last: Slot = self.log.last();
+        let State::Leader(leader) = &mut self.state else { return };
+        if leader.track_learner(from, last, now) {
+            self.resend_to(now, from, effects);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Duration = Duration::from_millis(1000);
+
+    fn drawn(priority_max: u8, priority: u8) -> Vec<Duration> {
+        let mut patience = Patience::new(T, 7);
+        patience.set_priority_max(priority_max);
+        let mut draw = || {
+            patience.begin(Time::ZERO, priority);
+            patience.ends_at().since(Time::ZERO)
+        };
+        (0..1000).map(|_| draw()).collect()
+    }
+
+    #[test]
+    fn time_outs_are_spread_over_t_to_2t() {
+        let drawn = drawn(0, 0);
+        assert!(drawn.iter().all(|wait| (T..T * 2).contains(wait)));
+        assert!(drawn.iter().any(|wait| *wait < T * 11 / 10) && drawn.iter().any(|wait| *wait > T * 19 / 10));
+    }
+
+    #[test]
+    fn the_highest_priority_tries_first() {
+        let first = drawn(9, 9).into_iter().max().unwrap();
+        let last = drawn(9, 0).into_iter().min().unwrap();
+        assert!(first < last, "{first:?} {last:?}");
+        assert!(drawn(9, 0).iter().chain(&drawn(9, 5)).all(|wait| (T..T * 2).contains(wait)));
+    }
+}

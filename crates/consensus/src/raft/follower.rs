@@ -1,0 +1,102 @@
+//! Following a leader: appending what it sends, and delivering what it says is committed.
+
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
+
+use super::{Entry, Message, Raft, State};
+use crate::{Bug, Effects, LeaderView};
+
+impl Raft {
+    /// Handles the term of a leader's message; false if it is too low to be obeyed.
+    pub(super) fn follow(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        effects: &mut Effects,
+    ) -> bool {
+        if ballot.replica != from {
+            // Only its leader speaks in a term.
+            return false;
+        }
+        if ballot.round < self.term {
+            effects.send(from, Message::Stale { term: self.term }, self.term_lsn);
+            return false;
+        }
+        if ballot.round > self.term {
+            self.enter_term(now, ballot.round, None, effects);
+        }
+        // Another of the same term has won: no test of its log, it has a quorum's votes (E26).
+        self.state = State::Follower;
+        self.patience.heard_leader(now, self.options.priority);
+        self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+        true
+    }
+
+    /// Appends what is missing, and answers.
+    pub(super) fn on_append(
+        &mut self,
+        session: u64,
+        (prev, prev_ballot): (Slot, Ballot),
+        entries: Vec<Entry>,
+        effects: &mut Effects,
+    ) {
+        let ballot = self.view.ballot;
+        if let Some((hint, hint_ballot)) = self.conflict(prev, prev_ballot) {
+            let conflict = Message::Conflict { ballot, session, prev, hint, hint_ballot };
+            effects.send(ballot.replica, conflict, self.term_lsn);
+            return;
+        }
+        if self.log.ballot_at(prev).is_none() {
+            // Then it is the end of what came by catch-up, and the leader has every decided entry.
+            self.log.learn_ballot(prev, prev_ballot);
+        }
+        let congested = self.is_congested();
+        let mut through = prev;
+        for (slot, entry) in (prev.0 + 1..).map(Slot).zip(entries) {
+            if slot > self.decided && !self.holds(slot, &entry) {
+                if congested {
+                    // Not answering is always safe. The leader sends it again, or it comes by catch-up.
+                    return;
+                }
+                // Only what is in conflict goes: the message may be an old one, and what stands behind it may
+                // have been acknowledged (E27).
+                self.truncate(slot, effects);
+                self.append(entry, effects);
+            }
+            through = slot;
+        }
+        if self.options.has(Bug::RaftTruncateAlways) && through >= self.decided {
+            self.truncate(through.next(), effects);
+        }
+        self.verified = self.verified.max(through);
+        let early = self.options.has(Bug::RaftAckBeforeDurable);
+        let after = if early { Lsn::ZERO } else { self.log.lsn_of(through).max(self.term_lsn) };
+        effects.send(ballot.replica, Message::AppendReply { ballot, session, through }, after);
+    }
+
+    /// Whether the log has this entry. A slot and a term name one entry.
+    fn holds(&self, slot: Slot, entry: &Entry) -> bool {
+        self.log.ballot_at(slot) == Some(entry.ballot)
+    }
+
+    /// Unless the log has the entry `prev` of this term: where the two logs may still agree. Whatever term is in
+    /// conflict there is skipped as a whole (Ng 2020, section 10.1).
+    fn conflict(&self, prev: Slot, prev_ballot: Ballot) -> Option<(Slot, Ballot)> {
+        if prev <= self.decided {
+            // The leader has every decided entry, and these are.
+            return None;
+        }
+        let hint = match self.log.ballot_at(prev) {
+            Some(ballot) if ballot == prev_ballot => return None,
+            Some(_) => self.log.run_start(prev).prev().max(self.decided),
+            None => self.log.last(),
+        };
+        Some((hint, self.log.ballot_at(hint).unwrap_or_default()))
+    }
+
+    /// The leader has committed slots through this one. Only what is known to be in its log as well can be meant.
+    pub(super) fn on_commit(&mut self, commit: Slot, effects: &mut Effects) {
+        self.decided_elsewhere = self.decided_elsewhere.max(commit);
+        self.deliver_through(commit.min(self.verified), effects);
+    }
+}

@@ -1,0 +1,512 @@
+//! Leading: replication, commitment, heartbeats, read confirmation, handing over.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+
+use super::{
+    Entry, Message, Raft, State,
+    progress::{Mode, Progress},
+};
+use crate::{Bug, Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, resend::Resend};
+
+/// A learner that is silent for so many election time-outs is not tracked any more.
+const LEARNER_TIMEOUTS: u32 = 4;
+
+/// A replica that won an election.
+#[derive(Debug)]
+pub(super) struct Leader {
+    pub(super) ballot: Ballot,
+    /// The no-op at the start of this term. Once it is committed, so is everything before it.
+    pub(super) term_start: Slot,
+    /// The other voters, and those that only follow.
+    peers: BTreeMap<ReplicaId, Progress>,
+    /// The last tracking that was begun.
+    session: u64,
+    /// When followers are to be told of the present commit index, if nothing is sent to them before...
+    announce_at: Time,
+    /// ...what all of them were told...
+    announced: Slot,
+    /// ...and the last slot whose decision another replica waits for.
+    awaited: Slot,
+    heartbeat_at: Time,
+    /// Heartbeats are numbered.
+    round: u64,
+    /// Reads, each with the heartbeat that has to be answered by a quorum and the slot that it must see.
+    reads: VecDeque<(u64, ReadToken, Slot)>,
+    transfer: Option<Transfer>,
+}
+
+/// Leadership is being handed over; nothing is proposed meanwhile.
+#[derive(Debug)]
+struct Transfer {
+    to: ReplicaId,
+    /// If it does not lead by then, this replica goes on leading.
+    until: Time,
+    /// Once it has everything and was asked to lead: when it is asked again.
+    asked: Option<Resend>,
+}
+
+impl Leader {
+    pub(super) fn is_transferring(&self) -> bool {
+        self.transfer.is_some()
+    }
+
+    pub(super) fn fail_reads(&mut self, effects: &mut Effects) {
+        for (_, token, _) in self.reads.drain(..) {
+            effects.push(Effect::ReadIndex { token, slot: None });
+        }
+    }
+
+    pub(super) fn tick_at(&self) -> Time {
+        let transfer = self.transfer.as_ref().map_or(Time::NEVER, |transfer| {
+            transfer.until.min(transfer.asked.as_ref().map_or(Time::NEVER, Resend::at))
+        });
+        let resend = self.peers.values().map(Progress::resend_at).min().unwrap_or(Time::NEVER);
+        self.heartbeat_at.min(self.announce_at).min(transfer).min(resend)
+    }
+
+    /// Whether a replica follows closely enough to vote without holding the others up.
+    pub(super) fn has_caught_up(&self, id: ReplicaId, first_held: Slot) -> bool {
+        let follows =
+            |progress: &Progress| progress.mode == Mode::Pipeline && progress.matched.next() >= first_held;
+        self.peers.get(&id).is_some_and(follows)
+    }
+
+    /// Who of these has the longest log.
+    pub(super) fn most_advanced(&self, of: &[ReplicaId]) -> Option<ReplicaId> {
+        let known = of.iter().filter_map(|&id| Some((self.peers.get(&id)?.matched, id)));
+        known.max().map(|(_, id)| id)
+    }
+
+    fn begin_tracking(&mut self, id: ReplicaId, last: Slot, learner: bool, now: Time) {
+        self.session += 1;
+        self.peers.insert(id, Progress::new(self.session, last, learner, now));
+    }
+
+    /// A replica that does not vote follows. True if that is new.
+    pub(super) fn track_learner(&mut self, id: ReplicaId, last: Slot, now: Time) -> bool {
+        let news = !self.peers.contains_key(&id) && self.peers.len() < MEMBERS_MAX;
+        if news {
+            self.begin_tracking(id, last, true, now);
+        }
+        news
+    }
+}
+
+impl Raft {
+    /// Begins to lead.
+    pub(super) fn lead(&mut self, now: Time, effects: &mut Effects) {
+        let ballot = Ballot { round: self.term, replica: self.members.me() };
+        let last = self.log.last();
+        self.state = State::Leader(Box::new(Leader {
+            ballot,
+            term_start: last.next(),
+            peers: BTreeMap::new(),
+            session: 0,
+            announce_at: Time::NEVER,
+            announced: self.decided,
+            // Whoever proposed the entries of earlier terms may wait for them.
+            awaited: last.next(),
+            heartbeat_at: now,
+            round: 0,
+            reads: VecDeque::new(),
+            transfer: None,
+        }));
+        // A quorum has said that no change of voters was missed.
+        self.is_sure(effects);
+        self.track_voters(now);
+        self.append_own(Entry { ballot, batch: Batch::noop(), voters: None }, effects);
+        self.replicate_all(now, effects);
+        self.lead_on(now, effects);
+    }
+
+    /// Tracks all who vote; those who do no longer are tracked anew, as learners, until they fall silent.
+    pub(super) fn track_voters(&mut self, now: Time) {
+        let (last, me) = (self.log.last(), self.members.me());
+        let voters = self.log.configuration().voters.all();
+        let State::Leader(leader) = &mut self.state else { return };
+        let tracked: Vec<_> = leader.peers.iter().map(|(&id, progress)| (id, progress.learner)).collect();
+        for (id, learner) in tracked {
+            if !learner && !voters.contains(&id) {
+                leader.begin_tracking(id, last, true, now);
+            }
+        }
+        for id in voters.into_iter().filter(|&id| id != me) {
+            match leader.peers.get_mut(&id) {
+                Some(progress) => progress.learner = false,
+                None => leader.begin_tracking(id, last, false, now),
+            }
+        }
+    }
+
+    pub(super) fn propose(&mut self, now: Time, batch: Batch, awaited: bool, effects: &mut Effects) {
+        if self.room() == 0 {
+            return;
+        }
+        let State::Leader(leader) = &mut self.state else { return };
+        if awaited {
+            leader.awaited = self.log.last().next();
+        }
+        let ballot = leader.ballot;
+        self.append_own(Entry { ballot, batch, voters: None }, effects);
+        self.replicate_all(now, effects);
+    }
+
+    /// Appends an entry of this leader. The followers' disks work while this one does: the own log counts once it is
+    /// durable.
+    pub(super) fn append_own(&mut self, entry: Entry, effects: &mut Effects) {
+        self.append(entry, effects);
+    }
+
+    pub(super) fn replicate_all(&mut self, now: Time, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let mut next = leader.peers.keys().next().copied();
+        while let Some(id) = next {
+            self.replicate(now, id, effects);
+            let State::Leader(leader) = &self.state else { return };
+            next = leader.peers.range(ReplicaId(id.0 + 1)..).next().map(|(&id, _)| id);
+        }
+    }
+
+    /// Sends a follower what it lacks, as far as the bounds on unanswered messages allow; what waits leaves together.
+    fn replicate(&mut self, now: Time, id: ReplicaId, effects: &mut Effects) {
+        let Raft { options, log, decided, state: State::Leader(leader), .. } = self else { return };
+        let ballot = leader.ballot;
+        let Some(progress) = leader.peers.get_mut(&id) else { return };
+        while progress.has_room(options.inflight_max, options.inflight_bytes_max) {
+            let prev = progress.next.prev();
+            if progress.mode == Mode::Pipeline && progress.next > log.last() {
+                return;
+            }
+            let Some(prev_ballot) = log.ballot_at(prev).filter(|_| progress.next >= log.first()) else {
+                progress.must_catch_up();
+                progress.told = *decided;
+                effects.send(id, Message::Commit { ballot, through: *decided }, Lsn::ZERO);
+                return;
+            };
+            let (mut entries, mut bytes) = (Vec::new(), 0);
+            for entry in log.from(progress.next) {
+                let size = entry.batch.bytes().len() + ENTRY_BYTES;
+                if !entries.is_empty() && bytes + size > options.append_bytes_max {
+                    break;
+                }
+                bytes += size;
+                entries.push(entry.clone());
+            }
+            let last = Slot(prev.0 + entries.len() as u64);
+            progress.sent(last, bytes, now, options.retransmit_after);
+            progress.told = *decided;
+            let (session, commit) = (progress.session, *decided);
+            effects.send(
+                id,
+                Message::Append { ballot, session, prev, prev_ballot, entries, commit },
+                Lsn::ZERO,
+            );
+        }
+    }
+
+    /// The tracking that an answer belongs to, if it belongs to any.
+    fn answered(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        session: u64,
+    ) -> Option<&mut Progress> {
+        let State::Leader(leader) = &mut self.state else { return None };
+        if ballot != leader.ballot {
+            return None;
+        }
+        let progress = leader.peers.get_mut(&from).filter(|progress| progress.session == session)?;
+        progress.heard = now;
+        Some(progress)
+    }
+
+    pub(super) fn on_append_reply(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        session: u64,
+        through: Slot,
+        effects: &mut Effects,
+    ) {
+        let (last, resend_after) = (self.log.last(), self.options.retransmit_after);
+        let Some(progress) = self.answered(now, from, ballot, session) else { return };
+        if through > last {
+            // Nobody has more of this term than its leader.
+            return;
+        }
+        let advanced = through > progress.matched;
+        progress.matches(through, now, resend_after);
+        if advanced {
+            self.commit(now, effects);
+        }
+        self.replicate(now, from, effects);
+        self.hand_over(now, effects);
+    }
+
+    pub(super) fn on_conflict(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        (ballot, session): (Ballot, u64),
+        prev: Slot,
+        (hint, hint_ballot): (Slot, Ballot),
+        effects: &mut Effects,
+    ) {
+        let agree = self.log.last_not_above(hint, hint_ballot);
+        let Some(progress) = self.answered(now, from, ballot, session) else { return };
+        // An answer to an earlier message says nothing about what was sent since.
+        let current = match progress.mode {
+            Mode::Probe => prev == progress.next.prev(),
+            Mode::Pipeline => prev > progress.matched,
+            Mode::CatchUp => false,
+        };
+        if !current || prev <= progress.matched {
+            return;
+        }
+        match agree {
+            Some(slot) => progress.probe(slot.min(prev.prev()).next()),
+            // Further back than this log is known: `replicate` sees that.
+            None => progress.probe(Slot(1)),
+        }
+        self.replicate(now, from, effects);
+    }
+
+    /// Commits what a quorum has. Only entries of the own term are counted: one of an older term may be held by a
+    /// quorum, and yet be replaced by a leader that has a later one (E28; Ongaro 2014, figure 3.7).
+    pub(super) fn commit(&mut self, now: Time, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let (me, stable) = (self.members.me(), self.stable);
+        let has = |id| match leader.peers.get(&id) {
+            Some(progress) => progress.matched.0,
+            None if id == me => stable.0,
+            None => 0,
+        };
+        let voters = &self.log.configuration().voters;
+        let reached = if self.options.has(Bug::RaftUnionMajority) {
+            voters.union().quorum_value(has)
+        } else {
+            voters.quorum_value(has)
+        };
+        let reached = Slot(reached);
+        let own_term = self.log.ballot_at(reached) == Some(leader.ballot);
+        if reached > self.decided && (own_term || self.options.has(Bug::RaftCountOldTerms)) {
+            self.deliver_through(reached, effects);
+            self.advance_change(now, effects);
+        }
+    }
+
+    /// Tells the followers what is committed: at once if one of them waits for it, otherwise after a while, since under
+    /// load the next entries carry it.
+    pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
+        let (through, delay_max) = (self.decided, self.options.announce_delay_max);
+        let State::Leader(leader) = &mut self.state else { return };
+        if leader.announced < through && leader.peers.values().all(|progress| progress.told >= through) {
+            leader.announced = through;
+        }
+        if leader.announced >= through {
+            leader.announce_at = Time::NEVER;
+            return;
+        }
+        let awaited = leader.announced < leader.awaited;
+        leader.announce_at = leader.announce_at.min(now + delay_max);
+        if awaited || now >= leader.announce_at {
+            leader.announce_at = Time::NEVER;
+            self.tell_commit(effects);
+        }
+    }
+
+    /// Tells every follower that does not know it yet what is committed.
+    pub(super) fn tell_commit(&mut self, effects: &mut Effects) {
+        let through = self.decided;
+        let State::Leader(leader) = &mut self.state else { return };
+        let ballot = leader.ballot;
+        leader.announced = through;
+        for (&id, progress) in leader.peers.iter_mut().filter(|(_, progress)| progress.told < through) {
+            progress.told = through;
+            effects.send(id, Message::Commit { ballot, through }, Lsn::ZERO);
+        }
+    }
+
+    /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
+    /// answered, says that it lives.
+    pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
+        let timeout = self.options.election_timeout;
+        let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
+        if disk_stalled || !self.hears_a_quorum(now) {
+            return self.step_down(now, effects);
+        }
+        let State::Leader(leader) = &mut self.state else { return };
+        leader.peers.retain(|_, peer| !peer.learner || now.since(peer.heard) <= timeout * LEARNER_TIMEOUTS);
+        if leader.transfer.as_ref().is_some_and(|transfer| now >= transfer.until) {
+            // It did not work: this replica accepts proposals again.
+            leader.transfer = None;
+        }
+        let overdue: Vec<_> = leader
+            .peers
+            .iter_mut()
+            .filter_map(|(&id, progress)| progress.is_overdue(now, timeout).then_some(id))
+            .collect();
+        let heartbeat = now >= leader.heartbeat_at;
+        if heartbeat {
+            leader.heartbeat_at = now + self.options.heartbeat_interval;
+        }
+        overdue.into_iter().for_each(|id| self.replicate(now, id, effects));
+        self.hand_over(now, effects);
+        if heartbeat {
+            self.send_heartbeat(effects);
+        }
+    }
+
+    /// CheckQuorum: whether a quorum gave a sign of life within the last time-out.
+    fn hears_a_quorum(&self, now: Time) -> bool {
+        let State::Leader(leader) = &self.state else { return false };
+        let timeout = self.options.election_timeout;
+        self.voters().is_quorum(|id| match leader.peers.get(&id) {
+            Some(progress) => now.since(progress.heard) <= timeout,
+            None => id == self.members.me(),
+        })
+    }
+
+    fn heartbeat(&self, leader: &Leader) -> Message {
+        let own = if self.votes() { self.options.priority } else { 0 };
+        let voters = leader.peers.values().filter(|progress| !progress.learner);
+        let priority_max = voters.map(|progress| progress.priority).fold(own, u8::max);
+        Message::Heartbeat { ballot: leader.ballot, commit: self.decided, round: leader.round, priority_max }
+    }
+
+    fn send_heartbeat(&mut self, effects: &mut Effects) {
+        let decided = self.decided;
+        let State::Leader(leader) = &mut self.state else { return };
+        leader.round += 1;
+        leader.announced = decided;
+        leader.peers.values_mut().for_each(|progress| progress.told = decided);
+        let State::Leader(leader) = &self.state else { return };
+        let heartbeat = self.heartbeat(leader);
+        leader.peers.keys().for_each(|&id| effects.send(id, heartbeat.clone(), Lsn::ZERO));
+        self.confirm_reads(effects);
+    }
+
+    pub(super) fn on_heartbeat_ack(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        (round, decided, priority): (u64, Slot, u8),
+        effects: &mut Effects,
+    ) {
+        let (first, known) = (self.log.first(), self.log.ballot_at(decided).is_some());
+        let State::Leader(leader) = &mut self.state else { return };
+        if ballot != leader.ballot || round > leader.round {
+            return;
+        }
+        let Some(progress) = leader.peers.get_mut(&from) else { return };
+        progress.heard = now;
+        progress.round = progress.round.max(round);
+        progress.priority = priority;
+        if progress.mode == Mode::CatchUp && decided.next() >= first && known {
+            progress.probe(decided.next());
+            self.replicate(now, from, effects);
+        }
+        self.confirm_reads(effects);
+        let State::Leader(leader) = &self.state else { return };
+        if self.confirmed_round(leader) == leader.round && !leader.reads.is_empty() {
+            self.send_heartbeat(effects);
+        }
+    }
+
+    /// A session to a peer began: what was sent to it before may be lost.
+    pub(super) fn resend_to(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
+        self.resend_vote_to(peer, effects);
+        let State::Leader(leader) = &mut self.state else { return };
+        let Some(progress) = leader.peers.get_mut(&peer) else { return };
+        if progress.mode != Mode::CatchUp {
+            let next = if progress.mode == Mode::Pipeline { progress.matched.next() } else { progress.next };
+            progress.probe(next);
+        }
+        progress.told = self.decided;
+        let State::Leader(leader) = &self.state else { return };
+        effects.send(peer, self.heartbeat(leader), Lsn::ZERO);
+        self.replicate(now, peer, effects);
+    }
+
+    // Handing over.
+
+    /// Lets a voter lead once it has everything. Until then, or until that takes too long, nothing is proposed.
+    pub(super) fn transfer(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
+        let votes = self.voters().contains(to);
+        let until = now + self.options.election_timeout;
+        let State::Leader(leader) = &mut self.state else { return };
+        if votes && leader.peers.contains_key(&to) {
+            leader.transfer = Some(Transfer { to, until, asked: None });
+            self.hand_over(now, effects);
+        }
+    }
+
+    fn hand_over(&mut self, now: Time, effects: &mut Effects) {
+        let (last, retransmit_after) = (self.log.last(), self.options.retransmit_after);
+        let timeout = self.options.election_timeout;
+        let State::Leader(leader) = &mut self.state else { return };
+        let Some(transfer) = &mut leader.transfer else { return };
+        if leader.peers.get(&transfer.to).is_none_or(|progress| progress.matched < last) {
+            return;
+        }
+        let due = transfer.asked.as_mut().is_none_or(|asked| asked.is_due(now, timeout));
+        if due {
+            transfer.asked.get_or_insert(Resend::first(now, retransmit_after));
+            effects.send(transfer.to, Message::TimeoutNow { ballot: leader.ballot }, Lsn::ZERO);
+        }
+    }
+
+    // Reads.
+
+    pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
+        let decided = self.decided;
+        let State::Leader(leader) = &mut self.state else {
+            effects.push(Effect::ReadIndex { token, slot: None });
+            return;
+        };
+        // Nobody can know of a decision in this term before its leader does; those of earlier terms are known to be
+        // decided once the no-op of this one is.
+        let slot = decided.max(leader.term_start);
+        if self.options.has(Bug::ReadWithoutConfirmation) {
+            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+            return;
+        }
+        // A quorum must answer a heartbeat that is sent from now on: then nobody was elected in a higher term before
+        // this instant. Reads that come while one is under way share the next.
+        leader.reads.push_back((leader.round + 1, token, slot));
+        let State::Leader(leader) = &self.state else { return };
+        if self.confirmed_round(leader) == leader.round {
+            self.send_heartbeat(effects);
+        }
+    }
+
+    /// The highest round that a quorum answered, this replica having answered the one it sent last.
+    fn confirmed_round(&self, leader: &Leader) -> u64 {
+        self.voters().quorum_value(|id| match leader.peers.get(&id) {
+            Some(progress) => progress.round,
+            None if id == self.members.me() => leader.round,
+            None => 0,
+        })
+    }
+
+    fn confirm_reads(&mut self, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let confirmed = self.confirmed_round(leader);
+        let State::Leader(leader) = &mut self.state else { return };
+        while let Some(&(round, token, slot)) = leader.reads.front() {
+            if round > confirmed {
+                break;
+            }
+            leader.reads.pop_front();
+            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+        }
+    }
+}
+
+/// What an entry takes in a message beside its batch.
+const ENTRY_BYTES: usize = 32;

@@ -1,0 +1,639 @@
+//! What Raft replicas say to each other, and what each writes down.
+//!
+//! | here | Ongaro 2014, Ng 2020 section 10.1 |
+//! | --- | --- |
+//! | `Vote` / `VoteReply` | RequestVote, and its rehearsal PreVote |
+//! | `Append` / `AppendReply` | AppendEntries |
+//! | `Heartbeat` / `HeartbeatAck`, `Commit` | AppendEntries without entries |
+//! | `TimeoutNow` | TimeoutNow (leadership transfer) |
+//!
+//! A term has at most one leader, so a term with its leader is a [`Ballot`], and entries carry that.
+
+use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
+
+use super::membership::VoterSets;
+use crate::MEMBERS_MAX;
+
+/// An entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The term in which it was proposed, with its leader.
+    pub ballot: Ballot,
+    /// What is proposed.
+    pub batch: Batch,
+    /// Who votes from this entry on, if it changes that.
+    pub voters: Option<VoterSets>,
+}
+
+/// Who votes from a slot on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// The entry that says so; the start of the epoch for the first configuration.
+    pub slot: Slot,
+    /// That entry's term.
+    pub ballot: Ballot,
+    /// Who votes.
+    pub voters: VoterSets,
+}
+
+/// A message between two Raft replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The sender wants to lead.
+    Vote {
+        /// In this term.
+        term: u64,
+        /// Only asks whether the receiver would grant it; changes nothing.
+        rehearsal: bool,
+        /// The leader asked the sender to take over: do not hold on to that leader.
+        transfer: bool,
+        /// The last entry of the sender's log ...
+        last: Slot,
+        /// ... and its term.
+        last_ballot: Ballot,
+        /// The slot of the configuration that the sender goes by.
+        configuration: Slot,
+        /// Entries through this slot came by catch-up, which does not tell who votes. Zero: none did.
+        blind: Slot,
+    },
+    /// Answers `Vote`.
+    VoteReply {
+        /// The term of the question if it is granted, otherwise the sender's.
+        term: u64,
+        /// As in the question.
+        rehearsal: bool,
+        /// Whether the vote is (or would be) given.
+        granted: bool,
+        /// Configurations in the sender's log that the candidate may have missed: behind its `configuration`,
+        /// through its `blind`.
+        missed: Vec<Configuration>,
+    },
+    /// Entries for the receiver's log.
+    Append {
+        /// The leader's term.
+        ballot: Ballot,
+        /// Which tracking of the receiver by this leader this belongs to: one that leaves and comes back is
+        /// tracked anew, and answers to the old one mean nothing.
+        session: u64,
+        /// The slot before the first of `entries`.
+        prev: Slot,
+        /// The term of the leader's entry there.
+        prev_ballot: Ballot,
+        /// Entries for the slots behind it; empty in a probe.
+        entries: Vec<Entry>,
+        /// The leader has committed slots through this one.
+        commit: Slot,
+    },
+    /// Answers `Append`: the sender's log equals the leader's through a slot, durably.
+    AppendReply {
+        /// The leader's term.
+        ballot: Ballot,
+        /// As in `Append`.
+        session: u64,
+        /// The slot.
+        through: Slot,
+    },
+    /// Answers `Append`: the sender's log has no such entry.
+    Conflict {
+        /// The leader's term.
+        ballot: Ballot,
+        /// As in `Append`.
+        session: u64,
+        /// The `prev` that does not fit.
+        prev: Slot,
+        /// Where the logs may still agree: the sender's last entry before the conflicting term ...
+        hint: Slot,
+        /// ... and its term.
+        hint_ballot: Ballot,
+    },
+    /// The leader has committed slots through this one.
+    Commit {
+        /// The leader's term.
+        ballot: Ballot,
+        /// The last of them.
+        through: Slot,
+    },
+    /// The leader lives, and asks whether the receiver still follows it.
+    Heartbeat {
+        /// The leader's term.
+        ballot: Ballot,
+        /// Committed through this slot.
+        commit: Slot,
+        /// Grows with every question.
+        round: u64,
+        /// The highest priority of a voter that the leader knows.
+        priority_max: u8,
+    },
+    /// The sender still follows.
+    HeartbeatAck {
+        /// The leader's term.
+        ballot: Ballot,
+        /// The question that is answered.
+        round: u64,
+        /// What the sender has delivered.
+        decided: Slot,
+        /// The sender's own priority.
+        priority: u8,
+    },
+    /// The receiver's term is over.
+    Stale {
+        /// The sender's term.
+        term: u64,
+    },
+    /// The leader wants the receiver, who has everything, to lead at once.
+    TimeoutNow {
+        /// The leader's term.
+        ballot: Ballot,
+    },
+    /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be told what is
+    /// decided.
+    Follow,
+    /// The sender got its log up to this slot by catch-up. Which term has that entry, and who votes?
+    Ask {
+        /// The last slot that it has delivered.
+        slot: Slot,
+    },
+    /// Answers `Ask`.
+    Told {
+        /// As asked.
+        slot: Slot,
+        /// The entry's term.
+        ballot: Ballot,
+        /// Who votes, as of this slot, if the sender is sure.
+        configuration: Option<Configuration>,
+    },
+}
+
+impl From<Message> for crate::Message {
+    fn from(message: Message) -> crate::Message {
+        crate::Message::Raft(message)
+    }
+}
+
+impl Entry {
+    fn encode(&self, writer: &mut Writer) {
+        writer.ballot(self.ballot);
+        writer.bool(self.voters.is_some());
+        if let Some(voters) = &self.voters {
+            write_voters(writer, voters);
+        }
+        writer.batch(&self.batch);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Entry, DecodeError> {
+        let ballot = reader.ballot("entry's ballot")?;
+        let voters = if reader.bool("changes voters")? { Some(read_voters(reader)?) } else { None };
+        Ok(Entry { ballot, voters, batch: reader.batch("entry's batch")? })
+    }
+}
+
+impl Configuration {
+    fn encode(&self, writer: &mut Writer) {
+        writer.slot(self.slot);
+        writer.ballot(self.ballot);
+        write_voters(writer, &self.voters);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Configuration, DecodeError> {
+        Ok(Configuration {
+            slot: reader.slot("configuration's slot")?,
+            ballot: reader.ballot("configuration's ballot")?,
+            voters: read_voters(reader)?,
+        })
+    }
+}
+
+fn write_optional(writer: &mut Writer, configuration: Option<&Configuration>) {
+    writer.bool(configuration.is_some());
+    configuration.iter().for_each(|configuration| configuration.encode(writer));
+}
+
+fn read_optional(reader: &mut Reader) -> Result<Option<Configuration>, DecodeError> {
+    reader.bool("has configuration")?.then(|| Configuration::decode(reader)).transpose()
+}
+
+fn write_voters(writer: &mut Writer, voters: &VoterSets) {
+    for half in [voters.incoming(), voters.outgoing()] {
+        writer.u32(u32::try_from(half.len()).expect("a small group"));
+        half.iter().for_each(|&id| writer.replica(id));
+    }
+}
+
+fn read_voters(reader: &mut Reader) -> Result<VoterSets, DecodeError> {
+    let mut half = |field| -> Result<Vec<ReplicaId>, DecodeError> {
+        let count = reader.u32(field)?;
+        if count as usize > MEMBERS_MAX {
+            return Err(DecodeError::Undefined { field, value: count.into() });
+        }
+        (0..count).map(|_| reader.replica("voter")).collect()
+    };
+    let (incoming, outgoing) = (half("voters")?, half("outgoing voters")?);
+    Ok(VoterSets::joint(incoming, outgoing))
+}
+
+const VOTE: u8 = 1;
+const VOTE_REPLY: u8 = 2;
+const APPEND: u8 = 3;
+const APPEND_REPLY: u8 = 4;
+const CONFLICT: u8 = 5;
+const COMMIT: u8 = 6;
+const HEARTBEAT: u8 = 7;
+const HEARTBEAT_ACK: u8 = 8;
+const STALE: u8 = 9;
+const TIMEOUT_NOW: u8 = 10;
+const FOLLOW: u8 = 11;
+const ASK: u8 = 12;
+const TOLD: u8 = 13;
+
+impl Message {
+    /// Writes the message.
+    pub fn encode(&self, writer: &mut Writer) {
+        match self {
+            Message::Vote { term, rehearsal, transfer, last, last_ballot, configuration, blind } => {
+                writer.u8(VOTE);
+                writer.u64(*term);
+                writer.bool(*rehearsal);
+                writer.bool(*transfer);
+                writer.slot(*last);
+                writer.ballot(*last_ballot);
+                writer.slot(*configuration);
+                writer.slot(*blind);
+            }
+            Message::VoteReply { term, rehearsal, granted, missed } => {
+                writer.u8(VOTE_REPLY);
+                writer.u64(*term);
+                writer.bool(*rehearsal);
+                writer.bool(*granted);
+                writer.u32(u32::try_from(missed.len()).expect("few configurations"));
+                missed.iter().for_each(|configuration| configuration.encode(writer));
+            }
+            Message::Append { ballot, session, prev, prev_ballot, entries, commit } => {
+                writer.u8(APPEND);
+                writer.ballot(*ballot);
+                writer.u64(*session);
+                writer.slot(*prev);
+                writer.ballot(*prev_ballot);
+                writer.slot(*commit);
+                writer.u32(u32::try_from(entries.len()).expect("a page is small"));
+                entries.iter().for_each(|entry| entry.encode(writer));
+            }
+            Message::AppendReply { ballot, session, through } => {
+                writer.u8(APPEND_REPLY);
+                writer.ballot(*ballot);
+                writer.u64(*session);
+                writer.slot(*through);
+            }
+            Message::Conflict { ballot, session, prev, hint, hint_ballot } => {
+                writer.u8(CONFLICT);
+                writer.ballot(*ballot);
+                writer.u64(*session);
+                writer.slot(*prev);
+                writer.slot(*hint);
+                writer.ballot(*hint_ballot);
+            }
+            Message::Commit { ballot, through } => {
+                writer.u8(COMMIT);
+                writer.ballot(*ballot);
+                writer.slot(*through);
+            }
+            Message::Heartbeat { ballot, commit, round, priority_max } => {
+                writer.u8(HEARTBEAT);
+                writer.ballot(*ballot);
+                writer.slot(*commit);
+                writer.u64(*round);
+                writer.u8(*priority_max);
+            }
+            Message::HeartbeatAck { ballot, round, decided, priority } => {
+                writer.u8(HEARTBEAT_ACK);
+                writer.ballot(*ballot);
+                writer.u64(*round);
+                writer.slot(*decided);
+                writer.u8(*priority);
+            }
+            Message::Stale { term } => {
+                writer.u8(STALE);
+                writer.u64(*term);
+            }
+            Message::TimeoutNow { ballot } => {
+                writer.u8(TIMEOUT_NOW);
+                writer.ballot(*ballot);
+            }
+            Message::Follow => writer.u8(FOLLOW),
+            Message::Ask { slot } => {
+                writer.u8(ASK);
+                writer.slot(*slot);
+            }
+            Message::Told { slot, ballot, configuration } => {
+                writer.u8(TOLD);
+                writer.slot(*slot);
+                writer.ballot(*ballot);
+                write_optional(writer, configuration.as_ref());
+            }
+        }
+    }
+
+    /// Reads what [`Message::encode`] wrote.
+    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+        Ok(match reader.u8("message kind")? {
+            VOTE => Message::Vote {
+                term: reader.u64("term")?,
+                rehearsal: reader.bool("rehearsal")?,
+                transfer: reader.bool("transfer")?,
+                last: reader.slot("last")?,
+                last_ballot: reader.ballot("last ballot")?,
+                configuration: reader.slot("configuration")?,
+                blind: reader.slot("blind")?,
+            },
+            VOTE_REPLY => Message::VoteReply {
+                term: reader.u64("term")?,
+                rehearsal: reader.bool("rehearsal")?,
+                granted: reader.bool("granted")?,
+                missed: read_list(reader, "missed", Configuration::decode)?,
+            },
+            APPEND => {
+                let ballot = reader.ballot("ballot")?;
+                let session = reader.u64("session")?;
+                let prev = reader.slot("prev")?;
+                let prev_ballot = reader.ballot("prev ballot")?;
+                let commit = reader.slot("commit")?;
+                let entries = read_list(reader, "entries", Entry::decode)?;
+                Message::Append { ballot, session, prev, prev_ballot, entries, commit }
+            }
+            APPEND_REPLY => Message::AppendReply {
+                ballot: reader.ballot("ballot")?,
+                session: reader.u64("session")?,
+                through: reader.slot("through")?,
+            },
+            CONFLICT => Message::Conflict {
+                ballot: reader.ballot("ballot")?,
+                session: reader.u64("session")?,
+                prev: reader.slot("prev")?,
+                hint: reader.slot("hint")?,
+                hint_ballot: reader.ballot("hint ballot")?,
+            },
+            COMMIT => Message::Commit { ballot: reader.ballot("ballot")?, through: reader.slot("through")? },
+            HEARTBEAT => Message::Heartbeat {
+                ballot: reader.ballot("ballot")?,
+                commit: reader.slot("commit")?,
+                round: reader.u64("round")?,
+                priority_max: reader.u8("highest priority")?,
+            },
+            HEARTBEAT_ACK => Message::HeartbeatAck {
+                ballot: reader.ballot("ballot")?,
+                round: reader.u64("round")?,
+                decided: reader.slot("decided")?,
+                priority: reader.u8("priority")?,
+            },
+            STALE => Message::Stale { term: reader.u64("term")? },
+            TIMEOUT_NOW => Message::TimeoutNow { ballot: reader.ballot("ballot")? },
+            FOLLOW => Message::Follow,
+            ASK => Message::Ask { slot: reader.slot("slot")? },
+            TOLD => Message::Told {
+                slot: reader.slot("slot")?,
+                ballot: reader.ballot("ballot")?,
+                configuration: read_optional(reader)?,
+            },
+            value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
+        })
+    }
+}
+
+fn read_list<T>(
+    reader: &mut Reader,
+    field: &'static str,
+    one: impl Fn(&mut Reader) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    // The count is not trusted: nothing is reserved for it.
+    (0..reader.u32(field)?).map(|_| one(reader)).collect()
+}
+
+/// What a replica must remember across a crash.
+///
+/// Replay: the records of entries, in order, build the log; **a record for a slot replaces everything from that slot
+/// on**. Which entries were replaced must stay known for as long as their own records may exist, so a truncation is
+/// also a record of its own, which is kept as long as they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The current term, and who got this replica's vote in it.
+    Term {
+        /// The term; no message of a lower one is obeyed.
+        term: u64,
+        /// The vote; none yet if it is absent.
+        voted_for: Option<ReplicaId>,
+    },
+    /// An entry was appended.
+    Entry {
+        /// Where.
+        slot: Slot,
+        /// What.
+        entry: Entry,
+        /// When this was written, slots through this one were decided, with the entries that the log holds; not
+        /// less than `slot` if a peer told that this entry is decided. Then it may be one that changes voters,
+        /// and does not say so.
+        decided: Slot,
+    },
+    /// The entries from `from` through `last` were removed.
+    Truncated {
+        /// The first.
+        from: Slot,
+        /// The last that there was.
+        last: Slot,
+    },
+    /// A snapshot, or what a peer told, covers the log through this slot.
+    Base {
+        /// The slot.
+        slot: Slot,
+        /// Its term, if known.
+        ballot: Option<Ballot>,
+        /// Who votes as of this slot, as far as this replica knows.
+        configuration: Configuration,
+        /// A later configuration that may have been decided in front of it.
+        guess: Option<Configuration>,
+        /// Entries through this slot came by catch-up, so that a later configuration may be among them.
+        blind: Slot,
+        /// Records through this slot may be trimmed.
+        trimmed: Slot,
+    },
+    /// Whether this replica lost a log, and so never votes. `false` is also the first record of a new log.
+    Amnesia(bool),
+}
+
+const STATE_TERM: u8 = 1;
+const STATE_BASE: u8 = 2;
+const STATE_AMNESIA: u8 = 3;
+
+impl From<Record> for crate::Record {
+    fn from(record: Record) -> crate::Record {
+        crate::Record::Raft(record)
+    }
+}
+
+impl Record {
+    /// How long the log must keep it.
+    #[must_use]
+    pub fn keep(&self) -> Keep {
+        match self {
+            Record::Term { .. } => Keep::State(STATE_TERM),
+            Record::Base { .. } => Keep::State(STATE_BASE),
+            Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
+            Record::Entry { slot, .. } => Keep::Slot(*slot),
+            Record::Truncated { last, .. } => Keep::Slot(*last),
+        }
+    }
+
+    /// Writes the record.
+    pub fn encode(&self, writer: &mut Writer) {
+        match self {
+            Record::Term { term, voted_for } => {
+                writer.u8(1);
+                writer.u64(*term);
+                // Replica numbers start at 1.
+                writer.replica(voted_for.unwrap_or_default());
+            }
+            Record::Entry { slot, entry, decided } => {
+                writer.u8(2);
+                writer.slot(*slot);
+                writer.slot(*decided);
+                entry.encode(writer);
+            }
+            Record::Truncated { from, last } => {
+                writer.u8(3);
+                writer.slot(*from);
+                writer.slot(*last);
+            }
+            Record::Base { slot, ballot, configuration, guess, blind, trimmed } => {
+                writer.u8(4);
+                writer.slot(*slot);
+                writer.bool(ballot.is_some());
+                writer.ballot(ballot.unwrap_or_default());
+                writer.slot(*blind);
+                writer.slot(*trimmed);
+                configuration.encode(writer);
+                write_optional(writer, guess.as_ref());
+            }
+            Record::Amnesia(amnesia) => {
+                writer.u8(5);
+                writer.bool(*amnesia);
+            }
+        }
+    }
+
+    /// Reads what [`Record::encode`] wrote.
+    pub fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
+        Ok(match reader.u8("record kind")? {
+            1 => {
+                let term = reader.u64("term")?;
+                let voted_for = Some(reader.replica("voted for")?).filter(|id| id.0 != 0);
+                Record::Term { term, voted_for }
+            }
+            2 => {
+                let (slot, decided) = (reader.slot("slot")?, reader.slot("decided")?);
+                Record::Entry { slot, decided, entry: Entry::decode(reader)? }
+            }
+            3 => Record::Truncated { from: reader.slot("from")?, last: reader.slot("last")? },
+            4 => {
+                let slot = reader.slot("slot")?;
+                let known = reader.bool("ballot known")?;
+                let ballot = Some(reader.ballot("ballot")?).filter(|_| known);
+                let (blind, trimmed) = (reader.slot("blind")?, reader.slot("trimmed")?);
+                let configuration = Configuration::decode(reader)?;
+                let guess = read_optional(reader)?;
+                Record::Base { slot, ballot, configuration, guess, blind, trimmed }
+            }
+            5 => Record::Amnesia(reader.bool("amnesia")?),
+            value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_wire::{BatchBuilder, SessionId};
+
+    fn configuration() -> Configuration {
+        let voters = VoterSets::joint(vec![ReplicaId(1), ReplicaId(4)], vec![ReplicaId(1)]);
+        Configuration { slot: Slot(2), ballot: Ballot { round: 1, replica: ReplicaId(1) }, voters }
+    }
+
+    fn samples() -> Vec<Message> {
+        let ballot = Ballot { round: 5, replica: ReplicaId(2) };
+        let mut builder = BatchBuilder::new();
+        builder.push(SessionId(1), 1, 1, b"x");
+        let entry = Entry { ballot, batch: builder.finish(), voters: None };
+        let change = Entry { voters: Some(configuration().voters), ..entry.clone() };
+        vec![
+            Message::Vote {
+                term: 6,
+                rehearsal: true,
+                transfer: false,
+                last: Slot(9),
+                last_ballot: ballot,
+                configuration: Slot(2),
+                blind: Slot(7),
+            },
+            Message::VoteReply { term: 6, rehearsal: true, granted: true, missed: vec![configuration()] },
+            Message::Append {
+                ballot,
+                session: 3,
+                prev: Slot(8),
+                prev_ballot: ballot,
+                entries: vec![entry, change],
+                commit: Slot(7),
+            },
+            Message::AppendReply { ballot, session: 3, through: Slot(10) },
+            Message::Conflict { ballot, session: 3, prev: Slot(8), hint: Slot(4), hint_ballot: ballot },
+            Message::Commit { ballot, through: Slot(8) },
+            Message::Heartbeat { ballot, commit: Slot(8), round: 4, priority_max: 9 },
+            Message::HeartbeatAck { ballot, round: 4, decided: Slot(8), priority: 9 },
+            Message::Stale { term: 7 },
+            Message::TimeoutNow { ballot },
+            Message::Follow,
+            Message::Ask { slot: Slot(4) },
+            Message::Told { slot: Slot(4), ballot, configuration: Some(configuration()) },
+            Message::Told { slot: Slot(4), ballot, configuration: None },
+        ]
+    }
+
+    #[test]
+    fn messages_survive_the_wire_and_no_truncation_decodes() {
+        for message in samples() {
+            let mut writer = Writer::new();
+            message.encode(&mut writer);
+            let bytes = writer.finish().to_bytes();
+            let mut reader = Reader::new(bytes.clone());
+            assert_eq!(Message::decode(&mut reader).as_ref(), Ok(&message));
+            reader.finish().unwrap();
+            for len in 0..bytes.len() {
+                let cut = Message::decode(&mut Reader::new(bytes.slice(..len)));
+                assert!(cut.is_err(), "{message:?} cut at {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn records_survive_the_disk() {
+        let ballot = Ballot { round: 5, replica: ReplicaId(2) };
+        let entry = Entry { ballot, batch: Batch::noop(), voters: Some(configuration().voters) };
+        for record in [
+            Record::Term { term: 5, voted_for: Some(ReplicaId(3)) },
+            Record::Term { term: 5, voted_for: None },
+            Record::Entry { slot: Slot(3), entry, decided: Slot(2) },
+            Record::Truncated { from: Slot(3), last: Slot(9) },
+            Record::Base {
+                slot: Slot(3),
+                ballot: Some(ballot),
+                configuration: configuration(),
+                guess: Some(configuration()),
+                blind: Slot(2),
+                trimmed: Slot(1),
+            },
+            Record::Amnesia(true),
+        ] {
+            let record = crate::Record::from(record);
+            let mut writer = Writer::new();
+            record.encode(&mut writer);
+            assert_eq!(crate::Record::decode(&mut Reader::new(writer.finish().to_bytes())), Ok(record));
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Raft (Ongaro 2014; Ng 2020, sections 2.5 and 10) with PreVote, CheckQuorum, priorities, leadership transfer and
+//! joint consensus.
+//!
+//! A **term** is a ballot's round: a term has at most one leader, so the term together with its leader is a
+//! [`Ballot`], and each entry carries the ballot in which it was proposed. Two logs that hold an entry of the same
+//! ballot at the same slot are equal through that slot.
+//!
+//! | file | story |
+//! | --- | --- |
+//! | `election.rs` | who leads: time-outs, rehearsed and real votes, transfer |
+//! | `leader.rs` | replication, commitment, heartbeats, reads |
+//! | `progress.rs` | what the leader knows of one follower |
+//! | `follower.rs` | appending what the leader sends |
+//! | `membership.rs` | who votes, and changing that |
+//! | `recovery.rs` | starting; what came by catch-up and snapshots |
+//! | `log.rs` | the log in memory |
+//!
+//! # Why it is safe
+//!
+//! The argument is Ongaro's: votes are given once a term and only to logs that are up to date (E25), so a leader holds
+//! every committed entry; and only entries of the leader's own term are committed by counting (E28). The term, the vote
+//! and the entries are records, and what speaks of them waits for them (E30). Where our architecture differs from the
+//! papers:
+//!
+//! - **Decided entries arrive by another way too.** The replica layer fetches them from anybody
+//!   ([`Control::Learn`], [`Control::Installed`]), with their ballots. A decided entry that differs from the one in
+//!   the log shows that everything behind the latter is undecided for ever, so it goes; and a decided entry of a
+//!   higher term raises this replica's term, so that no leader of an older one can append behind it.
+//! - **A leader sends no snapshots.** A follower that needs more than the leader holds hears how far decisions go,
+//!   catches up, says so with its next `HeartbeatAck`, and is probed again.
+//! - **Catch-up does not say who votes.** See `recovery.rs` for how that gap is closed.
+//! - **A replica whose log may miss records never votes again in its epoch**: it only learns.
+
+mod election;
+mod follower;
+mod leader;
+mod log;
+mod membership;
+mod messages;
+mod progress;
+mod recovery;
+#[cfg(test)]
+mod tests;
+
+pub use membership::VoterSets;
+pub use messages::{Configuration, Entry, Message, Record};
+
+use election::{Candidate, Patience};
+use leader::Leader;
+use log::Log;
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
+
+use crate::{
+    Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
+    disk_watch::DiskWatch, resend::Resend,
+};
+
+/// One Raft replica.
+#[derive(Debug)]
+pub struct Raft {
+    /// The epoch's first voters; who votes now is in the log.
+    members: Members,
+    options: Options,
+    /// No message of a lower term is obeyed.
+    term: u64,
+    /// Who has this replica's vote in `term`.
+    voted_for: Option<ReplicaId>,
+    /// The record that holds both.
+    term_lsn: Lsn,
+    /// What was last reported with [`Effect::Leader`].
+    view: LeaderView,
+    /// The configuration that was last reported with [`Effect::Voters`].
+    reported_voters: (Slot, Ballot),
+    state: State,
+    patience: Patience,
+    log: Log,
+    /// Delivered through this slot.
+    decided: Slot,
+    /// Slots through this one are known to be decided somewhere.
+    decided_elsewhere: Slot,
+    /// The log is known to equal that of the leader of `term` through this slot.
+    verified: Slot,
+    /// The own entries through this slot are on stable storage.
+    stable: Slot,
+    /// Entries through this slot may have come by catch-up, which does not tell who votes; zero if none did since
+    /// that was last made sure.
+    blind: Slot,
+    /// The configuration in the log may never have been decided: a snapshot covers its slot. See `recovery.rs`.
+    guesses: bool,
+    /// While something about what came by catch-up is unknown: when peers are asked again.
+    asking: Option<Resend>,
+    /// Records of slots through this one may be gone.
+    trimmed: Slot,
+    /// Records through this one are on stable storage.
+    durable: Lsn,
+    /// The last record appended.
+    appended: Lsn,
+    disk: DiskWatch,
+    /// Executing falls behind: accept nothing.
+    backlogged: bool,
+    deadline: Option<Time>,
+}
+
+#[derive(Debug)]
+enum State {
+    Follower,
+    Candidate(Candidate),
+    Leader(Box<Leader>),
+    /// Lost (part of) its log: learns, and nothing else.
+    Recovering,
+}
+
+impl Protocol for Raft {
+    fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        let lsn = effects.last_lsn();
+        match input {
+            Input::Receive { from, message: crate::Message::Raft(message) } => {
+                self.receive(now, from, message, effects);
+            }
+            // Of another protocol.
+            Input::Receive { .. } => {}
+            Input::Propose { batch, awaited } => self.propose(now, batch, awaited, effects),
+            Input::Durable(lsn) => self.on_durable(now, lsn, effects),
+            Input::Link { peer, up } => {
+                if up {
+                    self.resend_to(now, peer, effects);
+                }
+            }
+            Input::Timer => self.on_timer(now, effects),
+            Input::Control(control) => self.control(now, control, effects),
+        }
+        if effects.last_lsn() > lsn {
+            self.disk.appended(lsn.next(), now);
+            self.appended = effects.last_lsn();
+        }
+        self.announce(now, effects);
+        self.ask_if_blind(now, effects);
+        self.report_leader(effects);
+        self.report_voters(effects);
+        self.ask_for_timer(effects);
+    }
+
+    fn room(&self) -> usize {
+        match &self.state {
+            State::Leader(leader) if !self.is_congested() && !leader.is_transferring() => {
+                let span = self.log.last().0 - self.decided.0;
+                let bound = (self.options.window_max as u64).min(self.options.accept_ahead_max());
+                usize::try_from(bound.saturating_sub(span)).unwrap_or(usize::MAX)
+            }
+            _ => 0,
+        }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            role: match self.state {
+                State::Follower => Role::Follower,
+                State::Candidate(_) => Role::Candidate,
+                State::Leader(_) => Role::Leader,
+                State::Recovering => Role::Recovering,
+            },
+            view: self.view,
+            decided: self.decided,
+            decided_elsewhere: self.decided_elsewhere.max(self.decided),
+            in_flight: match self.state {
+                State::Leader(_) => usize::try_from(self.log.last().0 - self.decided.0).unwrap_or(usize::MAX),
+                _ => 0,
+            },
+            waits_for_disk: matches!(self.state, State::Leader(_) | State::Candidate(_)),
+        }
+    }
+}
+
+impl Raft {
+    fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
+        if from == self.members.me() {
+            return;
+        }
+        if matches!(self.state, State::Recovering) {
+            return self.receive_while_recovering(from, &message, effects);
+        }
+        match message {
+            Message::Vote { .. } => self.on_vote(now, from, &message, effects),
+            Message::VoteReply { term, rehearsal, granted, missed } => {
+                self.on_vote_reply(now, from, term, (rehearsal, granted), missed, effects);
+            }
+            Message::Append { ballot, session, prev, prev_ballot, entries, commit } => {
+                if self.follow(now, from, ballot, effects) {
+                    self.on_append(session, (prev, prev_ballot), entries, effects);
+                    self.on_commit(commit, effects);
+                }
+            }
+            Message::AppendReply { ballot, session, through } => {
+                self.on_append_reply(now, from, ballot, session, through, effects);
+            }
+            Message::Conflict { ballot, session, prev, hint, hint_ballot } => {
+                self.on_conflict(now, from, (ballot, session), prev, (hint, hint_ballot), effects);
+            }
+            Message::Commit { ballot, through } => {
+                if self.follow(now, from, ballot, effects) {
+                    self.on_commit(through, effects);
+                }
+            }
+            Message::Heartbeat { ballot, commit, round, priority_max } => {
+                if self.follow(now, from, ballot, effects) {
+                    self.patience.set_priority_max(priority_max);
+                    self.on_commit(commit, effects);
+                    let (decided, priority) = (self.decided, self.options.priority);
+                    let ack = Message::HeartbeatAck { ballot, round, decided, priority };
+                    effects.send(from, ack, self.term_lsn);
+                }
+            }
+            Message::HeartbeatAck { ballot, round, decided, priority } => {
+                self.on_heartbeat_ack(now, from, ballot, (round, decided, priority), effects);
+            }
+            Message::Stale { term } => {
+                // A replica that does not vote can not end a leader's term.
+                if term > self.term && self.voters().contains(from) {
+                    self.enter_term(now, term, None, effects);
+                }
+            }
+            Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),
+            Message::Follow => self.on_follow(now, from, effects),
+            Message::Ask { slot } => self.on_ask(from, slot, effects),
+            Message::Told { slot, ballot, configuration } => {
+                self.on_told(slot, ballot, configuration, effects);
+            }
+        }
+    }
+
+    fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
+        match control {
+            Control::ReadIndex(token) => self.read_index(token, effects),
+            Control::Learn { slot, ballot, batch } => self.learn(now, slot, ballot, batch, effects),
+            Control::Installed { slot, ballot } => {
+                let ballot = Some(ballot).filter(|&ballot| ballot != Ballot::ZERO);
+                self.installed(now, slot, ballot, effects);
+            }
+            Control::Trim(slot) => self.trim(now, slot, effects),
+            Control::Backlogged(backlogged) => self.backlogged = backlogged,
+            Control::Transfer(to) => self.transfer(now, to, effects),
+            Control::ChangeVoters { voters, batch } => self.change_voters(now, voters, batch, effects),
+        }
+    }
+
+    /// Whether executing or the disk is so far behind that nothing more should be taken in. Where others decide
+    /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
+    fn is_congested(&self) -> bool {
+        self.backlogged
+            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
+    }
+
+    /// Goes on in a higher term, or votes in the present one; nothing may leave that speaks of it before it is durable.
+    fn set_term(&mut self, term: u64, voted_for: Option<ReplicaId>, effects: &mut Effects) {
+        debug_assert!(
+            term > self.term
+                || term == self.term && self.voted_for.is_none_or(|id| Some(id) == voted_for)
+                || self.options.has(Bug::RaftVoteTwice),
+            "one vote a term"
+        );
+        (self.term, self.voted_for) = (term, voted_for);
+        self.term_lsn = effects.append(Record::Term { term, voted_for }.into());
+    }
+
+    /// A higher term began: whatever this replica did in the present one ends.
+    fn enter_term(&mut self, now: Time, term: u64, voted_for: Option<ReplicaId>, effects: &mut Effects) {
+        debug_assert!(term > self.term, "terms only grow");
+        self.step_down(now, effects);
+        self.set_term(term, voted_for, effects);
+        self.verified = self.decided;
+        self.patience.leader_is_gone();
+    }
+
+    /// Gives up leading, or trying to.
+    fn step_down(&mut self, now: Time, effects: &mut Effects) {
+        if let State::Leader(leader) = &mut self.state {
+            leader.fail_reads(effects);
+            self.patience.leader_is_gone();
+        }
+        if !matches!(self.state, State::Recovering | State::Follower) {
+            self.state = State::Follower;
+            self.patience.begin(now, self.options.priority);
+        }
+    }
+
+    /// Adds an entry to the log, on disk and in memory.
+    fn append(&mut self, entry: Entry, effects: &mut Effects) -> Slot {
+        let slot = self.log.last().next();
+        let record = Record::Entry { slot, entry: entry.clone(), decided: self.decided };
+        let lsn = effects.append(record.into());
+        self.log.append(entry, lsn)
+    }
+
+    /// Removes the entries from a slot on.
+    fn truncate(&mut self, from: Slot, effects: &mut Effects) {
+        debug_assert!(from > self.decided || self.options.planted.is_some(), "what is decided stays");
+        let last = self.log.last();
+        if from <= last {
+            effects.append(Record::Truncated { from, last }.into());
+            self.log.truncate(from);
+            self.stable = self.stable.min(from.prev());
+            self.verified = self.verified.min(from.prev());
+        }
+    }
+
+    /// Delivers the entries through a slot; they are in the log.
+    fn deliver_through(&mut self, through: Slot, effects: &mut Effects) {
+        while self.decided < through {
+            let slot = self.decided.next();
+            let entry = &self.log.get(slot).expect("what is decided is in the log").entry;
+            effects.push(Effect::Deliver { slot, ballot: entry.ballot, batch: entry.batch.clone() });
+            self.decided = slot;
+        }
+        self.decided_elsewhere = self.decided_elsewhere.max(self.decided);
+        self.verified = self.verified.max(self.decided);
+        // A tail for followers that are a little behind; whoever leads next may need it as well.
+        let tail = self.decided.0.saturating_sub(self.options.accept_ahead_max());
+        self.log.release(Slot(tail).next());
+    }
+
+    fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
+        self.durable = self.durable.max(lsn);
+        self.disk.durable(lsn, effects.last_lsn(), now);
+        self.stable = self.stable.max(self.log.first().prev());
+        while self.log.get(self.stable.next()).is_some_and(|stored| stored.lsn <= self.durable) {
+            self.stable = self.stable.next();
+        }
+        match self.state {
+            State::Leader(_) => self.commit(now, effects),
+            State::Candidate(_) => self.count_votes(now, effects),
+            State::Follower | State::Recovering => {}
+        }
+    }
+
+    fn on_timer(&mut self, now: Time, effects: &mut Effects) {
+        // The deadline that was asked for is over: ask again, also for the same instant.
+        self.deadline = None;
+        match &self.state {
+            State::Follower | State::Candidate(_) => {
+                if now >= self.patience.ends_at() {
+                    self.run_out_of_patience(now, effects);
+                } else {
+                    self.resend_votes(now, effects);
+                }
+            }
+            State::Leader(_) => self.lead_on(now, effects),
+            State::Recovering => {}
+        }
+    }
+
+    fn report_leader(&mut self, effects: &mut Effects) {
+        let me = self.members.me();
+        let nobody = Ballot { round: self.term, replica: ReplicaId::default() };
+        let view = match &self.state {
+            State::Leader(leader) => LeaderView { ballot: leader.ballot, leader: Some(me) },
+            State::Follower if self.view.ballot.round >= self.term && self.view.leader != Some(me) => return,
+            State::Recovering => return,
+            // What was known of the term's leader stays; but it does not lead any more.
+            _ => LeaderView { ballot: self.view.ballot.max(nobody), leader: None },
+        };
+        self.set_view(view, effects);
+    }
+
+    fn set_view(&mut self, view: LeaderView, effects: &mut Effects) {
+        if self.view != view {
+            self.view = view;
+            effects.push(Effect::Leader(view));
+        }
+    }
+
+    fn ask_for_timer(&mut self, effects: &mut Effects) {
+        let ask_at = self.asking.as_ref().map_or(Time::NEVER, Resend::at);
+        let deadline = match &self.state {
+            State::Follower => self.patience.ends_at().min(ask_at),
+            State::Candidate(candidate) => self.patience.ends_at().min(candidate.resend_at()).min(ask_at),
+            State::Leader(leader) => leader.tick_at(),
+            State::Recovering => Time::NEVER,
+        };
+        if self.deadline != Some(deadline) {
+            self.deadline = Some(deadline);
+            effects.push(Effect::Deadline(deadline));
+        }
+    }
+
+    fn send_to(&self, whom: Vec<ReplicaId>, message: &Message, after: Lsn, effects: &mut Effects) {
+        for id in whom.into_iter().filter(|&id| id != self.members.me()) {
+            effects.send(id, message.clone(), after);
+        }
+    }
+
+    /// Everybody that this replica knows of, but itself.
+    fn acquaintances(&self) -> Vec<ReplicaId> {
+        let mut all: Vec<_> = self.members.peers().chain(self.voters().all()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all.retain(|&id| id != self.members.me());
+        all
+    }
+}

@@ -1,0 +1,180 @@
+//! What a leader knows of one follower's log, and how much it may send there.
+
+use std::{collections::VecDeque, time::Duration};
+
+use synod_wire::{Slot, Time};
+
+use crate::resend::Resend;
+
+/// How entries are sent to a follower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Where its log agrees with the leader's is not known: one message at a time.
+    Probe,
+    /// It is: entries are sent without waiting for answers, as far as the bounds allow.
+    Pipeline,
+    /// It needs entries that the leader no longer holds. It hears how far decisions go, fetches them from anybody, and
+    /// says how far it got.
+    CatchUp,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// Names this tracking in messages: answers to an earlier one of the same replica mean nothing.
+    pub(super) session: u64,
+    /// Its log equals the leader's through this slot, durably.
+    pub(super) matched: Slot,
+    /// The next slot to send.
+    pub(super) next: Slot,
+    pub(super) mode: Mode,
+    /// Messages without an answer: the last slot of each, and its bytes.
+    inflight: VecDeque<(Slot, usize)>,
+    inflight_bytes: usize,
+    resend: Option<Resend>,
+    /// When it last gave a sign of life in this term.
+    pub(super) heard: Time,
+    /// The last heartbeat that it answered.
+    pub(super) round: u64,
+    /// The committed prefix that it was told.
+    pub(super) told: Slot,
+    pub(super) priority: u8,
+    /// Whether it only follows.
+    pub(super) learner: bool,
+}
+
+impl Progress {
+    /// Of a replica about which nothing is known: its log is first compared behind `last`.
+    pub(super) fn new(session: u64, last: Slot, learner: bool, now: Time) -> Progress {
+        Progress {
+            session,
+            matched: Slot::ZERO,
+            next: last.next(),
+            mode: Mode::Probe,
+            inflight: VecDeque::new(),
+            inflight_bytes: 0,
+            resend: None,
+            heard: now,
+            round: 0,
+            told: Slot::ZERO,
+            priority: 0,
+            learner,
+        }
+    }
+
+    /// Whether another message with entries may leave.
+    pub(super) fn has_room(&self, count_max: usize, bytes_max: usize) -> bool {
+        match self.mode {
+            Mode::Probe => self.inflight.is_empty(),
+            Mode::Pipeline => {
+                self.inflight.is_empty()
+                    || self.inflight.len() < count_max.max(1) && self.inflight_bytes < bytes_max
+            }
+            Mode::CatchUp => false,
+        }
+    }
+
+    /// A message with entries through `last` leaves.
+    pub(super) fn sent(&mut self, last: Slot, bytes: usize, now: Time, resend_after: Duration) {
+        self.inflight.push_back((last, bytes));
+        self.inflight_bytes += bytes;
+        if self.mode == Mode::Pipeline {
+            self.next = last.next();
+        }
+        self.resend.get_or_insert_with(|| Resend::first(now, resend_after));
+    }
+
+    /// The follower's log equals the leader's through a slot.
+    pub(super) fn matches(&mut self, through: Slot, now: Time, resend_after: Duration) {
+        let advanced = through > self.matched;
+        self.matched = self.matched.max(through);
+        if self.mode != Mode::Pipeline && through.next() >= self.next.min(self.matched.next()) {
+            self.mode = Mode::Pipeline;
+            self.forget_inflight();
+            self.next = self.matched.next();
+        }
+        while self.inflight.front().is_some_and(|(last, _)| *last <= self.matched) {
+            let (_, bytes) = self.inflight.pop_front().expect("there is a front");
+            self.inflight_bytes -= bytes;
+        }
+        self.next = self.next.max(self.matched.next());
+        if self.inflight.is_empty() {
+            self.resend = None;
+        } else if advanced {
+            self.resend = Some(Resend::first(now, resend_after));
+        }
+    }
+
+    /// Compares again, from `next` on.
+    pub(super) fn probe(&mut self, next: Slot) {
+        self.mode = Mode::Probe;
+        self.next = next.max(self.matched.next());
+        self.forget_inflight();
+    }
+
+    /// It needs what the leader no longer holds.
+    pub(super) fn must_catch_up(&mut self) {
+        self.mode = Mode::CatchUp;
+        self.forget_inflight();
+        self.resend = None;
+    }
+
+    fn forget_inflight(&mut self) {
+        self.inflight.clear();
+        self.inflight_bytes = 0;
+    }
+
+    /// When something has to be sent again.
+    pub(super) fn resend_at(&self) -> Time {
+        self.resend.as_ref().map_or(Time::NEVER, Resend::at)
+    }
+
+    /// Nothing came back for too long: goes back to what is known, and says whether to send again.
+    pub(super) fn is_overdue(&mut self, now: Time, wait_max: Duration) -> bool {
+        let overdue = self.resend.as_mut().is_some_and(|resend| resend.is_due(now, wait_max));
+        if overdue {
+            let next = if self.mode == Mode::Pipeline { self.matched.next() } else { self.next };
+            self.probe(next);
+        }
+        overdue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_millis(10);
+
+    fn pipelined() -> Progress {
+        let mut progress = Progress::new(1, Slot(4), false, Time::ZERO);
+        progress.sent(Slot(4), 0, Time::ZERO, WAIT);
+        assert!(!progress.has_room(9, 9), "one probe at a time");
+        progress.matches(Slot(4), Time::ZERO, WAIT);
+        progress
+    }
+
+    #[test]
+    fn a_pipeline_is_bounded_in_messages_and_in_bytes() {
+        let mut progress = pipelined();
+        assert_eq!((progress.mode, progress.next), (Mode::Pipeline, Slot(5)));
+        progress.sent(Slot(5), 60, Time::ZERO, WAIT);
+        assert!(progress.has_room(2, 100));
+        progress.sent(Slot(8), 60, Time::ZERO, WAIT);
+        assert!(!progress.has_room(2, 1000) && !progress.has_room(9, 100));
+        assert_eq!(progress.next, Slot(9), "optimistic");
+        progress.matches(Slot(5), Time::ZERO, WAIT);
+        assert!(progress.has_room(2, 100));
+    }
+
+    #[test]
+    fn without_an_answer_the_pipeline_rolls_back() {
+        let mut progress = pipelined();
+        progress.sent(Slot(5), 1, Time::ZERO, WAIT);
+        progress.sent(Slot(6), 1, Time::ZERO, WAIT);
+        assert!(!progress.is_overdue(Time::ZERO, WAIT));
+        assert!(progress.is_overdue(Time::ZERO + WAIT, WAIT));
+        assert_eq!((progress.mode, progress.next, progress.matched), (Mode::Probe, Slot(5), Slot(4)));
+        assert!(progress.has_room(1, 1));
+    }
+}

@@ -1,0 +1,605 @@
+//! One replica at a time, stepped by hand: what it says, and what must be durable first. How replicas behave
+//! together is the business of `scenarios/` and of the simulator.
+
+use std::time::Duration;
+
+use synod_wire::{Ballot, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+
+use super::{Entry, Message, Record};
+use crate::{
+    ChangeRefused, Control, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, ReadToken,
+    Restart, Role,
+};
+
+const R1: ReplicaId = ReplicaId(1);
+const R2: ReplicaId = ReplicaId(2);
+const R3: ReplicaId = ReplicaId(3);
+const R4: ReplicaId = ReplicaId(4);
+const T: Duration = Duration::from_millis(1000);
+
+fn ballot(round: u64, replica: ReplicaId) -> Ballot {
+    Ballot { round, replica }
+}
+
+fn batch(text: &str) -> Batch {
+    let mut builder = BatchBuilder::new();
+    builder.push(SessionId(1), 1, 1, text.as_bytes());
+    builder.finish()
+}
+
+fn entry(round: u64, replica: ReplicaId, text: &str) -> Entry {
+    Entry { ballot: ballot(round, replica), batch: batch(text), voters: None }
+}
+
+struct One {
+    protocol: Box<dyn Protocol>,
+    effects: Effects,
+    now: Time,
+}
+
+impl One {
+    fn start(members: Members, options: &Options, records: Vec<Record>, amnesia: bool) -> One {
+        let mut effects = Effects::new(Lsn(records.len() as u64));
+        let records = records.into_iter().map(crate::Record::from).collect();
+        let restart = Restart { records, amnesia, ..Restart::first(Incarnation(7)) };
+        let options = Options { protocol: ProtocolKind::Raft, ..options.clone() };
+        let protocol = options.start(members, restart, Time::ZERO, &mut effects);
+        One { protocol, effects, now: Time::ZERO }
+    }
+
+    fn new(me: ReplicaId) -> One {
+        let mut one = One::start(Members::new([R1, R2, R3], me), &Options::default(), Vec::new(), false);
+        one.effects.drain();
+        one
+    }
+
+    fn restarted(me: ReplicaId, records: Vec<Record>) -> (One, Vec<Effect>) {
+        let mut one = One::start(Members::new([R1, R2, R3], me), &Options::default(), records, false);
+        let effects = one.effects.drain().collect();
+        (one, effects)
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Effect> {
+        self.protocol.step(self.now, input, &mut self.effects);
+        self.effects.drain().filter(|effect| !matches!(effect, Effect::Deadline(_))).collect()
+    }
+
+    fn receive(&mut self, from: ReplicaId, message: Message) -> Vec<Effect> {
+        self.step(Input::Receive { from, message: message.into() })
+    }
+
+    fn durable(&mut self) -> Vec<Effect> {
+        self.step(Input::Durable(self.effects.last_lsn()))
+    }
+
+    fn wait(&mut self, wait: Duration) -> Vec<Effect> {
+        self.now += wait;
+        self.step(Input::Timer)
+    }
+
+    fn propose(&mut self, text: &str) -> Vec<Effect> {
+        self.step(Input::Propose { batch: batch(text), awaited: true })
+    }
+
+    fn role(&self) -> Role {
+        self.protocol.status().role
+    }
+
+    /// Makes r1 lead term 1, with its no-op committed in slot 1 and both followers in a pipeline.
+    fn elected() -> One {
+        let mut one = One::new(R1);
+        one.wait(T);
+        one.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true, missed: Vec::new() });
+        one.durable();
+        one.receive(R2, Message::VoteReply { term: 1, rehearsal: false, granted: true, missed: Vec::new() });
+        assert_eq!(one.role(), Role::Leader);
+        one.durable();
+        one.matched(R2, 1, 1);
+        one.matched(R3, 2, 1);
+        assert_eq!(one.protocol.status().decided, Slot(1));
+        one
+    }
+
+    /// A follower of r1 acknowledges through a slot. Trackings are numbered in the order of replicas.
+    fn matched(&mut self, from: ReplicaId, session: u64, through: u64) -> Vec<Effect> {
+        let ballot = self.protocol.status().view.ballot;
+        self.receive(from, Message::AppendReply { ballot, session, through: Slot(through) })
+    }
+}
+
+fn vote(term: u64, last: u64, last_ballot: Ballot) -> Message {
+    Message::Vote {
+        term,
+        rehearsal: false,
+        transfer: false,
+        last: Slot(last),
+        last_ballot,
+        configuration: Slot::ZERO,
+        blind: Slot::ZERO,
+    }
+}
+
+fn append(leader: Ballot, prev: u64, prev_ballot: Ballot, entries: Vec<Entry>, commit: u64) -> Message {
+    let (prev, commit) = (Slot(prev), Slot(commit));
+    Message::Append { ballot: leader, session: 1, prev, prev_ballot, entries, commit }
+}
+
+fn sent(effects: &[Effect], whom: ReplicaId) -> Vec<(Message, Lsn)> {
+    let of = |effect: &Effect| match effect {
+        Effect::Send { to, message: crate::Message::Raft(message), after } if *to == whom => {
+            Some((message.clone(), *after))
+        }
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+fn delivered(effects: &[Effect]) -> Vec<(u64, Batch)> {
+    let of = |effect: &Effect| match effect {
+        Effect::Deliver { slot, batch, .. } => Some((slot.0, batch.clone())),
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+fn appended(effects: &[Effect], wanted: impl Fn(&Record) -> bool) -> Lsn {
+    let of = |effect: &Effect| match effect {
+        Effect::Append { lsn, record: crate::Record::Raft(record) } if wanted(record) => Some(*lsn),
+        _ => None,
+    };
+    effects.iter().find_map(of).expect("the record is appended")
+}
+
+fn granted(effects: &[Effect], whom: ReplicaId) -> Option<(bool, Lsn)> {
+    sent(effects, whom).into_iter().find_map(|(message, after)| match message {
+        Message::VoteReply { granted, .. } => Some((granted, after)),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_vote_is_given_once_a_term_and_told_when_it_is_durable() {
+    let mut voter = One::new(R3);
+    let effects = voter.receive(R1, vote(1, 0, Ballot::ZERO));
+    let record = appended(&effects, |record| *record == Record::Term { term: 1, voted_for: Some(R1) });
+    assert_eq!(granted(&effects, R1), Some((true, record)));
+    assert_eq!(granted(&voter.receive(R2, vote(1, 9, ballot(1, R1))), R2).map(|it| it.0), Some(false));
+    assert_eq!(
+        granted(&voter.receive(R1, vote(1, 0, Ballot::ZERO)), R1).map(|it| it.0),
+        Some(true),
+        "asked again"
+    );
+}
+
+#[test]
+fn a_vote_is_remembered_across_a_restart() {
+    let records = vec![Record::Amnesia(false), Record::Term { term: 4, voted_for: Some(R1) }];
+    let (mut voter, _) = One::restarted(R3, records);
+    assert_eq!(granted(&voter.receive(R2, vote(4, 9, ballot(3, R2))), R2).map(|it| it.0), Some(false));
+    let stale = voter.receive(R2, vote(3, 9, ballot(3, R2)));
+    assert!(matches!(sent(&stale, R2)[..], [(Message::Stale { term: 4 }, _)]));
+}
+
+/// E25: by the last entry's term first, then by length; not "both at least as large".
+#[test]
+fn logs_are_compared_by_their_last_term_and_then_by_length() {
+    let records = vec![
+        Record::Amnesia(false),
+        Record::Term { term: 3, voted_for: None },
+        Record::Entry { slot: Slot(1), entry: entry(1, R1, "a"), decided: Slot::ZERO },
+        Record::Entry { slot: Slot(2), entry: entry(3, R1, "b"), decided: Slot::ZERO },
+    ];
+    for (last, round, expected) in [(9, 2, false), (1, 3, false), (2, 3, true), (1, 4, true)] {
+        let (mut voter, _) = One::restarted(R3, records.clone());
+        let effects = voter.receive(R2, vote(5, last, ballot(round, R1)));
+        assert_eq!(granted(&effects, R2).map(|it| it.0), Some(expected), "slot {last} in term {round}");
+    }
+}
+
+#[test]
+fn who_hears_a_leader_votes_for_nobody_else_unless_the_leader_wishes() {
+    let mut follower = One::new(R3);
+    follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![], 0));
+    assert!(
+        follower.receive(R2, vote(9, 9, ballot(8, R2))).is_empty(),
+        "a removed or parted replica disturbs"
+    );
+    let Message::Vote { last, last_ballot, configuration, blind, .. } = vote(2, 9, ballot(1, R1)) else {
+        unreachable!()
+    };
+    let wished =
+        Message::Vote { term: 2, rehearsal: false, transfer: true, last, last_ballot, configuration, blind };
+    assert_eq!(granted(&follower.receive(R2, wished), R2).map(|it| it.0), Some(true));
+}
+
+#[test]
+fn a_rehearsal_changes_nothing() {
+    let mut voter = One::new(R3);
+    let Message::Vote { term, transfer, last, last_ballot, configuration, blind, .. } =
+        vote(1, 0, Ballot::ZERO)
+    else {
+        unreachable!()
+    };
+    let rehearsal =
+        Message::Vote { term, rehearsal: true, transfer, last, last_ballot, configuration, blind };
+    let effects = voter.receive(R1, rehearsal);
+    assert_eq!(granted(&effects, R1).map(|it| it.0), Some(true));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Append { .. })));
+    assert_eq!(granted(&voter.receive(R2, vote(1, 0, Ballot::ZERO)), R2).map(|it| it.0), Some(true));
+}
+
+#[test]
+fn entries_are_acknowledged_when_they_are_durable_and_repeats_are_answered_again() {
+    let mut follower = One::new(R2);
+    let message = append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "x")], 0);
+    let effects = follower.receive(R1, message.clone());
+    let record = appended(&effects, |record| matches!(record, Record::Entry { .. }));
+    let reply = Message::AppendReply { ballot: ballot(1, R1), session: 1, through: Slot(1) };
+    assert_eq!(sent(&effects, R1), [(reply.clone(), record)]);
+    let effects = follower.receive(R1, message);
+    assert_eq!(sent(&effects, R1), [(reply, record)], "no second record");
+}
+
+/// E27: a delayed append must not remove what was appended, and acknowledged, after it.
+#[test]
+fn a_late_append_removes_nothing() {
+    let mut follower = One::new(R2);
+    let entries = vec![entry(1, R1, "a"), entry(1, R1, "b"), entry(1, R1, "c")];
+    follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, entries.clone(), 0));
+    let late = append(ballot(1, R1), 0, Ballot::ZERO, entries[..1].to_vec(), 0);
+    let effects = follower.receive(R1, late);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Append { .. })), "{effects:?}");
+    let effects = follower.receive(R1, append(ballot(1, R1), 3, ballot(1, R1), vec![], 3));
+    assert_eq!(delivered(&effects).len(), 3);
+}
+
+#[test]
+fn what_is_in_conflict_is_replaced_and_the_records_say_so() {
+    let mut follower = One::new(R2);
+    follower
+        .receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a"), entry(1, R1, "b")], 0));
+    let effects = follower.receive(R3, append(ballot(2, R3), 1, ballot(1, R1), vec![entry(2, R3, "c")], 0));
+    let cut = appended(&effects, |record| *record == Record::Truncated { from: Slot(2), last: Slot(2) });
+    let new = appended(&effects, |record| matches!(record, Record::Entry { slot: Slot(2), .. }));
+    assert!(cut < new, "torn between them, the log is only shorter");
+    let effects = follower.receive(R3, append(ballot(2, R3), 2, ballot(2, R3), vec![], 2));
+    assert_eq!(delivered(&effects), [(1, batch("a")), (2, batch("c"))]);
+}
+
+#[test]
+fn a_conflict_skips_a_whole_term() {
+    let mut follower = One::new(R2);
+    let entries = vec![entry(1, R1, "a"), entry(2, R1, "b"), entry(2, R1, "c"), entry(2, R1, "d")];
+    follower.receive(R1, append(ballot(2, R1), 0, Ballot::ZERO, entries, 0));
+    let effects = follower.receive(R3, append(ballot(4, R3), 4, ballot(3, R3), vec![], 0));
+    let [(Message::Conflict { hint, hint_ballot, .. }, _)] = &sent(&effects, R3)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((*hint, *hint_ballot), (Slot(1), ballot(1, R1)));
+}
+
+#[test]
+fn a_commit_index_covers_only_what_is_known_to_be_the_leaders() {
+    let mut follower = One::new(R2);
+    follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "old")], 0));
+    let effects = follower.receive(R3, Message::Commit { ballot: ballot(2, R3), through: Slot(1) });
+    assert!(delivered(&effects).is_empty(), "term 2 may have another entry there");
+    assert_eq!(follower.protocol.status().decided_elsewhere, Slot(1));
+}
+
+#[test]
+fn a_decided_entry_that_differs_replaces_the_rest_of_the_log() {
+    let mut follower = One::new(R2);
+    follower
+        .receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a"), entry(1, R1, "b")], 0));
+    let decided = Control::Learn { slot: Slot(1), ballot: ballot(2, R3), batch: batch("c") };
+    let effects = follower.step(Input::Control(decided));
+    assert_eq!(delivered(&effects), [(1, batch("c"))]);
+    let stale = follower.receive(R1, append(ballot(1, R1), 2, ballot(1, R1), vec![entry(1, R1, "d")], 0));
+    assert!(matches!(sent(&stale, R1)[..], [(Message::Stale { term: 2 }, _)]), "term 2 decided something");
+}
+
+/// E28, figure 8 of the Raft paper: an entry of an old term that a majority holds may still be replaced.
+#[test]
+fn only_entries_of_the_own_term_are_counted() {
+    let records = vec![
+        Record::Amnesia(false),
+        Record::Term { term: 2, voted_for: Some(R1) },
+        Record::Entry { slot: Slot(1), entry: entry(2, R1, "old"), decided: Slot::ZERO },
+    ];
+    let (mut leader, _) = One::restarted(R1, records);
+    leader.wait(T * 2);
+    leader.receive(R2, Message::VoteReply { term: 3, rehearsal: true, granted: true, missed: Vec::new() });
+    leader.durable();
+    leader.receive(R2, Message::VoteReply { term: 3, rehearsal: false, granted: true, missed: Vec::new() });
+    leader.durable();
+    assert!(delivered(&leader.matched(R2, 1, 1)).is_empty(), "a majority has slot 1");
+    let effects = leader.matched(R2, 1, 2);
+    assert_eq!(delivered(&effects), [(1, batch("old")), (2, Batch::noop())], "with one of term 3 behind it");
+}
+
+#[test]
+fn the_leaders_own_log_counts_once_it_is_durable() {
+    let mut leader = One::elected();
+    let effects = leader.propose("x");
+    let [(Message::Append { prev, entries, .. }, after)] = &sent(&effects, R2)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((*prev, entries.len(), *after), (Slot(1), 1, Lsn::ZERO), "at once");
+    assert!(delivered(&leader.matched(R2, 1, 2)).is_empty());
+    assert_eq!(delivered(&leader.durable()), [(2, batch("x"))]);
+    leader.propose("y");
+    leader.matched(R2, 1, 3);
+    assert_eq!(delivered(&leader.matched(R3, 2, 3)), [(3, batch("y"))], "a quorum without the leader's disk");
+}
+
+#[test]
+fn entries_that_wait_leave_together() {
+    let options = Options { inflight_max: 1, ..Options::default() };
+    let mut leader = One::elected();
+    let mut other = One::start(Members::new([R1, R2, R3], R1), &options, Vec::new(), false);
+    std::mem::swap(&mut leader.protocol, &mut other.protocol);
+    leader.effects = Effects::new(other.effects.last_lsn());
+    leader.now = Time::ZERO;
+    leader.wait(T);
+    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true, missed: Vec::new() });
+    leader.durable();
+    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: false, granted: true, missed: Vec::new() });
+    leader.matched(R2, 1, 1);
+    assert_eq!(sent(&leader.propose("a"), R2).len(), 1);
+    for text in ["b", "c", "d"] {
+        assert!(sent(&leader.propose(text), R2).is_empty(), "one message at a time");
+    }
+    let effects = leader.matched(R2, 1, 2);
+    let [(Message::Append { entries, .. }, _)] = &sent(&effects, R2)[..] else { panic!("{effects:?}") };
+    assert_eq!(entries.len(), 3);
+}
+
+#[test]
+fn without_answers_a_leader_sends_again_and_then_steps_down() {
+    let mut leader = One::elected();
+    leader.propose("x");
+    let again = leader.wait(Options::default().retransmit_after);
+    let resent = |(message, _): &(Message, Lsn)| matches!(message, Message::Append { prev: Slot(1), .. });
+    assert!(sent(&again, R2).iter().any(resent), "{again:?}");
+    leader.step(Input::Control(Control::ReadIndex(ReadToken(5))));
+    let effects = leader.wait(T * 2);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { slot: None, .. })));
+    assert_eq!((leader.role(), leader.protocol.room()), (Role::Follower, 0));
+}
+
+#[test]
+fn a_read_waits_for_a_quorum_and_for_the_start_of_the_term() {
+    let mut leader = One::elected();
+    let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(5))));
+    // The first heartbeat was not answered yet, and an answer to it proves nothing about now.
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { .. })));
+    let ack = |round| Message::HeartbeatAck { ballot: ballot(1, R1), round, decided: Slot(1), priority: 0 };
+    let effects = leader.receive(R2, ack(1));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { .. })));
+    assert!(
+        sent(&effects, R2).iter().any(|(message, _)| matches!(message, Message::Heartbeat { round: 2, .. }))
+    );
+    let effects = leader.receive(R3, ack(2));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { slot: Some(Slot(1)), .. })));
+}
+
+#[test]
+fn a_leader_whose_disk_does_not_answer_steps_down() {
+    let mut leader = One::elected();
+    leader.propose("x");
+    for _ in 0..11 {
+        leader.now += Duration::from_millis(100);
+        leader.matched(R2, 1, 2);
+        leader.matched(R3, 2, 2);
+        leader.step(Input::Timer);
+    }
+    assert_eq!(leader.role(), Role::Follower);
+}
+
+#[test]
+fn a_transfer_that_fails_lets_the_leader_go_on() {
+    let mut leader = One::elected();
+    leader.propose("x");
+    leader.durable();
+    leader.matched(R2, 1, 2);
+    let effects = leader.step(Input::Control(Control::Transfer(R3)));
+    assert!(sent(&effects, R3).is_empty(), "it lacks slot 2");
+    assert_eq!(leader.protocol.room(), 0, "nothing is proposed meanwhile");
+    let effects = leader.matched(R3, 2, 2);
+    assert!(sent(&effects, R3).iter().any(|(message, _)| matches!(message, Message::TimeoutNow { .. })));
+    leader.now += T;
+    leader.matched(R2, 1, 2);
+    leader.step(Input::Timer);
+    assert_eq!(leader.role(), Role::Leader);
+    assert!(leader.protocol.room() > 0, "the target did not take over");
+}
+
+#[test]
+fn asked_to_lead_a_follower_does_not_rehearse() {
+    let mut follower = One::new(R2);
+    follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a")], 0));
+    let effects = follower.receive(R1, Message::TimeoutNow { ballot: ballot(1, R1) });
+    let asked = sent(&effects, R3);
+    let [(Message::Vote { term: 2, rehearsal: false, transfer: true, .. }, after)] = &asked[..] else {
+        panic!("{asked:?}")
+    };
+    assert!(*after > Lsn::ZERO, "its own vote first");
+}
+
+#[test]
+fn answers_to_an_earlier_tracking_of_a_replica_mean_nothing() {
+    let mut leader = One::elected();
+    leader.propose("x");
+    leader.durable();
+    let effects = leader.matched(R2, 77, 2);
+    assert!(delivered(&effects).is_empty(), "not this tracking");
+    assert_eq!(delivered(&leader.matched(R2, 1, 2)), [(2, batch("x"))]);
+}
+
+fn change(one: &mut One, voters: &[ReplicaId]) -> Vec<Effect> {
+    let voters = voters.to_vec();
+    one.step(Input::Control(Control::ChangeVoters { voters, batch: batch("change") }))
+}
+
+fn refusal(effects: &[Effect]) -> Option<ChangeRefused> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::ChangeRefused(refused) => Some(*refused),
+        _ => None,
+    })
+}
+
+fn reported(effects: &[Effect]) -> Option<(Vec<ReplicaId>, Vec<ReplicaId>)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Voters { voters, outgoing, .. } => Some((voters.clone(), outgoing.clone())),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_change_goes_through_both_majorities_and_leaves_by_itself() {
+    let mut leader = One::elected();
+    assert_eq!(refusal(&change(&mut leader, &[R1, R4])), Some(ChangeRefused::Behind(R4)));
+    leader.receive(R4, Message::Follow);
+    leader.matched(R4, 3, 1);
+    let effects = change(&mut leader, &[R1, R4]);
+    assert_eq!(reported(&effects), Some((vec![R1, R4], vec![R1, R2, R3])), "from the append on");
+    assert_eq!(refusal(&change(&mut leader, &[R1])), Some(ChangeRefused::Pending), "one at a time");
+    leader.durable();
+    assert!(delivered(&leader.matched(R4, 3, 2)).is_empty(), "r1 and r4 are no majority of the old");
+    let effects = leader.matched(R2, 1, 2);
+    assert_eq!(delivered(&effects), [(2, batch("change"))]);
+    assert_eq!(reported(&effects), Some((vec![R1, R4], vec![])), "the new voters alone");
+    leader.durable();
+    assert_eq!(delivered(&leader.matched(R4, 3, 3)), [(3, Batch::noop())], "r2 and r3 are not needed");
+}
+
+#[test]
+fn a_leader_that_removes_itself_does_not_count_itself_and_leaves_office() {
+    let mut leader = One::elected();
+    change(&mut leader, &[R2, R3]);
+    leader.durable();
+    leader.matched(R2, 1, 2);
+    leader.matched(R3, 2, 2);
+    leader.durable();
+    assert!(delivered(&leader.matched(R2, 1, 3)).is_empty(), "one of two");
+    let effects = leader.matched(R3, 2, 3);
+    assert_eq!(delivered(&effects), [(3, Batch::noop())]);
+    assert_eq!(leader.role(), Role::Follower);
+    let heirs = [R2, R3].map(|id| sent(&effects, id)).concat();
+    assert!(heirs.iter().any(|(message, _)| matches!(message, Message::TimeoutNow { .. })));
+    let effects = leader.wait(T * 2);
+    assert_eq!(leader.role(), Role::Follower, "and never stands again: {effects:?}");
+}
+
+/// Two leaders with changes of their own, neither committed, can decide by majorities that do not meet.
+#[test]
+fn a_leader_changes_nothing_before_it_has_committed_something() {
+    let mut leader = One::new(R1);
+    leader.wait(T);
+    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true, missed: Vec::new() });
+    leader.durable();
+    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: false, granted: true, missed: Vec::new() });
+    assert_eq!(leader.role(), Role::Leader);
+    assert_eq!(refusal(&change(&mut leader, &[R1, R2])), Some(ChangeRefused::TooEarly));
+    assert_eq!(refusal(&change(&mut One::new(R2), &[R1])), Some(ChangeRefused::NotLeading));
+    let mut leader = One::elected();
+    assert_eq!(refusal(&change(&mut leader, &[])), Some(ChangeRefused::Senseless));
+    assert_eq!(refusal(&change(&mut leader, &[R1, R1])), Some(ChangeRefused::Senseless));
+    assert_eq!(refusal(&change(&mut leader, &[R3, R2, R1])), Some(ChangeRefused::Senseless));
+}
+
+#[test]
+fn a_truncated_change_is_undone() {
+    let mut follower = One::new(R2);
+    let voters = Some(super::VoterSets::simple(vec![R1]));
+    let changes = Entry { voters, ..entry(1, R1, "change") };
+    let effects = follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![changes], 0));
+    assert_eq!(reported(&effects), Some((vec![R1], vec![])));
+    let effects = follower.receive(R3, append(ballot(2, R3), 0, Ballot::ZERO, vec![entry(2, R3, "x")], 0));
+    assert_eq!(reported(&effects), Some((vec![R1, R2, R3], vec![])));
+}
+
+#[test]
+fn a_replica_that_does_not_vote_follows_and_never_stands() {
+    let mut learner = One::start(Members::observed([R1, R2, R3], R4), &Options::default(), Vec::new(), false);
+    learner.effects.drain();
+    let effects = learner.wait(T * 2);
+    assert_eq!(sent(&effects, R1), [(Message::Follow, Lsn::ZERO)]);
+    assert_eq!(learner.role(), Role::Follower);
+    let effects = learner.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "x")], 1));
+    assert_eq!(delivered(&effects), [(1, batch("x"))]);
+}
+
+#[test]
+fn a_restart_delivers_what_was_decided() {
+    let records = vec![
+        Record::Amnesia(false),
+        Record::Term { term: 1, voted_for: None },
+        Record::Entry { slot: Slot(1), entry: entry(1, R1, "a"), decided: Slot::ZERO },
+        Record::Entry { slot: Slot(2), entry: entry(1, R1, "lost"), decided: Slot::ZERO },
+        Record::Truncated { from: Slot(2), last: Slot(2) },
+        Record::Entry { slot: Slot(2), entry: entry(2, R3, "b"), decided: Slot(1) },
+    ];
+    let (mut one, effects) = One::restarted(R2, records);
+    assert_eq!(delivered(&effects), [(1, batch("a"))]);
+    let effects = one.receive(R3, append(ballot(2, R3), 2, ballot(2, R3), vec![], 2));
+    assert_eq!(delivered(&effects), [(2, batch("b"))]);
+}
+
+#[test]
+fn without_its_log_a_replica_only_learns_in_this_life_and_later_ones() {
+    let members = || Members::new([R1, R2, R3], R3);
+    let mut one = One::start(members(), &Options::default(), Vec::new(), true);
+    let record =
+        appended(&one.effects.drain().collect::<Vec<_>>(), |record| *record == Record::Amnesia(true));
+    assert!(record > Lsn::ZERO);
+    assert!(one.receive(R1, vote(1, 0, Ballot::ZERO)).is_empty());
+    let effects = one.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "x")], 1));
+    assert!(sent(&effects, R1).is_empty());
+    assert_eq!(one.protocol.status().decided_elsewhere, Slot(1));
+    let learn = Control::Learn { slot: Slot(1), ballot: ballot(1, R1), batch: batch("x") };
+    assert_eq!(delivered(&one.step(Input::Control(learn))), [(1, batch("x"))]);
+    let later = One::start(members(), &Options::default(), vec![Record::Amnesia(true)], false);
+    assert_eq!(later.role(), Role::Recovering);
+}
+
+#[test]
+fn without_the_term_of_its_last_entry_a_replica_gives_no_votes_until_it_is_told() {
+    let mut one = One::new(R3);
+    one.step(Input::Control(Control::Trim(Slot(50))));
+    one.step(Input::Control(Control::Installed { slot: Slot(50), ballot: Ballot::ZERO }));
+    assert_eq!(granted(&one.receive(R1, vote(9, 99, ballot(8, R1))), R1).map(|it| it.0), Some(false));
+    let asked = one.wait(Options::default().heartbeat_interval);
+    assert_eq!(sent(&asked, R1), [(Message::Ask { slot: Slot(50) }, Lsn::ZERO)]);
+    let told = Message::Told { slot: Slot(50), ballot: ballot(5, R2), configuration: None };
+    one.receive(R2, told);
+    assert_eq!(granted(&one.receive(R1, vote(10, 50, ballot(4, R1))), R1).map(|it| it.0), Some(false));
+    assert_eq!(granted(&one.receive(R1, vote(11, 50, ballot(5, R2))), R1).map(|it| it.0), Some(true));
+}
+
+#[test]
+fn a_candidate_hears_of_a_change_that_it_missed() {
+    let mut one = One::new(R3);
+    let learn = Control::Learn { slot: Slot(1), ballot: ballot(1, R1), batch: batch("change") };
+    one.step(Input::Control(learn));
+    one.durable();
+    let effects = one.wait(T * 2);
+    let blind = |(message, _): &(Message, Lsn)| matches!(message, Message::Vote { blind: Slot(1), .. });
+    assert!(sent(&effects, R2).iter().any(blind), "{effects:?}");
+    let voters = super::VoterSets::simple(vec![R1, R2, R3, R4]);
+    let missed = vec![super::Configuration { slot: Slot(1), ballot: ballot(1, R1), voters }];
+    let effects = one.receive(R2, Message::VoteReply { term: 2, rehearsal: true, granted: true, missed });
+    assert_eq!(reported(&effects), Some((vec![R1, R2, R3, R4], vec![])));
+    assert_eq!(one.role(), Role::Follower, "two of four are no majority");
+}
+
+#[test]
+fn a_follower_whose_disk_hangs_takes_in_only_so_much() {
+    let mut follower = One::new(R2);
+    for slot in 1..10_000 {
+        let prev = if slot == 1 { Ballot::ZERO } else { ballot(1, R1) };
+        follower.receive(R1, append(ballot(1, R1), slot - 1, prev, vec![entry(1, R1, "x")], slot - 1));
+    }
+    assert!(follower.effects.last_lsn() < Lsn(1000), "{}", follower.effects.last_lsn());
+}

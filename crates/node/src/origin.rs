@@ -1,0 +1,212 @@
+//! Where a replica's log begins, and what one member tells another replica that wants to join.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use synod_replica::{Group, Member};
+use synod_transport::{InquireError, Peer};
+use synod_wire::{ClusterId, DecodeError, Reader, ReplicaId, Writer};
+
+/// What a replica must know to begin or to join: kept in its data directory from its first start on, and given to
+/// whoever asks for it ([`Origin::ask`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The group with which the log begins: the same at all replicas of the cluster.
+    pub first: Group,
+    /// The group as it was when this was told: where to find somebody who knows the log.
+    pub present: Group,
+}
+
+/// Leads the encoding.
+const VERSION: u32 = 1;
+
+impl Origin {
+    /// Of a cluster that begins.
+    #[must_use]
+    pub fn new(cluster: ClusterId, first: Group) -> Origin {
+        Origin { cluster, present: first.clone(), first }
+    }
+
+    /// The bytes for a file or an answer.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut writer = Writer::new();
+        writer.u32(VERSION);
+        writer.u64(self.cluster.0);
+        writer.shared(&self.first.encode().to_bytes());
+        writer.shared(&self.present.encode().to_bytes());
+        writer.finish().to_bytes()
+    }
+
+    /// Reads what [`Origin::encode`] wrote.
+    ///
+    /// # Errors
+    /// The bytes are something else, or of another version of this program.
+    pub fn decode(bytes: Bytes) -> Result<Origin, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        match reader.u32("version of the group")? {
+            VERSION => {}
+            value => {
+                return Err(DecodeError::Undefined { field: "version of the group", value: value.into() });
+            }
+        }
+        let cluster = ClusterId(reader.u64("cluster")?);
+        let first = Group::decode(reader.bytes("first group")?)?;
+        let present = Group::decode(reader.bytes("present group")?)?;
+        reader.finish()?;
+        Ok(Origin { cluster, first, present })
+    }
+
+    /// Asks replicas, each at its `host:port`, which cluster they belong to and who is in it. All are asked one after
+    /// the other, within `timeout` in all; of several answers the one counts that knows the latest group.
+    ///
+    /// # Errors
+    /// Nobody gave an answer that makes sense, with what each of them said instead; or the answers are of different
+    /// clusters.
+    pub fn ask<'a>(
+        addresses: impl IntoIterator<Item = &'a str>,
+        timeout: Duration,
+    ) -> Result<Origin, AskError> {
+        let deadline = Instant::now() + timeout;
+        let mut latest: Option<(Origin, &str)> = None;
+        let mut silent = Vec::new();
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let asked = synod_transport::inquire(address, left.min(ASK_ONE_MAX));
+            let origin = match asked.map(Origin::decode) {
+                Ok(Ok(origin)) => origin,
+                Ok(Err(error)) => {
+                    silent.push(format!("{address} answers something else ({error})"));
+                    continue;
+                }
+                Err(error) => {
+                    silent.push(described(address, &error));
+                    continue;
+                }
+            };
+            match &latest {
+                Some((known, other)) if known.cluster != origin.cluster => {
+                    return Err(AskError::Divided(format!(
+                        "{other} belongs to cluster {}, {address} to cluster {}",
+                        known.cluster, origin.cluster
+                    )));
+                }
+                Some((known, _)) if known.present.version >= origin.present.version => {}
+                _ => latest = Some((origin, address)),
+            }
+        }
+        latest.map(|(origin, _)| origin).ok_or(AskError::Silent(silent))
+    }
+
+    /// The addresses of other replicas: of the members of `group`, of those whom the last change removed, and, as long
+    /// as `group` is older than what was told, of those who were told.
+    pub(crate) fn peers(&self, group: &Group, me: ReplicaId) -> Vec<Peer> {
+        let told = self.present.members.iter().filter(|_| self.present.version > group.version);
+        let mut peers: Vec<Peer> = Vec::new();
+        // Newer addresses first: of one replica the first counts.
+        for member in told.chain(group.known()) {
+            if member.id == me || peers.iter().any(|peer| peer.id == member.id) {
+                continue;
+            }
+            match address(member) {
+                Some(address) => peers.push(Peer { id: member.id, address: address.to_owned() }),
+                None => tracing::warn!(
+                    member = %member.id, urls = ?member.info.peer_urls,
+                    "a member without an address of the form http://host:port; it can not be reached"
+                ),
+            }
+        }
+        peers
+    }
+}
+
+/// How long one replica may take to answer.
+const ASK_ONE_MAX: Duration = Duration::from_secs(2);
+
+fn described(address: &str, error: &InquireError) -> String {
+    let text = error.to_string();
+    if text.contains(address) { text } else { format!("{address}: {text}") }
+}
+
+/// The `host:port` of a member's first peer URL.
+fn address(member: &Member) -> Option<&str> {
+    let address = member.info.peer_urls.first()?.strip_prefix("http://")?;
+    let address = address.strip_suffix('/').unwrap_or(address);
+    let (host, port) = address.rsplit_once(':')?;
+    (!host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(address)
+}
+
+/// Why nobody told what a replica must know to join.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// Nobody gave an answer.
+    #[error("no replica answers: {}", .0.join("; "))]
+    Silent(Vec<String>),
+    /// Two belong to different clusters.
+    #[error("{0}")]
+    Divided(String),
+}
+
+/// Whether a data directory holds what its replica began with, so that it can start without being told.
+#[must_use]
+pub fn is_begun(data_dir: &Path) -> bool {
+    data_dir.join("group").exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_consensus::Options;
+    use synod_replica::{Change, ChangeRequest, Goal, MemberInfo};
+    use synod_wire::Slot;
+
+    use super::*;
+
+    fn info(name: &str) -> MemberInfo {
+        MemberInfo { name: name.into(), peer_urls: vec![format!("http://{name}:1")], client_urls: vec![] }
+    }
+
+    fn origin() -> Origin {
+        let first = Group::first(&Options::default(), [(ReplicaId(1), info("a")), (ReplicaId(2), info("b"))]);
+        let change = Change::Add { info: info("c"), goal: Goal::Vote };
+        let present = first.apply(Slot(3), &ChangeRequest { expected: 1, change }).unwrap();
+        Origin { present, ..Origin::new(ClusterId(7), first) }
+    }
+
+    #[test]
+    fn it_survives_the_disk_and_nonsense_is_refused() {
+        let origin = origin();
+        let bytes = origin.encode();
+        assert_eq!(Origin::decode(bytes.clone()), Ok(origin));
+        for len in 0..bytes.len() {
+            assert!(Origin::decode(bytes.slice(..len)).is_err());
+        }
+    }
+
+    #[test]
+    fn who_joins_talks_to_those_who_are_there_and_later_to_those_in_its_log() {
+        let mut origin = origin();
+        // What was told speaks of a member that has left since.
+        origin.first.members[1].info.peer_urls = vec!["http://old:1/".into()];
+        let peers = |group: &Group| {
+            let peers = origin.peers(group, ReplicaId(3));
+            peers.into_iter().map(|peer| (peer.id.0, peer.address)).collect::<Vec<_>>()
+        };
+        assert_eq!(peers(&origin.first), [(1, "a:1".into()), (2, "b:1".into())]);
+        let leave = ChangeRequest { expected: 2, change: Change::Remove(ReplicaId(1)) };
+        let later = origin.present.apply(Slot(9), &leave).unwrap();
+        // The one that left is still told.
+        assert_eq!(peers(&later), [(2, "b:1".into()), (1, "a:1".into())]);
+    }
+
+    #[test]
+    fn nobody_there_is_said_with_the_address() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let error = Origin::ask([nobody.as_str()], Duration::from_secs(2)).unwrap_err();
+        assert!(error.to_string().contains(&nobody), "{error}");
+    }
+}

@@ -1,0 +1,300 @@
+//! A new cluster from the data of one replica, after a quorum was lost for good.
+//!
+//! What is kept, and why that is right:
+//!
+//! - **Everything that this replica accepted becomes decided**, as far as nothing else was decided in its place that it
+//!   knows of. What it knows to be decided is executed first. Then the present epoch's own protocol is started from
+//!   this replica's records as if this replica were the only voter. What the protocol does to become leader, it does
+//!   here with itself as the quorum: it takes up each value that was accepted in the highest ballot, fills the holes
+//!   between them, and decides. So nothing that the others acknowledged with this replica's vote is lost; what they
+//!   acknowledged without it is, which is why the survivor that is furthest should be taken.
+//! - **The result is a snapshot of a new epoch** behind all of that, with this replica as the only member, and an empty
+//!   log. Nothing of the old log is interpreted twice, and no promise of the old epochs counts in the new one.
+//! - **The cluster is another one**, so old members are refused if they come back; they would know slots in which the
+//!   new cluster decides something else.
+//! - **The replica is another one**: it takes the id that comes next in its group, which nobody had. So it is not bound
+//!   by the sequence numbers of earlier lives, and nobody is taken for it.
+//! - **The old data directory is kept**, renamed. Until the rename nothing has happened.
+
+use std::{
+    collections::hash_map::RandomState,
+    fs::{self, File},
+    hash::BuildHasher,
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role};
+use synod_replica::{Action, Executor, Group, LogRecord, Member, Recovered, Replica, Standing, StateMachine};
+use synod_storage::{DataDir, SnapshotStore, StorageError, inspect};
+use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, ReplicaId, Slot, Time};
+
+use crate::{Config, Origin, StartError, node};
+
+/// More than the protocol needs by far to decide what it has, one message or timer a step.
+const STEPS_MAX: u32 = 10_000_000;
+
+/// What is about to happen, for a person to agree to.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The cluster that is given up.
+    pub old_cluster: ClusterId,
+    /// The one that takes its place.
+    pub new_cluster: ClusterId,
+    /// The group as the survivor knows it.
+    pub old: Group,
+    /// The group with which the new cluster begins.
+    pub new: Group,
+    /// The survivor.
+    pub me: ReplicaId,
+    /// It knew slots through this one to be decided.
+    pub decided: Slot,
+    /// Slots through this one are kept.
+    pub kept: Slot,
+    /// Where the old data directory goes.
+    pub aside: PathBuf,
+    /// What else an operator should know before he agrees, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Makes a new cluster from the data directory of a replica that does not run, if `agree` says so about the plan;
+/// returns the plan if it was carried out. `config` is that of the replica; cluster and id must be those in the directory.
+///
+/// # Errors
+/// The directory is in use, can not be read or written, or does not hold all that its replica knew.
+pub fn force_new_cluster<S: StateMachine>(
+    config: &Config,
+    machine: S,
+    agree: impl FnOnce(&Plan) -> bool,
+) -> Result<Option<Plan>, StartError> {
+    let incomplete = |why: String| {
+        Err(StartError::Unreadable(format!(
+            "{}: {why}; take another survivor, or a backup",
+            config.data_dir.display()
+        )))
+    };
+    // Before anything is opened: a start would set a damaged log aside.
+    let report = inspect::verify(&config.data_dir)?;
+    if let Some(damage) = &report.damage {
+        return incomplete(format!("the log is damaged ({damage})"));
+    }
+    let mut warnings = Vec::new();
+    if let Some(loss) = &report.loss {
+        warnings.push(format!("this replica's log is not whole ({loss}): what it forgot is lost"));
+    }
+    let node::Found { data_dir, wal, mut executor, origin, recovered, .. } = node::open(config, machine)?;
+    // Nothing will be written to it.
+    drop(wal);
+    let records = recovered.records.clone();
+    let incarnation = recovered.incarnation;
+    execute_decided(config, origin, recovered, &mut executor);
+    let decided = executor.applied();
+    for record in &records {
+        match record {
+            LogRecord::Trimmed(slot) if *slot > decided => {
+                return incomplete(format!("a snapshot through slot {slot} is missing"));
+            }
+            LogRecord::Entered { group, .. } if group.epoch > executor.group().epoch => {
+                let (epoch, first) = (group.epoch, group.first);
+                return incomplete(format!(
+                    "epoch {epoch} began with slot {first}, and it ends at {decided}"
+                ));
+            }
+            _ => {}
+        }
+    }
+    if !executor.group().votes(config.me) {
+        warnings.push("this replica did not vote: it has only what others told it".to_owned());
+    } else if let Err(why) = decide_accepted(config, records, incarnation, &mut executor) {
+        return incomplete(why);
+    }
+    if executor.applied() == Slot::ZERO {
+        return incomplete("there is nothing in it".to_owned());
+    }
+
+    let old = executor.group().clone();
+    let new = new_group(&old, config, executor.applied());
+    let new_cluster = ClusterId(RandomState::new().hash_one((config.cluster.0, SystemTime::now())).max(1));
+    let aside = beside(&config.data_dir, &format!("old-{}", config.cluster));
+    let plan = Plan {
+        old_cluster: config.cluster,
+        new_cluster,
+        old,
+        new: new.clone(),
+        me: config.me,
+        decided,
+        kept: executor.applied(),
+        aside: aside.clone(),
+        warnings,
+    };
+    if aside.exists() {
+        return Err(StartError::Config(format!("{} exists already; move it away", aside.display())));
+    }
+    if !agree(&plan) {
+        return Ok(None);
+    }
+    executor.begin_anew(new.clone());
+    let made = beside(&config.data_dir, "new");
+    if made.exists() {
+        // An earlier attempt was interrupted before anything was renamed.
+        fs::remove_dir_all(&made).map_err(|error| failed("remove", &made, &error))?;
+    }
+    write_new(config, &plan, &made, &executor)?;
+    drop(data_dir);
+    fs::rename(&config.data_dir, &aside).map_err(|error| failed("rename", &config.data_dir, &error))?;
+    fs::rename(&made, &config.data_dir).map_err(|error| failed("rename", &made, &error))?;
+    sync_parent(&config.data_dir).map_err(|error| failed("sync the folder of", &config.data_dir, &error))?;
+    Ok(Some(plan))
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> StartError {
+    StartError::Unreadable(format!("can not {what} {}: {error}", path.display()))
+}
+
+/// A path in the same folder.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().map(ToOwned::to_owned).unwrap_or_default();
+    name.push(format!(".{suffix}"));
+    path.with_file_name(name)
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Executes what the replica knows to be decided, as a start would.
+fn execute_decided<S: StateMachine>(
+    config: &Config,
+    origin: Origin,
+    recovered: Recovered,
+    executor: &mut Executor<S>,
+) {
+    let mut actions = Vec::new();
+    let (settings, start) = (config.settings.clone(), beginning());
+    drop(Replica::start(settings, config.me, origin.first, recovered, start, &mut actions));
+    for action in actions {
+        if let Action::Execute { slot, ballot, batch, .. } = action {
+            executor.execute(slot, ballot, &batch);
+        }
+    }
+}
+
+/// Not zero, so that the past can be spoken of.
+fn beginning() -> Time {
+    Time::ZERO + Duration::from_secs(3600)
+}
+
+/// Lets the present epoch's protocol decide what this replica accepted, with this replica as its only voter.
+fn decide_accepted<S: StateMachine>(
+    config: &Config,
+    records: Vec<LogRecord>,
+    incarnation: Incarnation,
+    executor: &mut Executor<S>,
+) -> Result<(), String> {
+    let epoch = executor.group().epoch;
+    let options = executor.group().options(&config.settings.consensus);
+    let begin = executor.group().first.prev();
+    let restart = Restart {
+        records: of_epoch(records, epoch),
+        base: executor.applied(),
+        // Ballots of different epochs can not be compared.
+        base_ballot: if executor.applied() > begin { executor.ballot() } else { Ballot::ZERO },
+        begin,
+        decided: executor.applied(),
+        amnesia: false,
+        incarnation,
+        head_start: true,
+    };
+    let mut now = beginning();
+    let mut effects = Effects::new(synod_wire::Lsn::ZERO);
+    let mut protocol = options.start(Members::new([config.me], config.me), restart, now, &mut effects);
+    let (mut deadline, mut proposed) = (Time::NEVER, false);
+    for _ in 0..STEPS_MAX {
+        protocol.flush(now, &mut effects);
+        let mut durable = None;
+        let mut quiet = true;
+        for effect in effects.drain() {
+            quiet = false;
+            match effect {
+                Effect::Append { lsn, .. } => durable = Some(lsn),
+                Effect::Deadline(at) => deadline = at,
+                Effect::Deliver { slot, ballot, batch } => {
+                    // What an epoch decides behind a change that ends it is void.
+                    if executor.group().epoch == epoch && slot > executor.applied() {
+                        executor.execute(slot, ballot, &batch);
+                    }
+                }
+                Effect::Send { .. }
+                | Effect::Leader(_)
+                | Effect::ReadIndex { .. }
+                | Effect::Voters { .. }
+                | Effect::ChangeRefused(_) => {}
+            }
+        }
+        if executor.group().epoch != epoch {
+            return Ok(());
+        }
+        let status = protocol.status();
+        let leads = status.role == Role::Leader;
+        if let Some(lsn) = durable {
+            protocol.step(now, Input::Durable(lsn), &mut effects);
+        } else if leads && !proposed && protocol.room() > 0 {
+            // Behind everything else: once it is decided, all of that is.
+            proposed = true;
+            protocol.step(now, Input::Propose { batch: Batch::noop(), awaited: true }, &mut effects);
+        } else if leads && proposed && quiet && status.in_flight == 0 {
+            return Ok(());
+        } else if quiet {
+            if deadline == Time::NEVER {
+                break;
+            }
+            now = now.max(deadline);
+            deadline = Time::NEVER;
+            protocol.step(now, Input::Timer, &mut effects);
+        }
+    }
+    Err("the protocol does not decide what was accepted".to_owned())
+}
+
+fn of_epoch(records: Vec<LogRecord>, wanted: Epoch) -> Vec<Record> {
+    let of_epoch = |record| match record {
+        LogRecord::Protocol { epoch, record } if epoch == wanted => Some(record),
+        _ => None,
+    };
+    records.into_iter().filter_map(of_epoch).collect()
+}
+
+/// The group with which the new cluster begins: the survivor alone, under an id that nobody had.
+fn new_group(old: &Group, config: &Config, last: Slot) -> Group {
+    let id = old.next_id;
+    let mut info = old.member(config.me).map(|member| member.info.clone()).unwrap_or_default();
+    info.name.clone_from(&config.name);
+    Group {
+        version: old.version + 1,
+        epoch: Epoch(old.epoch.0 + 1),
+        first: last.next(),
+        protocol: old.protocol,
+        election: old.election,
+        members: vec![Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) }],
+        former: Vec::new(),
+        next_id: ReplicaId(id.0 + 1),
+    }
+}
+
+/// Makes the data directory of the new cluster's only replica.
+fn write_new<S: StateMachine>(
+    config: &Config,
+    plan: &Plan,
+    path: &Path,
+    executor: &Executor<S>,
+) -> Result<(), StartError> {
+    let me = plan.new.members[0].id;
+    let dir = DataDir::open(path, plan.new_cluster, me, &config.name, config.durability)?;
+    dir.set_first_group(&Origin::new(plan.new_cluster, plan.new.clone()).encode())?;
+    let store = SnapshotStore::open(&dir.snapshots(), plan.new_cluster)?;
+    let mut snapshot = store.create(executor.applied())?;
+    executor.freeze().write_to(&mut snapshot).map_err(|error| failed("write", path, &error))?;
+    snapshot.finish().map(|_| ()).map_err(|error: StorageError| error.into())
+}

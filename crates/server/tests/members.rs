@@ -1,0 +1,213 @@
+//! Changes of the group, through etcd's API and Synod's own: what reaches the replica, and what comes back.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use common::{MEMBER, config, connect, replica, serve};
+use synod_api::{
+    etcdserverpb::{
+        MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest,
+        MoveLeaderRequest, cluster_client::ClusterClient, maintenance_client::MaintenanceClient,
+    },
+    synod::v1::{self as native, change_request::Change as Asked, native_client::NativeClient},
+};
+use synod_server::{
+    Change, ChangeError, Consistency, Goal, Group, InMemory, Member, MoveError, Replica, RequestError,
+    Standing, Status,
+};
+use synod_wire::{Ballot, ReplicaId, SessionId, Slot};
+use tonic::Code;
+
+/// A change, and the version that it was made for.
+type Note = (Option<u64>, Change);
+
+/// A replica of a group that obeys: it notes what it is asked, and adds and removes members of a list.
+#[derive(Clone)]
+struct Noting {
+    inner: InMemory,
+    group: Arc<Mutex<Group>>,
+    asked: Arc<Mutex<Vec<Note>>>,
+    /// What every change is answered with instead.
+    refusal: Arc<Mutex<Option<ChangeError>>>,
+}
+
+impl Noting {
+    fn new() -> Noting {
+        let inner = replica();
+        let group = Arc::new(Mutex::new(inner.group()));
+        Noting { inner, group, asked: Arc::default(), refusal: Arc::default() }
+    }
+
+    fn refuse(&self, error: ChangeError) {
+        *self.refusal.lock().unwrap() = Some(error);
+    }
+
+    fn last_asked(&self) -> Note {
+        self.asked.lock().unwrap().last().unwrap().clone()
+    }
+}
+
+impl Replica for Noting {
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        self.inner.execute(command).await
+    }
+    async fn execute_in_session(
+        &self,
+        session: SessionId,
+        sequence: u64,
+        lowest_outstanding: u64,
+        command: Bytes,
+    ) -> Result<Bytes, RequestError> {
+        self.inner.execute_in_session(session, sequence, lowest_outstanding, command).await
+    }
+    async fn open_session(&self) -> Result<SessionId, RequestError> {
+        self.inner.open_session().await
+    }
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+        self.inner.query(query, consistency).await
+    }
+    fn ballot(&self) -> Ballot {
+        self.inner.ballot()
+    }
+    fn status(&self) -> Status {
+        Status { receiving: Some((3, 10)), ..self.inner.status() }
+    }
+    fn group(&self) -> Group {
+        self.group.lock().unwrap().clone()
+    }
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+        self.asked.lock().unwrap().push((expected, change.clone()));
+        if let Some(error) = self.refusal.lock().unwrap().clone() {
+            return Err(error);
+        }
+        let mut group = self.group.lock().unwrap();
+        group.version += 1;
+        match change {
+            Change::Add { name, peer_urls, goal } => {
+                let id = ReplicaId(MEMBER + group.version);
+                let (standing, decided) = (Standing::Learner(goal), Some(Slot(5)));
+                group.members.push(Member { id, name, peer_urls, client_urls: vec![], standing, decided });
+            }
+            Change::Remove(id) => group.members.retain(|member| member.id != id),
+            Change::Promote(_) | Change::Update { .. } | Change::Order { .. } => {}
+        }
+        Ok(group.clone())
+    }
+    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
+        match to.0 {
+            1 => Err(MoveError::NotLeader),
+            2 => Err(MoveError::TookTooLong),
+            _ => self.inner.move_leader(to).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn members_come_and_go_in_etcds_terms() {
+    let replica = Noting::new();
+    let server = serve(&config(), replica.clone());
+    let mut cluster = ClusterClient::new(connect(&server).await);
+    let urls = || vec!["http://h:2380".to_owned()];
+
+    let add = MemberAddRequest { peer_ur_ls: urls(), is_learner: false };
+    let added = cluster.member_add(add).await.unwrap().into_inner();
+    let member = added.member.unwrap();
+    assert_eq!((member.id, member.is_learner, added.members.len()), (MEMBER + 2, true, 2));
+    assert_eq!(added.header.unwrap().member_id, MEMBER);
+    let change = Change::Add { name: String::new(), peer_urls: urls(), goal: Goal::Vote };
+    assert_eq!(replica.last_asked(), (None, change));
+
+    let add = MemberAddRequest { peer_ur_ls: urls(), is_learner: true };
+    cluster.member_add(add).await.unwrap();
+    let change = Change::Add { name: String::new(), peer_urls: urls(), goal: Goal::Learn };
+    assert_eq!(replica.last_asked().1, change);
+
+    cluster.member_promote(MemberPromoteRequest { id: 9 }).await.unwrap();
+    assert_eq!(replica.last_asked().1, Change::Promote(ReplicaId(9)));
+    cluster.member_update(MemberUpdateRequest { id: 9, peer_ur_ls: urls() }).await.unwrap();
+    assert_eq!(replica.last_asked().1, Change::Update { id: ReplicaId(9), peer_urls: urls() });
+    let left = cluster.member_remove(MemberRemoveRequest { id: MEMBER + 2 }).await.unwrap().into_inner();
+    assert_eq!(left.members.iter().map(|member| member.id).collect::<Vec<_>>(), [MEMBER, MEMBER + 3]);
+    let list = cluster.member_list(MemberListRequest { linearizable: true }).await.unwrap().into_inner();
+    assert_eq!(list.members.len(), 2);
+}
+
+#[tokio::test]
+async fn what_can_not_be_is_refused_in_etcds_words() {
+    let replica = Noting::new();
+    let server = serve(&config(), replica.clone());
+    let mut cluster = ClusterClient::new(connect(&server).await);
+    for urls in [vec![], vec!["h:1".to_owned()], vec!["http://h".to_owned()]] {
+        let add = MemberAddRequest { peer_ur_ls: urls, is_learner: false };
+        let refused = cluster.member_add(add).await.unwrap_err();
+        let expected = (Code::InvalidArgument, "etcdserver: given member URLs are invalid");
+        assert_eq!((refused.code(), refused.message()), expected);
+    }
+    assert!(replica.asked.lock().unwrap().is_empty(), "what is wrong in itself is not ordered");
+    replica.refuse(ChangeError::NotAMember);
+    let refused = cluster.member_remove(MemberRemoveRequest { id: 99 }).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::NotFound, "etcdserver: member not found"));
+    // Etcd updates a member to what it is.
+    replica.refuse(ChangeError::NothingToDo);
+    let same = MemberUpdateRequest { id: MEMBER, peer_ur_ls: vec!["http://h:1".to_owned()] };
+    assert_eq!(cluster.member_update(same).await.unwrap().into_inner().members.len(), 1);
+}
+
+#[tokio::test]
+async fn the_leadership_moves_or_it_is_said_why_not() {
+    let server = serve(&config(), Noting::new());
+    let mut maintenance = MaintenanceClient::new(connect(&server).await);
+    let cases = [
+        (1, Code::FailedPrecondition, "etcdserver: not leader"),
+        (2, Code::Unavailable, "etcdserver: request timed out, leader transfer took too long"),
+        (3, Code::FailedPrecondition, "etcdserver: bad leader transferee"),
+    ];
+    for (target_id, code, message) in cases {
+        let refused = maintenance.move_leader(MoveLeaderRequest { target_id }).await.unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (code, message));
+    }
+    let moved = maintenance.move_leader(MoveLeaderRequest { target_id: MEMBER }).await.unwrap();
+    assert_eq!(moved.into_inner().header.unwrap().member_id, MEMBER);
+}
+
+#[tokio::test]
+async fn the_native_call_says_more() {
+    let replica = Noting::new();
+    let server = serve(&config(), replica.clone());
+    let mut client = NativeClient::new(connect(&server).await);
+    let add = native::AddMember {
+        name: "n4".into(),
+        peer_urls: vec!["http://h:1".into()],
+        goal: native::Goal::Replace.into(),
+        replaces: MEMBER,
+    };
+    let request = native::ChangeRequest { expected_version: 1, change: Some(Asked::Add(add)) };
+    let changed = client.change(request).await.unwrap().into_inner();
+    let (expected, change) = replica.last_asked();
+    let goal = Goal::Replace(ReplicaId(MEMBER));
+    let add = Change::Add { name: "n4".into(), peer_urls: vec!["http://h:1".into()], goal };
+    assert_eq!((expected, change), (Some(1), add));
+    assert_eq!(changed.added, MEMBER + 2);
+    let group = changed.group.unwrap();
+    let member = group.members.last().unwrap();
+    assert_eq!((member.votes, member.goal(), member.replaces), (false, native::Goal::Replace, MEMBER));
+
+    let status = client.status(native::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!((status.snapshot_bytes_received, status.snapshot_bytes_total), (3, 10));
+    let group = status.group.unwrap();
+    assert_eq!((group.version, group.members[0].votes, group.members[1].decided_slot), (2, true, 5));
+
+    let order = native::Reconfigure { protocol: "raft".into(), election: String::new() };
+    let request = native::ChangeRequest { expected_version: 0, change: Some(Asked::Reconfigure(order)) };
+    client.change(request).await.unwrap();
+    let order = Change::Order { protocol: Some("raft".into()), election: None };
+    assert_eq!(replica.last_asked(), (None, order));
+
+    replica.refuse(ChangeError::Stale { expected: 1, current: 9 });
+    let request = native::ChangeRequest { expected_version: 1, change: Some(Asked::Promote(8)) };
+    assert_eq!(client.change(request).await.unwrap_err().code(), Code::Aborted);
+    let nothing = client.change(native::ChangeRequest::default()).await.unwrap_err();
+    assert_eq!(nothing.code(), Code::InvalidArgument);
+}

@@ -1,0 +1,401 @@
+//! Raft's terms, votes and logs: what leaves a replica against what its disk holds, and what was said before.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    rc::Rc,
+};
+
+use synod_consensus::{
+    Message, Record,
+    raft::{self, VoterSets},
+};
+use synod_replica::{Group, LogRecord};
+use synod_wire::{Ballot, Batch, Epoch, Lsn, ReplicaId, Slot};
+
+use super::invariant::{Checked, Invariant, demand};
+
+/// A log, as its records tell.
+#[derive(Clone, Debug, Default)]
+struct Log {
+    /// The terms of its entries; those that a snapshot covers may be missing.
+    ballots: BTreeMap<Slot, Ballot>,
+    /// Covered by a snapshot, or told to be decided, through this slot.
+    base: Slot,
+}
+
+impl Log {
+    fn take_in(&mut self, record: &raft::Record) {
+        match record {
+            raft::Record::Entry { slot, entry, .. } => {
+                self.ballots.split_off(slot);
+                self.ballots.insert(*slot, entry.ballot);
+            }
+            raft::Record::Truncated { from, .. } => {
+                self.ballots.split_off(from);
+            }
+            raft::Record::Base { slot, .. } => self.base = self.base.max(*slot),
+            // What the log before holds may have been replaced by what is lost.
+            raft::Record::Amnesia(true) => self.ballots.clear(),
+            raft::Record::Term { .. } | raft::Record::Amnesia(false) => {}
+        }
+    }
+
+    fn holds(&self, slot: Slot, ballot: Ballot) -> bool {
+        slot <= self.base || self.ballots.get(&slot) == Some(&ballot)
+    }
+}
+
+/// One replica.
+#[derive(Debug, Default)]
+struct Server {
+    pending: VecDeque<(Lsn, raft::Record)>,
+    /// The last durable record that was taken in.
+    seen: Lsn,
+    /// What durable records say ...
+    durable: Log,
+    term: u64,
+    voted_for: Option<ReplicaId>,
+    /// ... and the log with those that are not.
+    log: Log,
+    /// To whom it told its vote of a term, in any life.
+    told: BTreeMap<u64, ReplicaId>,
+}
+
+/// An entry that somebody appended.
+#[derive(Debug)]
+struct Known {
+    batch: Batch,
+    /// The term of the entry before it, once somebody had both.
+    prev: Option<Ballot>,
+    /// Who votes on it.
+    voters: Rc<VoterSets>,
+    /// Who had it durably while in its own term, as a set of bits.
+    acknowledged: u64,
+}
+
+/// See the module. Replicas are named by index. Terms of different epochs have nothing to do with each other.
+#[derive(Debug)]
+pub struct Terms {
+    replicas: usize,
+    epochs: BTreeMap<Epoch, EpochTerms>,
+}
+
+impl Terms {
+    /// So many replicas at most.
+    #[must_use]
+    pub fn new(replicas: usize) -> Terms {
+        Terms { replicas, epochs: BTreeMap::new() }
+    }
+
+    /// A replica is in an epoch of this group.
+    pub fn epoch_begins(&mut self, group: &Group) {
+        let replicas = self.replicas;
+        self.epochs.range_mut(..group.epoch).for_each(|(_, terms)| terms.ended = true);
+        self.epochs.entry(group.epoch).or_insert_with(|| EpochTerms::new(replicas, group));
+    }
+
+    fn epoch(&mut self, epoch: Epoch) -> &mut EpochTerms {
+        self.epochs.get_mut(&epoch).expect("an epoch begins before anything happens in it")
+    }
+
+    /// The batch committed in a slot in an epoch, if one is.
+    #[must_use]
+    pub fn committed(&self, epoch: Epoch, slot: Slot) -> Option<&Batch> {
+        self.epochs.get(&epoch)?.committed(slot)
+    }
+
+    /// A replica appends a record.
+    pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) -> Checked {
+        match record {
+            LogRecord::Protocol { epoch, record } => self.epoch(*epoch).appended(replica, lsn, record),
+            _ => Ok(()),
+        }
+    }
+
+    /// A replica's records through `lsn` are durable.
+    pub fn durable(&mut self, replica: usize, lsn: Lsn) -> Checked {
+        self.epochs.values_mut().try_for_each(|epoch| epoch.durable(replica, lsn))
+    }
+
+    /// A replica starts, with these records durable. `lost`: it may have lost others, so that what it said before
+    /// binds it no longer.
+    pub fn restarted(
+        &mut self,
+        replica: usize,
+        records: impl Iterator<Item = (Lsn, LogRecord)>,
+        lost: bool,
+    ) -> Checked {
+        let mut by_epoch: BTreeMap<Epoch, Vec<(Lsn, Record)>> = BTreeMap::new();
+        for (lsn, record) in records {
+            if let LogRecord::Protocol { epoch, record } = record {
+                by_epoch.entry(epoch).or_default().push((lsn, record));
+            }
+        }
+        for (epoch, terms) in &mut self.epochs {
+            terms.restarted(replica, by_epoch.remove(epoch).unwrap_or_default().into_iter(), lost)?;
+        }
+        Ok(())
+    }
+
+    /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be
+    /// decided.
+    pub fn said(
+        &mut self,
+        epoch: Epoch,
+        replica: usize,
+        who: (ReplicaId, u64),
+        to: ReplicaId,
+        message: &Message,
+        decided: Slot,
+    ) -> Checked {
+        self.epoch(epoch).said(replica, who, to, message, decided)
+    }
+}
+
+/// The terms of one epoch.
+#[derive(Debug)]
+struct EpochTerms {
+    /// The slot with which it began.
+    first: Slot,
+    /// A later epoch has begun: what is committed behind its end is void.
+    ended: bool,
+    servers: Vec<Server>,
+    first_voters: Rc<VoterSets>,
+    entries: BTreeMap<(Slot, Ballot), Known>,
+    /// Who leads in a term, in which life.
+    leaders: BTreeMap<u64, (ReplicaId, u64)>,
+    /// What is committed, and in which term it became so.
+    committed: BTreeMap<Slot, (Ballot, u64)>,
+}
+
+impl EpochTerms {
+    /// So many replicas, of which those vote who do in this group.
+    fn new(replicas: usize, group: &Group) -> EpochTerms {
+        EpochTerms {
+            first: group.first,
+            ended: false,
+            servers: (0..replicas).map(|_| Server::default()).collect(),
+            first_voters: Rc::new(VoterSets::simple(group.voters().collect())),
+            entries: BTreeMap::new(),
+            leaders: BTreeMap::new(),
+            committed: BTreeMap::new(),
+        }
+    }
+
+    /// The batch committed in a slot, if one is.
+    fn committed(&self, slot: Slot) -> Option<&Batch> {
+        let (ballot, _) = self.committed.get(&slot)?;
+        self.entries.get(&(slot, *ballot)).map(|known| &known.batch)
+    }
+
+    /// A replica appends a record.
+    fn appended(&mut self, replica: usize, lsn: Lsn, record: &Record) -> Checked {
+        let Record::Raft(record) = record else { return Ok(()) };
+        let server = &mut self.servers[replica];
+        server.pending.push_back((lsn, record.clone()));
+        server.log.take_in(record);
+        match record {
+            raft::Record::Entry { slot, entry, decided } => {
+                let before = self.servers[replica].log.ballots.get(&slot.prev()).copied();
+                self.log_matches(*slot, entry, before, decided >= slot)?;
+                if entry.voters.is_some() && entry.ballot.replica.0 == replica as u64 + 1 {
+                    // From now on other voters count for what is not committed yet.
+                    let last = self.committed.last_key_value().map_or(Slot::ZERO, |(&slot, _)| slot);
+                    (last.0 + 1..=slot.0).try_for_each(|slot| self.commit(Slot(slot), entry.ballot))?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Log Matching: a slot and a term name one entry and, by induction, one log.
+    fn log_matches(
+        &mut self,
+        slot: Slot,
+        entry: &raft::Entry,
+        before: Option<Ballot>,
+        learned: bool,
+    ) -> Checked {
+        let before = if slot == self.first { Some(Ballot::ZERO) } else { before };
+        let Some(known) = self.entries.get_mut(&(slot, entry.ballot)) else {
+            // Only its leader makes an entry; what is learned or sent on was made before.
+            // Behind a snapshot its maker may not know the entry before it; but that is committed.
+            let committed = self.committed.get(&slot.prev()).map(|&(ballot, _)| ballot);
+            let inherited = before.or(committed).and_then(|before| self.entries.get(&(slot.prev(), before)));
+            let inherited = inherited.map_or(&self.first_voters, |known| &known.voters);
+            let voters = entry.voters.as_ref().map_or(Rc::clone(inherited), |sets| Rc::new(sets.clone()));
+            let known = Known { batch: entry.batch.clone(), prev: before, voters, acknowledged: 0 };
+            self.entries.insert((slot, entry.ballot), known);
+            return demand(!learned, Invariant::LogMatching, || {
+                format!("slot {slot} is learned with ballot {}, but nobody appended that", entry.ballot)
+            });
+        };
+        let same = known.batch == entry.batch;
+        let prev = *known.prev.get_or_insert(before.unwrap_or_default());
+        let follows = before.is_none_or(|before| before == prev || known.prev == Some(Ballot::ZERO));
+        demand(same && follows, Invariant::LogMatching, || {
+            format!(
+                "slot {slot} has two different entries, or different ones before it, in ballot {}",
+                entry.ballot
+            )
+        })
+    }
+
+    /// A replica's records through `lsn` are durable.
+    fn durable(&mut self, replica: usize, lsn: Lsn) -> Checked {
+        while self.servers[replica].pending.front().is_some_and(|(at, _)| *at <= lsn) {
+            let (at, record) = self.servers[replica].pending.pop_front().expect("there is a front");
+            self.is_durable(replica, at, &record)?;
+        }
+        Ok(())
+    }
+
+    fn is_durable(&mut self, replica: usize, lsn: Lsn, record: &raft::Record) -> Checked {
+        let server = &mut self.servers[replica];
+        server.seen = server.seen.max(lsn);
+        server.durable.take_in(record);
+        match record {
+            raft::Record::Term { term, voted_for } => {
+                (server.term, server.voted_for) = (*term, *voted_for);
+                Ok(())
+            }
+            raft::Record::Entry { slot, entry, .. } if server.term == entry.ballot.round => {
+                self.acknowledged(replica, *slot, entry.ballot)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An entry is durable in its own term: with a quorum it is committed, and all before it.
+    fn acknowledged(&mut self, replica: usize, slot: Slot, ballot: Ballot) -> Checked {
+        let Some(known) = self.entries.get_mut(&(slot, ballot)) else { return Ok(()) };
+        known.acknowledged |= 1 << replica;
+        self.commit(slot, ballot)
+    }
+
+    /// The voters that count are those of the last configuration in the leader's log, also for the entries before it.
+    fn voters(&self, ballot: Ballot) -> Option<Rc<VoterSets>> {
+        let leader = self.servers.get(usize::try_from(ballot.replica.0).ok()?.checked_sub(1)?)?;
+        let (&slot, &last) = leader.log.ballots.last_key_value()?;
+        let known = self.entries.get(&(slot, last))?;
+        (last == ballot).then(|| Rc::clone(&known.voters))
+    }
+
+    fn commit(&mut self, slot: Slot, ballot: Ballot) -> Checked {
+        let Some(known) = self.entries.get(&(slot, ballot)) else { return Ok(()) };
+        let acknowledged = known.acknowledged;
+        let voters = self.voters(ballot).unwrap_or_else(|| Rc::clone(&known.voters));
+        if !voters.is_quorum(|id| acknowledged & (1 << (id.0 - 1)) != 0) {
+            return Ok(());
+        }
+        let (mut slot, mut at) = (slot, ballot);
+        while slot >= self.first {
+            if let Some((committed, _)) = self.committed.get(&slot) {
+                return demand(*committed == at, Invariant::ChosenStays, || {
+                    format!("slot {slot} is committed in ballots {committed} and {at}")
+                });
+            }
+            self.committed.insert(slot, (at, ballot.round));
+            let Some(known) = self.entries.get(&(slot, at)) else { break };
+            let Some(prev) = known.prev else { break };
+            (slot, at) = (slot.prev(), prev);
+        }
+        Ok(())
+    }
+
+    /// A replica starts, with these records durable. `lost`: it may have lost others, so that what it said before
+    /// binds it no longer.
+    fn restarted(
+        &mut self,
+        replica: usize,
+        records: impl Iterator<Item = (Lsn, Record)>,
+        lost: bool,
+    ) -> Checked {
+        let server = &mut self.servers[replica];
+        server.pending.clear();
+        if lost {
+            *server = Server { seen: server.seen, ..Server::default() };
+        }
+        let seen = server.seen;
+        // A prefix of what was not durable at the crash has become so.
+        for (lsn, record) in records {
+            if let Record::Raft(record) = record
+                && (lsn > seen || lost)
+            {
+                self.is_durable(replica, lsn, &record)?;
+            }
+        }
+        let server = &mut self.servers[replica];
+        server.log = server.durable.clone();
+        Ok(())
+    }
+
+    /// A message leaves a replica in one of its lives. Everything through `decided` is known to be decided.
+    fn said(
+        &mut self,
+        replica: usize,
+        (id, life): (ReplicaId, u64),
+        to: ReplicaId,
+        message: &Message,
+        decided: Slot,
+    ) -> Checked {
+        let Message::Raft(message) = message else { return Ok(()) };
+        match message {
+            raft::Message::Vote { term, rehearsal: false, .. } => self.votes(replica, id, *term, id),
+            raft::Message::VoteReply { term, rehearsal: false, granted: true, .. } => {
+                self.votes(replica, id, *term, to)
+            }
+            raft::Message::Append { ballot, commit, .. }
+            | raft::Message::Heartbeat { ballot, commit, .. }
+            | raft::Message::Commit { ballot, through: commit } => {
+                demand(*commit <= decided || self.ended, Invariant::AnnouncedDecided, || {
+                    format!("{id} announces slots through {commit}; only those through {decided} are decided")
+                })?;
+                self.leads(replica, id, life, *ballot)
+            }
+            raft::Message::AppendReply { ballot, through, .. } => {
+                let server = &self.servers[replica];
+                let durable = server.durable.ballots.contains_key(through) || server.durable.base >= *through;
+                let holds = server.term >= ballot.round && (durable || *through <= decided);
+                demand(holds, Invariant::DurableBeforePromise, || {
+                    format!(
+                        "{id} acknowledges slot {through} in ballot {ballot}; its disk does not hold that"
+                    )
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn votes(&mut self, replica: usize, id: ReplicaId, term: u64, candidate: ReplicaId) -> Checked {
+        let server = &mut self.servers[replica];
+        let told = *server.told.entry(term).or_insert(candidate);
+        demand(told == candidate, Invariant::PromiseKept, || {
+            format!("{id} votes for {candidate} in term {term}, and has voted for {told}")
+        })?;
+        let durable = server.term > term || server.term == term && server.voted_for == Some(candidate);
+        demand(durable, Invariant::DurableBeforePromise, || {
+            format!(
+                "{id} votes for {candidate} in term {term}; its disk holds term {}, vote {:?}",
+                server.term, server.voted_for
+            )
+        })
+    }
+
+    fn leads(&mut self, replica: usize, id: ReplicaId, life: u64, ballot: Ballot) -> Checked {
+        demand(ballot.replica == id, Invariant::OneLeader, || format!("{id} speaks in ballot {ballot}"))?;
+        if let Some(&(leader, in_life)) = self.leaders.get(&ballot.round) {
+            return demand((leader, in_life) == (id, life), Invariant::OneLeader, || {
+                format!("{id} leads term {} in life {life}; {leader} did so in life {in_life}", ballot.round)
+            });
+        }
+        self.leaders.insert(ballot.round, (id, life));
+        // By Log Matching the last one stands for all before it.
+        let mut before = self.committed.iter().rev().filter(|(_, (_, term))| *term < ballot.round);
+        let Some((&slot, &(committed, _))) = before.next() else { return Ok(()) };
+        demand(self.servers[replica].log.holds(slot, committed), Invariant::LeaderCompleteness, || {
+            format!("{id} leads term {} without slot {slot}, which is committed in {committed}", ballot.round)
+        })
+    }
+}

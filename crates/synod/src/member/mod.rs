@@ -1,0 +1,326 @@
+//! `synod member`, `synod move-leader` and `synod reconfigure`: who belongs to the cluster, who leads it, what orders.
+
+mod next;
+mod view;
+mod wait;
+
+use std::time::Duration;
+
+pub use self::view::members_json;
+
+use clap::{ArgAction, Args, Subcommand};
+use serde_json::{Value, json};
+use synod_client::{
+    Client,
+    native::{
+        AddMember, ChangeRequest, ChangeResponse, Goal, Group, GroupMember, Reconfigure, UpdateMember,
+        change_request::Change,
+    },
+};
+
+use crate::{
+    client::{ClientArgs, block_on},
+    failure::Failure,
+    kv::header_json,
+    output::{self, Format, object},
+    serve::units,
+};
+
+/// Arguments of `synod member`.
+#[derive(Clone, Debug, Args)]
+pub struct MemberArgs {
+    #[command(subcommand)]
+    command: MemberCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum MemberCommand {
+    /// The replicas of the cluster: id, state, name, peer URLs, client URLs, whether it has no vote
+    List {
+        #[command(flatten)]
+        client: ClientArgs,
+    },
+    /// Make a replica a member, which joins as a learner and votes once it has caught up
+    ///
+    /// Prints how to start it, and waits until it votes. The members that there are go on as they were until then.
+    Add {
+        /// The name of the new member.
+        name: String,
+        /// Where the others will reach it.
+        #[arg(long, value_name = "URL,...", value_delimiter = ',', required = true)]
+        peer_urls: Vec<String>,
+        /// It stays a learner, which follows and does not vote, until it is promoted.
+        #[arg(long)]
+        learner: bool,
+        #[command(flatten)]
+        wait: WaitArgs,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Take a member out of the cluster
+    Remove {
+        /// Its name, or its id as `synod member list` prints it.
+        member: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Let a learner vote
+    Promote {
+        /// Its name, or its id as `synod member list` prints it.
+        member: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Change where the others reach a member
+    Update {
+        /// Its name, or its id as `synod member list` prints it.
+        member: String,
+        /// Where the others reach it from now on.
+        #[arg(long, value_name = "URL,...", value_delimiter = ',', required = true)]
+        peer_urls: Vec<String>,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Put a new replica in a member's place, in one step once it has caught up
+    ///
+    /// So a replica that lost its data, or its machine, comes back: under a new id, perhaps with the old name and the
+    /// old address. Prints how to start it, and waits until it votes.
+    Replace {
+        /// The member that leaves: its name, or its id as `synod member list` prints it.
+        old: String,
+        /// The name of the new one; may be that of the old one.
+        name: String,
+        /// Where the others will reach it; may be where they reach the old one.
+        #[arg(long, value_name = "URL,...", value_delimiter = ',', required = true)]
+        peer_urls: Vec<String>,
+        #[command(flatten)]
+        wait: WaitArgs,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+}
+
+/// Whether to wait for a new member.
+#[derive(Clone, Debug, Args)]
+struct WaitArgs {
+    /// Show progress until the new member votes; not for one that stays a learner.
+    #[arg(
+        long, value_name = "true|false", default_value_t = true, default_missing_value = "true",
+        num_args = 0..=1, require_equals = true, action = ArgAction::Set
+    )]
+    wait: bool,
+    /// How long to wait. The member joins all the same if that is over.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = units::duration_above_zero)]
+    wait_timeout: Duration,
+}
+
+/// What all changes share.
+#[derive(Clone, Debug, Args)]
+struct ChangeArgs {
+    /// Refuse unless this is the group's version, as `synod status` shows it.
+    #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u64).range(1..))]
+    expected_version: Option<u64>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Arguments of `synod move-leader`.
+#[derive(Clone, Debug, Args)]
+pub struct MoveLeaderArgs {
+    /// Who is to lead: its name, or its id as `synod member list` prints it.
+    member: String,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Arguments of `synod reconfigure`.
+#[derive(Clone, Debug, Args)]
+pub struct ReconfigureArgs {
+    /// Which protocol orders commands from now on [default: as before].
+    #[arg(long)]
+    protocol: Option<synod_consensus::ProtocolKind>,
+    /// How the leader is found from now on [default: as before].
+    #[arg(long)]
+    election: Option<synod_consensus::ElectionKind>,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+pub fn run(args: MemberArgs) -> Result<(), Failure> {
+    match args.command {
+        MemberCommand::List { client } => list(&client),
+        MemberCommand::Add { name, peer_urls, learner, wait, change } => {
+            let goal = if learner { Goal::Learn } else { Goal::Vote };
+            let wait = WaitArgs { wait: wait.wait && !learner, ..wait };
+            block_on(change.add(None, &name, peer_urls, goal, &wait))
+        }
+        MemberCommand::Replace { old, name, peer_urls, wait, change } => {
+            block_on(change.add(Some(&old), &name, peer_urls, Goal::Replace, &wait))
+        }
+        MemberCommand::Remove { member, change } => block_on(change.on_member(&member, |member| {
+            let then = format!(
+                "{} ends by itself when the others go on without it. To use its machine again, delete its data \
+                 directory.",
+                view::named(member)
+            );
+            (Change::Remove(member.id), format!("Member {:x} removed", member.id), then)
+        })),
+        MemberCommand::Promote { member, change } => block_on(change.on_member(&member, |member| {
+            let then = format!("{} votes from now on.", view::named(member));
+            (Change::Promote(member.id), format!("Member {:x} promoted", member.id), then)
+        })),
+        MemberCommand::Update { member, peer_urls, change } => {
+            block_on(change.on_member(&member, |member| {
+                let then = format!(
+                    "The others reach {} there from now on; it must listen there: --listen-peer-urls.",
+                    view::named(member)
+                );
+                let update = UpdateMember { member: member.id, peer_urls };
+                (Change::Update(update), format!("Member {:x} updated", member.id), then)
+            }))
+        }
+    }
+}
+
+/// Something else orders from now on.
+pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
+    let ReconfigureArgs { protocol, election, change } = args;
+    if protocol.is_none() && election.is_none() {
+        return Err(Failure::usage("give --protocol, --election, or both"));
+    }
+    let text = |kind: Option<String>| kind.unwrap_or_default();
+    let order = Reconfigure {
+        protocol: text(protocol.map(|kind| kind.to_string())),
+        election: text(election.map(|kind| kind.to_string())),
+    };
+    block_on(async {
+        let client = change.client.client()?;
+        let changed = change.send(&client, Change::Reconfigure(order)).await?;
+        let group = group(&changed)?;
+        let what = format!("Epoch {}: {} with election {}", group.epoch, group.protocol, group.election);
+        let next = "Every replica goes over by itself; `synod status --cluster` shows how far they are.";
+        view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
+    })
+}
+
+/// Finds the leader, and has it hand over.
+pub fn move_leader(args: MoveLeaderArgs) -> Result<(), Failure> {
+    block_on(async {
+        let client = args.client.client()?;
+        let group = view::group(&client).await?;
+        let to = view::find(&group, &args.member)?;
+        let leading = view::leader(&args.client, &group).await?;
+        let mut at_leader = args.client.clone();
+        at_leader.endpoints = vec![leading.endpoint.clone()];
+        let response = at_leader.client()?.move_leader(to.id).await?;
+        match args.client.write_out {
+            Format::Json => output::print_json(&object([
+                ("header", header_json(response.header.as_ref())),
+                ("from", json!(leading.id)),
+                ("to", json!(to.id)),
+            ])),
+            Format::Table => {
+                let row = [format!("{:x}", leading.id), format!("{:x}", to.id), view::named(to)];
+                output::print(output::table(["FROM", "TO", "NAME"], [row]).as_bytes())
+            }
+            Format::Simple => output::print(
+                format!("Leadership moved from {:x} to {:x} ({})\n", leading.id, to.id, view::named(to))
+                    .as_bytes(),
+            ),
+        }
+    })
+}
+
+impl ChangeArgs {
+    async fn send(&self, client: &Client, change: Change) -> Result<ChangeResponse, Failure> {
+        let expected_version = self.expected_version.unwrap_or(0);
+        Ok(client.change(ChangeRequest { expected_version, change: Some(change) }).await?)
+    }
+
+    /// Changes something about a member that there is.
+    async fn on_member(
+        &self,
+        member: &str,
+        change: impl FnOnce(&GroupMember) -> (Change, String, String),
+    ) -> Result<(), Failure> {
+        let client = self.client.client()?;
+        let (change, what, next) = change(view::find(&view::group(&client).await?, member)?);
+        let changed = self.send(&client, change).await?;
+        view::print_change(self.client.write_out, &changed, &what, &[next])
+    }
+
+    async fn add(
+        &self,
+        replaced: Option<&str>,
+        name: &str,
+        peer_urls: Vec<String>,
+        goal: Goal,
+        wait: &WaitArgs,
+    ) -> Result<(), Failure> {
+        let client = self.client.client()?;
+        let replaces = match replaced {
+            Some(old) => view::find(&view::group(&client).await?, old)?.id,
+            None => 0,
+        };
+        let url = peer_urls.first().cloned().unwrap_or_default();
+        let add = AddMember { name: name.to_owned(), peer_urls, goal: goal.into(), replaces };
+        let changed = self.send(&client, Change::Add(add)).await?;
+        let group = group(&changed)?;
+        let what = match replaced {
+            Some(old) => format!("Member {:x} added, to take the place of {old}", changed.added),
+            None => format!("Member {:x} added", changed.added),
+        };
+        view::print_change(self.client.write_out, &changed, &what, &next::steps(group, name, &url, goal))?;
+        if wait.wait {
+            wait::until_it_votes(&self.client, changed.added, group.version, wait.wait_timeout).await
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The group after a change.
+fn group(changed: &ChangeResponse) -> Result<&Group, Failure> {
+    changed.group.as_ref().ok_or_else(|| Failure::failed("the answer does not say what the group is now"))
+}
+
+fn list(args: &ClientArgs) -> Result<(), Failure> {
+    let client = args.client()?;
+    let response = block_on(async { Ok(client.member_list(true).await?) })?;
+    let rows = response.members.iter().map(|member| {
+        let id = format!("{:x}", member.id);
+        let urls = [&member.peer_ur_ls, &member.client_ur_ls].map(|urls| urls.join(","));
+        let [peers, clients] = urls;
+        let state = if member.client_ur_ls.is_empty() { "unstarted" } else { "started" };
+        [id, state.to_owned(), member.name.clone(), peers, clients, member.is_learner.to_string()]
+    });
+    match args.write_out {
+        Format::Simple => {
+            let lines: String = rows.map(|row| row.join(", ") + "\n").collect();
+            output::print(lines.as_bytes())
+        }
+        Format::Table => {
+            let head = ["ID", "STATUS", "NAME", "PEER ADDRS", "CLIENT ADDRS", "IS LEARNER"];
+            output::print(output::table(head, rows).as_bytes())
+        }
+        Format::Json => {
+            let members: Value = response
+                .members
+                .iter()
+                .map(|member| {
+                    object([
+                        ("ID", json!(member.id)),
+                        ("name", json!(member.name)),
+                        ("peerURLs", json!(member.peer_ur_ls)),
+                        ("clientURLs", json!(member.client_ur_ls)),
+                        ("isLearner", json!(member.is_learner)),
+                    ])
+                })
+                .collect();
+            output::print_json(&object([
+                ("header", header_json(response.header.as_ref())),
+                ("members", members),
+            ]))
+        }
+    }
+}

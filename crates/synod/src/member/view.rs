@@ -1,0 +1,179 @@
+//! The group as its replicas tell it: finding members in it, and printing it.
+
+use serde_json::{Value, json};
+use synod_client::{
+    Client, Error,
+    native::{ChangeResponse, Goal, Group, GroupMember, StatusResponse},
+};
+
+use crate::{
+    client::ClientArgs,
+    failure::Failure,
+    output::{self, Format, object},
+};
+
+/// Who leads, and where to reach it.
+#[derive(Debug)]
+pub struct Leading {
+    pub id: u64,
+    pub endpoint: String,
+}
+
+/// What a replica said of itself, by endpoint; those that said nothing are left out.
+pub async fn told(args: &ClientArgs) -> Result<Vec<(String, StatusResponse)>, Failure> {
+    let client = args.client()?;
+    let answers = client.native_status().await;
+    let told = client.endpoints().map(str::to_owned).zip(answers);
+    Ok(told.filter_map(|(endpoint, answer)| Some((endpoint, answer.ok()?))).collect())
+}
+
+/// The latest group that an endpoint knows.
+pub async fn group(client: &Client) -> Result<Group, Failure> {
+    let mut latest: Option<Group> = None;
+    let mut failed: Option<Error> = None;
+    for answer in client.native_status().await {
+        match answer {
+            Ok(status) => {
+                let known = latest.as_ref().map_or(0, |group| group.version);
+                latest = status.group.filter(|group| group.version > known).or(latest);
+            }
+            Err(error) => failed = Some(error),
+        }
+    }
+    match (latest, failed) {
+        (Some(group), _) => Ok(group),
+        (None, Some(error)) => Err(error.into()),
+        (None, None) => Err(Failure::failed("no replica tells who belongs to the group")),
+    }
+}
+
+/// A member by its name, or by its id in hexadecimal digits, as lists of members show it.
+pub fn find<'a>(group: &'a Group, named: &str) -> Result<&'a GroupMember, Failure> {
+    let mut same_name = group.members.iter().filter(|member| member.name == named);
+    if let Some(member) = same_name.next() {
+        return match same_name.next() {
+            None => Ok(member),
+            Some(other) => Err(Failure::failed(format!(
+                "two members have the name {named}; give the id, {:x} or {:x}",
+                member.id, other.id
+            ))),
+        };
+    }
+    let id = u64::from_str_radix(named, 16).ok();
+    group.members.iter().find(|member| Some(member.id) == id).ok_or_else(|| {
+        let known: Vec<_> =
+            group.members.iter().map(|member| format!("{} ({:x})", member.name, member.id)).collect();
+        Failure::failed(format!("{named} is not a member; accepted: {}", known.join(", ")))
+    })
+}
+
+/// A member's name, or its id if it has none yet.
+pub fn named(member: &GroupMember) -> String {
+    if member.name.is_empty() { format!("{:x}", member.id) } else { member.name.clone() }
+}
+
+/// Finds out who leads: from the endpoints that were given, then from all that the group knows.
+pub async fn leader(args: &ClientArgs, group: &Group) -> Result<Leading, Failure> {
+    let all = group.members.iter().flat_map(|member| member.client_urls.clone());
+    let everybody = ClientArgs { endpoints: all.collect(), ..args.clone() };
+    for asked in [args, &everybody] {
+        if asked.endpoints.is_empty() {
+            continue;
+        }
+        let leads =
+            |status: &StatusResponse| !status.leader_name.is_empty() && status.leader == status.replica;
+        if let Some((endpoint, status)) = told(asked).await?.into_iter().find(|(_, status)| leads(status)) {
+            return Ok(Leading { id: status.replica, endpoint });
+        }
+    }
+    Err(Failure::failed(
+        "no replica that can be reached leads; name its client URL in --endpoints if the members do not tell it",
+    ))
+}
+
+/// What a member is there for, in a word or two.
+pub fn standing(group: &Group, member: &GroupMember) -> String {
+    if member.votes {
+        return "votes".to_owned();
+    }
+    match member.goal() {
+        Goal::Vote => "joining".to_owned(),
+        Goal::Learn => "learner".to_owned(),
+        Goal::Replace => {
+            let old = group.members.iter().find(|other| other.id == member.replaces);
+            format!("joining for {}", old.map_or_else(|| format!("{:x}", member.replaces), named))
+        }
+    }
+}
+
+/// Says what was changed, what the group is now, and what to do next.
+pub fn print_change(
+    format: Format,
+    changed: &ChangeResponse,
+    what: &str,
+    next: &[String],
+) -> Result<(), Failure> {
+    let group = super::group(changed)?;
+    match format {
+        Format::Simple => {
+            let mut text = format!("{what}; the group is at version {}\n", group.version);
+            next.iter().for_each(|line| text += &format!("{line}\n"));
+            output::print(text.as_bytes())
+        }
+        Format::Table => {
+            let rows = group.members.iter().map(|member| {
+                let urls = [&member.peer_urls, &member.client_urls].map(|urls| urls.join(","));
+                let [peers, clients] = urls;
+                [format!("{:x}", member.id), standing(group, member), member.name.clone(), peers, clients]
+            });
+            let table = output::table(["ID", "STANDING", "NAME", "PEER ADDRS", "CLIENT ADDRS"], rows);
+            output::print(format!("{table}{}\n", next.join("\n")).as_bytes())
+        }
+        Format::Json => output::print_json(&object([
+            ("version", json!(group.version)),
+            ("epoch", json!(group.epoch)),
+            ("protocol", json!(group.protocol)),
+            ("election", json!(group.election)),
+            ("added", json!(changed.added)),
+            ("members", members_json(group)),
+            ("next", json!(next)),
+        ])),
+    }
+}
+
+/// The members with what etcd's lists do not say.
+pub fn members_json(group: &Group) -> Value {
+    let one = |member: &GroupMember| {
+        object([
+            ("ID", json!(member.id)),
+            ("name", json!(member.name)),
+            ("peerURLs", json!(member.peer_urls)),
+            ("clientURLs", json!(member.client_urls)),
+            ("isLearner", json!(!member.votes)),
+            ("standing", json!(standing(group, member))),
+            ("slot", json!(member.decided_slot)),
+        ])
+    };
+    group.members.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: u64, name: &str) -> GroupMember {
+        GroupMember { id, name: name.into(), votes: true, ..Default::default() }
+    }
+
+    #[test]
+    fn members_are_found_by_name_or_id() {
+        let learner =
+            GroupMember { votes: false, goal: Goal::Replace.into(), replaces: 1, ..member(10, "n1") };
+        let group = Group { members: vec![member(1, "n1"), member(2, "n2"), learner], ..Default::default() };
+        let id = |named| find(&group, named).map(|member| member.id).map_err(|failure| failure.to_string());
+        assert_eq!((id("n2"), id("2"), id("a")), (Ok(2), Ok(2), Ok(10)));
+        assert!(id("n1").unwrap_err().contains("give the id, 1 or a"));
+        assert!(id("n9").unwrap_err().contains("n2 (2)"));
+        assert_eq!(standing(&group, &group.members[2]), "joining for n1");
+    }
+}

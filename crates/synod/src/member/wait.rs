@@ -1,0 +1,108 @@
+//! Waiting for a new member, with what it has still to fetch.
+
+use std::time::{Duration, Instant};
+
+use synod_client::native::{Group, StatusResponse};
+use tokio::time::sleep;
+
+use super::view;
+use crate::{client::ClientArgs, failure::Failure, output::Bytes};
+
+/// Between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Shows on standard error how far a member is that was added with a version of the group, until it votes.
+pub async fn until_it_votes(
+    args: &ClientArgs,
+    id: u64,
+    added_in: u64,
+    timeout: Duration,
+) -> Result<(), Failure> {
+    let deadline = Instant::now() + timeout;
+    let mut last_said = String::new();
+    loop {
+        // The replica itself tells more than the others, once they know where clients reach it.
+        let mut asked = args.clone();
+        let mut told = view::told(&asked).await?;
+        if let Some(own) = latest(&told).and_then(|group| own_url(group, id))
+            && !asked.endpoints.contains(&own)
+        {
+            asked.endpoints = vec![own];
+            told.extend(view::told(&asked).await?);
+        }
+        let said = match latest(&told)
+            .map(|group| (group, group.members.iter().find(|member| member.id == id)))
+        {
+            None => "no replica answers".to_owned(),
+            Some((_, Some(member))) if member.votes => {
+                eprintln!("{} votes", view::named(member));
+                return Ok(());
+            }
+            Some((_, Some(_))) => progress(&told, id),
+            // A replica that lags may be the only one that answers at the moment.
+            Some((group, None)) if group.version < added_in => "no replica that knows it answers".to_owned(),
+            Some((_, None)) => return Err(Failure::failed(format!("{id:x} is not a member any more"))),
+        };
+        if said != last_said {
+            eprintln!("{said}");
+            last_said = said;
+        }
+        if Instant::now() >= deadline {
+            return Err(Failure::failed(format!(
+                "{id:x} does not vote after {timeout:?} ({last_said}); it stays a learner that will vote once it has \
+                 caught up. `synod member remove {id:x}` takes it out again"
+            )));
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+fn latest(told: &[(String, StatusResponse)]) -> Option<&Group> {
+    told.iter().filter_map(|(_, status)| status.group.as_ref()).max_by_key(|group| group.version)
+}
+
+fn own_url(group: &Group, id: u64) -> Option<String> {
+    group.members.iter().find(|member| member.id == id)?.client_urls.first().cloned()
+}
+
+/// How far a learner is, from what it and the others say.
+fn progress(told: &[(String, StatusResponse)], id: u64) -> String {
+    let statuses = || told.iter().map(|(_, status)| status);
+    let decided = statuses().map(|status| status.decided_slot).max().unwrap_or(0);
+    let own = statuses().find(|status| status.replica == id);
+    if let Some(status) = own.filter(|status| status.snapshot_bytes_total > 0) {
+        let (received, total) = (status.snapshot_bytes_received, status.snapshot_bytes_total);
+        return format!("fetching a snapshot: {} of {}", Bytes(received), Bytes(total));
+    }
+    let others = statuses().filter_map(|status| status.group.as_ref()).flat_map(|group| &group.members);
+    let told = others.filter(|member| member.id == id).map(|member| member.decided_slot);
+    match own.map(|status| status.decided_slot).into_iter().chain(told).max().unwrap_or(0) {
+        0 => "waiting for it to start".to_owned(),
+        slot => format!("catching up: slot {slot} of {}", slot.max(decided)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_client::native::GroupMember;
+
+    use super::*;
+
+    #[test]
+    fn progress_is_what_the_best_informed_says() {
+        let group = |slot| Group {
+            members: vec![GroupMember { id: 4, decided_slot: slot, ..Default::default() }],
+            ..Default::default()
+        };
+        let status = |replica, decided_slot, learned| {
+            let group = Some(group(learned));
+            (String::new(), StatusResponse { replica, decided_slot, group, ..Default::default() })
+        };
+        assert_eq!(progress(&[status(1, 90, 0)], 4), "waiting for it to start");
+        assert_eq!(progress(&[status(1, 90, 0), status(2, 88, 30)], 4), "catching up: slot 30 of 90");
+        let mut own = status(4, 40, 0);
+        assert_eq!(progress(&[status(1, 90, 30), own.clone()], 4), "catching up: slot 40 of 90");
+        (own.1.snapshot_bytes_received, own.1.snapshot_bytes_total) = (1024, 2048);
+        assert_eq!(progress(&[status(1, 90, 0), own], 4), "fetching a snapshot: 1.0 KiB of 2.0 KiB");
+    }
+}

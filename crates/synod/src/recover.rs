@@ -1,0 +1,131 @@
+//! `synod recover --force-new-cluster`: a new cluster from the data of one survivor.
+
+use std::{
+    io::{self, BufRead, IsTerminal},
+    path::PathBuf,
+};
+
+use clap::Args;
+use synod_kv::KvStore;
+use synod_node::{
+    StartError,
+    recover::{Plan, force_new_cluster},
+};
+use synod_storage::{DataDir, Durability};
+
+use crate::{
+    failure::Failure,
+    serve::{
+        flags::{LogArgs, LogFormat},
+        log,
+    },
+};
+
+/// Arguments of `synod recover`.
+///
+/// A quorum that comes back, however late, needs none of this: start its replicas again. If it is lost for good, take
+/// the survivor that is furthest (`synod wal verify DIR` of each shows the last slot), run this on its data directory
+/// while no replica runs, start it, and add the others anew with empty data directories.
+#[derive(Clone, Debug, Args)]
+pub struct RecoverArgs {
+    /// Make a new cluster of which this replica is the only member.
+    #[arg(long, required = true)]
+    force_new_cluster: bool,
+    /// The survivor's data directory. It is kept under another name.
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// The survivor's name in the new cluster [default: as before].
+    #[arg(long)]
+    name: Option<String>,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+}
+
+/// What has to be typed.
+const CONSENT: &str = "force new cluster";
+
+pub fn run(args: RecoverArgs) -> Result<(), Failure> {
+    log::start(&LogArgs { log_level: "warn".to_owned(), log_format: LogFormat::Text })?;
+    let marker = DataDir::read(&args.data_dir).map_err(Failure::failed)?.ok_or_else(|| {
+        Failure::usage(format!("--data-dir {}: there is no data of a replica", args.data_dir.display()))
+    })?;
+    let mut config = synod_node::Config::new(
+        marker.identity.cluster,
+        marker.identity.replica,
+        Vec::new(),
+        args.data_dir.clone(),
+    );
+    config.name = args.name.clone().unwrap_or(marker.name);
+    config.durability = marker.durability;
+    let loose = marker.durability != Durability::Sync;
+    let mut refused = None;
+    let plan = force_new_cluster(&config, KvStore::new(), |plan| {
+        eprint!("{}", described(plan, &config.name, loose));
+        let agreed = if args.yes { Ok(()) } else { ask() };
+        refused = agreed.err();
+        refused.is_none()
+    });
+    if let Some(failure) = refused {
+        return Err(failure);
+    }
+    let plan = plan.map_err(|error| match error {
+        StartError::Config(_) => Failure::usage(error),
+        _ => Failure::failed(error),
+    })?;
+    let plan = plan.expect("agreed");
+    let member = &plan.new.members[0];
+    println!(
+        "Cluster {} is made; its only member is {} ({:x}). The old data are in {}.\nStart it:\n  synod serve --name \
+         {} --data-dir {} ...\nand give its addresses as before; then add others: synod member add NAME --peer-urls URL",
+        plan.new_cluster,
+        config.name,
+        member.id.0,
+        plan.aside.display(),
+        config.name,
+        args.data_dir.display(),
+    );
+    Ok(())
+}
+
+fn described(plan: &Plan, name: &str, loose: bool) -> String {
+    let members = plan.old.members.iter().filter(|member| member.id != plan.me);
+    let lost: Vec<_> = members.map(|member| format!("{} ({:x})", member.info.name, member.id.0)).collect();
+    let mut text = format!(
+        "\nFORCE NEW CLUSTER\n\
+         {name} leaves cluster {} and becomes the only member of the new cluster {}.\n\
+         - Kept: everything through slot {}. Of that it knew {} slots to be decided, and had accepted {} more, which \
+         become decided now.\n\
+         - LOST: whatever the others decided without this replica, though clients may have been told that it was \
+         written.\n\
+         - The other members, {}, are given up. If one of them still runs, stop it now: clients that reach it would \
+         see another history. They are refused by the new cluster; add them anew with empty data directories.\n\
+         - The old data directory is kept as {}.\n",
+        plan.old_cluster,
+        plan.new_cluster,
+        plan.kept,
+        plan.decided,
+        plan.kept.0 - plan.decided.0,
+        if lost.is_empty() { "of which there are none".to_owned() } else { lost.join(", ") },
+        plan.aside.display()
+    );
+    if loose {
+        text += "- The log was not written with --durability sync: what the last crash took is lost too.\n";
+    }
+    plan.warnings.iter().for_each(|warning| text += &format!("- WARNING: {warning}.\n"));
+    text
+}
+
+/// Asks for consent on the terminal.
+fn ask() -> Result<(), Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::usage("nobody is here to ask; --yes says that you agree to the above"));
+    }
+    eprint!("Type '{CONSENT}' to go on: ");
+    let mut typed = String::new();
+    io::stdin().lock().read_line(&mut typed).map_err(Failure::failed)?;
+    if typed.trim() == CONSENT {
+        return Ok(());
+    }
+    Err(Failure::failed("nothing was changed"))
+}

@@ -1,0 +1,137 @@
+//! The first start of a replica that joins a cluster: whom it joins, and as whom.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use synod_node::{AskError, Origin};
+use synod_replica::{Member, Standing};
+use synod_wire::ReplicaId;
+
+use super::units;
+use crate::failure::Failure;
+
+/// How long the others may all be silent before the replica gives up.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Between two rounds of questions.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a replica that joins says of itself, and whom it may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joining {
+    /// Its name.
+    pub name: String,
+    /// Where the others reach it.
+    pub peer_url: String,
+    /// `host:port` of the others.
+    pub others: Vec<String>,
+}
+
+/// Asks the others until one answers, and finds this replica among the members.
+pub fn join(joining: &Joining, stop: &AtomicBool) -> Result<(ReplicaId, Origin), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    tracing::info!(others = joining.others.join(","), "asking who belongs to the cluster");
+    let origin = loop {
+        match Origin::ask(joining.others.iter().map(String::as_str), PATIENCE) {
+            Ok(origin) => break origin,
+            Err(error @ AskError::Divided(_)) => {
+                return Err(Failure::failed(format!("--initial-cluster: {error}")));
+            }
+            Err(error) if Instant::now() + PAUSE >= deadline || stop.load(Ordering::Acquire) => {
+                return Err(Failure::failed(format!(
+                    "--initial-cluster-state existing: {error}. Name members of the cluster that run in \
+                     --initial-cluster; give --initial-cluster-state new if the cluster is to begin now"
+                )));
+            }
+            Err(error) => tracing::warn!("{error}; trying again"),
+        }
+        thread::sleep(PAUSE);
+    };
+    let me = find(joining, &origin)?;
+    Ok((me, origin))
+}
+
+fn find(joining: &Joining, origin: &Origin) -> Result<ReplicaId, Failure> {
+    let Joining { name, peer_url, .. } = joining;
+    let group = &origin.present;
+    let has_url = |member: &&Member| {
+        member.info.peer_urls.iter().any(|url| units::plain(url) == units::plain(peer_url))
+    };
+    let has_name = |member: &&Member| member.info.name == *name;
+    let members = || group.members.iter();
+    // One that replaces another may have its address, so the youngest counts.
+    let found = members().rev().find(has_url).or_else(|| members().rev().find(has_name));
+    let Some(member) = found else {
+        let removed = group.former.iter().any(|member| has_url(&member) || has_name(&member));
+        let known: Vec<_> = members()
+            .map(|member| format!("{}={}", member.info.name, member.info.peer_urls.join(",")))
+            .collect();
+        let what = if removed { "was removed from the cluster" } else { "is not a member of the cluster" };
+        return Err(Failure::failed(format!(
+            "{name} at {peer_url} {what}, whose members are {}. Add it first:\n  synod member add {name} --peer-urls \
+             {peer_url}",
+            known.join(", ")
+        )));
+    };
+    if member.standing == Standing::Voter {
+        return Err(Failure::failed(format!(
+            "{name} at {peer_url} votes in the cluster already, so it had data once, and they are not in its data \
+             directory. A replica that lost its data can not come back under its old id, since it forgot what it \
+             promised. If they are elsewhere, correct --data-dir; if they are lost, replace it:\n  synod member \
+             replace {} {name} --peer-urls {peer_url}",
+            member.info.name,
+        )));
+    }
+    Ok(member.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_consensus::Options;
+    use synod_replica::{Change, ChangeRequest, Goal, Group, MemberInfo};
+    use synod_wire::{ClusterId, Slot};
+
+    use super::*;
+
+    fn info(name: &str, url: &str) -> MemberInfo {
+        MemberInfo { name: name.into(), peer_urls: vec![url.into()], client_urls: vec![] }
+    }
+
+    fn changed(group: &Group, change: Change) -> Group {
+        group.apply(Slot(9), &ChangeRequest { expected: group.version, change }).unwrap()
+    }
+
+    fn ask(group: &Group, name: &str, url: &str) -> Result<u64, String> {
+        let joining = Joining { name: name.into(), peer_url: url.into(), others: Vec::new() };
+        let origin = Origin::new(ClusterId(1), group.clone());
+        find(&joining, &origin).map(|id| id.0).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn a_replica_finds_itself_by_address_or_name() {
+        let first = Group::first(&Options::default(), [(ReplicaId(1), info("a", "http://a:1"))]);
+        let error = ask(&first, "b", "http://b:1").unwrap_err();
+        assert!(error.contains("synod member add b --peer-urls http://b:1"), "{error}");
+        let joined = changed(&first, Change::Add { info: info("", "http://b:1"), goal: Goal::Vote });
+        assert_eq!(ask(&joined, "b", "http://b:1/"), Ok(2));
+        let named = changed(&first, Change::Add { info: info("b", "http://b:1"), goal: Goal::Vote });
+        assert_eq!(ask(&named, "b", "http://elsewhere:1"), Ok(2));
+        // One that replaces another at the same address.
+        let goal = Goal::Replace(ReplicaId(1));
+        let replacing = changed(&first, Change::Add { info: info("a", "http://a:1"), goal });
+        assert_eq!(ask(&replacing, "a", "http://a:1"), Ok(2));
+    }
+
+    #[test]
+    fn who_votes_or_was_removed_is_told_what_to_do() {
+        let first = Group::first(&Options::default(), [(ReplicaId(1), info("a", "http://a:1"))]);
+        let error = ask(&first, "a", "http://a:1").unwrap_err();
+        assert!(error.contains("synod member replace a a --peer-urls http://a:1"), "{error}");
+        let joined = changed(&first, Change::Add { info: info("b", "http://b:1"), goal: Goal::Vote });
+        let left = changed(&joined, Change::Remove(ReplicaId(2)));
+        let error = ask(&left, "b", "http://b:1").unwrap_err();
+        assert!(error.contains("was removed") && error.contains("synod member add b"), "{error}");
+    }
+}

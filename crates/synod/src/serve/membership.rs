@@ -1,0 +1,141 @@
+//! What a running replica does about its own membership: it tells the group its name and where clients reach it, and
+//! it finds out if it was removed while it was away.
+//!
+//! Names and client URLs are published through the log, as etcd does: each replica knows its own only, and all must
+//! begin with the same group.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use synod_node::{Handle, Origin};
+use synod_replica::{Change, MemberInfo, Refusal, RequestError};
+use synod_wire::{ClusterId, ReplicaId};
+
+use super::units;
+use crate::failure::Failure;
+
+/// Between two looks.
+const GLANCE_INTERVAL: Duration = Duration::from_millis(100);
+/// Between two attempts to publish; it doubles up to the last.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How long a replica is without a leader before it asks the others whether it is still a member, and how often it
+/// asks again.
+const LEADERLESS_MAX: Duration = Duration::from_secs(5);
+/// How long all answers may take.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What there is to look after.
+#[derive(Debug)]
+pub struct Membership {
+    pub handle: Handle,
+    pub cluster: ClusterId,
+    pub me: ReplicaId,
+    pub name: String,
+    pub client_urls: Vec<String>,
+}
+
+/// The thread, as the rest of the process sees it.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    removed: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// Whether the others say that this replica was removed.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Ends the thread soon.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}
+
+impl Membership {
+    /// Begins to look after it, on a thread of its own.
+    pub fn start(self) -> Result<Watch, Failure> {
+        let watch = Watch::default();
+        let seen = watch.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(Failure::failed)?;
+        thread::Builder::new()
+            .name("membership".into())
+            .spawn(move || self.run(&seen, &runtime))
+            .map_err(Failure::failed)?;
+        Ok(watch)
+    }
+
+    fn run(self, watch: &Watch, runtime: &tokio::runtime::Runtime) {
+        let mut publish_at = Instant::now();
+        let mut retry = RETRY_MIN;
+        let mut led_at = Instant::now();
+        while !watch.stop.load(Ordering::Acquire) {
+            thread::sleep(GLANCE_INTERVAL);
+            let now = Instant::now();
+            if self.handle.status().leader.is_none() {
+                if now - led_at >= LEADERLESS_MAX {
+                    led_at = now;
+                    if self.was_removed() {
+                        watch.removed.store(true, Ordering::Release);
+                        return;
+                    }
+                }
+                continue;
+            }
+            led_at = now;
+            if now < publish_at {
+                continue;
+            }
+            if let Some((expected, change)) = self.news() {
+                match runtime.block_on(self.handle.change(expected, change)) {
+                    Ok(Ok(_)) => {
+                        retry = RETRY_MIN;
+                        tracing::info!(name = self.name, clients = self.client_urls.join(","), "published");
+                    }
+                    Err(RequestError::Stopping) => return,
+                    // Others publish too: the group as it is then will do. A change without a quorum times out.
+                    Ok(Err(Refusal::Stale { .. } | Refusal::NothingToDo)) | Err(_) => {
+                        publish_at = now + retry;
+                        retry = (retry * 2).min(RETRY_MAX);
+                    }
+                    Ok(Err(refusal)) => {
+                        tracing::warn!(%refusal, "name and client URLs can not be published");
+                        publish_at = now + RETRY_MAX;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the group does not know, or not any more.
+    fn news(&self) -> Option<(u64, Change)> {
+        let group = self.handle.group();
+        let known = &group.member(self.me)?.info;
+        let info =
+            MemberInfo { name: self.name.clone(), client_urls: self.client_urls.clone(), ..known.clone() };
+        (info != *known).then_some((group.version, Change::Update { id: self.me, info }))
+    }
+
+    /// Asks the others. Only a group that is later than this replica's, and to which its id was known, says anything.
+    fn was_removed(&self) -> bool {
+        let group = self.handle.group();
+        let others = group.known().filter(|member| member.id != self.me);
+        let addresses: Vec<_> = others
+            .filter_map(|member| member.info.peer_urls.first())
+            .filter_map(|url| units::authority(url).ok().map(str::to_owned))
+            .collect();
+        let Ok(told) = Origin::ask(addresses.iter().map(String::as_str), ASK_TIMEOUT) else { return false };
+        told.cluster == self.cluster
+            && told.present.version > group.version
+            && told.present.member(self.me).is_none()
+            && self.me < told.present.next_id
+    }
+}

@@ -1,0 +1,355 @@
+//! A cluster of real processes whose members change under load: no acknowledged write is lost.
+//!
+//! The load and the checks are Synod's own commands, so this needs nothing that the program does not bring.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use synod_client::{Client, Config, api::PutRequest};
+
+use self::support::{Cluster, free_ports};
+
+const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
+/// How long anything may take that depends on elections and on how busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Small limits, so that who joins must fetch a snapshot first.
+const FLAGS: [&str; 4] =
+    ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--snapshot-count=100", "--keep-slots=20"];
+
+fn synod(args: &[&str]) -> Output {
+    Command::new(SYNOD).args(args).stdin(Stdio::null()).output().expect("the program can be started")
+}
+
+/// Runs a command that must succeed, and returns what it printed.
+#[track_caller]
+fn done(endpoints: &str, args: &[&str]) -> String {
+    let mut all = args.to_vec();
+    all.extend(["--endpoints", endpoints, "--command-timeout", "20s"]);
+    let output = synod(&all);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Repeats a question until the answer is as wanted.
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A client that writes one key after the other, and remembers those that were acknowledged.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<Mutex<BTreeSet<String>>>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(endpoints: &[String]) -> Load {
+        let (stop, acknowledged) = (Arc::<AtomicBool>::default(), Arc::<Mutex<BTreeSet<String>>>::default());
+        let threads = (0..2).map(|writer| {
+            let mut config = Config::new(endpoints.iter().cloned());
+            config.request_timeout = Duration::from_secs(4);
+            config.retry_writes = true; // Every key is written with one value only.
+            let (stop, acknowledged) = (Arc::clone(&stop), Arc::clone(&acknowledged));
+            thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    let client = Client::new(config).unwrap();
+                    let mut number = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        number += 1;
+                        let key = format!("load/{writer}/{number:06}");
+                        let put = PutRequest {
+                            key: key.clone().into(),
+                            value: "v".repeat(200).into(),
+                            ..Default::default()
+                        };
+                        if client.put(put).await.is_ok() {
+                            acknowledged.lock().unwrap().insert(key);
+                        }
+                    }
+                });
+            })
+        });
+        let threads = threads.collect();
+        Load { stop, acknowledged, threads }
+    }
+
+    fn count(&self) -> usize {
+        self.acknowledged.lock().unwrap().len()
+    }
+
+    /// Waits until this many more writes were acknowledged.
+    #[track_caller]
+    fn progress(&self, writes: usize) {
+        let wanted = self.count() + writes;
+        until("writes are acknowledged", || self.count() >= wanted);
+    }
+
+    fn stop(self) -> BTreeSet<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        Arc::try_unwrap(self.acknowledged).unwrap().into_inner().unwrap()
+    }
+}
+
+/// All keys of the load that a replica itself holds.
+fn held(endpoint: &str) -> BTreeSet<String> {
+    let args = ["get", "load/", "--prefix", "--keys-only", "--serializable"];
+    done(endpoint, &args).lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn nothing_is_missing(endpoint: &str, acknowledged: &BTreeSet<String>) {
+    until("the replica catches up", || held(endpoint).is_superset(acknowledged));
+}
+
+/// What `synod status` tells of a replica.
+fn status(endpoint: &str) -> Option<serde_json::Value> {
+    let output = synod(&["status", "--endpoints", endpoint, "-w", "json"]);
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    Some(all[0].clone()).filter(|status| status["state"] == "reachable")
+}
+
+/// The index of the replica that takes itself for the leader.
+#[track_caller]
+fn leader(endpoints: &[String]) -> usize {
+    let mut found = None;
+    until("somebody leads", || {
+        let leads = |endpoint: &String| status(endpoint).is_some_and(|status| status["role"] == "leader");
+        found = endpoints.iter().position(leads);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Names and standings of the members, as a replica knows them.
+fn members(endpoint: &str) -> Vec<(String, String)> {
+    let status = status(endpoint).unwrap_or_default();
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let members = status["members"].as_array().cloned().unwrap_or_default();
+    members.iter().map(|member| (text(&member["name"]), text(&member["standing"]))).collect()
+}
+
+fn voters(endpoint: &str) -> Vec<String> {
+    members(endpoint).into_iter().filter(|(_, standing)| standing == "votes").map(|(name, _)| name).collect()
+}
+
+#[test]
+fn members_come_go_and_are_replaced_under_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &FLAGS);
+    let three = cluster.endpoints();
+    let all = three.join(",");
+    let load = Load::start(&three);
+    load.progress(300);
+
+    // Names and client URLs come through the log.
+    until("all have published", || {
+        let list = done(&all, &["member", "list"]);
+        (1..=3).all(|n| list.contains(&format!("n{n}, http"))) && three.iter().all(|url| list.contains(url))
+    });
+
+    // A learner, promoted by hand.
+    let ports = free_ports(2);
+    let url = format!("http://127.0.0.1:{}", ports[0]);
+    let said = done(&all, &["member", "add", "n4", "--peer-urls", &url, "--learner"]);
+    assert!(
+        said.contains("synod serve --name n4") && said.contains("--initial-cluster-state existing"),
+        "{said}"
+    );
+    let early = synod(&["member", "promote", "n4", "--endpoints", &all]);
+    let why = String::from_utf8_lossy(&early.stderr);
+    assert!(why.contains("can only promote a learner member which is in sync with leader"), "{why}");
+    let four = cluster.join("n4", ports[0], &FLAGS);
+    let learner = cluster.endpoints()[four].clone();
+    until("the learner learns", || members(&learner).contains(&("n4".into(), "learner".into())));
+    load.progress(100);
+    until("n4 is promoted", || synod(&["member", "promote", "n4", "--endpoints", &all]).status.success());
+    until("n4 votes", || voters(&learner) == ["n1", "n2", "n3", "n4"]);
+    println!("n4 votes after a snapshot: {}", cluster.said(four).contains("snapshot"));
+
+    // The leadership moves to it, and it is taken out while it leads.
+    until("the leadership moves", || synod(&["move-leader", "n4", "--endpoints", &all]).status.success());
+    let leads = |name: &str| status(&learner).is_some_and(|status| status["leader_name"] == name);
+    until("n4 leads", || leads("n4"));
+    load.progress(100);
+    done(&all, &["member", "remove", "n4"]);
+    assert!(cluster.ends(four, PATIENCE).success(), "who was removed ends in good order");
+    assert!(cluster.said(four).contains("was removed from the cluster"));
+    load.progress(100);
+
+    // A follower whose disk is lost, in its place and at its address. It is not let in as what it was.
+    let follower = (leader(&three) + 1) % 3;
+    let name = format!("n{}", follower + 1);
+    cluster.kill(follower);
+    fs::remove_dir_all(cluster.data_dir(follower)).unwrap();
+    cluster.restart(follower);
+    until("the wiped replica is refused", || cluster.said(follower).contains("synod member replace"));
+    assert!(status(&three[follower]).is_none_or(|status| status["applied"] == 0), "nobody tells it anything");
+    cluster.kill(follower);
+    let port = cluster.peer_port(follower);
+    let joins = cluster.join(&name, port, &FLAGS);
+    assert!(!cluster.ends(joins, PATIENCE).success());
+    let said = cluster.said(joins);
+    assert!(said.contains(&format!("synod member replace {name} {name}")), "{said}");
+    let url = format!("http://127.0.0.1:{port}");
+    done(&all, &["member", "replace", &name, &name, "--peer-urls", &url, "--wait=false"]);
+    cluster.restart(joins);
+    let replaced = cluster.endpoints()[joins].clone();
+    until("the replacement votes", || voters(&replaced).len() == 3 && members(&replaced).len() == 3);
+    load.progress(100);
+
+    // The leader, alive, by a new replica elsewhere; waiting for it.
+    let urls: Vec<_> =
+        (0..3).filter(|&n| n != follower).map(|n| three[n].clone()).chain([replaced]).collect();
+    let old = leader(&urls);
+    let name = status(&urls[old]).unwrap()["name"].as_str().unwrap().to_owned();
+    let url = format!("http://127.0.0.1:{}", ports[1]);
+    let (port, endpoints) = (ports[1], urls.join(","));
+    let waits = thread::spawn(move || {
+        done(&endpoints, &["member", "replace", &name, "n5", "--peer-urls", &url, "--wait-timeout", "60s"])
+    });
+    until("n5 is a member", || members(&urls[old]).iter().any(|(name, _)| name == "n5"));
+    let five = cluster.join("n5", port, &FLAGS);
+    assert!(waits.join().unwrap().contains("synod serve --name n5"));
+    let gone = cluster.endpoints().iter().position(|url| *url == urls[old]).unwrap();
+    assert!(cluster.ends(gone, PATIENCE).success(), "the leader that was replaced ends in good order");
+    load.progress(100);
+
+    // What orders is changed too, and back.
+    let some = rest_of(&urls, old).join(",");
+    done(&some, &["reconfigure", "--protocol", "sequence-paxos", "--election", "ballot"]);
+    load.progress(100);
+    done(&some, &["reconfigure", "--protocol", "multipaxos", "--election", "rotating"]);
+    load.progress(100);
+
+    let acknowledged = load.stop();
+    println!("{} writes were acknowledged", acknowledged.len());
+    for endpoint in rest_of(&urls, old).iter().chain([&cluster.endpoints()[five]]) {
+        nothing_is_missing(endpoint, &acknowledged);
+        assert_eq!(voters(endpoint).len(), 3);
+    }
+}
+
+fn rest_of(urls: &[String], gone: usize) -> Vec<String> {
+    urls.iter().filter(|url| **url != urls[gone]).cloned().collect()
+}
+
+#[test]
+fn one_survivor_becomes_a_new_cluster_with_all_that_was_acknowledged() {
+    force_new_cluster(&["--election=rotating"]);
+}
+
+#[test]
+fn so_it_does_with_the_other_election() {
+    force_new_cluster(&["--election=ballot"]);
+}
+
+#[test]
+fn so_it_does_with_sequence_paxos() {
+    force_new_cluster(&["--protocol=sequence-paxos", "--election=ballot"]);
+}
+
+fn force_new_cluster(ordering: &[&'static str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let flags: Vec<_> = FLAGS.into_iter().chain(ordering.iter().copied()).collect();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let three = cluster.endpoints();
+    let load = Load::start(&three);
+    load.progress(250);
+    // What is acknowledged while n3 is away is not in what it leaves behind; so it is one of the last two.
+    cluster.kill(2);
+    load.progress(250);
+    cluster.kill(1);
+    thread::sleep(Duration::from_millis(200));
+    cluster.kill(0);
+    let acknowledged = load.stop();
+
+    let dir = cluster.data_dir(0).to_str().unwrap().to_owned();
+    let recover = |more: &[&str]| {
+        let mut args = vec!["recover", "--force-new-cluster", "--data-dir", &dir];
+        args.extend(more);
+        synod(&args)
+    };
+    let asked = recover(&[]);
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(!asked.status.success() && said.contains("--yes") && said.contains("LOST"), "{said}");
+    let recovered = recover(&["--yes"]);
+    assert!(recovered.status.success(), "{}", String::from_utf8_lossy(&recovered.stderr));
+
+    cluster.restart(0);
+    until("the survivor leads", || status(&three[0]).is_some_and(|status| status["role"] == "leader"));
+    nothing_is_missing(&three[0], &acknowledged);
+    assert_eq!(voters(&three[0]), ["n1"]);
+    done(&three[0], &["put", "after", "it"]);
+    // An old member that comes back is refused, and a new one joins by a snapshot.
+    cluster.restart(1);
+    until("the old member is refused", || cluster.said(1).contains("different clusters"));
+    assert_eq!(done(&three[1], &["get", "after", "--serializable"]), "");
+    cluster.kill(1);
+    let port = free_ports(1)[0];
+    let url = format!("http://127.0.0.1:{port}");
+    done(&three[0], &["member", "add", "n6", "--peer-urls", &url, "--wait=false"]);
+    let six = cluster.join("n6", port, &FLAGS);
+    let joined = cluster.endpoints()[six].clone();
+    until("n6 votes", || voters(&joined) == ["n1", "n6"]);
+    nothing_is_missing(&joined, &acknowledged);
+    // Both live on after a restart.
+    cluster.kill(0);
+    cluster.restart(0);
+    until("writes go on", || synod(&["put", "x", "y", "--endpoints", &joined]).status.success());
+}
+
+#[test]
+fn who_is_not_a_member_is_told_how_to_become_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 1, &FLAGS);
+    let only = cluster.endpoints().remove(0);
+    until("it leads", || status(&only).is_some_and(|status| status["role"] == "leader"));
+    let stranger = cluster.join("n2", free_ports(1)[0], &FLAGS);
+    assert!(!cluster.ends(stranger, PATIENCE).success());
+    let said = cluster.said(stranger);
+    assert!(said.contains("is not a member") && said.contains("synod member add n2"), "{said}");
+
+    let refused = |args: &[&str], why: &str| {
+        let mut all = args.to_vec();
+        all.extend(["--endpoints", &only]);
+        let output = synod(&all);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(why), "{args:?}: {said}");
+    };
+    let url = format!("http://127.0.0.1:{}", cluster.peer_port(0));
+    refused(&["member", "add", "n9", "--peer-urls", &url], "Peer URLs already exists");
+    refused(&["member", "add", "n9", "--peer-urls", "nonsense"], "given member URLs are invalid");
+    refused(&["member", "add", "n1", "--peer-urls", "http://h:1"], "choose another");
+    refused(&["member", "remove", "n1"], "not enough started members");
+    refused(&["member", "remove", "n7"], "n7 is not a member; accepted: n1 (1)");
+    refused(&["member", "promote", "n1"], "can only promote a learner member");
+    refused(&["reconfigure", "--protocol", "multipaxos"], "nothing would change");
+    refused(&["reconfigure", "--election", "ballot", "--expected-version", "99"], "look at it again");
+    refused(&["reconfigure"], "give --protocol");
+    done(&only, &["reconfigure", "--election", "ballot"]);
+    until("the election is another", || {
+        status(&only).is_some_and(|status| status["election"] == "ballot" && status["role"] == "leader")
+    });
+    done(&only, &["move-leader", "n1"]);
+}
