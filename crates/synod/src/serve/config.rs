@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_protocol_brings_its_own_election() {
-        let of = |line: &str| checked(line).unwrap().node.replica.consensus.election;
+        let of = |line: &str| checked(line).unwrap().node.settings.consensus.election;
         assert_eq!(of(""), ElectionKind::Rotating);
         assert_eq!(of("--protocol sequence-paxos"), ElectionKind::Ballot);
         assert_eq!(of("--protocol raft"), ElectionKind::Randomized);
