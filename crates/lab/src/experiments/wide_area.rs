@@ -46,7 +46,7 @@ fn setup(
     consensus.heartbeat_interval = Duration::from_millis(300);
     consensus.retransmit_after = Duration::from_millis(1500);
     if let Some(leader) = leader {
-        setup.priorities = (0..replicas).map(|place| u8::from(place == leader)).collect();
+        setup.priorities = (0..replicas).map(|place| if place == leader { u8::MAX } else { 0 }).collect();
     }
     Ok(setup)
 }

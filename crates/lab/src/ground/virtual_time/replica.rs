@@ -45,11 +45,13 @@ pub(super) struct Burst {
 }
 
 impl Machine {
+    /// A replica without a past. What it draws at random depends on its id and on `life`.
     pub(super) fn start(
         settings: Settings,
         id: ReplicaId,
         place: usize,
         first: &Group,
+        life: Incarnation,
         now: Time,
     ) -> Machine {
         let recovered = Recovered {
@@ -57,7 +59,7 @@ impl Machine {
             last_lsn: Lsn::ZERO,
             snapshot: None,
             amnesia: false,
-            incarnation: Incarnation(1),
+            incarnation: life,
         };
         // A run is short enough to keep everything.
         let settings = Settings { snapshot_slots: u64::MAX, snapshot_log_bytes: u64::MAX, ..settings };

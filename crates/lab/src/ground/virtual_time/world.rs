@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::Role;
 use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo, RequestError, RequestId};
-use synod_wire::{Ballot, CommandKind, Epoch, ReplicaId, Time};
+use synod_wire::{Ballot, CommandKind, Epoch, Incarnation, ReplicaId, Time};
 
 use super::{
     Traffic,
@@ -232,7 +232,8 @@ impl<'a> World<'a> {
 
     fn join(&mut self, id: ReplicaId, place: usize) -> Result<(), LabError> {
         let settings = self.setup.settings_of(place);
-        let mut machine = Machine::start(settings, id, place, &self.first, self.now);
+        let life = Incarnation(self.random.u64(1..1_000_000));
+        let mut machine = Machine::start(settings, id, place, &self.first, life, self.now);
         let burst = machine.begin()?;
         let others: Vec<_> = self.machines.keys().copied().collect();
         self.machines.insert(id, machine);
