@@ -104,7 +104,7 @@ pub fn force_new_cluster<S: StateMachine>(
             _ => {}
         }
     }
-    if !executor.group().votes(config.me) {
+    if !executor.group().counts(config.me) {
         warnings.push("this replica did not vote: it has only what others told it".to_owned());
     } else if let Err(why) = decide_accepted(config, records, incarnation, &mut executor) {
         return incomplete(why);
@@ -199,7 +199,7 @@ fn decide_accepted<S: StateMachine>(
     let restart = Restart {
         records: of_epoch(records, epoch)
             .into_iter()
-            .map(|record| record.as_if_voted_by(&[config.me]))
+            .map(|record| record.without_voters())
             .collect(),
         base: executor.applied(),
         // Ballots of different epochs can not be compared.
@@ -209,6 +209,7 @@ fn decide_accepted<S: StateMachine>(
         amnesia: false,
         incarnation,
         head_start: true,
+        outgoing: Vec::new(),
     };
     let mut now = beginning();
     let mut effects = Effects::new(synod_wire::Lsn::ZERO);
@@ -232,7 +233,6 @@ fn decide_accepted<S: StateMachine>(
                 Effect::Send { .. }
                 | Effect::Leader(_)
                 | Effect::ReadIndex { .. }
-                | Effect::Voters { .. }
                 | Effect::ChangeRefused(_) => {}
             }
         }
@@ -282,6 +282,7 @@ fn new_group(old: &Group, config: &Config, last: Slot) -> Group {
         election: old.election,
         members: vec![Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) }],
         former: Vec::new(),
+        outgoing: Vec::new(),
         next_id: ReplicaId(id.0 + 1),
     }
 }

@@ -16,6 +16,7 @@
 //! | `reads.rs` | linearizable reads without a log write |
 //! | `catch_up.rs` | missed decisions and snapshots |
 //! | `group.rs`, `change.rs` | who belongs to the group and what orders; changes of that |
+//! | `voters.rs` | changes of voters within an epoch; learners |
 //! | `epochs.rs` | from one epoch to the next; restarts; replicas that do not vote |
 //! | `record.rs` | what a replica writes down |
 //! | `message.rs` | what replicas say to each other |
@@ -36,6 +37,7 @@ mod replica;
 pub mod session;
 mod settings;
 mod state_machine;
+mod voters;
 
 pub use catch_up::Decided;
 pub use change::{Change, ChangeRequest, Refusal, decode_reply, encode_reply};

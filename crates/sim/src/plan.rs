@@ -117,8 +117,6 @@ pub struct FaultWeights {
     pub change: u32,
     /// An operator wants another replica to lead.
     pub transfer: u32,
-    /// The leader is asked to change who votes within the epoch; for protocols that do so themselves.
-    pub voters: u32,
 }
 
 /// What an operator does besides the faults, when [`FaultWeights::change`] has its turn.
@@ -139,11 +137,6 @@ pub struct ChangePlan {
 }
 
 impl ChangePlan {
-    /// Whether nobody changes anything.
-    fn is_none(&self) -> bool {
-        self.burst_max == 0
-    }
-
     /// Nobody changes anything.
     pub const NONE: ChangePlan = ChangePlan {
         spares: 0,
@@ -318,14 +311,8 @@ impl Plan {
         let mut faults = draw_faults(rng, settings.consensus.election_timeout);
         // Drawn last, and for every second seed: the others show what a group that never changes does.
         let changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
-        let mut durability = durability;
-        if protocol.changes_voters_itself()
-            && let Some(voters) = draw_voters(seed, &mut settings)
-            && changes.is_none()
-        {
-            // Where voters change, logs are not lost: a minority of everybody may be all who vote.
-            durability = Durability::Sync;
-            faults.weights = FaultWeights { lose_log: 0, lose_snapshot: 0, voters, ..faults.weights };
+        if protocol == ProtocolKind::Raft {
+            draw_raft(seed, &mut settings);
         }
         let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
         let plan = Plan {
@@ -450,7 +437,6 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         reset: weight(4),
         change: 0,
         transfer: 0,
-        voters: 0,
     };
     // From a fault now and then to one before the last has been got over.
     let gap = election_timeout * pick(rng, &[1, 3, 6]);
@@ -463,19 +449,15 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
     }
 }
 
-/// An operator for seeds that are odd.
-/// For a third of the seeds: how often voters change within an epoch. Drawn apart, and with what only such a protocol
-/// has.
-fn draw_voters(seed: u64, settings: &mut Settings) -> Option<u32> {
+/// What only Raft has, drawn apart.
+fn draw_raft(seed: u64, settings: &mut Settings) {
     let mut rng = Rng::with_seed(seed ^ 0xc_4a_96);
     settings.consensus.inflight_max = pick(&mut rng, &[1, 2, 64]);
     settings.consensus.inflight_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
     settings.consensus.append_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
-    settings.consensus.single_step_changes = rng.bool();
-    let weight = rng.u32(1..=20);
-    (rng.u8(0..3) == 0).then_some(weight)
 }
 
+/// An operator for seeds that are odd.
 fn draw_changes(seed: u64, election_timeout: Duration, weights: &mut FaultWeights) -> ChangePlan {
     if seed.is_multiple_of(2) {
         return ChangePlan::NONE;

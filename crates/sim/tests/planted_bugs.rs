@@ -115,15 +115,6 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.operations = 400;
             plan.durability = Durability::Sync;
         }
-        // A joint configuration while the network is parted.
-        Bug::RaftUnionMajority => {
-            plan.replicas = plan.replicas.max(5);
-            plan.durability = Durability::Sync;
-            plan.settings.consensus.single_step_changes = false;
-            plan.faults.weights = FaultWeights { crash: 1, split: 3, voters: 6, ..no_faults };
-            plan.faults.gap = (timeout / 8, timeout);
-            plan.faults.lasts = (timeout / 4, timeout * 2);
-        }
         // Nobody leads after everybody was down.
         Bug::ElectionForgetsPromise => {
             plan.faults.weights = FaultWeights { crash_all: 1, ..no_faults };
@@ -179,6 +170,9 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     plan.faults.weights = match bug {
         Bug::EnterTooSoon => FaultWeights { lose_snapshot: 6, crash: 2, ..weights },
         Bug::RetireEarly => FaultWeights { partial: 3, stall: 3, ..weights },
+        // A joint configuration while the network is parted, or while replicas come and go.
+        Bug::RaftUnionMajority | Bug::RetireUnsettled => FaultWeights { split: 3, partial: 3, ..weights },
+        Bug::RestartUnsettled => FaultWeights { crash: 8, split: 1, ..weights },
         _ => FaultWeights { crash: 4, split: 1, partial: 2, one_way: 1, ..weights },
     };
     plan
@@ -187,6 +181,11 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 #[test]
 fn every_planted_bug_of_epochs_is_found_and_nothing_without_it() {
     Bug::EPOCHS.iter().for_each(|&bug| find(ProtocolKind::MultiPaxos, bug, plan_of_changes));
+}
+
+#[test]
+fn every_planted_bug_of_voters_that_change_is_found_and_nothing_without_it() {
+    Bug::VOTERS.iter().for_each(|&bug| find(ProtocolKind::Raft, bug, plan_of_changes));
 }
 
 #[test]

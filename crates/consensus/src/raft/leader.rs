@@ -28,7 +28,7 @@ pub(super) struct Leader {
     /// ...what all of them were told...
     announced: Slot,
     /// ...and the last slot whose decision another replica waits for.
-    awaited: Slot,
+    pub(super) awaited: Slot,
     heartbeat_at: Time,
     /// Heartbeats are numbered.
     round: u64,
@@ -113,8 +113,6 @@ impl Raft {
             reads: VecDeque::new(),
             transfer: None,
         }));
-        // A quorum has said that no change of voters was missed.
-        self.is_sure(effects);
         self.track_voters(now);
         self.append_own(Entry { ballot, batch: Batch::noop(), voters: None }, effects);
         self.replicate_all(now, effects);

@@ -19,7 +19,7 @@ use super::invariant::{Checked, Invariant, demand};
 struct Log {
     /// The terms of its entries; those that a snapshot covers may be missing.
     ballots: BTreeMap<Slot, Ballot>,
-    /// Covered by a snapshot, or told to be decided, through this slot.
+    /// Covered by a snapshot through this slot.
     base: Slot,
 }
 
@@ -33,7 +33,6 @@ impl Log {
             raft::Record::Truncated { from, .. } => {
                 self.ballots.split_off(from);
             }
-            raft::Record::Base { slot, .. } => self.base = self.base.max(*slot),
             // What the log before holds may have been replaced by what is lost.
             raft::Record::Amnesia(true) => self.ballots.clear(),
             raft::Record::Term { .. } | raft::Record::Amnesia(false) => {}
@@ -69,6 +68,8 @@ struct Known {
     prev: Option<Ballot>,
     /// Who votes on it.
     voters: Rc<VoterSets>,
+    /// Whether it says so itself.
+    brings: bool,
     /// Who had it durably while in its own term, as a set of bits.
     acknowledged: u64,
 }
@@ -92,6 +93,32 @@ impl Terms {
         let replicas = self.replicas;
         self.epochs.range_mut(..group.epoch).for_each(|(_, terms)| terms.ended = true);
         self.epochs.entry(group.epoch).or_insert_with(|| EpochTerms::new(replicas, group));
+    }
+
+    /// A replica has a snapshot through this slot, all of which is decided.
+    pub fn covered(&mut self, replica: usize, slot: Slot) {
+        for terms in self.epochs.values_mut() {
+            let server = &mut terms.servers[replica];
+            server.log.base = server.log.base.max(slot);
+            server.durable.base = server.durable.base.max(slot);
+        }
+    }
+
+    /// The group behind a slot that an epoch of Raft decided: its voters are those that the log says.
+    pub fn agrees(&self, epoch: Epoch, slot: Slot, group: &Group) -> Checked {
+        let known = self.epochs.get(&epoch).and_then(|terms| {
+            let (ballot, _) = terms.committed.get(&slot)?;
+            terms.entries.get(&(slot, *ballot))
+        });
+        // Behind a stop-sign the next epoch's voters count.
+        let Some(known) = known.filter(|_| group.epoch == epoch) else { return Ok(()) };
+        demand(*known.voters == group.voter_sets(), Invariant::OneGroup, || {
+            format!(
+                "behind slot {slot} the log lets {:?} vote, and the group {:?}",
+                known.voters,
+                group.voter_sets()
+            )
+        })
     }
 
     fn epoch(&mut self, epoch: Epoch) -> &mut EpochTerms {
@@ -225,13 +252,15 @@ impl EpochTerms {
             let inherited = before.or(committed).and_then(|before| self.entries.get(&(slot.prev(), before)));
             let inherited = inherited.map_or(&self.first_voters, |known| &known.voters);
             let voters = entry.voters.as_ref().map_or(Rc::clone(inherited), |sets| Rc::new(sets.clone()));
-            let known = Known { batch: entry.batch.clone(), prev: before, voters, acknowledged: 0 };
+            let (batch, brings) = (entry.batch.clone(), entry.voters.is_some());
+            let known = Known { batch, prev: before, voters, brings, acknowledged: 0 };
             self.entries.insert((slot, entry.ballot), known);
             return demand(!learned, Invariant::LogMatching, || {
                 format!("slot {slot} is learned with ballot {}, but nobody appended that", entry.ballot)
             });
         };
-        let same = known.batch == entry.batch;
+        let votes = entry.voters.as_ref().map_or(!known.brings, |voters| *voters == *known.voters);
+        let same = known.batch == entry.batch && votes;
         let prev = *known.prev.get_or_insert(before.unwrap_or_default());
         let follows = before.is_none_or(|before| before == prev || known.prev == Some(Ballot::ZERO));
         demand(same && follows, Invariant::LogMatching, || {

@@ -46,6 +46,7 @@ use crate::{
 };
 use clients::{Ask, Clients, Heard};
 pub use coverage::Coverage;
+pub(crate) use operator::info as member_info;
 use faults::Faults;
 use machine::Machine;
 pub(crate) use manual::UnderWay;
