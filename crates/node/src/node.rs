@@ -125,7 +125,8 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
     };
 
     // A group that was of one member when the snapshot was taken may have grown since; but not without a peer.
-    let alone = executor.group().voter_sets() == VoterSets::simple(vec![config.me]) && peers.births().is_empty();
+    let alone =
+        executor.group().voter_sets() == VoterSets::simple(vec![config.me]) && peers.births().is_empty();
     let options = synod_storage::Options {
         durability: config.durability,
         segment_bytes: config.segment_bytes,

@@ -229,8 +229,7 @@ impl Replica {
 
     /// The start of the present epoch's protocol, from where this replica is.
     fn restart(&self) -> Restart {
-        let outgoing =
-            if self.has(Bug::RestartUnsettled) { Vec::new() } else { self.group.outgoing.clone() };
+        let outgoing = if self.has(Bug::RestartUnsettled) { Vec::new() } else { self.group.outgoing.clone() };
         Restart {
             records: Vec::new(),
             outgoing,
@@ -461,8 +460,11 @@ impl Replica {
             // Now, while it is up to date: on a busy log it will not be when this replica tells it of more.
             self.promote_learners(now);
         }
-        if self.group.member(from).is_none() && self.group.votes(self.me) && epoch <= self.known.running {
-            // It was removed, and wants to know whether it is still needed.
+        // It was removed, and wants to know whether it is still needed; or it does not know that it votes. (Who is
+        // answered is behind, so that is not answered in turn.)
+        let removed = self.group.member(from).is_none() && self.group.votes(self.me);
+        let lost = decided < self.decided.last() && self.group.votes(from) && self.protocol.is_some();
+        if (removed || lost) && epoch <= self.known.running {
             actions.push(self.standing(from));
         }
         // One that is still to join is not a member yet, as far as it knows.

@@ -263,6 +263,7 @@ impl Replica {
             PeerMessage::Protocol { epoch, message } => {
                 if epoch == self.known.running && self.protocol.is_some() {
                     self.input(now, Input::Receive { from, message }, actions);
+                    self.heard_in_epoch(from);
                 } else {
                     self.heard_other_epoch(from, epoch, actions);
                 }

@@ -122,11 +122,19 @@ impl Replica {
                 // If it comes from a follower, that sends it again after a while.
                 let closed = self.proposals.give_up(&offered.0);
                 let requests = closed.map_or_else(Vec::new, |closed| self.requests_of(&closed));
-                let fail =
-                    |(_, request)| Action::RequestFailed { request, error: RequestError::NotCaughtUp };
+                let fail = |(_, request)| Action::RequestFailed { request, error: RequestError::NotCaughtUp };
                 actions.extend(requests.into_iter().map(fail));
                 self.audience.may_ask_again();
             }
+        }
+    }
+
+    /// Whoever speaks in this epoch may have come to it later than what this replica knows of the group. If that is
+    /// behind, all whom it does know may be gone.
+    pub(crate) fn heard_in_epoch(&mut self, from: ReplicaId) {
+        if self.group.member(from).is_none() && self.protocol_status().decided_elsewhere > self.decided.last()
+        {
+            self.catch_up.heard(from);
         }
     }
 
@@ -244,8 +252,7 @@ mod tests {
     #[test]
     fn a_stop_sign_leaves_the_voters_of_its_epoch_as_they_are() {
         let group = raft(3);
-        let order =
-            Change::Order { protocol: ProtocolKind::MultiPaxos, election: ElectionKind::Rotating };
+        let order = Change::Order { protocol: ProtocolKind::MultiPaxos, election: ElectionKind::Rotating };
         let sets = VoterSets::simple(ids(&[1, 2, 3]));
         assert_eq!(group.voters_behind(Slot(9), &batch(&group, order.clone())), Some(sets));
         assert_eq!(changed(&group, order).epoch, Epoch(2));

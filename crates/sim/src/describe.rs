@@ -7,7 +7,7 @@ use synod_api::{
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
 use synod_consensus::{LeaderView, Message, Record, election, multipaxos, raft, sequence_paxos};
-use synod_replica::{ChangeRequest, Goal, Group, LogRecord, Member, PeerMessage, Standing};
+use synod_replica::{Change, ChangeRequest, Goal, Group, LogRecord, Member, PeerMessage, Standing};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
 
 /// A message between replicas.
@@ -411,18 +411,39 @@ pub fn view(view: LeaderView) -> String {
     }
 }
 
+/// A change, and the version of the group that it is made for.
+#[must_use]
+pub fn change(request: &ChangeRequest) -> String {
+    let change = match &request.change {
+        Change::Add { info, goal } => format!("add {}{}", info.name, purpose(*goal)),
+        Change::Promote(id) => format!("promote {id}"),
+        Change::Remove(id) => format!("remove {id}"),
+        Change::Update { id, info } => format!("update {id} to {}", info.peer_urls.join(" ")),
+        Change::Order { protocol, election } => format!("order by {protocol}, election {election}"),
+        Change::Readmit { id, life } => format!("readmit life {life} of {id}"),
+    };
+    format!("{change} (of version {})", request.expected)
+}
+
+fn purpose(goal: Goal) -> String {
+    match goal {
+        Goal::Learn => String::new(),
+        Goal::Vote => ", to vote".to_owned(),
+        Goal::Replace(old) => format!(", to replace {old}"),
+    }
+}
+
 /// Who belongs to a group, and whose majorities decide.
 #[must_use]
 pub fn group(group: &Group) -> String {
     let member = |member: &Member| match member.standing {
         Standing::Voter => member.id.to_string(),
-        Standing::Learner(Goal::Learn) => format!("{} learns", member.id),
-        Standing::Learner(Goal::Vote) => format!("{} learns, to vote", member.id),
-        Standing::Learner(Goal::Replace(old)) => format!("{} learns, to replace {old}", member.id),
+        Standing::Learner(goal) => format!("{} learns{}", member.id, purpose(goal)),
     };
     let members: Vec<String> = group.members.iter().map(member).collect();
     let outgoing: Vec<String> = group.outgoing.iter().map(ToString::to_string).collect();
-    let before = if outgoing.is_empty() { String::new() } else { format!("; as before: {}", outgoing.join(" ")) };
+    let before =
+        if outgoing.is_empty() { String::new() } else { format!("; as before: {}", outgoing.join(" ")) };
     format!("version {}, epoch {}: {}{before}", group.version, group.epoch, members.join(", "))
 }
 
@@ -438,7 +459,7 @@ pub fn batch(batch: &Batch) -> String {
             CommandKind::OpenSession => "open session".to_owned(),
             CommandKind::AdvanceClock => "clock".to_owned(),
             CommandKind::Reconfigure => match ChangeRequest::decode(entry.payload.clone()) {
-                Ok(request) => format!("at version {}: {:?}", request.expected, request.change),
+                Ok(request) => change(&request),
                 Err(_) => "unreadable change".to_owned(),
             },
             CommandKind::Settle => return "the change of voters is complete".to_owned(),

@@ -130,6 +130,8 @@ pub struct ChangePlan {
     pub stale: Odds,
     /// How often a change whose outcome is not known is asked for again.
     pub again: Odds,
+    /// Whether what orders may change as well; otherwise more members are replaced.
+    pub orders: bool,
     /// How often the change is that a voter is readmitted, most of all one that lost its memory.
     pub readmit: Odds,
     /// How long after it was added a replica is started.
@@ -143,6 +145,7 @@ impl ChangePlan {
         burst_max: 0,
         stale: Odds::NEVER,
         again: Odds::NEVER,
+        orders: false,
         readmit: Odds::NEVER,
         joins: (Duration::ZERO, Duration::ZERO),
     };
@@ -310,9 +313,13 @@ impl Plan {
         let burst = pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]);
         let mut faults = draw_faults(rng, settings.consensus.election_timeout);
         // Drawn last, and for every second seed: the others show what a group that never changes does.
-        let changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
-        if protocol == ProtocolKind::Raft {
-            draw_raft(seed, &mut settings);
+        let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
+        let mut durability = durability;
+        if protocol == ProtocolKind::Raft && draw_raft(seed, &mut settings) {
+            // Stop-signs would hide what voters do that change within an epoch.
+            (changes.orders, changes.readmit) = (false, Odds::NEVER);
+            faults.weights.lose_log = 0;
+            durability = Durability::Sync;
         }
         let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
         let plan = Plan {
@@ -449,12 +456,13 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
     }
 }
 
-/// What only Raft has, drawn apart.
-fn draw_raft(seed: u64, settings: &mut Settings) {
+/// What only Raft has, drawn apart; and whether its epoch should last.
+fn draw_raft(seed: u64, settings: &mut Settings) -> bool {
     let mut rng = Rng::with_seed(seed ^ 0xc_4a_96);
     settings.consensus.inflight_max = pick(&mut rng, &[1, 2, 64]);
     settings.consensus.inflight_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
     settings.consensus.append_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
+    rng.bool()
 }
 
 /// An operator for seeds that are odd.
@@ -470,6 +478,7 @@ fn draw_changes(seed: u64, election_timeout: Duration, weights: &mut FaultWeight
         burst_max: pick(rng, &[1, 1, 3]),
         stale: Odds::percent(pick(rng, &[0, 5, 20])),
         again: Odds::percent(pick(rng, &[0, 50])),
+        orders: true,
         readmit: Odds::percent(pick(rng, &[5, 20, 60])),
         joins: (Duration::ZERO, election_timeout * pick(rng, &[0, 1, 4])),
     }

@@ -134,7 +134,13 @@ impl Raft {
         self.votes() || self.log.configuration_at(self.decided).voters.contains(self.members.me())
     }
 
-    pub(super) fn change_voters(&mut self, now: Time, voters: VoterSets, batch: Batch, effects: &mut Effects) {
+    pub(super) fn change_voters(
+        &mut self,
+        now: Time,
+        voters: VoterSets,
+        batch: Batch,
+        effects: &mut Effects,
+    ) {
         match self.may_change_to(&voters) {
             Err(refused) => effects.push(Effect::ChangeRefused(refused)),
             Ok(()) => self.append_configuration(now, batch, voters, effects),

@@ -53,8 +53,11 @@ impl Raft {
             }
             log.append(entry, Lsn::ZERO);
         }
-        let decided =
-            if amnesia { log.last() } else { replayed.decided.max(restart.decided).max(base).min(log.last()) };
+        let decided = if amnesia {
+            log.last()
+        } else {
+            replayed.decided.max(restart.decided).max(base).min(log.last())
+        };
         let seed = restart.incarnation.0.wrapping_mul(0x1_0001).wrapping_add(members.me().0);
         let mut replica = Raft {
             term: replayed.term,

@@ -108,13 +108,7 @@ impl One {
 }
 
 fn vote(term: u64, last: u64, last_ballot: Ballot) -> Message {
-    Message::Vote {
-        term,
-        rehearsal: false,
-        transfer: false,
-        last: Slot(last),
-        last_ballot,
-    }
+    Message::Vote { term, rehearsal: false, transfer: false, last: Slot(last), last_ballot }
 }
 
 fn append(leader: Ballot, prev: u64, prev_ballot: Ballot, entries: Vec<Entry>, commit: u64) -> Message {
@@ -447,7 +441,9 @@ fn refusal(effects: &[Effect]) -> Option<ChangeRefused> {
 /// The voters that a new entry of the log brings.
 fn brought(effects: &[Effect]) -> Option<VoterSets> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Append { record: crate::Record::Raft(Record::Entry { entry, .. }), .. } => entry.voters.clone(),
+        Effect::Append { record: crate::Record::Raft(Record::Entry { entry, .. }), .. } => {
+            entry.voters.clone()
+        }
         _ => None,
     })
 }
@@ -556,7 +552,10 @@ fn a_life_that_begins_while_voters_change_needs_both_majorities() {
     let mut one = One { protocol, effects, now: Time::ZERO };
     let started: Vec<_> = one.effects.drain().collect();
     let term = Record::Term { term: 3, voted_for: None };
-    assert!(appended(&started, |record| *record == term) > Lsn::ZERO, "a leader of a lower one is not obeyed");
+    assert!(
+        appended(&started, |record| *record == term) > Lsn::ZERO,
+        "a leader of a lower one is not obeyed"
+    );
     let rehearsal = |from| (from, Message::VoteReply { term: 4, rehearsal: true, granted: true });
     one.wait(T * 2);
     for (from, message) in [rehearsal(R3), rehearsal(R1)] {

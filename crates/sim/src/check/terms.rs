@@ -19,7 +19,7 @@ use super::invariant::{Checked, Invariant, demand};
 struct Log {
     /// The terms of its entries; those that a snapshot covers may be missing.
     ballots: BTreeMap<Slot, Ballot>,
-    /// Covered by a snapshot through this slot.
+    /// Through this slot it begins with what is decided: covered by a snapshot, or learned outside of the protocol.
     base: Slot,
 }
 
@@ -95,7 +95,7 @@ impl Terms {
         self.epochs.entry(group.epoch).or_insert_with(|| EpochTerms::new(replicas, group));
     }
 
-    /// A replica has a snapshot through this slot, all of which is decided.
+    /// A replica has all through this slot, decided and outside of the protocol's log.
     pub fn covered(&mut self, replica: usize, slot: Slot) {
         for terms in self.epochs.values_mut() {
             let server = &mut terms.servers[replica];
@@ -135,7 +135,11 @@ impl Terms {
     pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) -> Checked {
         match record {
             LogRecord::Protocol { epoch, record } => self.epoch(*epoch).appended(replica, lsn, record),
-            _ => Ok(()),
+            LogRecord::Trimmed(slot) | LogRecord::Learned { slot, .. } => {
+                self.covered(replica, *slot);
+                Ok(())
+            }
+            LogRecord::Entered { .. } => Ok(()),
         }
     }
 
@@ -144,21 +148,27 @@ impl Terms {
         self.epochs.values_mut().try_for_each(|epoch| epoch.durable(replica, lsn))
     }
 
-    /// A replica starts, with these records durable. `lost`: it may have lost others, so that what it said before
-    /// binds it no longer.
+    /// A replica starts, with a snapshot through a slot and these records durable. `lost`: it may have lost others, so
+    /// that what it said before binds it no longer.
     pub fn restarted(
         &mut self,
         replica: usize,
+        mut base: Slot,
         records: impl Iterator<Item = (Lsn, LogRecord)>,
         lost: bool,
     ) -> Checked {
         let mut by_epoch: BTreeMap<Epoch, Vec<(Lsn, Record)>> = BTreeMap::new();
         for (lsn, record) in records {
-            if let LogRecord::Protocol { epoch, record } = record {
-                by_epoch.entry(epoch).or_default().push((lsn, record));
+            match record {
+                LogRecord::Protocol { epoch, record } => {
+                    by_epoch.entry(epoch).or_default().push((lsn, record));
+                }
+                LogRecord::Learned { slot, .. } if slot == base.next() => base = slot,
+                _ => {}
             }
         }
         for (epoch, terms) in &mut self.epochs {
+            terms.servers[replica].durable.base = base;
             terms.restarted(replica, by_epoch.remove(epoch).unwrap_or_default().into_iter(), lost)?;
         }
         Ok(())
@@ -344,7 +354,8 @@ impl EpochTerms {
         let server = &mut self.servers[replica];
         server.pending.clear();
         if lost {
-            *server = Server { seen: server.seen, ..Server::default() };
+            let durable = Log { base: server.durable.base, ..Log::default() };
+            *server = Server { seen: server.seen, durable, ..Server::default() };
         }
         let seen = server.seen;
         // A prefix of what was not durable at the crash has become so.

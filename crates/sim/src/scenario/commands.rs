@@ -206,9 +206,7 @@ fn member(world: &mut World, words: &[&str]) -> Result<()> {
     let (of, rest) = words.split_first().ok_or("which replica is asked? write member 1 add")?;
     let of = replica(world, of)?;
     let named = |word: &str| replica(world, word).map(|index| ReplicaId(index as u64 + 1));
-    let add = |goal| {
-        move |group: &Group| Change::Add { info: member_info(group.next_id, 0), goal }
-    };
+    let add = |goal| move |group: &Group| Change::Add { info: member_info(group.next_id, 0), goal };
     match rest {
         ["add"] | ["add", "vote"] => checked(world.change_in_script(of, add(Goal::Vote))),
         ["add", "learn"] => checked(world.change_in_script(of, add(Goal::Learn))),
@@ -224,7 +222,10 @@ fn member(world: &mut World, words: &[&str]) -> Result<()> {
             let id = named(id)?;
             checked(world.change_in_script(of, |_| Change::Remove(id)))
         }
-        _ => Err("write member 1 add [vote|learn|replace 2], member 1 promote 4, or member 1 remove 4".to_owned()),
+        _ => {
+            Err("write member 1 add [vote|learn|replace 2], member 1 promote 4, or member 1 remove 4"
+                .to_owned())
+        }
     }
 }
 

@@ -380,11 +380,12 @@ impl World {
         roles.join("; ")
     }
 
-    /// Whether all members have executed the slots through this one, those vote who should, and no learner is left
-    /// that is there to vote.
+    /// Whether all members have executed the slots through this one, those vote who should, no learner is left that is
+    /// there to vote, and no change is half made.
     fn converged(&self, target: Slot) -> bool {
         let group = self.reference.group();
         group.learners().all(|(_, goal)| goal == Goal::Learn)
+            && group.outgoing.is_empty()
             && group.members.iter().all(|member| {
                 let life = self.machines[self.index(member.id)].life.as_ref();
                 life.is_some_and(|life| {

@@ -24,10 +24,8 @@ impl World {
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
         let entered = self.groups.restarted(of, machine.disk.records());
-        self.terms.restarted(of, machine.disk.records(), machine.disk.lost)?;
-        if let Some((slot, _)) = &found.snapshot {
-            self.terms.covered(of, *slot);
-        }
+        let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
+        self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
 
         let mut executor = Executor::new(KvStore::new(), self.first_group(), self.plan.settings.sessions);
         #[cfg(feature = "planted-bugs")]

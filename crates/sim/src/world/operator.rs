@@ -69,7 +69,8 @@ impl World {
             else {
                 continue;
             };
-            let group = life.replica.group().clone();
+            // A change that is asked for while another is not complete waits for that.
+            let group = Group { outgoing: Vec::new(), ..life.replica.group().clone() };
             let again = plan.again.hit(&mut self.operator.rng).then(|| self.operator.unknown.pop()).flatten();
             let Some(request) = again.or_else(|| self.draw_request(&group)) else { continue };
             self.ask_for_change(of, request)?;
@@ -145,6 +146,10 @@ impl World {
                 let learners: Vec<ReplicaId> = group.learners().map(|(id, _)| id).collect();
                 Change::Promote(rng.choice(learners).unwrap_or_else(|| member(rng)))
             }
+            75..88 if !self.plan.changes.orders => {
+                let goal = Goal::Replace(member(rng));
+                Change::Add { info: info(group.next_id, 0), goal }
+            }
             75..88 => {
                 let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
                     protocol.elections().iter().map(|election| (*protocol, *election))
@@ -183,7 +188,7 @@ impl World {
 
     fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
         self.coverage.changes_asked += 1;
-        self.note(of, || format!("is asked for {:?}, made for version {}", request.change, request.expected));
+        self.note(of, || format!("is asked to {}", describe::change(&request)));
         let id = RequestId(self.clients.asked);
         self.clients.asked += 1;
         let payload = request.encode().to_bytes();
@@ -298,7 +303,10 @@ impl World {
         let (id, group) = (self.machines[of].id, self.groups.after(delivered));
         let removed = self.groups.latest().member(id).is_none() && group.member(id).is_none();
         demand(removed && self.groups.is_established(group), Invariant::RetiredLast, || {
-            format!("{id} retires, and no quorum of version {} of the group has durably entered it", group.version)
+            format!(
+                "{id} retires, and no quorum of version {} of the group has durably entered it",
+                group.version
+            )
         })?;
         self.coverage.retirements += 1;
         let (low, high) = (Duration::ZERO, self.plan.settings.consensus.election_timeout * 2);
