@@ -269,7 +269,9 @@ fn of_epoch(records: Vec<LogRecord>, wanted: Epoch) -> Vec<Record> {
 /// The group with which the new cluster begins: the survivor alone, under an id that nobody had.
 fn new_group(old: &Group, config: &Config, last: Slot) -> Group {
     let id = old.next_id;
-    let mut info = old.member(config.me).map(|member| member.info.clone()).unwrap_or_default();
+    // What it accepted may have removed it.
+    let mut this = old.known().filter(|member| member.id == config.me);
+    let mut info = this.next().map(|member| member.info.clone()).unwrap_or_default();
     info.name.clone_from(&config.name);
     Group {
         version: old.version + 1,

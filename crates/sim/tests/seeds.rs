@@ -5,6 +5,9 @@ use synod_sim::{Coverage, check::Invariant, plan::Plan};
 
 const PROTOCOL: ProtocolKind = ProtocolKind::MultiPaxos;
 
+/// What is rare, or nothing to wish for. Voters change within an epoch with Raft only.
+const NOT_COUNTED: [&str; 3] = ["trials skipped", "changes of voters within an epoch", "joint changes"];
+
 #[test]
 fn every_invariant_holds_for_some_hundred_seeds() {
     let mut coverage = Coverage::default();
@@ -27,7 +30,7 @@ fn every_invariant_holds_for_some_hundred_seeds() {
         coverage.trials_skipped,
         coverage.trials
     );
-    for (what, count) in coverage.counts().into_iter().filter(|(what, _)| *what != "trials skipped") {
+    for (what, count) in coverage.counts().into_iter().filter(|(what, _)| !NOT_COUNTED.contains(what)) {
         assert!(count >= 10, "only {count} {what}");
     }
 }
@@ -66,9 +69,13 @@ fn invariants_are_named_and_traced_to_their_sources() {
 
 #[test]
 fn every_invariant_holds_for_some_hundred_seeds_of_raft() {
+    let mut coverage = Coverage::default();
     for seed in 0..300 {
         let plan = Plan::draw(seed, ProtocolKind::Raft);
         let result = synod_sim::run(&plan);
-        result.unwrap_or_else(|failure| panic!("{}", failure.report(ProtocolKind::Raft, None)));
+        let outcome = result.unwrap_or_else(|failure| panic!("{}", failure.report(ProtocolKind::Raft, None)));
+        coverage.add(&outcome.coverage);
     }
+    let (revotes, unsettled) = (coverage.revotes, coverage.unsettled);
+    assert!(revotes >= 50 && unsettled >= 10, "voters changed {revotes} times, {unsettled} in two steps");
 }
