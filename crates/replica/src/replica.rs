@@ -484,6 +484,7 @@ impl Replica {
 
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
         self.view = view;
+        self.catch_up.set_leader(view.leader.filter(|&leader| leader != self.me));
         self.reads.ask_again();
         if !self.leads() {
             self.proposals.drop_forwarded();
