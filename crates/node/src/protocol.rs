@@ -105,8 +105,10 @@ impl Clock {
 impl<S: StateMachine> ProtocolStage<S> {
     /// Runs until told to stop.
     pub(crate) fn run(mut self) {
-        // What the start of the replica wants done.
+        // What the start of the replica wants done. It may wait for the disk, as the only voter does.
         self.carry_out();
+        self.shared.store(&self.replica.status());
+        self.look_again();
         loop {
             let wait = self.deadline.since(self.clock.now()).min(Duration::from_secs(1));
             let first = match self.inputs.recv_timeout(wait) {
