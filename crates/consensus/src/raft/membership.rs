@@ -13,7 +13,7 @@
 use synod_wire::{Batch, ReplicaId, Slot, Time};
 
 use super::{Message, Raft, State, messages::Entry};
-use crate::{ChangeRefused, Effect, Effects, MEMBERS_MAX};
+use crate::{ChangeRefused, Effect, Effects, MEMBERS_MAX, members::reached_by};
 
 /// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,16 +79,7 @@ impl VoterSets {
 
     /// The largest number that a quorum reaches, each replica having reached `value`.
     pub fn quorum_value(&self, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        let mut of = |half: &[ReplicaId]| {
-            let mut values = [0; MEMBERS_MAX];
-            let values = &mut values[..half.len()];
-            for (value_of, &id) in values.iter_mut().zip(half) {
-                *value_of = value(id);
-            }
-            values.sort_unstable();
-            // The smallest of the majority that is furthest.
-            values[(half.len() - 1) / 2]
-        };
+        let mut of = |half: &[ReplicaId]| reached_by(half, half.len() / 2 + 1, &mut value);
         match (self.incoming.is_empty(), self.outgoing.is_empty()) {
             (false, true) => of(&self.incoming),
             (false, false) => of(&self.incoming).min(of(&self.outgoing)),
@@ -171,9 +162,8 @@ impl Raft {
     fn append_configuration(&mut self, now: Time, batch: Batch, voters: VoterSets, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let entry = Entry { ballot: leader.ballot, batch, voters: Some(voters) };
-        self.append_own(entry, effects);
+        self.append(entry, effects);
         self.track_voters(now);
-        self.replicate_all(now, effects);
     }
 
     /// Goes on with a change whose entry is committed: leaves the joint configuration, or, if this leader is not in

@@ -61,6 +61,7 @@ impl One {
 
     fn step(&mut self, input: Input) -> Vec<Effect> {
         self.protocol.step(self.now, input, &mut self.effects);
+        self.protocol.flush(self.now, &mut self.effects);
         self.effects.drain().filter(|effect| !matches!(effect, Effect::Deadline(_))).collect()
     }
 
