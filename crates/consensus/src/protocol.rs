@@ -304,3 +304,15 @@ impl Effects {
         self.list.drain(..)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are moved from hand to hand for every batch: what is large and rare stands behind a pointer.
+    #[test]
+    fn effects_and_inputs_are_small() {
+        assert!(size_of::<Effect>() <= 128, "{}", size_of::<Effect>());
+        assert!(size_of::<Input>() <= 112, "{}", size_of::<Input>());
+    }
+}
