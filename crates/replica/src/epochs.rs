@@ -171,7 +171,10 @@ impl Replica {
             while let Some((ballot, batch)) = learned.remove(&self.decided.last().next()) {
                 self.deliver(now, self.decided.last().next(), ballot, batch, actions);
             }
+            // A snapshot that is lost may have come from another replica, and have covered other values than the log
+            // holds: what it held comes from the others.
             if self.group.epoch < self.known.running
+                && self.decided.last() >= self.known.trimmed
                 && let Some(records) = by_epoch.get(&self.group.epoch)
             {
                 self.replay_old_epoch(now, records.clone(), actions);

@@ -493,6 +493,22 @@ impl Record {
         }
     }
 
+    /// See [`crate::Record::as_if_voted_by`].
+    #[must_use]
+    pub fn as_if_voted_by(self, voters: &[ReplicaId]) -> Record {
+        match self {
+            Record::Entry { slot, entry, decided } => {
+                Record::Entry { slot, entry: Entry { voters: None, ..entry }, decided }
+            }
+            Record::Base { slot, ballot, configuration, trimmed, .. } => {
+                let voters = VoterSets::simple(voters.to_vec());
+                let configuration = Configuration { voters, ..configuration };
+                Record::Base { slot, ballot, configuration, guess: None, blind: Slot::ZERO, trimmed }
+            }
+            other => other,
+        }
+    }
+
     /// Writes the record.
     pub fn encode(&self, writer: &mut Writer) {
         match self {

@@ -61,6 +61,7 @@ impl One {
 
     fn step(&mut self, input: Input) -> Vec<Effect> {
         self.protocol.step(self.now, input, &mut self.effects);
+        self.protocol.flush(self.now, &mut self.effects);
         self.effects.drain().filter(|effect| !matches!(effect, Effect::Deadline(_))).collect()
     }
 
@@ -231,6 +232,7 @@ fn a_rehearsal_changes_nothing() {
 /// When a replica of a new group tries to lead, if nothing happens before.
 fn first_try(one: &mut One, input: Input) -> Duration {
     one.protocol.step(one.now, input, &mut one.effects);
+    one.protocol.flush(one.now, &mut one.effects);
     let deadline = one.effects.drain().find_map(|effect| match effect {
         Effect::Deadline(at) => Some(at),
         _ => None,
@@ -584,6 +586,45 @@ fn a_restart_delivers_what_was_decided() {
     assert_eq!(delivered(&effects), [(1, batch("a"))]);
     let effects = one.receive(R3, append(ballot(2, R3), 2, ballot(2, R3), vec![], 2));
     assert_eq!(delivered(&effects), [(2, batch("b"))]);
+}
+
+#[test]
+fn a_survivor_decides_alone_what_it_accepted_whatever_its_log_says_of_voters() {
+    let three = super::Configuration {
+        slot: Slot::ZERO,
+        ballot: Ballot::ZERO,
+        voters: super::VoterSets::simple(vec![R1, R2, R3]),
+    };
+    let four = Some(super::VoterSets::simple(vec![R1, R2, R3, R4]));
+    let base = Record::Base {
+        slot: Slot(1),
+        ballot: Some(ballot(1, R1)),
+        configuration: three.clone(),
+        guess: Some(three),
+        blind: Slot(1),
+        trimmed: Slot::ZERO,
+    };
+    let records = [
+        Record::Amnesia(false),
+        Record::Term { term: 1, voted_for: Some(R1) },
+        Record::Entry { slot: Slot(1), entry: entry(1, R1, "a"), decided: Slot::ZERO },
+        base,
+        Record::Entry { slot: Slot(2), entry: Entry { voters: four, ..entry(1, R1, "b") }, decided: Slot(1) },
+    ];
+    let start = |records: Vec<Record>| {
+        let mut one = One::start(Members::new([R1], R1), &Options::default(), records, false);
+        let mut effects: Vec<_> = one.effects.drain().collect();
+        for _ in 0..4 {
+            effects.extend(one.wait(T * 2));
+            // The vote for itself, then the no-op of the term.
+            effects.extend(one.durable());
+            effects.extend(one.durable());
+        }
+        delivered(&effects).into_iter().map(|(slot, _)| slot).collect::<Vec<_>>()
+    };
+    assert_eq!(start(records.to_vec()), [1], "it waits for the others");
+    let alone = records.into_iter().map(|record| record.as_if_voted_by(&[R1])).collect();
+    assert_eq!(start(alone), [1, 2, 3], "what it knew, what it accepted, and the no-op of its term");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    ElectionKind, ReadToken, Role, SequencePaxosOptions,
-    sequence_paxos::{Batches, Extent, Promise},
+    Batches, ElectionKind, ReadToken, Role, SequencePaxosOptions,
+    sequence_paxos::{Extent, Promise},
 };
 
 /// One step without a disk: what it wants.
