@@ -141,9 +141,11 @@ impl Replica {
     /// Stops the protocol of a replica that has no part in it any more; true if there was one.
     pub(crate) fn leave(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
         let in_it = self.group.epoch != self.known.running || self.group.voting(self.me).is_some();
-        if in_it || self.protocol.take().is_none() {
+        if in_it || self.protocol.is_none() {
             return false;
         }
+        self.say_what_ended_it(now, actions);
+        self.protocol = None;
         self.protocol_deadline = Time::NEVER;
         if self.leads() {
             self.leader_changed(now, LeaderView::default(), actions);

@@ -317,7 +317,8 @@ impl Plan {
         let mut durability = durability;
         if protocol == ProtocolKind::Raft && draw_raft(seed, &mut settings) {
             // Stop-signs would hide what voters do that change within an epoch.
-            (changes.orders, changes.readmit) = (false, Odds::NEVER);
+            (changes.orders, changes.readmit, changes.spares) = (false, Odds::NEVER, SPARES_MAX);
+            faults.weights.change *= 2;
             faults.weights.lose_log = 0;
             durability = Durability::Sync;
         }
@@ -462,7 +463,7 @@ fn draw_raft(seed: u64, settings: &mut Settings) -> bool {
     settings.consensus.inflight_max = pick(&mut rng, &[1, 2, 64]);
     settings.consensus.inflight_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
     settings.consensus.append_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
-    rng.bool()
+    rng.u8(0..3) == 0
 }
 
 /// An operator for seeds that are odd.

@@ -24,14 +24,22 @@
 //! with its voters, and a snapshot with those of its slot ([`Control::Learn`](crate::Control::Learn),
 //! [`Control::Installed`](crate::Control::Installed), [`Restart::outgoing`](crate::Restart::outgoing)).
 
+use std::sync::Arc;
+
 use synod_wire::{Batch, ReplicaId, Time};
 
 use super::{Message, Raft, State, messages::Entry};
-use crate::{Bug, ChangeRefused, Effect, Effects, MEMBERS_MAX};
+use crate::{Bug, ChangeRefused, Effect, Effects, members::reached_by};
 
 /// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VoterSets {
+    /// Shared, and small where it stands: there is room for them in every entry, and nearly no entry has any.
+    halves: Arc<Halves>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Halves {
     incoming: Vec<ReplicaId>,
     outgoing: Vec<ReplicaId>,
 }
@@ -50,37 +58,37 @@ impl VoterSets {
             half.sort_unstable();
             half.dedup();
         }
-        VoterSets { incoming, outgoing }
+        VoterSets { halves: Arc::new(Halves { incoming, outgoing }) }
     }
 
     /// Who votes once the change, if there is one, is complete.
     #[must_use]
     pub fn incoming(&self) -> &[ReplicaId] {
-        &self.incoming
+        &self.halves.incoming
     }
 
     /// During a change, who voted before it; otherwise empty.
     #[must_use]
     pub fn outgoing(&self) -> &[ReplicaId] {
-        &self.outgoing
+        &self.halves.outgoing
     }
 
     /// Whether a change is under way.
     #[must_use]
     pub fn is_joint(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outgoing().is_empty()
     }
 
     /// Whether a replica votes.
     #[must_use]
     pub fn contains(&self, id: ReplicaId) -> bool {
-        self.incoming.binary_search(&id).is_ok() || self.outgoing.binary_search(&id).is_ok()
+        self.incoming().binary_search(&id).is_ok() || self.outgoing().binary_search(&id).is_ok()
     }
 
     /// Everybody who votes, in ascending order.
     #[must_use]
     pub fn all(&self) -> Vec<ReplicaId> {
-        let mut all: Vec<_> = self.incoming.iter().chain(&self.outgoing).copied().collect();
+        let mut all: Vec<_> = self.incoming().iter().chain(self.outgoing()).copied().collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -93,19 +101,10 @@ impl VoterSets {
 
     /// The largest number that a quorum reaches, each replica having reached `value`.
     pub fn quorum_value(&self, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        let mut of = |half: &[ReplicaId]| {
-            let mut values = [0; MEMBERS_MAX];
-            let values = &mut values[..half.len()];
-            for (value_of, &id) in values.iter_mut().zip(half) {
-                *value_of = value(id);
-            }
-            values.sort_unstable();
-            // The smallest of the majority that is furthest.
-            values[(half.len() - 1) / 2]
-        };
-        match (self.incoming.is_empty(), self.outgoing.is_empty()) {
-            (false, true) => of(&self.incoming),
-            (false, false) => of(&self.incoming).min(of(&self.outgoing)),
+        let mut of = |half: &[ReplicaId]| reached_by(half, half.len() / 2 + 1, &mut value);
+        match (self.incoming().is_empty(), self.outgoing().is_empty()) {
+            (false, true) => of(self.incoming()),
+            (false, false) => of(self.incoming()).min(of(self.outgoing())),
             // Nobody: never made by a leader, and nothing is decided by nobody.
             (true, _) => 0,
         }
@@ -172,9 +171,8 @@ impl Raft {
         // All wait for it: it is announced at once.
         leader.awaited = self.log.last().next();
         let entry = Entry { ballot: leader.ballot, batch, voters: Some(voters) };
-        self.append_own(entry, effects);
+        self.append(entry, effects);
         self.track_voters(now);
-        self.replicate_all(now, effects);
     }
 
     /// Goes on with a change whose entry is committed: leaves the joint configuration, or, if this leader is not in
@@ -186,7 +184,7 @@ impl Raft {
             return;
         }
         if current.voters.is_joint() {
-            let voters = VoterSets::simple(current.voters.incoming.clone());
+            let voters = VoterSets::simple(current.voters.incoming().to_vec());
             return self.append_configuration(now, Batch::settling(), voters, effects);
         }
         if !self.votes() {

@@ -138,6 +138,12 @@ pub enum Message {
         /// The leader's term.
         ballot: Ballot,
     },
+    /// In the first election of a group, or of an epoch, no leader has said yet which priority is the highest: so
+    /// those who have one say so.
+    Priority {
+        /// The sender's.
+        priority: u8,
+    },
     /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be told what is
     /// decided.
     Follow,
@@ -196,6 +202,7 @@ const HEARTBEAT_ACK: u8 = 8;
 const STALE: u8 = 9;
 const TIMEOUT_NOW: u8 = 10;
 const FOLLOW: u8 = 11;
+const PRIORITY: u8 = 12;
 
 impl Message {
     /// Writes the message.
@@ -266,6 +273,10 @@ impl Message {
                 writer.u8(TIMEOUT_NOW);
                 writer.ballot(*ballot);
             }
+            Message::Priority { priority } => {
+                writer.u8(PRIORITY);
+                writer.u8(*priority);
+            }
             Message::Follow => writer.u8(FOLLOW),
         }
     }
@@ -324,6 +335,7 @@ impl Message {
             },
             STALE => Message::Stale { term: reader.u64("term")? },
             TIMEOUT_NOW => Message::TimeoutNow { ballot: reader.ballot("ballot")? },
+            PRIORITY => Message::Priority { priority: reader.u8("priority")? },
             FOLLOW => Message::Follow,
             value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
         })
@@ -476,6 +488,7 @@ mod tests {
             Message::HeartbeatAck { ballot, round: 4, decided: Slot(8), priority: 9 },
             Message::Stale { term: 7 },
             Message::TimeoutNow { ballot },
+            Message::Priority { priority: 9 },
             Message::Follow,
         ]
     }

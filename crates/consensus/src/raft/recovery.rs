@@ -89,13 +89,10 @@ impl Raft {
         replica.rise_to(now, ballot.round, effects);
         if amnesia {
             // It neither leads nor votes.
-        } else if replica.term == 0 {
-            replica.patience.begin_early(now);
-            if restart.head_start {
-                replica.campaign(now, false, false, effects);
-            }
+        } else if replica.term == 0 && restart.head_start {
+            replica.campaign(now, false, false, effects);
         } else {
-            replica.patience.begin(now, replica.options.priority);
+            replica.expect_no_leader(now, effects);
         }
         if !amnesia && !replica.may_stand() {
             // Whoever leads need not find out by itself that somebody listens.
