@@ -12,6 +12,7 @@ use synod_wire::{CommandKind, Incarnation, ReplicaId, Slot};
 use super::{Happening, World, machine::Machine};
 use crate::{
     check::{Checked, Invariant, Violation, demand},
+    describe,
     network::between,
     plan::Plan,
 };
@@ -172,7 +173,13 @@ impl World {
 
     fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
         self.coverage.changes_asked += 1;
-        self.note(of, || format!("is asked for {:?}, made for version {}", request.change, request.expected));
+        self.note(of, || {
+            format!(
+                "is asked for {}, made for version {}",
+                describe::change(&request.change),
+                request.expected
+            )
+        });
         let id = RequestId(self.clients.asked);
         self.clients.asked += 1;
         let payload = request.encode().to_bytes();
