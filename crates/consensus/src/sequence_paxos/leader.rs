@@ -433,8 +433,10 @@ impl Candidate {
         let next = more.then(|| last_of(start, &batches).next());
         if page == Slot::ZERO {
             self.promises.insert(from, has);
-            // Without elements it is better only in a higher ballot: then it means that there are none.
-            let tells = !batches.is_empty() || has.accepted_in > self.best.has.accepted_in;
+            // Without elements it is better only in a higher ballot: then it means that there are none. Or a snapshot
+            // covers all that it has.
+            let covered = start > has.last;
+            let tells = !batches.is_empty() || covered || has.accepted_in > self.best.has.accepted_in;
             if tells && has.rank() > self.best.has.rank() {
                 let batches = batches.to_vec();
                 self.best = Best { from: Some(from), has, start, batches, next };
