@@ -514,9 +514,9 @@ impl Replica {
     }
 
     /// A session to a peer began: if it is to be told how far this replica is, it is told now.
-    pub(crate) fn greet(&mut self, peer: ReplicaId) {
+    pub(crate) fn greet(&self, peer: ReplicaId, actions: &mut Vec<Action>) {
         if self.listeners().contains(&peer) {
-            self.audience.told_at = Time::ZERO;
+            actions.push(self.standing(peer));
         }
     }
 

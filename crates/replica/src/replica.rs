@@ -140,7 +140,7 @@ impl Replica {
                 }
                 self.catch_up.linked(peer, up);
                 if up {
-                    self.greet(peer);
+                    self.greet(peer, actions);
                 }
                 self.input(now, Input::Link { peer, up }, actions);
             }
