@@ -158,6 +158,9 @@ pub const SEGMENTS_MAX: usize = ahead::SLOTS_MIN;
 /// Slots of a segment, however small they are.
 const SEGMENT_SLOTS_MAX: usize = 8192;
 
+/// Slots of a segment, if so many are missing, however many peers could share them.
+const SEGMENT_SLOTS_MIN: u64 = 64;
+
 /// The bytes of a slot as long as none has come.
 const SLOT_BYTES: usize = 4096;
 
@@ -201,6 +204,15 @@ impl Peer {
         self.keeps.is_some_and(|keeps| keeps.first <= slot && slot <= keeps.last)
     }
 
+    fn is_silent(&self, now: Time, pace: &Pace) -> bool {
+        self.silent_since.is_some_and(|since| now < since + pace.forget)
+    }
+
+    /// Whether it is one of those who are asked first.
+    fn helps(&self, leader: Option<ReplicaId>, now: Time, pace: &Pace) -> bool {
+        !self.down && !self.is_silent(now, pace) && leader != Some(self.id)
+    }
+
     /// How likely it is to help with a slot; `None` if it has just said that it can not.
     fn rank(&self, slot: Slot, leader: Option<ReplicaId>, now: Time, pace: &Pace) -> Option<Rank> {
         let speaks_of = |keeps: &Keeps| slot < keeps.first || slot <= keeps.elsewhere;
@@ -211,7 +223,7 @@ impl Peer {
         }
         Some(match () {
             () if self.down => Rank::Down,
-            () if self.silent_since.is_some_and(|since| now < since + pace.forget) => Rank::Silent,
+            () if self.is_silent(now, pace) => Rank::Silent,
             () if leader == Some(self.id) => Rank::Leads,
             () if lacked.is_some_and(|at| now < at + pace.forget) => Rank::Lacked,
             () if self.has(slot) => Rank::Has,
@@ -342,6 +354,8 @@ impl CatchUp {
         pace: &Pace,
     ) -> Vec<(ReplicaId, Ask)> {
         let len = (pace.answer_bytes / self.slot_bytes).clamp(1, SEGMENT_SLOTS_MAX) as u64;
+        let helpers = self.peers.iter().filter(|peer| peer.helps(leader, now, pace)).count().max(1);
+        let shares = (helpers * QUESTIONS_PER_PEER) as u64;
         let mut asks = Vec::new();
         let mut from = decided.next();
         for _ in 0..SEGMENTS_MAX {
@@ -354,7 +368,9 @@ impl CatchUp {
             }
             let asked = self.questions.iter().map(|question| question.from);
             let next = asked.filter(|&begins| begins > from).chain(self.ahead.begins_behind(from)).min();
-            let mut through = Slot(from.0.saturating_add(len - 1)).min(self.goal);
+            // Segments become shorter towards the end, so that all peers are done at about the same time.
+            let share = (self.goal.0 - from.0 + 1).div_ceil(shares).max(SEGMENT_SLOTS_MIN);
+            let mut through = Slot(from.0.saturating_add(len.min(share) - 1)).min(self.goal);
             through = next.map_or(through, |next| through.min(next.prev()));
             if let Some(index) = self.choose(from, leader, now, pace) {
                 let peer = &self.peers[index];
@@ -464,8 +480,11 @@ impl CatchUp {
         }
     }
 
-    /// Decided slots came unasked.
-    pub fn pushed(&mut self, now: Time, arrived: Arrived, decided: Slot, pace: &Pace) {
+    /// Decided slots came unasked, from a peer that keeps what follows them through `last`.
+    pub fn pushed(&mut self, now: Time, arrived: Arrived, last: Slot, decided: Slot, pace: &Pace) {
+        let earlier =
+            self.peer(arrived.peer).and_then(|peer| peer.keeps).map_or(Slot(u64::MAX), |keeps| keeps.first);
+        self.told(arrived.peer, earlier.min(arrived.first), last, now);
         if self.take(arrived, decided, pace) {
             self.pushed_at = now;
         }

@@ -85,7 +85,7 @@ impl Replica {
     pub(crate) fn pushed(&mut self, now: Time, arrived: Arrived, last: Slot, actions: &mut Vec<Action>) {
         self.known.elsewhere = self.known.elsewhere.max(last);
         let (decided, pace) = (self.decided.last(), self.pace());
-        self.catch_up.pushed(now, arrived, decided, &pace);
+        self.catch_up.pushed(now, arrived, last, decided, &pace);
         self.learn_ahead(now, actions);
     }
 

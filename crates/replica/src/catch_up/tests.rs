@@ -203,7 +203,7 @@ fn what_is_pushed_need_not_be_asked_for() {
     let mut laggard = Laggard::new(&[R1, R2, R3], 0, 40, PACE);
     let push = |laggard: &mut Laggard, ms, from, through| {
         let arrived = Arrived { peer: R2, first: Slot(from), batches: batches(from, through) };
-        laggard.catch_up.pushed(at(ms), arrived, laggard.decided, &PACE);
+        laggard.catch_up.pushed(at(ms), arrived, Slot(40), laggard.decided, &PACE);
         laggard.take();
     };
     assert_eq!(laggard.next(0), []);
