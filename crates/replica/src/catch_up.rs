@@ -5,6 +5,10 @@
 //! replica that lags itself serves what it has. Answers that come before those in front of them wait in [`Ahead`]. A
 //! segment without an answer is asked of another peer, and what an answer leaves out is asked for again.
 //!
+//! Where links work in one direction only, or only some of them do, most peers may be out of reach, and whoever is heard
+//! need not be: to try one after the other would take longer than an election. So a peer that does not answer is followed
+//! by the leader: if this replica is needed for a quorum, the two reach each other.
+//!
 //! A snapshot comes from one peer, piece by piece: files of the same slot may differ between replicas in how that slot
 //! was delivered, so pieces of several do not make one.
 
@@ -76,6 +80,8 @@ pub struct CatchUp {
     /// When something came unasked.
     pushed_at: Time,
     questions: Vec<Question>,
+    /// The last one asked for what is needed next did not answer, so that it is the leader's turn.
+    leader_next: bool,
     ahead: Ahead,
     /// About the bytes of a slot, as the last answer had them.
     slot_bytes: usize,
@@ -245,6 +251,7 @@ impl CatchUp {
             hurry: false,
             pushed_at: Time::ZERO,
             questions: Vec::new(),
+            leader_next: false,
             ahead: Ahead::default(),
             slot_bytes: SLOT_BYTES,
             snapshot: None,
@@ -312,7 +319,7 @@ impl CatchUp {
         self.elsewhere = elsewhere;
         self.ahead.drop_through(decided);
         self.questions.retain(|question| question.through > decided);
-        self.time_out(now, pace.retry);
+        self.time_out(now, decided, leader, pace.retry);
         if self.snapshot.is_some() {
             return self.next_piece(now, pace.retry).into_iter().collect();
         }
@@ -372,7 +379,10 @@ impl CatchUp {
             let share = (self.goal.0 - from.0 + 1).div_ceil(shares).max(SEGMENT_SLOTS_MIN);
             let mut through = Slot(from.0.saturating_add(len.min(share) - 1)).min(self.goal);
             through = next.map_or(through, |next| through.min(next.prev()));
-            if let Some(index) = self.choose(from, leader, now, pace) {
+            let second = leader.filter(|_| self.leader_next && from == decided.next());
+            let second = second.and_then(|leader| self.peers.iter().position(|peer| peer.id == leader));
+            if let Some(index) = second.or_else(|| self.choose(from, leader, now, pace)) {
+                self.leader_next = false;
                 let peer = &self.peers[index];
                 if let Some(keeps) = peer.keeps.filter(|_| peer.has(from)) {
                     through = through.min(keeps.last);
@@ -442,13 +452,16 @@ impl CatchUp {
     }
 
     /// Gives up questions that were not answered in time: they or their answers may be lost, or the peer gone.
-    fn time_out(&mut self, now: Time, retry: Duration) {
+    fn time_out(&mut self, now: Time, decided: Slot, leader: Option<ReplicaId>, retry: Duration) {
         let overdue: Vec<usize> = (0..self.questions.len())
             .rev()
             .filter(|&index| now >= self.due(&self.questions[index], retry))
             .collect();
         for index in overdue {
-            let id = self.questions.remove(index).peer;
+            let Question { peer: id, from, .. } = self.questions.remove(index);
+            if from <= decided.next() {
+                self.leader_next = leader.is_some_and(|leader| leader != id);
+            }
             if let Some(peer) = self.peer(id) {
                 peer.silent_since = Some(now);
             }

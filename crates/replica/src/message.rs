@@ -17,7 +17,8 @@ pub enum PeerMessage {
         message: Message,
     },
     /// How far the sender is: leaders tell it to those who do not vote, those tell it to everybody, who can be asked for
-    /// what they lack answer with it, and so is a message from an epoch that is over.
+    /// what they lack answer with it, and so is a message from an epoch that is over. A voter that enters an epoch in
+    /// which it was spoken to before tells it to those who spoke.
     Standing {
         /// Its epoch.
         epoch: Epoch,

@@ -247,7 +247,13 @@ impl Replica {
         }
     }
 
-    fn carry_out_one(&mut self, now: Time, epoch: Epoch, effect: Effect, actions: &mut Vec<Action>) {
+    pub(crate) fn carry_out_one(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        effect: Effect,
+        actions: &mut Vec<Action>,
+    ) {
         // Once a change that ends the epoch is delivered, what else the old protocol says counts for nothing, apart
         // from what it wants written: records have no gaps.
         let over = epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
@@ -279,6 +285,7 @@ impl Replica {
         match message {
             PeerMessage::Protocol { epoch, message } => {
                 if epoch == self.known.running && self.protocol.is_some() {
+                    self.meets(from);
                     self.input(now, Input::Receive { from, message }, actions);
                 } else {
                     self.heard_other_epoch(from, epoch, actions);

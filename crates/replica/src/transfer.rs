@@ -12,6 +12,9 @@ use crate::{
     events::{Action, Installed, SnapshotInfo},
 };
 
+/// A snapshot of this size is written without a thought.
+const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
+
 impl Replica {
     // Decided slots.
 
@@ -106,7 +109,11 @@ impl Replica {
     // Snapshots.
 
     pub(crate) fn take_snapshot_if_due(&mut self, actions: &mut Vec<Action>) {
+        // A snapshot is the whole state: one that is large should not be written again for a little log.
+        let large =
+            self.snapshot.map(|snapshot| snapshot.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
         let due = self.slots_since_snapshot >= self.settings.snapshot_slots
+            && self.bytes_since_snapshot >= large.unwrap_or(0)
             || self.bytes_since_snapshot >= self.settings.snapshot_log_bytes;
         if !due || self.taking_snapshot || self.catch_up.receiving().is_some() {
             return;

@@ -97,14 +97,21 @@ fn missing_slots_are_asked_for_after_a_while_and_of_others_after_a_time_out() {
     assert_eq!(laggard.next(15), [(2, slots(7, 9))], "not of the leader");
     assert_eq!(laggard.next(20), []);
     assert_eq!(laggard.catch_up.deadline(&PACE), Some(at(115)));
-    assert_eq!(laggard.next(115), [(3, slots(7, 9))]);
-    assert_eq!(laggard.next(215), [(1, slots(7, 9))], "of the leader if nobody else answers");
+    assert_eq!(laggard.next(115), [(1, slots(7, 9))], "of the leader if somebody does not answer");
     laggard.fetched(216, R1, 7, 8, (1, 9));
     assert_eq!(laggard.decided, Slot(8));
-    assert_eq!(laggard.next(216), [(1, slots(9, 9))], "the rest is asked for at once");
+    assert_eq!(laggard.next(216), [(3, slots(9, 9))], "the rest is asked for at once");
     laggard.fetched(217, R2, 9, 9, (1, 9));
     assert_eq!(laggard.next(217), [], "a late answer is as good as another");
     assert_eq!(laggard.catch_up.deadline(&PACE), None);
+}
+
+#[test]
+fn where_most_are_out_of_reach_the_leader_is_asked_second() {
+    let mut laggard = Laggard::new(&[2, 3, 4, 5].map(ReplicaId), 1, 9, AT_ONCE);
+    laggard.leader = Some(ReplicaId(5));
+    let asked: Vec<_> = (0..8).flat_map(|round| laggard.next(100 * round)).map(|(peer, _)| peer).collect();
+    assert_eq!(asked, [2, 5, 3, 5, 4, 5, 2, 5]);
 }
 
 #[test]

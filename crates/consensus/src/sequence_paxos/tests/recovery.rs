@@ -171,28 +171,6 @@ fn a_candidate_that_lacks_decided_elements_learns_them_before_it_leads() {
 }
 
 #[test]
-fn a_candidate_does_not_lead_with_less_than_what_a_snapshot_covers_elsewhere() {
-    let mut cluster = Cluster::new(3, options());
-    cluster.elect(A, B, 1);
-    cluster.talk(A, B);
-    cluster.talk(A, C);
-    cluster.propose(A, "x");
-    cluster.talk(A, C);
-    cluster.lose_all();
-    // B has accepted in the same ballot, and has no element to show for slots 2 and 3.
-    let installed = Control::Installed { slot: Slot(3), ballot: ballot(1, A) };
-    cluster.step(B, Input::Control(installed));
-    cluster.campaign(C, 2);
-    cluster.talk(C, B);
-    let status = cluster.replica(C).status();
-    assert_eq!((status.role, status.decided_elsewhere), (Role::Candidate, Slot(3)));
-    cluster.learn(C, 2, "y");
-    assert_eq!(cluster.replica(C).status().role, Role::Candidate);
-    cluster.learn(C, 3, "z");
-    assert_eq!(cluster.replica(C).status().role, Role::Leader);
-}
-
-#[test]
 fn an_installed_snapshot_takes_the_place_of_what_it_covers() {
     let mut cluster = Cluster::new(3, options());
     cluster.elect(A, B, 1);
