@@ -12,6 +12,10 @@
 //! A snapshot comes from one peer, piece by piece: files of the same slot may differ between replicas in how that slot
 //! was delivered, so pieces of several do not make one.
 
+mod peers;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use synod_wire::{ReplicaId, Slot, Time};
@@ -21,6 +25,7 @@ use crate::{
     ahead::{self, Ahead},
     decided::Decided,
 };
+use peers::{Keeps, Peer, Rank, SLOW_MAX};
 
 /// What is to be asked of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,47 +93,6 @@ pub struct CatchUp {
     snapshot: Option<Receiving>,
 }
 
-/// Somebody who can be asked.
-#[derive(Debug)]
-struct Peer {
-    id: ReplicaId,
-    keeps: Option<Keeps>,
-    /// There is no session to it.
-    down: bool,
-    /// When it left a question unanswered, if it has answered none since.
-    silent_since: Option<Time>,
-    /// How many answers came late, less those that came in time: it gets so much more time.
-    slow: u32,
-    /// When its last answer came.
-    answered_at: Time,
-    /// Something of what was missing came from it.
-    helped: bool,
-}
-
-/// What a peer said that it keeps.
-#[derive(Clone, Copy, Debug)]
-struct Keeps {
-    first: Slot,
-    last: Slot,
-    /// When it said so, and what was known to be decided then: of later slots it says nothing.
-    at: Time,
-    elsewhere: Slot,
-}
-
-/// How likely a peer is to help with a slot; the first are asked first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    Has,
-    /// It has said nothing of that slot, or not for long.
-    Unknown,
-    /// It surely has it, and enough to send.
-    Leads,
-    /// It lacked it a while ago.
-    Lacked,
-    Silent,
-    Down,
-}
-
 #[derive(Debug)]
 struct Question {
     peer: ReplicaId,
@@ -173,9 +137,6 @@ const SLOT_BYTES: usize = 4096;
 /// Questions to one peer at a time: one is answered while the next is on its way.
 const QUESTIONS_PER_PEER: usize = 2;
 
-/// Bounds [`Peer::slow`].
-const SLOW_MAX: u32 = 3;
-
 /// What came of a piece of a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
@@ -185,57 +146,6 @@ pub enum Piece {
     Write,
     /// The sender does not have the snapshot any more.
     Gone,
-}
-
-impl Peer {
-    fn new(id: ReplicaId) -> Peer {
-        Peer {
-            id,
-            keeps: None,
-            down: false,
-            silent_since: None,
-            slow: 0,
-            answered_at: Time::ZERO,
-            helped: false,
-        }
-    }
-
-    fn answers(&mut self, now: Time) {
-        self.silent_since = None;
-        self.answered_at = now;
-    }
-
-    /// Whether it said that it has a slot. Only what it says later takes that back.
-    fn has(&self, slot: Slot) -> bool {
-        self.keeps.is_some_and(|keeps| keeps.first <= slot && slot <= keeps.last)
-    }
-
-    fn is_silent(&self, now: Time, pace: &Pace) -> bool {
-        self.silent_since.is_some_and(|since| now < since + pace.forget)
-    }
-
-    /// Whether it is one of those who are asked first.
-    fn helps(&self, leader: Option<ReplicaId>, now: Time, pace: &Pace) -> bool {
-        !self.down && !self.is_silent(now, pace) && leader != Some(self.id)
-    }
-
-    /// How likely it is to help with a slot; `None` if it has just said that it can not.
-    fn rank(&self, slot: Slot, leader: Option<ReplicaId>, now: Time, pace: &Pace) -> Option<Rank> {
-        let speaks_of = |keeps: &Keeps| slot < keeps.first || slot <= keeps.elsewhere;
-        let lacked = self.keeps.filter(|keeps| !self.has(slot) && speaks_of(keeps));
-        let lacked = lacked.map(|keeps| keeps.at);
-        if lacked.is_some_and(|at| now < at + pace.fresh) {
-            return None;
-        }
-        Some(match () {
-            () if self.down => Rank::Down,
-            () if self.is_silent(now, pace) => Rank::Silent,
-            () if leader == Some(self.id) => Rank::Leads,
-            () if lacked.is_some_and(|at| now < at + pace.forget) => Rank::Lacked,
-            () if self.has(slot) => Rank::Has,
-            () => Rank::Unknown,
-        })
-    }
 }
 
 impl CatchUp {
@@ -646,6 +556,3 @@ impl CatchUp {
         self.snapshot.as_ref().map(|receiving| (receiving.info, receiving.offset))
     }
 }
-
-#[cfg(test)]
-mod tests;
