@@ -152,6 +152,8 @@ impl Replica for InMemory {
             troubles: Vec::new(),
             peers: Vec::new(),
             receiving: None,
+            missing: 0,
+            sources: 0,
         }
     }
 

@@ -165,6 +165,10 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// Bytes of a snapshot that have come, and bytes that it has, while one is being fetched.
     pub receiving: Option<(u64, u64)>,
+    /// Slots that are decided elsewhere, as far as it knows, and that it lacks.
+    pub missing: u64,
+    /// From how many replicas those or the snapshot come.
+    pub sources: u64,
 }
 
 /// How a replica sees another.

@@ -88,6 +88,8 @@ impl<R: Replica> Store<R> {
             group: Some(group.into()),
             snapshot_bytes_received: received,
             snapshot_bytes_total: total,
+            slots_missing: status.missing,
+            sources: status.sources,
         })
     }
 

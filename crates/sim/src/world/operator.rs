@@ -171,6 +171,15 @@ impl World {
         self.machines.iter().find(leads).map(|machine| machine.id)
     }
 
+    /// Asks a replica that is up to add the next member.
+    pub(super) fn ask_to_add(&mut self, of: usize, goal: Goal) -> Checked {
+        let Some(life) = &self.machines[of].life else { return Ok(()) };
+        let group = life.replica.group();
+        let change = Change::Add { info: info(group.next_id, 0), goal };
+        let expected = group.version;
+        self.ask_for_change(of, ChangeRequest { expected, change })
+    }
+
     fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
         self.coverage.changes_asked += 1;
         self.note(of, || {

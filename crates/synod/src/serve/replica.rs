@@ -142,6 +142,8 @@ impl Replica for Served {
             troubles,
             peers: peers.collect(),
             receiving: Some(status.receiving).filter(|&(_, total)| total > 0),
+            missing: status.decided_elsewhere.0.saturating_sub(status.decided.0),
+            sources: status.sources,
         }
     }
 
