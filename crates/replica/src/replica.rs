@@ -238,7 +238,13 @@ impl Replica {
         }
     }
 
-    fn carry_out_one(&mut self, now: Time, epoch: Epoch, effect: Effect, actions: &mut Vec<Action>) {
+    pub(crate) fn carry_out_one(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        effect: Effect,
+        actions: &mut Vec<Action>,
+    ) {
         // Once a change that ends the epoch is delivered, what else the old protocol says counts for nothing, apart
         // from what it wants written: records have no gaps.
         let over = epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
@@ -270,6 +276,7 @@ impl Replica {
         match message {
             PeerMessage::Protocol { epoch, message } => {
                 if epoch == self.known.running && self.protocol.is_some() {
+                    self.meets(from);
                     self.input(now, Input::Receive { from, message }, actions);
                 } else {
                     self.heard_other_epoch(from, epoch, actions);
@@ -487,6 +494,7 @@ impl Replica {
 
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
         self.view = view;
+        self.catch_up.set_leader(view.leader.filter(|&leader| leader != self.me));
         self.reads.ask_again();
         if !self.leads() {
             self.proposals.drop_forwarded();

@@ -8,6 +8,12 @@ use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 /// Futures may be dropped at any time, when a client goes away; a command that was handed over may then be executed
 /// or not.
 pub trait Replica: Clone + Send + Sync + 'static {
+    /// A handle for the tasks of one thread of the server, and a task to run among them for as long as it is used.
+    /// A replica for which a hand-over is cheap does without.
+    fn gathering(&self) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        (self.clone(), std::future::ready(()))
+    }
+
     /// Orders a command, executes it at most once, in this replica's own session, and returns the state machine's
     /// reply.
     fn execute(&self, command: Bytes) -> impl Future<Output = Result<Bytes, RequestError>> + Send;
@@ -185,6 +191,8 @@ pub struct Group {
     pub protocol: String,
     /// The election, such as `rotating`.
     pub election: String,
+    /// Options of the protocol that all replicas have, whatever they were started with: `KEY=VALUE,KEY=VALUE`.
+    pub options: String,
     /// The members, by id; ids grow, so one that was just added is the last.
     pub members: Vec<Member>,
 }
@@ -270,6 +278,8 @@ pub enum Change {
         protocol: Option<String>,
         /// The election; `None`: the protocol's own choice if the protocol changes, else as before.
         election: Option<String>,
+        /// Options for all replicas, in place of those before; `None`: none if the protocol changes, else as before.
+        options: Option<String>,
     },
 }
 

@@ -229,6 +229,46 @@ fn a_rehearsal_changes_nothing() {
     assert_eq!(granted(&voter.receive(R2, vote(1, 0, Ballot::ZERO)), R2).map(|it| it.0), Some(true));
 }
 
+/// When a replica of a new group tries to lead, if nothing happens before.
+fn first_try(one: &mut One, input: Input) -> Duration {
+    one.protocol.step(one.now, input, &mut one.effects);
+    one.protocol.flush(one.now, &mut one.effects);
+    let deadline = one.effects.drain().find_map(|effect| match effect {
+        Effect::Deadline(at) => Some(at),
+        _ => None,
+    });
+    deadline.expect("its patience begins anew").since(one.now)
+}
+
+#[test]
+fn in_a_first_election_those_with_a_priority_say_so_and_the_others_let_them_go_first() {
+    let options = Options { priority: 2, ..Options::default() };
+    let mut first = One::start(Members::new([R1, R2, R3], R2), &options, Vec::new(), false);
+    let priority = crate::Message::from(Message::Priority { priority: 2 });
+    let told = |effects: Vec<Effect>| {
+        let to = |effect| match effect {
+            Effect::Send { to, message, .. } if message == priority => Some(to),
+            _ => None,
+        };
+        effects.into_iter().filter_map(to).collect::<Vec<_>>()
+    };
+    assert_eq!(told(first.effects.drain().collect()), [R1, R3]);
+    assert_eq!(told(first.step(Input::Link { peer: R3, up: true })), [R3], "it may have come later");
+
+    let mut other = One::new(R1);
+    let message = crate::Message::from(Message::Priority { priority: 2 });
+    let hears = Input::Receive { from: R2, message };
+    assert!(first_try(&mut other, hears.clone()) >= T * 5 / 8);
+    assert!(
+        first.wait(T / 2).iter().any(|effect| matches!(effect, Effect::Send { .. })),
+        "it rehearses by then"
+    );
+
+    let mut led = One::elected();
+    led.step(hears);
+    assert_eq!(led.role(), Role::Leader, "later priorities are for the next election");
+}
+
 #[test]
 fn entries_are_acknowledged_when_they_are_durable_and_repeats_are_answered_again() {
     let mut follower = One::new(R2);
