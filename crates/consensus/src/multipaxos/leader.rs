@@ -8,7 +8,7 @@ use super::{AcceptedValue, Message, MultiPaxos, Promise, State};
 use crate::{Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet, resend::Resend};
 
 /// A replica in Phase 1.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate {
     ballot: Ballot,
     /// The first slot asked about.
@@ -25,7 +25,7 @@ pub(super) struct Candidate {
     pub(super) resend: Resend,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Answer {
     incarnation: Incarnation,
     /// The first slot of the page that is still to come.
@@ -33,7 +33,7 @@ struct Answer {
 }
 
 /// A replica that completed Phase 1.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
     /// The next slot to propose.

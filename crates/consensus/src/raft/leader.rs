@@ -14,7 +14,7 @@ use crate::{Bug, Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, resend::Rese
 const LEARNER_TIMEOUTS: u32 = 4;
 
 /// A replica that won an election.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
     /// The no-op at the start of this term. Once it is committed, so is everything before it.
@@ -38,7 +38,7 @@ pub(super) struct Leader {
 }
 
 /// Leadership is being handed over; nothing is proposed meanwhile.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Transfer {
     to: ReplicaId,
     /// If it does not lead by then, this replica goes on leading.

@@ -10,7 +10,7 @@ use super::{
 use crate::{Bug, Effect, Effects, Protocol, ReadToken, ReplicaSet, resend::Resend};
 
 /// A replica in its prepare phase.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate {
     ballot: Ballot,
     /// The own promise.
@@ -24,7 +24,7 @@ pub(super) struct Candidate {
 }
 
 /// The promise of the highest rank so far.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Best {
     /// Who gave it; the candidate itself if `None`.
     from: Option<ReplicaId>,
@@ -37,7 +37,7 @@ struct Best {
 }
 
 /// A replica that has adopted a sequence in its ballot.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
     /// The sequence that was adopted: of this ballot, through this slot. A follower whose own is of the same ballot

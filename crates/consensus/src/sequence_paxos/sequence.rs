@@ -11,7 +11,7 @@ const BATCH_HEADER_BYTES: usize = 8;
 
 /// Elements of consecutive slots up to [`Sequence::last`]. Those through [`Sequence::decided`] never change any
 /// more; a front part of them may be dropped.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Sequence {
     /// The first slot that is held, or that would be.
     first: Slot,
