@@ -1,5 +1,13 @@
 //! The laboratory: load generators, and experiments that put peers side by side.
 //!
-//! [`mod@bench`] drives any server of the etcd v3 API, so that Synod and etcd are measured by one program.
+//! [`mod@bench`] drives any server of the etcd v3 API, so that Synod and etcd are measured by one program. [`cli`] is
+//! `synod lab`: [`experiments`] by name, each declared in one place and judged by what it measured.
 
 pub mod bench;
+pub mod cli;
+pub mod experiments;
+pub mod ground;
+pub mod net;
+pub mod report;
+pub mod statistics;
+pub mod study;

@@ -8,7 +8,26 @@ use std::{collections::VecDeque, time::Duration};
 
 use synod_wire::{Batch, BatchBuilder, COMMAND_HEADER_BYTES, CommandKind, SessionId, Time};
 
-use crate::replica::Waiter;
+use crate::RequestId;
+
+/// Who waits for a command of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiter {
+    /// A request that counts as this replica's, with its number; nobody waits any more if it was given up.
+    Own {
+        /// Its number in the replica's session.
+        sequence: u64,
+        /// The request.
+        request: Option<RequestId>,
+    },
+    /// A client that identifies itself; see `Replica::clients` for the request.
+    Client {
+        /// The session.
+        session: SessionId,
+        /// The command's number in it.
+        sequence: u64,
+    },
+}
 
 /// A command with all that a batch says of it.
 #[derive(Debug)]

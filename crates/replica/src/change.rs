@@ -131,6 +131,10 @@ impl Group {
                 if (self.protocol, self.election) == (*protocol, *election) {
                     return Err(Refusal::NothingToDo);
                 }
+                // Decided all the same, it would stop every replica, and at each restart again.
+                if !protocol.elections().contains(election) {
+                    return Err(Refusal::Malformed);
+                }
                 (self.protocol, self.election) = (*protocol, *election);
                 Ok(true)
             }
@@ -389,6 +393,16 @@ mod tests {
         let joined = change(&group, 3, Change::Add { info: info("d"), goal: Goal::Learn }).unwrap();
         let again = change(&joined, 4, Change::Add { info: info("d"), goal: Goal::Learn });
         assert_eq!(again, Err(Refusal::AddressTaken(ReplicaId(2), "http://d:1".to_owned())));
+    }
+
+    #[test]
+    fn a_protocol_is_not_changed_to_without_an_election_that_it_knows() {
+        let order = |protocol, election| change(&group(3), 3, Change::Order { protocol, election });
+        let (raft, multipaxos) = (ProtocolKind::Raft, ProtocolKind::MultiPaxos);
+        assert_eq!(order(raft, ElectionKind::Rotating), Err(Refusal::Malformed));
+        assert_eq!(order(multipaxos, ElectionKind::Randomized), Err(Refusal::Malformed));
+        let next = order(raft, ElectionKind::Randomized).unwrap();
+        assert_eq!((next.protocol, next.epoch), (raft, Epoch(group(3).epoch.0 + 1)));
     }
 
     #[test]

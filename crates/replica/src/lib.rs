@@ -25,6 +25,7 @@ mod catch_up;
 mod change;
 mod epochs;
 mod error;
+mod events;
 mod executor;
 mod group;
 mod message;
@@ -39,14 +40,14 @@ mod state_machine;
 pub use catch_up::Decided;
 pub use change::{Change, ChangeRequest, Refusal, decode_reply, encode_reply};
 pub use error::RequestError;
+pub use events::{
+    Action, Event, Installed, ReadId, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
+};
 pub use executor::{Executor, Outcome};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use message::PeerMessage;
 pub use record::LogRecord;
-pub use replica::{
-    Action, Event, Installed, ReadId, Recovered, Replica, ReplicaStatus, RequestId, SessionCommand,
-    SnapshotInfo,
-};
+pub use replica::Replica;
 pub use session::SessionLimits;
 pub use settings::Settings;
 pub use state_machine::{Frozen, StateMachine};

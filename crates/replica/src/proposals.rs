@@ -10,7 +10,7 @@ use std::{
 
 use synod_wire::{Ballot, Batch, SessionId, Time};
 
-use crate::{batcher::Closed, replica::Waiter};
+use crate::batcher::{Closed, Waiter};
 
 /// A batch on its way.
 #[derive(Debug)]

@@ -268,7 +268,7 @@ pub enum Change {
     Order {
         /// The protocol; `None`: as before.
         protocol: Option<String>,
-        /// The election; `None`: as before.
+        /// The election; `None`: the protocol's own choice if the protocol changes, else as before.
         election: Option<String>,
     },
 }

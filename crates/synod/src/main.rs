@@ -77,6 +77,8 @@ enum Command {
     Bench(synod_lab::bench::Args),
     /// Attack the consensus code in a simulated world
     Sim(sim::SimArgs),
+    /// Run experiments, judge what they measure, and report
+    Lab(synod_lab::cli::Args),
     /// Look into a replica's write-ahead log
     Wal(wal::WalArgs),
     /// Print the version
@@ -119,9 +121,10 @@ fn dispatch(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Command::Recover(args) => recover::run(args),
         Command::Wal(args) => wal::run(args),
         Command::Version => version(),
-        // These two report for themselves.
+        // These report for themselves.
         Command::Bench(args) => return Ok(synod_lab::bench::main(args)),
         Command::Sim(args) => return Ok(sim::run(&args)),
+        Command::Lab(args) => return Ok(synod_lab::cli::main(args)),
     }
     .map(|()| ExitCode::SUCCESS)
 }

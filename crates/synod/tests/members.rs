@@ -2,6 +2,8 @@
 //!
 //! The load and the checks are Synod's own commands, so this needs nothing that the program does not bring.
 
+#[path = "support/commands.rs"]
+mod commands;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -9,50 +11,24 @@ use std::{
     collections::BTreeSet,
     fs,
     path::Path,
-    process::{Command, Output, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use synod_client::{Client, Config, api::PutRequest};
 
-use self::support::{Cluster, free_ports};
+use self::{
+    commands::{PATIENCE, SYNOD, done, leader, members, status, synod, until, voters},
+    support::{Cluster, free_ports},
+};
 
-const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
-/// How long anything may take that depends on elections and on how busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Small limits, so that who joins must fetch a snapshot first.
 const FLAGS: [&str; 4] =
     ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--snapshot-count=100", "--keep-slots=20"];
-
-fn synod(args: &[&str]) -> Output {
-    Command::new(SYNOD).args(args).stdin(Stdio::null()).output().expect("the program can be started")
-}
-
-/// Runs a command that must succeed, and returns what it printed.
-#[track_caller]
-fn done(endpoints: &str, args: &[&str]) -> String {
-    let mut all = args.to_vec();
-    all.extend(["--endpoints", endpoints, "--command-timeout", "20s"]);
-    let output = synod(&all);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {said}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Repeats a question until the answer is as wanted.
-#[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        thread::sleep(Duration::from_millis(100));
-    }
-}
 
 /// A client that writes one key after the other, and remembers those that were acknowledged.
 struct Load {
@@ -120,37 +96,6 @@ fn held(endpoint: &str) -> BTreeSet<String> {
 #[track_caller]
 fn nothing_is_missing(endpoint: &str, acknowledged: &BTreeSet<String>) {
     until("the replica catches up", || held(endpoint).is_superset(acknowledged));
-}
-
-/// What `synod status` tells of a replica.
-fn status(endpoint: &str) -> Option<serde_json::Value> {
-    let output = synod(&["status", "--endpoints", endpoint, "-w", "json"]);
-    let all: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
-    Some(all[0].clone()).filter(|status| status["state"] == "reachable")
-}
-
-/// The index of the replica that takes itself for the leader.
-#[track_caller]
-fn leader(endpoints: &[String]) -> usize {
-    let mut found = None;
-    until("somebody leads", || {
-        let leads = |endpoint: &String| status(endpoint).is_some_and(|status| status["role"] == "leader");
-        found = endpoints.iter().position(leads);
-        found.is_some()
-    });
-    found.unwrap()
-}
-
-/// Names and standings of the members, as a replica knows them.
-fn members(endpoint: &str) -> Vec<(String, String)> {
-    let status = status(endpoint).unwrap_or_default();
-    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-    let members = status["members"].as_array().cloned().unwrap_or_default();
-    members.iter().map(|member| (text(&member["name"]), text(&member["standing"]))).collect()
-}
-
-fn voters(endpoint: &str) -> Vec<String> {
-    members(endpoint).into_iter().filter(|(_, standing)| standing == "votes").map(|(name, _)| name).collect()
 }
 
 #[test]
@@ -237,9 +182,9 @@ fn members_come_go_and_are_replaced_under_load() {
 
     // What orders is changed too, and back.
     let some = rest_of(&urls, old).join(",");
-    done(&some, &["reconfigure", "--protocol", "sequence-paxos", "--election", "ballot"]);
+    done(&some, &["reconfigure", "--protocol", "sequence-paxos"]);
     load.progress(100);
-    done(&some, &["reconfigure", "--protocol", "multipaxos", "--election", "rotating"]);
+    done(&some, &["reconfigure", "--protocol", "multipaxos"]);
     load.progress(100);
 
     let acknowledged = load.stop();
@@ -266,7 +211,7 @@ fn so_it_does_with_the_other_election() {
 
 #[test]
 fn so_it_does_with_sequence_paxos() {
-    force_new_cluster(&["--protocol=sequence-paxos", "--election=ballot"]);
+    force_new_cluster(&["--protocol=sequence-paxos"]);
 }
 
 fn force_new_cluster(ordering: &[&'static str]) {
@@ -320,6 +265,11 @@ fn force_new_cluster(ordering: &[&'static str]) {
 }
 
 #[test]
+fn so_it_does_with_raft() {
+    force_new_cluster(&["--protocol=raft"]);
+}
+
+#[test]
 fn who_is_not_a_member_is_told_how_to_become_one() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 1, &FLAGS);
@@ -347,6 +297,8 @@ fn who_is_not_a_member_is_told_how_to_become_one() {
     refused(&["reconfigure", "--protocol", "multipaxos"], "nothing would change");
     refused(&["reconfigure", "--election", "ballot", "--expected-version", "99"], "look at it again");
     refused(&["reconfigure"], "give --protocol");
+    refused(&["reconfigure", "--protocol", "raft", "--election", "ballot"], "accepted: randomized");
+    refused(&["reconfigure", "--election", "randomized"], "accepted: rotating, ballot");
     done(&only, &["reconfigure", "--election", "ballot"]);
     until("the election is another", || {
         status(&only).is_some_and(|status| status["election"] == "ballot" && status["role"] == "leader")

@@ -139,7 +139,8 @@ pub struct ReconfigureArgs {
     /// Which protocol orders commands from now on [default: as before].
     #[arg(long)]
     protocol: Option<synod_consensus::ProtocolKind>,
-    /// How the leader is found from now on [default: as before].
+    /// How the leader is found from now on [default: the protocol's own choice if another protocol is given, else as
+    /// before].
     #[arg(long)]
     election: Option<synod_consensus::ElectionKind>,
     #[command(flatten)]

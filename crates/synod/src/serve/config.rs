@@ -95,11 +95,16 @@ pub fn defaults() -> synod_node::Config {
     synod_node::Config::new(ClusterId(0), ReplicaId(0), Vec::new(), PathBuf::new())
 }
 
+/// The election that is asked for, or the protocol's own choice.
+fn election(tuning: &Tuning) -> ElectionKind {
+    tuning.election.unwrap_or(tuning.protocol.elections()[0])
+}
+
 /// The settings of the replica's core.
 pub fn settings(tuning: &Tuning) -> Settings {
     let mut settings = Settings::default();
     settings.consensus.protocol = tuning.protocol;
-    settings.consensus.election = tuning.election;
+    settings.consensus.election = election(tuning);
     settings.consensus.priority = tuning.priority;
     settings.consensus.decision = tuning.decision;
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
@@ -315,14 +320,15 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
     }
     let elections = tuning.protocol.elections();
-    if !elections.contains(&tuning.election) {
+    if let Some(election) = tuning.election.filter(|election| !elections.contains(election)) {
         let accepted: Vec<String> = elections.iter().map(ToString::to_string).collect();
         let why =
             format!("does not go with --protocol {}; accepted: {}", tuning.protocol, accepted.join(", "));
-        return wrong("election", tuning.election.to_string(), why);
+        return wrong("election", election.to_string(), why);
     }
-    if tuning.priority > 0 && tuning.election == ElectionKind::Rotating {
-        let why = "does nothing with --election rotating; accepted: 0, or any with --election ballot";
+    if tuning.priority > 0 && election(tuning) == ElectionKind::Rotating {
+        let why =
+            "does nothing with --election rotating; accepted: 0, or any with --election ballot or randomized";
         return wrong("priority", tuning.priority, why);
     }
     if tuning.max_request_bytes > tuning.queue_bytes_max / 2 {
@@ -381,6 +387,15 @@ mod tests {
     }
 
     #[test]
+    fn a_protocol_brings_its_own_election() {
+        let of = |line: &str| checked(line).unwrap().node.settings.consensus.election;
+        assert_eq!(of(""), ElectionKind::Rotating);
+        assert_eq!(of("--protocol sequence-paxos"), ElectionKind::Ballot);
+        assert_eq!(of("--protocol raft"), ElectionKind::Randomized);
+        assert_eq!(of("--protocol sequence-paxos --election rotating"), ElectionKind::Rotating);
+    }
+
+    #[test]
     fn replicas_that_begin_differently_are_of_different_clusters() {
         let id = |line: &str| checked(line).unwrap().node.cluster;
         let three = id(&format!("--name a {THREE}"));
@@ -434,7 +449,8 @@ mod tests {
                 ["--initial-advertise-peer-urls http://h9:1", "a=http://h1:1"],
             ),
             ("--priority 3".into(), ["--priority 3", "--election ballot"]),
-            ("--protocol raft".into(), ["--election rotating", "accepted: randomized"]),
+            ("--protocol raft --election rotating".into(), ["--election rotating", "accepted: randomized"]),
+            ("--election randomized".into(), ["--protocol multipaxos", "accepted: rotating, ballot"]),
             (
                 "--election-timeout 200 --heartbeat-interval 100".into(),
                 ["--election-timeout 200ms", "accepted: 300ms or more"],

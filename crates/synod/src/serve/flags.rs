@@ -112,16 +112,18 @@ pub enum ClusterState {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Consensus (the same on all replicas)")]
 pub struct Tuning {
-    /// Which protocol orders commands at first; `synod reconfigure` changes it later: multipaxos or sequence-paxos.
+    /// Which protocol orders commands at first; `synod reconfigure` changes it later: multipaxos, sequence-paxos or
+    /// raft.
     #[arg(long, env = "SYNOD_PROTOCOL", default_value = "multipaxos")]
     pub protocol: ProtocolKind,
     /// How a leader is found at first; `synod reconfigure` changes it later: rotating (the next replica in line follows
-    /// one that falls silent) or ballot (replicas ask each other whom they hear, and elect one that reaches a quorum,
-    /// also where only some links work).
-    #[arg(long, env = "SYNOD_ELECTION", default_value = "rotating")]
-    pub election: ElectionKind,
+    /// one that falls silent), ballot (replicas ask each other whom they hear, and elect one that reaches a quorum,
+    /// also where only some links work) or randomized (raft's own, and its only one) [default: rotating with
+    /// multipaxos, ballot with sequence-paxos, randomized with raft].
+    #[arg(long, env = "SYNOD_ELECTION")]
+    pub election: Option<ElectionKind>,
     /// Who leads if several could begin to at the same time: the replica with the highest, from 0 to 255. May differ
-    /// from replica to replica; for --election ballot.
+    /// from replica to replica; for --election ballot or randomized.
     #[arg(long, env = "SYNOD_PRIORITY", value_name = "0..255", default_value_t = 0)]
     pub priority: u8,
     /// Who finds out that a slot is decided: leader (it tells the others; fewest messages) or all (each replica by

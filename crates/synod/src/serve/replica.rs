@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use synod_consensus::ProtocolKind;
 use synod_node::Handle;
 use synod_replica::{MemberInfo, Refusal, SessionCommand};
 use synod_server::{
@@ -213,12 +214,19 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
             Core::Update { id: *id, info: MemberInfo { peer_urls: peer_urls.clone(), ..member.info.clone() } }
         }
         Change::Order { protocol, election } => {
-            let protocol = protocol.as_deref().map_or(Ok(group.protocol), str::parse);
-            let election = election.as_deref().map_or(Ok(group.election), str::parse);
-            Core::Order {
-                protocol: protocol.map_err(unacceptable)?,
-                election: election.map_err(unacceptable)?,
+            let protocol: ProtocolKind =
+                protocol.as_deref().map_or(Ok(group.protocol), str::parse).map_err(unacceptable)?;
+            let elections = protocol.elections();
+            // Another protocol brings its own election along, the same one keeps what it has.
+            let usual = if protocol == group.protocol { group.election } else { elections[0] };
+            let election = election.as_deref().map_or(Ok(usual), str::parse).map_err(unacceptable)?;
+            if !elections.contains(&election) {
+                let accepted: Vec<String> = elections.iter().map(ToString::to_string).collect();
+                let accepted = accepted.join(", ");
+                let why = format!("election {election} does not go with {protocol}; accepted: {accepted}");
+                return Err(ChangeError::Unacceptable(why));
             }
+            Core::Order { protocol, election }
         }
     })
 }

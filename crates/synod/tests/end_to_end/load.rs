@@ -2,10 +2,10 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use etcd_client::{Client, Compare, CompareOp, ConnectOptions, Error, Txn, TxnOp, TxnOpResponse};
@@ -29,13 +29,31 @@ pub async fn connect(endpoints: &[String]) -> Client {
     Client::connect(endpoints, Some(options)).await.expect("endpoints are well formed; nothing is sent yet")
 }
 
+/// Acknowledged writes of the writers.
+#[derive(Debug)]
+struct Acknowledged {
+    count: u64,
+    last: Instant,
+    /// The longest time between two of them since somebody asked.
+    gap: Duration,
+}
+
+impl Acknowledged {
+    fn add(&mut self) {
+        self.count += 1;
+        self.gap = self.gap.max(self.last.elapsed());
+        self.last = Instant::now();
+    }
+}
+
 /// Everything that runs.
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,
     pub history: Arc<History>,
-    /// Acknowledged writes, growing.
-    pub acknowledged: Arc<AtomicU64>,
+    acknowledged: Arc<Mutex<Acknowledged>>,
+    /// What `meet` writes: every number once.
+    values: Arc<AtomicU64>,
     writers: JoinSet<Vec<String>>,
     clients: JoinSet<()>,
 }
@@ -46,21 +64,51 @@ impl Load {
         let mut load = Load {
             stop: Arc::default(),
             history: Arc::default(),
-            acknowledged: Arc::default(),
+            acknowledged: Arc::new(Mutex::new(Acknowledged {
+                count: 0,
+                last: Instant::now(),
+                gap: Duration::ZERO,
+            })),
+            values: Arc::new(AtomicU64::new(1)),
             writers: JoinSet::new(),
             clients: JoinSet::new(),
         };
         let single = endpoints.iter().map(std::slice::from_ref);
-        for (number, endpoints) in single.chain([endpoints]).enumerate() {
-            let (stop, count) = (load.stop.clone(), load.acknowledged.clone());
-            load.writers.spawn(write(number, endpoints.to_vec(), stop, count));
-        }
-        let values = Arc::new(AtomicU64::new(1));
-        for seed in 0..4 {
-            let (stop, history, values) = (load.stop.clone(), load.history.clone(), values.clone());
-            load.clients.spawn(meet(seed, endpoints.to_vec(), stop, history, values));
-        }
+        single.chain([endpoints]).for_each(|endpoints| load.add_writer(endpoints));
+        (0..4).for_each(|_| load.add_client(endpoints));
         load
+    }
+
+    /// A replica more: a writer and a client for it.
+    pub fn join(&mut self, endpoint: &String) {
+        let only = std::slice::from_ref(endpoint);
+        self.add_writer(only);
+        self.add_client(only);
+    }
+
+    fn add_writer(&mut self, endpoints: &[String]) {
+        let (stop, count) = (self.stop.clone(), self.acknowledged.clone());
+        self.writers.spawn(write(self.writers.len(), endpoints.to_vec(), stop, count));
+    }
+
+    fn add_client(&mut self, endpoints: &[String]) {
+        let (stop, history, values) = (self.stop.clone(), self.history.clone(), self.values.clone());
+        let seed = self.clients.len() as u64;
+        self.clients.spawn(meet(seed, endpoints.to_vec(), stop, history, values));
+    }
+
+    /// How many writes were acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.lock().unwrap().count
+    }
+
+    /// The longest time without an acknowledged write since this was last asked.
+    pub fn longest_gap(&self) -> Duration {
+        let mut acknowledged = self.acknowledged.lock().unwrap();
+        let gap = acknowledged.gap.max(acknowledged.last.elapsed());
+        acknowledged.gap = Duration::ZERO;
+        acknowledged.last = Instant::now();
+        gap
     }
 
     /// Ends it; returns the keys whose writes were acknowledged.
@@ -82,7 +130,7 @@ async fn write(
     number: usize,
     endpoints: Vec<String>,
     stop: Arc<AtomicBool>,
-    count: Arc<AtomicU64>,
+    count: Arc<Mutex<Acknowledged>>,
 ) -> Vec<String> {
     let mut client = connect(&endpoints).await;
     let mut acknowledged = Vec::new();
@@ -94,7 +142,7 @@ async fn write(
         match client.put(key.clone(), sequence.to_string(), None).await {
             Ok(_) => {
                 acknowledged.push(key);
-                count.fetch_add(1, Ordering::Relaxed);
+                count.lock().unwrap().add();
                 sleep(BREATH).await;
             }
             Err(_) => sleep(PAUSE).await,

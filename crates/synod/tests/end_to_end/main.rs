@@ -1,8 +1,11 @@
-//! Three replicas as real processes, killed again and again under load.
+//! Replicas as real processes under load: killed again and again, with each protocol; and while protocol and members
+//! change.
 //!
-//! `SYNOD_E2E_ROUNDS` says how often each of leader, follower and all at once is killed; 3 if it is not set, which
-//! takes 10 to 30 seconds.
+//! `SYNOD_E2E_ROUNDS` says how often each of leader, follower and all at once is killed; once if it is not set.
 
+mod changes;
+#[path = "../support/commands.rs"]
+mod commands;
 mod history;
 mod load;
 #[path = "../support/mod.rs"]
@@ -13,28 +16,45 @@ use std::{
     env,
     path::Path,
     process::Command,
-    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use etcd_client::{Client, GetOptions};
-use tokio::time::sleep;
+use tokio::{sync::Mutex, time::sleep};
 
 use self::{
+    commands::SYNOD,
     load::{Load, connect},
     support::Cluster,
 };
 
-const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
+/// Several clusters at once would take each other's processor time, and elections would say little about the program.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 /// How long anything may take that depends on elections and on how busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_acknowledged_is_lost_by_kills_under_load() {
-    let rounds = env::var("SYNOD_E2E_ROUNDS").map_or(3, |rounds| rounds.parse().expect("a number of rounds"));
+async fn multipaxos_loses_nothing_acknowledged_by_kills_under_load() {
+    kills("--protocol=multipaxos").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sequence_paxos_loses_nothing_acknowledged_by_kills_under_load() {
+    kills("--protocol=sequence-paxos").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn raft_loses_nothing_acknowledged_by_kills_under_load() {
+    kills("--protocol=raft").await;
+}
+
+async fn kills(protocol: &str) {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let rounds = env::var("SYNOD_E2E_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number of rounds"));
     let folder = tempfile::tempdir().unwrap();
     // Small limits, so that the replicas also take snapshots, trim their logs and catch up by both.
     let flags = [
+        protocol,
         "--election-timeout=600ms",
         "--heartbeat-interval=60ms",
         "--snapshot-count=400",
@@ -66,8 +86,14 @@ async fn nothing_acknowledged_is_lost_by_kills_under_load() {
         (0..3).for_each(|index| cluster.restart(index));
         progress(&load, 100).await;
     }
-    let (acknowledged, history) = load.stop().await;
+    finish(cluster, load, &[0, 1, 2]).await;
+}
 
+/// Ends the load, and checks what these replicas are left with and what clients saw.
+async fn finish(mut cluster: Cluster, load: Load, live: &[usize]) {
+    let (acknowledged, history) = load.stop().await;
+    let all = cluster.endpoints();
+    let endpoints: Vec<_> = live.iter().map(|&index| all[index].clone()).collect();
     let contents = equal_contents(&endpoints).await;
     let missing: Vec<_> = acknowledged.iter().filter(|key| !contents.contains_key(*key)).collect();
     assert!(missing.is_empty(), "{} acknowledged writes are lost: {missing:?}", missing.len());
@@ -75,7 +101,7 @@ async fn nothing_acknowledged_is_lost_by_kills_under_load() {
     println!("{} keys acknowledged, {counts:?}", acknowledged.len());
     assert!(counts.reads > 50 && counts.writes > 50, "too little was done to prove anything: {counts:?}");
 
-    for index in 0..3 {
+    for &index in live {
         assert!(cluster.stop(index).success(), "SIGTERM ends a replica in good order");
         let verify =
             Command::new(SYNOD).args(["wal", "verify"]).arg(cluster.data_dir(index)).output().unwrap();
@@ -86,9 +112,9 @@ async fn nothing_acknowledged_is_lost_by_kills_under_load() {
 
 /// Waits until this many more writes were acknowledged.
 async fn progress(load: &Load, writes: u64) {
-    let wanted = load.acknowledged.load(Ordering::Relaxed) + writes;
+    let wanted = load.acknowledged() + writes;
     let deadline = Instant::now() + PATIENCE;
-    while load.acknowledged.load(Ordering::Relaxed) < wanted {
+    while load.acknowledged() < wanted {
         assert!(Instant::now() < deadline, "the cluster serves no writes");
         sleep(Duration::from_millis(10)).await;
     }
@@ -130,8 +156,9 @@ async fn equal_contents(endpoints: &[String]) -> Contents {
         }
         if seen.len() == clients.len() && seen.iter().all(|(_, revision, _)| *revision == seen[0].1) {
             for (index, (contents, _, hash)) in seen.iter().enumerate() {
-                assert!(*contents == seen[0].0, "n{} holds something else than n1", index + 1);
-                assert_eq!(*hash, seen[0].2, "n{} has another hash than n1", index + 1);
+                let (one, other) = (&endpoints[0], &endpoints[index]);
+                assert!(*contents == seen[0].0, "{other} holds something else than {one}");
+                assert_eq!(*hash, seen[0].2, "{other} has another hash than {one}");
             }
             return seen.swap_remove(0).0;
         }

@@ -1,0 +1,174 @@
+//! `synod lab`: experiments by name, and their report.
+
+use std::{
+    env,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use clap::{Args as ClapArgs, Subcommand};
+
+use crate::{
+    experiments, report,
+    study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
+};
+
+/// The arguments of `synod lab`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// Show the experiments, or what can be set about some
+    List {
+        /// Experiments to show in full.
+        names: Vec<String>,
+    },
+    /// Run experiments, or `all` of them, and judge what they measure
+    Run {
+        /// The experiments.
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// Where figures go, in a folder for each experiment.
+        #[arg(long, value_name = "DIR", default_value = "lab")]
+        out: PathBuf,
+        /// Set a parameter.
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+        /// Longer and more often: an hour rather than minutes.
+        #[arg(long)]
+        full: bool,
+        /// The commit that is measured, for the report.
+        #[arg(long, value_name = "ID")]
+        commit: Option<String>,
+        /// The program that is measured, for experiments with processes [default: this one].
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
+        /// Do not show progress.
+        #[arg(long)]
+        quiet: bool,
+    },
+    /// Write report.html and report.md from what `run` left
+    Report {
+        /// Where `run` wrote to.
+        #[arg(default_value = "lab")]
+        folder: PathBuf,
+    },
+}
+
+/// Does what was asked for, and reports for itself. The exit code is 0 if it could be done, whatever the verdicts;
+/// 1 otherwise, and 2 for a wrong argument.
+#[must_use]
+pub fn main(args: Args) -> ExitCode {
+    let outcome = match args.command {
+        Command::List { names } => list(&names),
+        Command::Report { folder } => write_report(&folder),
+        Command::Run { names, out, set, full, commit, program, quiet } => {
+            let options = RunOptions { folder: out, full, set, commit, progress: !quiet };
+            run(&names, &options, program)
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let usage = matches!(
+                error,
+                LabError::UnknownExperiment { .. } | LabError::Parameter { .. } | LabError::Topology { .. }
+            );
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+fn list(names: &[String]) -> Result<(), LabError> {
+    if names.is_empty() {
+        for experiment in experiments::ALL {
+            println!("{:24} {}\n{:24} {}", experiment.name, experiment.title, "", experiment.source);
+        }
+        println!("\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report");
+        return Ok(());
+    }
+    for experiment in experiments::find(names)? {
+        show(experiment);
+    }
+    Ok(())
+}
+
+fn show(experiment: &Experiment) {
+    println!("{}: {}\n{}\n\n{}\n", experiment.name, experiment.title, experiment.source, experiment.about);
+    println!("Parameters (--set KEY=VALUE; the value of a --full run in brackets):");
+    for parameter in experiment.parameters.iter().chain(COMMON_PARAMETERS) {
+        let (key, default, full) = (parameter.key, parameter.default, parameter.full);
+        println!("  {key}={default} [{full}]\n      {}", parameter.help);
+    }
+    println!("\nMust hold:");
+    for shape in experiment.shapes {
+        println!("  {} {}", shape.id, shape.claim);
+    }
+    println!();
+}
+
+fn run(names: &[String], options: &RunOptions, program: Option<PathBuf>) -> Result<(), LabError> {
+    let experiments = experiments::find(names)?;
+    Parameters::check_keys(&experiments, &options.set)?;
+    // What is wrong with the parameters of the last experiment is said before the first one takes its minutes.
+    for experiment in &experiments {
+        (experiment.points)(&Parameters::new(experiment, options.full, &options.set)?)?;
+    }
+    let program = match program {
+        Some(program) => program,
+        None => env::current_exe().map_err(|error| LabError::Replicas(format!("own program: {error}")))?,
+    };
+    let conduct = Conduct::new(interruption()?, program);
+    for experiment in experiments {
+        let summary = study::run(experiment, options, &conduct)?;
+        print(&summary, options);
+    }
+    println!("Next: synod lab report {}", options.folder.display());
+    Ok(())
+}
+
+fn print(summary: &Summary, options: &RunOptions) {
+    let folder = options.folder.join(&summary.name);
+    println!("{}: {:.0} s, figures in {}", summary.name, summary.took_seconds, folder.display());
+    for claim in &summary.verdicts {
+        let judgement = &claim.judgement;
+        println!("  {} {}: {}. {}", claim.id, claim.claim, judgement.verdict.as_str(), judgement.reason);
+    }
+}
+
+/// Becomes true on Ctrl-C. Whoever asks twice does not want replicas to be stopped in order.
+fn interruption() -> Result<Arc<AtomicBool>, LabError> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&interrupted);
+    let failed = |error: std::io::Error| LabError::Replicas(format!("signals: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let listen = move || {
+        runtime.block_on(async {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if told.swap(true, Ordering::Relaxed) {
+                    std::process::exit(130);
+                }
+                eprintln!("interrupted: stopping the replicas (once more: at once)");
+            }
+        });
+    };
+    thread::Builder::new().name("interrupt".into()).spawn(listen).map_err(failed)?;
+    Ok(interrupted)
+}
+
+fn write_report(folder: &std::path::Path) -> Result<(), LabError> {
+    for path in report::write(folder)? {
+        println!("{}", path.display());
+    }
+    Ok(())
+}

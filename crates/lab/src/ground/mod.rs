@@ -1,0 +1,235 @@
+//! Where experiments take place: the same setup, load and acts on replicas as threads or processes, or in virtual time.
+
+mod client;
+pub mod processes;
+mod registry;
+pub mod threads;
+pub mod virtual_time;
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use synod_consensus::{ElectionKind, Options, ProtocolKind};
+use synod_replica::Settings;
+use synod_wire::ReplicaId;
+
+use crate::{
+    net::Topology,
+    study::{LabError, Parameters, Sample},
+};
+
+/// What runs.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Replicas with which the group begins; their ids go from 1.
+    pub replicas: usize,
+    /// Their settings.
+    pub settings: Settings,
+    /// The election priority of each replica; where it ends, those of the settings.
+    pub priorities: Vec<u8>,
+    /// The network between them and to the client; none: the loopback interface as it is.
+    pub topology: Option<Topology>,
+    /// What is drawn at random follows from it.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// Replicas of a protocol with the settings of this chapter: nothing is synced, and no snapshot disturbs.
+    #[must_use]
+    pub fn new(replicas: usize, protocol: ProtocolKind, election: ElectionKind) -> Setup {
+        let consensus = Options { protocol, election, window_max: 256, ..Options::default() };
+        let settings = Settings {
+            consensus,
+            queue_bytes_max: 512 << 20,
+            request_timeout: Duration::from_secs(60),
+            snapshot_slots: 1 << 20,
+            snapshot_log_bytes: 1 << 30,
+            ..Settings::default()
+        };
+        Setup { replicas, settings, priorities: Vec::new(), topology: None, seed: 1 }
+    }
+
+    pub(crate) fn settings_of(&self, replica: usize) -> Settings {
+        let mut settings = self.settings.clone();
+        if let Some(&priority) = self.priorities.get(replica) {
+            settings.consensus.priority = priority;
+        }
+        settings
+    }
+}
+
+/// The closed-loop client of Ng 2020 (section 4.1): so many distinct proposals outstanding, all to the leader.
+///
+/// Measuring begins once a leader is known and the warm-up is over, so the first election does not count.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Proposals outstanding at a time.
+    pub concurrent: usize,
+    /// What is answered before this time is not counted.
+    pub warm_up: Duration,
+    /// What is answered in this time is.
+    pub window: Duration,
+    /// A proposal without an answer for this long counts as answered, and as timed out; it is not repeated.
+    pub answer_timeout: Duration,
+    /// What is done meanwhile.
+    pub acts: Vec<Act>,
+}
+
+impl Load {
+    /// A load without acts, with the document's time-out of 20 s.
+    #[must_use]
+    pub fn new(concurrent: usize, window: Duration) -> Load {
+        let warm_up = (window / 4).max(Duration::from_millis(200));
+        Load { concurrent, warm_up, window, answer_timeout: Duration::from_secs(20), acts: Vec::new() }
+    }
+}
+
+/// Something that is done under load.
+#[derive(Clone, Debug)]
+pub struct Act {
+    /// When, from the beginning of the window.
+    pub at: Duration,
+    /// What.
+    pub what: What,
+}
+
+/// What is done.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Another protocol orders from now on.
+    Order(ProtocolKind, ElectionKind),
+    /// A new replica takes the place of a member.
+    Replace(Victim),
+    /// The leader hands the leadership to the replica before it in the list, or to the last.
+    HandOver,
+}
+
+/// Who is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// Whoever leads at that moment.
+    Leader,
+    /// Some other.
+    Follower,
+}
+
+/// Answers in the timeline are counted in intervals of this length.
+const BIN: Duration = Duration::from_millis(100);
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Answers in the window; those that timed out among them.
+    pub answered: u64,
+    /// The length of the window as it was, in seconds.
+    pub seconds: f64,
+    /// Proposals that timed out.
+    pub timed_out: u64,
+    /// Proposals that were sent again, because a replica refused them or stopped.
+    pub resent: u64,
+    /// Latency of the answers in the window, in nanoseconds.
+    pub latency: Histogram<u64>,
+    /// The longest time in the window without an answer.
+    pub longest_gap: Duration,
+    /// Answers in consecutive tenths of a second of the window.
+    pub timeline: Vec<f64>,
+    /// Who led, in order.
+    pub leaders: Vec<ReplicaId>,
+    /// When each act was done, and how long it took to be confirmed.
+    pub acts: Vec<(Duration, Duration)>,
+}
+
+impl Outcome {
+    fn new() -> Outcome {
+        // A nanosecond to a minute.
+        let latency = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds");
+        Outcome {
+            answered: 0,
+            seconds: 0.0,
+            timed_out: 0,
+            resent: 0,
+            latency,
+            longest_gap: Duration::ZERO,
+            timeline: Vec::new(),
+            leaders: Vec::new(),
+            acts: Vec::new(),
+        }
+    }
+
+    /// The figures that every experiment may use.
+    #[must_use]
+    pub fn sample(&self) -> Sample {
+        let milliseconds = |nanoseconds: f64| nanoseconds / 1e6;
+        let quantile = |share| milliseconds(self.latency.value_at_quantile(share) as f64);
+        let figures = [
+            ("throughput", self.answered as f64 / self.seconds),
+            ("mean_ms", milliseconds(self.latency.mean())),
+            ("median_ms", quantile(0.5)),
+            ("p99_ms", quantile(0.99)),
+            ("max_ms", milliseconds(self.latency.max() as f64)),
+            ("timed_out", self.timed_out as f64),
+            ("resent", self.resent as f64),
+            ("gap_ms", self.longest_gap.as_secs_f64() * 1e3),
+            ("leader_changes", self.leaders.len().saturating_sub(1) as f64),
+            ("leader", self.leaders.last().map_or(0.0, |leader| leader.0 as f64)),
+            ("change_ms", self.acts.iter().map(|act| act.1.as_secs_f64() * 1e3).fold(0.0, f64::max)),
+        ];
+        Sample { figures: figures.into(), timeline: self.timeline.clone() }
+    }
+}
+
+/// A protocol and its election, as `--set protocols=` names them: `raft`, or `multipaxos/ballot`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ordering {
+    /// What orders.
+    pub protocol: ProtocolKind,
+    /// How it finds its leader.
+    pub election: ElectionKind,
+}
+
+impl Ordering {
+    /// A protocol with its own election.
+    #[must_use]
+    pub fn of(protocol: ProtocolKind) -> Ordering {
+        Ordering { protocol, election: protocol.elections()[0] }
+    }
+
+    /// The orderings that a parameter names; `all`: every protocol with its own election.
+    ///
+    /// # Errors
+    /// A name that stands for nothing.
+    pub fn list(parameters: &Parameters, key: &str) -> Result<Vec<Ordering>, LabError> {
+        if parameters.text(key) == "all" {
+            return Ok(ProtocolKind::ALL.iter().map(|&(_, protocol)| Ordering::of(protocol)).collect());
+        }
+        parameters.list(key)
+    }
+}
+
+impl std::str::FromStr for Ordering {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Ordering, String> {
+        let (protocol, election) = text.split_once('/').unwrap_or((text, ""));
+        let protocol: ProtocolKind = protocol.parse().map_err(|error| format!("{error}, or all"))?;
+        if election.is_empty() {
+            return Ok(Ordering::of(protocol));
+        }
+        let election = election.parse().map_err(|error| format!("{error}"))?;
+        if !protocol.elections().contains(&election) {
+            let known: Vec<_> = protocol.elections().iter().map(ToString::to_string).collect();
+            return Err(format!("{protocol} knows the elections {}", known.join(", ")));
+        }
+        Ok(Ordering { protocol, election })
+    }
+}
+
+impl std::fmt::Display for Ordering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.protocol)?;
+        if self.election != self.protocol.elections()[0] {
+            write!(f, "/{}", self.election)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! The replicas' own code in virtual time: as many processors as replicas, and any network, on any machine.
+//!
+//! What is modelled is what surrounds the replicas: links as a topology describes them, a processor for each replica
+//! that works off what waits for it (a fixed price for each message and a price for each command that it carries, in
+//! or out, as the specification proposes in section 14.4), and disks that answer at once. The same seed gives the same
+//! run. (`synod-sim` looks for errors with the same replicas; here there are no faults but those of links, and all is
+//! about time.)
+
+mod client;
+mod replica;
+mod world;
+
+use super::{Load, Outcome, Setup};
+use crate::study::{Conduct, LabError};
+
+/// What handling or sending one message costs a processor, in nanoseconds.
+const MESSAGE_NANOS: u64 = 2_000;
+/// What each byte of a message costs; a proposal of 8 bytes takes 37 in a batch, so this is 0.3 microseconds for each.
+const BYTE_NANOS: f64 = 300.0 / 37.0;
+
+/// What went over the network in the window.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traffic {
+    /// Messages between replicas.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of them that say nothing but that slots are decided.
+    pub decides: u64,
+    /// Bytes of those that bring followers in line with a new leader.
+    pub sync_bytes: u64,
+}
+
+/// Runs the replicas under the load, and checks that they kept their promises.
+///
+/// # Errors
+/// Nobody leads after a minute of virtual time; replicas disagree, or an acknowledged value is missing; Ctrl-C.
+pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<(Outcome, Traffic), LabError> {
+    let mut world = world::World::new(setup, load)?;
+    world.run(conduct)?;
+    world.verify()?;
+    Ok(world.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        path::PathBuf,
+        sync::{Arc, atomic::AtomicBool},
+        time::Duration,
+    };
+
+    use synod_consensus::ProtocolKind;
+
+    use super::*;
+    use crate::{
+        ground::{Act, Ordering, Victim, What},
+        net::Topology,
+    };
+
+    fn conduct() -> Conduct {
+        Conduct::new(Arc::new(AtomicBool::new(false)), PathBuf::new())
+    }
+
+    fn setup(replicas: usize, topology: &str) -> Setup {
+        let ordering = Ordering::of(ProtocolKind::MultiPaxos);
+        Setup {
+            topology: Some(Topology::named(topology).unwrap()),
+            ..Setup::new(replicas, ordering.protocol, ordering.election)
+        }
+    }
+
+    /// The closed-loop model of the specification (section 13.13): c over the latency.
+    #[test]
+    fn latency_and_throughput_are_those_of_the_network() {
+        let load = Load::new(100, Duration::from_secs(5));
+        let (outcome, traffic) = run(&setup(3, "geo"), &load, &conduct()).unwrap();
+        let leader = outcome.leaders.last().unwrap().0 as usize - 1;
+        // Round trips from Ireland and to the nearest replica: Cape Town, Sydney, California.
+        let expected = [445.0, 402.0, 280.0][leader];
+        let median = outcome.latency.value_at_quantile(0.5) as f64 / 1e6;
+        assert!((median / expected - 1.0).abs() < 0.03, "{median} ms with leader {leader}");
+        let throughput = outcome.answered as f64 / outcome.seconds;
+        assert!((throughput / (100.0 / median * 1e3) - 1.0).abs() < 0.1, "{throughput}");
+        assert!(traffic.messages > 0 && traffic.bytes > traffic.messages);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run() {
+        let load = Load::new(10, Duration::from_secs(2));
+        let run = |seed| {
+            let setup = Setup { seed, ..setup(3, "single-dc") };
+            let (outcome, traffic) = run(&setup, &load, &conduct()).unwrap();
+            (outcome.answered, outcome.latency.max(), traffic.bytes)
+        };
+        assert_eq!(run(1), run(1));
+    }
+
+    #[test]
+    fn a_replica_is_replaced_under_load_and_nothing_is_lost() {
+        for victim in [Victim::Follower, Victim::Leader] {
+            let mut load = Load::new(50, Duration::from_secs(6));
+            load.acts = vec![Act { at: Duration::from_secs(1), what: What::Replace(victim) }];
+            let (outcome, _) = run(&setup(3, "single-dc"), &load, &conduct()).unwrap();
+            assert_eq!(outcome.acts.len(), 1, "{victim:?} was not replaced");
+            assert_eq!(outcome.timed_out, 0);
+            assert!(outcome.answered > 1000, "{victim:?}: {}", outcome.answered);
+            assert!(outcome.longest_gap < Duration::from_secs(4), "{victim:?}: {:?}", outcome.longest_gap);
+        }
+    }
+
+    #[test]
+    fn an_interrupted_run_ends() {
+        let conduct = Conduct::new(Arc::new(AtomicBool::new(true)), PathBuf::new());
+        let outcome = run(&setup(3, "geo"), &Load::new(1, Duration::from_secs(1)), &conduct);
+        assert!(matches!(outcome, Err(LabError::Interrupted)));
+    }
+}

@@ -1,0 +1,528 @@
+//! What happens when: messages under way, processors, the client, acts.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use synod_consensus::Role;
+use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo, RequestError, RequestId};
+use synod_wire::{Ballot, CommandKind, Epoch, Incarnation, ReplicaId, Time};
+
+use super::{
+    Traffic,
+    client::Client,
+    replica::{Burst, Kind, Machine, kind, request},
+};
+use crate::{
+    ground::{Act, Load, Outcome, Setup, Victim, What},
+    net::{Link, Topology},
+    study::{Conduct, LabError},
+};
+
+/// Requests of the operator have numbers from here on; those of the client are below.
+const OPERATOR: u64 = 1 << 62;
+/// How often the client looks for what timed out, and the operator at how far a change is.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// The pause before a refused proposal is sent again.
+const RESEND_DELAY: Duration = Duration::from_millis(10);
+/// How long the group may take to find its first leader.
+const FIRST_LEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long replicas may take to have the same state once the load is over.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// A replica starts this long after the group was told of it.
+const JOIN_DELAY: Duration = Duration::from_millis(50);
+
+/// Something that is going to happen.
+enum Happening {
+    /// A message arrives, if its session lasts.
+    Arrive { from: ReplicaId, to: ReplicaId, session: u64, event: Event },
+    /// A processor is free and has work, or a deadline has passed.
+    Work(ReplicaId),
+    /// The client hears that somebody leads.
+    Hear(Epoch, Ballot, ReplicaId),
+    /// The client gets an answer.
+    Answer(RequestId, Result<Bytes, RequestError>),
+    /// The client sends a proposal again.
+    Resend(RequestId),
+    /// The client and the operator look around.
+    Look,
+    /// A new replica starts in the place of another.
+    Join(ReplicaId, usize),
+    /// The warm-up is over.
+    Open,
+}
+
+/// An act under way.
+struct UnderWay {
+    what: What,
+    began: Time,
+    /// Who is replaced, once that is chosen.
+    victim: Option<ReplicaId>,
+    /// When the change was asked for last.
+    asked: Option<Time>,
+}
+
+impl UnderWay {
+    /// Whether to ask (again). An answer may be lost with who gave it: what counts is what came of it, and asking
+    /// twice is harmless.
+    fn is_due(&mut self, now: Time) -> bool {
+        let due = self.asked.is_none_or(|asked| now.since(asked) > Duration::from_secs(1));
+        if due {
+            self.asked = Some(now);
+        }
+        due
+    }
+}
+
+/// See the module.
+pub(super) struct World<'a> {
+    setup: &'a Setup,
+    load: &'a Load,
+    topology: Topology,
+    links: Vec<Vec<Link>>,
+    first: Group,
+    now: Time,
+    queue: BinaryHeap<Reverse<(Time, u64)>>,
+    happenings: BTreeMap<u64, Happening>,
+    last: u64,
+    machines: BTreeMap<ReplicaId, Machine>,
+    /// When the last byte of each link is through, and its session.
+    wires: BTreeMap<(ReplicaId, ReplicaId), (Time, u64)>,
+    random: fastrand::Rng,
+    client: Client,
+    opened: Option<Time>,
+    acts: std::vec::IntoIter<Act>,
+    act: Option<UnderWay>,
+    done: Vec<(Duration, Duration)>,
+    traffic: Traffic,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(setup: &'a Setup, load: &'a Load) -> Result<World<'a>, LabError> {
+        let topology = match &setup.topology {
+            Some(topology) => topology.clone(),
+            None => Topology::named("single-dc")?,
+        };
+        let ids: Vec<_> = (1..=setup.replicas as u64).map(ReplicaId).collect();
+        let info = |id: ReplicaId| MemberInfo { name: format!("r{}", id.0), ..MemberInfo::default() };
+        let first = Group::first(&setup.settings.consensus, ids.iter().map(|&id| (id, info(id))));
+        let mut world = World {
+            setup,
+            load,
+            links: topology.links(setup.replicas)?,
+            topology,
+            first,
+            now: Time::ZERO + Duration::from_secs(3600),
+            queue: BinaryHeap::new(),
+            happenings: BTreeMap::new(),
+            last: 0,
+            machines: BTreeMap::new(),
+            wires: BTreeMap::new(),
+            random: fastrand::Rng::with_seed(setup.seed),
+            client: Client::new(load),
+            opened: None,
+            acts: load.acts.clone().into_iter(),
+            act: None,
+            done: Vec::new(),
+            traffic: Traffic::default(),
+        };
+        for (place, &id) in ids.iter().enumerate() {
+            // Nobody starts at the very same instant: that is what decides who is first.
+            let delay = Duration::from_micros(world.random.u64(0..20_000));
+            world.after(delay, Happening::Join(id, place));
+        }
+        world.after(LOOK_INTERVAL, Happening::Look);
+        Ok(world)
+    }
+
+    fn after(&mut self, time: Duration, what: Happening) {
+        self.at(self.now + time, what);
+    }
+
+    fn at(&mut self, time: Time, what: Happening) {
+        self.last += 1;
+        self.queue.push(Reverse((time, self.last)));
+        self.happenings.insert(self.last, what);
+    }
+
+    /// Until the load is over, everything was answered and the replicas have the same state.
+    pub(super) fn run(&mut self, conduct: &Conduct) -> Result<(), LabError> {
+        let began = self.now;
+        let mut over: Option<Time> = None;
+        while let Some(Reverse((time, number))) = self.queue.pop() {
+            self.now = time;
+            let what = self.happenings.remove(&number).expect("each is queued once");
+            let look = matches!(what, Happening::Look);
+            self.happen(what)?;
+            if !look {
+                continue;
+            }
+            conduct.check()?;
+            if self.opened.is_none() && self.now.since(began) > FIRST_LEADER_TIMEOUT + self.load.warm_up {
+                return Err(LabError::Replicas(format!("nobody leads after {FIRST_LEADER_TIMEOUT:?}")));
+            }
+            if self.client.is_over(self.now) {
+                let over = *over.get_or_insert(self.now);
+                if self.client.outstanding() == 0 && self.agree() {
+                    return Ok(());
+                }
+                if self.now.since(over) > SETTLE_TIMEOUT {
+                    let standing: Vec<_> = self
+                        .machines
+                        .values()
+                        .map(|one| format!("{} at slot {}", one.id, one.standing().0))
+                        .collect();
+                    let what = format!(
+                        "{SETTLE_TIMEOUT:?} after the load {} proposals have no answer; {}",
+                        self.client.outstanding(),
+                        standing.join(", ")
+                    );
+                    return Err(LabError::Broken(what));
+                }
+            }
+        }
+        Err(LabError::Replicas("nothing happens any more".to_owned()))
+    }
+
+    fn happen(&mut self, what: Happening) -> Result<(), LabError> {
+        match what {
+            Happening::Arrive { from, to, session, event } => {
+                let lasts = self.wires.get(&(from, to)).is_some_and(|(_, present)| *present == session);
+                match event {
+                    Event::Request { request, .. } if self.machines[&to].retired => {
+                        // A server that was removed has stopped: its clients are told so, and turn to another.
+                        self.at(self.now, Happening::Answer(request, Err(RequestError::Stopping)));
+                    }
+                    event if lasts || from == to => self.give(to, event),
+                    _ => {}
+                }
+            }
+            Happening::Work(id) => self.work(id)?,
+            Happening::Hear(epoch, ballot, leader) => {
+                let first = self.client.leader().is_none();
+                self.client.hear(epoch, ballot, leader);
+                if first {
+                    (0..self.load.concurrent).for_each(|_| self.propose());
+                    self.after(self.load.warm_up, Happening::Open);
+                }
+            }
+            Happening::Answer(request, answer) => self.answer(request, answer)?,
+            Happening::Resend(request) => self.resend(request),
+            Happening::Look => {
+                for _ in 0..self.client.expire(self.now) {
+                    self.propose();
+                }
+                self.operate()?;
+                self.after(LOOK_INTERVAL, Happening::Look);
+            }
+            Happening::Join(id, place) => self.join(id, place)?,
+            Happening::Open => {
+                self.client.open(self.now, self.load.window);
+                self.opened = Some(self.now);
+                self.traffic = Traffic::default();
+            }
+        }
+        Ok(())
+    }
+
+    // Replicas.
+
+    fn join(&mut self, id: ReplicaId, place: usize) -> Result<(), LabError> {
+        let settings = self.setup.settings_of(place);
+        let life = Incarnation(self.random.u64(1..1_000_000));
+        let mut machine = Machine::start(settings, id, place, &self.first, life, self.now);
+        let burst = machine.begin()?;
+        let others: Vec<_> = self.machines.keys().copied().collect();
+        self.machines.insert(id, machine);
+        self.carry_out(id, burst)?;
+        for other in others {
+            self.connect(id, other);
+            self.connect(other, id);
+        }
+        self.schedule(id);
+        Ok(())
+    }
+
+    /// A session begins.
+    fn connect(&mut self, from: ReplicaId, to: ReplicaId) {
+        self.wires.entry((from, to)).or_insert((self.now, 0)).1 += 1;
+        self.give(from, Event::Link { peer: to, up: true });
+    }
+
+    fn give(&mut self, to: ReplicaId, event: Event) {
+        // Who has not started, or is not there any more, hears nothing.
+        let Some(machine) = self.machines.get_mut(&to).filter(|machine| !machine.retired) else { return };
+        machine.push(event);
+        self.schedule(to);
+    }
+
+    /// Lets a processor look at its work, as soon as it is free.
+    fn schedule(&mut self, id: ReplicaId) {
+        let machine = self.machines.get_mut(&id).expect("a machine that has started");
+        if machine.has_work() && !machine.scheduled {
+            machine.scheduled = true;
+            let at = machine.free_at.max(self.now);
+            self.at(at, Happening::Work(id));
+        }
+    }
+
+    fn work(&mut self, id: ReplicaId) -> Result<(), LabError> {
+        let machine = self.machines.get_mut(&id).expect("a machine that has started");
+        if machine.retired || (!machine.scheduled && machine.deadline > self.now) {
+            return Ok(());
+        }
+        if machine.free_at > self.now {
+            // A deadline has passed while the processor is at work: it is looked at with what comes next.
+            machine.scheduled = true;
+            let at = machine.free_at;
+            self.at(at, Happening::Work(id));
+            return Ok(());
+        }
+        machine.scheduled = false;
+        let burst = machine.work(self.now)?;
+        self.carry_out(id, burst)
+    }
+
+    /// What a burst did leaves when it is over.
+    fn carry_out(&mut self, id: ReplicaId, burst: Burst) -> Result<(), LabError> {
+        let machine = &self.machines[&id];
+        let (leaves, place, deadline) = (machine.free_at, machine.place, machine.deadline);
+        for (to, message, bytes) in burst.messages {
+            match kind(&message) {
+                Kind::Decide => self.traffic.decides += 1,
+                Kind::Sync => self.traffic.sync_bytes += bytes as u64,
+                Kind::Other => {}
+            }
+            self.traffic.messages += 1;
+            self.traffic.bytes += bytes as u64;
+            self.send(id, to, Event::Receive { from: id, message }, bytes, leaves);
+        }
+        let back = self.topology.client_way(place, self.setup.replicas)?.1;
+        for (request, answer) in burst.answers {
+            self.at(leaves + back, Happening::Answer(request, answer));
+        }
+        if burst.leader {
+            let status = self.machines[&id].replica.status();
+            let view = status.protocol.view;
+            if status.protocol.role == Role::Leader && view.leader == Some(id) {
+                self.at(leaves + back, Happening::Hear(status.epoch, view.ballot, id));
+            }
+        }
+        if let Some(group) = burst.group {
+            self.admit(&group);
+        }
+        if deadline < Time::NEVER {
+            self.at(deadline.max(self.now), Happening::Work(id));
+        }
+        self.schedule(id);
+        Ok(())
+    }
+
+    /// Starts the replicas that a group has and that have not started.
+    fn admit(&mut self, group: &Group) {
+        let learners: Vec<_> = group.learners().collect();
+        for (id, goal) in learners {
+            let waits =
+                self.happenings.values().any(|what| matches!(what, Happening::Join(one, _) if *one == id));
+            if self.machines.contains_key(&id) || waits {
+                continue;
+            }
+            let place = match goal {
+                Goal::Replace(victim) => self.machines.get(&victim).map_or(0, |machine| machine.place),
+                Goal::Learn | Goal::Vote => id.0 as usize % self.setup.replicas,
+            };
+            self.after(JOIN_DELAY, Happening::Join(id, place));
+        }
+    }
+
+    fn send(&mut self, from: ReplicaId, to: ReplicaId, event: Event, bytes: usize, leaves: Time) {
+        let (Some(source), Some(target)) = (self.machines.get(&from), self.machines.get(&to)) else { return };
+        let link = self.links[source.place][target.place];
+        let Some((busy_until, session)) = self.wires.get_mut(&(from, to)) else { return };
+        if link.loss > 0.0 && self.random.f64() < link.loss {
+            // The end of the session: what is under way is lost with it, and a new one begins.
+            *session += 1;
+            let session = *session;
+            self.give(from, Event::Link { peer: to, up: false });
+            let up = Event::Link { peer: to, up: true };
+            self.at(leaves + link.delay * 2, Happening::Arrive { from, to: from, session, event: up });
+            return;
+        }
+        let session = *session;
+        let on_wire = match link.bytes_per_second {
+            0 => 0.0,
+            rate => bytes as f64 / rate as f64,
+        };
+        let jitter = link.jitter.mul_f64(self.random.f64());
+        let through = leaves.max(*busy_until) + Duration::from_secs_f64(on_wire);
+        *busy_until = through;
+        // A stream keeps its order, also where the way takes longer for one than for the next.
+        let arrives = through + link.delay + jitter;
+        *busy_until = (*busy_until).max(arrives - link.delay);
+        self.at(arrives, Happening::Arrive { from, to, session, event });
+    }
+
+    // The client.
+
+    fn propose(&mut self) {
+        if self.client.is_over(self.now) {
+            return;
+        }
+        let Some(leader) = self.client.leader() else { return };
+        let (number, value) = self.client.propose(self.now, leader);
+        self.ask(leader, number, value);
+    }
+
+    fn ask(&mut self, replica: ReplicaId, number: RequestId, value: u64) {
+        let Some(machine) = self.machines.get(&replica) else { return };
+        let there =
+            self.topology.client_way(machine.place, self.setup.replicas).map_or(Duration::ZERO, |way| way.0);
+        let event = request(number, CommandKind::Apply, Bytes::copy_from_slice(&value.to_le_bytes()));
+        self.after(there, Happening::Arrive { from: replica, to: replica, session: 0, event });
+    }
+
+    fn answer(&mut self, number: RequestId, answer: Result<Bytes, RequestError>) -> Result<(), LabError> {
+        if number.0 >= OPERATOR {
+            return Ok(());
+        }
+        match answer {
+            Ok(_) | Err(RequestError::OutcomeUnknown) => {
+                if self.client.answered(self.now, number) {
+                    self.propose();
+                }
+            }
+            Err(_) => self.after(RESEND_DELAY, Happening::Resend(number)),
+        }
+        Ok(())
+    }
+
+    fn resend(&mut self, number: RequestId) {
+        let Some(leader) = self.client.leader() else { return };
+        if let Some((number, value)) = self.client.resend(number, leader) {
+            self.ask(leader, number, value);
+        }
+    }
+
+    // The operator.
+
+    /// Begins the next act when it is due, and sees one that is under way through.
+    fn operate(&mut self) -> Result<(), LabError> {
+        let Some(opened) = self.opened else { return Ok(()) };
+        if self.act.is_none() {
+            let due = self.acts.as_slice().first().is_some_and(|act| opened + act.at <= self.now);
+            let Some(act) = due.then(|| self.acts.next()).flatten() else { return Ok(()) };
+            self.act = Some(UnderWay { what: act.what, began: self.now, victim: None, asked: None });
+        }
+        let Some(leader) = self.client.leader() else { return Ok(()) };
+        let mut act = self.act.take().expect("there is one");
+        let group = self.machines[&leader].replica.group().clone();
+        let change = match act.what {
+            What::HandOver => {
+                let before = *act.victim.get_or_insert(leader);
+                if leader != before {
+                    self.finish_act(&act);
+                    return Ok(());
+                }
+                let voters: Vec<_> = group.voters().collect();
+                let place = voters.iter().position(|&id| id == leader).unwrap_or(0);
+                let to = voters[(place + voters.len() - 1) % voters.len()];
+                if act.is_due(self.now) {
+                    self.give(leader, Event::Transfer(to));
+                }
+                self.act = Some(act);
+                return Ok(());
+            }
+            What::Order(protocol, election) => {
+                let done = (group.protocol, group.election) == (protocol, election);
+                (!done).then_some(Change::Order { protocol, election })
+            }
+            What::Replace(victim) => {
+                let victim = *act.victim.get_or_insert_with(|| match victim {
+                    Victim::Leader => leader,
+                    Victim::Follower => group.voters().find(|&id| id != leader).unwrap_or(leader),
+                });
+                let leaves = group.learners().any(|(_, goal)| goal == Goal::Replace(victim));
+                let info = MemberInfo { name: format!("in place of {victim}"), ..MemberInfo::default() };
+                match (group.member(victim), leaves) {
+                    // It still has to be known who leads instead.
+                    (None, _) if leader == victim => {
+                        self.act = Some(act);
+                        return Ok(());
+                    }
+                    (None, _) => None,
+                    (Some(_), false) => Some(Change::Add { info, goal: Goal::Replace(victim) }),
+                    // It is under way: the learner catches up, and takes its place.
+                    (Some(_), true) => {
+                        self.act = Some(act);
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        let Some(change) = change else {
+            self.finish_act(&act);
+            return Ok(());
+        };
+        if act.is_due(self.now) {
+            self.last += 1;
+            let payload = ChangeRequest { expected: group.version, change }.encode().to_bytes();
+            let event = request(RequestId(OPERATOR + self.last), CommandKind::Reconfigure, payload);
+            self.give(leader, event);
+        }
+        self.act = Some(act);
+        Ok(())
+    }
+
+    fn finish_act(&mut self, act: &UnderWay) {
+        let opened = self.opened.expect("acts begin in the window");
+        self.done.push((act.began.since(opened), self.now.since(act.began)));
+        // Whoever waits at a replica that was removed turns to another. One that only handed over forwards.
+        let removed = act.victim.filter(|_| matches!(act.what, What::Replace(_)));
+        for stranded in removed.map(|victim| self.client.at(victim)).unwrap_or_default() {
+            self.resend(stranded);
+        }
+    }
+
+    // The end.
+
+    /// Members of the newest group.
+    fn members(&self) -> impl Iterator<Item = &Machine> {
+        let newest =
+            self.machines.values().map(|machine| machine.replica.group()).max_by_key(|group| group.version);
+        let ids: Vec<_> = newest.into_iter().flat_map(Group::voters).collect();
+        self.machines.values().filter(move |machine| ids.contains(&machine.id))
+    }
+
+    fn agree(&self) -> bool {
+        let mut slots = self.members().map(|machine| machine.executor.applied());
+        let first = slots.next();
+        slots.all(|slot| Some(slot) == first)
+    }
+
+    /// Members hold the same in the same order, and everything that was acknowledged.
+    pub(super) fn verify(&self) -> Result<(), LabError> {
+        let mut digests = self.members().map(|machine| (machine.id, machine.executor.digest()));
+        if let Some((id, digest)) = digests.next()
+            && let Some((other, _)) = digests.find(|(_, other)| *other != digest)
+        {
+            return Err(LabError::Broken(format!("{id} and {other} hold different states in the same slot")));
+        }
+        for machine in self.members() {
+            let values = &machine.executor.machine().values;
+            if let Some(value) = self.client.acknowledged.first_missing_in(values) {
+                let what = format!("value {value} was acknowledged and is not in {}", machine.id);
+                return Err(LabError::Broken(what));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> (Outcome, Traffic) {
+        self.client.close();
+        let outcome = Outcome { acts: self.done, ..self.client.outcome };
+        (outcome, self.traffic)
+    }
+}

@@ -1,0 +1,119 @@
+//! `synod lab report`: one HTML page that needs nothing else, and the same in Markdown.
+
+mod html;
+mod markdown;
+mod svg;
+mod text;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::study::{Environment, LabError, Summary, at, read_summary};
+
+/// A run as a report needs it.
+pub(crate) struct Run {
+    pub(crate) summary: Summary,
+    pub(crate) environment: Environment,
+}
+
+/// Reads every run below a folder and writes `report.html` and `report.md` there; their paths.
+///
+/// # Errors
+/// There is no run in the folder, or one of its files can not be read.
+pub fn write(folder: &Path) -> Result<[PathBuf; 2], LabError> {
+    let mut runs = Vec::new();
+    let mut entries: Vec<_> =
+        fs::read_dir(folder).map_err(at(folder))?.flatten().map(|entry| entry.path()).collect();
+    entries.sort();
+    for entry in entries.into_iter().filter(|entry| entry.join("summary.json").exists()) {
+        let (summary, environment) = read_summary(&entry)?;
+        runs.push(Run { summary, environment });
+    }
+    if runs.is_empty() {
+        let why = "no run is here; `synod lab run NAME --out DIR` makes one".to_owned();
+        return Err(LabError::Unreadable { path: folder.to_owned(), why });
+    }
+    let html = folder.join("report.html");
+    fs::write(&html, html::page(&runs)).map_err(at(&html))?;
+    let markdown = folder.join("report.md");
+    fs::write(&markdown, markdown::page(&runs)).map_err(at(&markdown))?;
+    Ok([html, markdown])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::{Chart, Claim, Fact, Form, Judgement, PointSummary, Timeline};
+    use std::collections::BTreeMap;
+
+    fn run() -> Run {
+        let point = |series: &str, x, mean| PointSummary {
+            series: series.to_owned(),
+            x,
+            metric: "throughput".to_owned(),
+            runs: 3,
+            mean,
+            half_width: Some(mean / 10.0),
+            median: mean,
+            min: mean * 0.9,
+            max: mean * 1.1,
+        };
+        let chart = |form| Chart {
+            title: "Throughput".into(),
+            metric: "throughput".into(),
+            x_label: "c".into(),
+            y_label: "1/s".into(),
+            form,
+        };
+        let summary = Summary {
+            name: "test".to_owned(),
+            title: "A <test>".to_owned(),
+            source: "Nobody 2020".to_owned(),
+            about: "About & about.".to_owned(),
+            parameters: BTreeMap::from([("on".to_owned(), "threads".to_owned())]),
+            charts: [Form::LogLines, Form::Lines, Form::Bars, Form::Timeline].map(chart).to_vec(),
+            facts: vec![Fact {
+                series: "a".into(),
+                x: 10.0,
+                metric: "throughput".into(),
+                value: 177_310.0,
+                place: "Table 9".into(),
+            }],
+            points: vec![point("a", 10.0, 1000.0), point("a", 100.0, 4000.0), point("b", 10.0, 0.0)],
+            timelines: vec![Timeline { series: "a".to_owned(), x: 10.0, answers: vec![1.0, 0.0, 3.0] }],
+            verdicts: vec![Claim {
+                id: "R5".to_owned(),
+                claim: "a is above b".to_owned(),
+                judgement: Judgement::of(true, "1000 > 0"),
+            }],
+            took_seconds: 1.0,
+            cut_short: None,
+        };
+        Run { summary, environment: Environment::now(None, "threads".to_owned()) }
+    }
+
+    #[test]
+    fn both_pages_say_what_was_measured_and_what_the_document_prints() {
+        let runs = [run()];
+        let (html, markdown) = (html::page(&runs), markdown::page(&runs));
+        for part in
+            ["R5", "holds", "1000 &gt; 0", "177,310", "A &lt;test&gt;", "About &amp; about", "<svg", "4,000"]
+        {
+            assert!(html.contains(part), "{part} is missing");
+        }
+        for part in ["R5", "**holds**", "177,310", "± 400", "Table 9"] {
+            assert!(markdown.contains(part), "{part} is missing in\n{markdown}");
+        }
+        assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
+        assert!(!html.contains("NaN") && !html.contains("inf"), "a picture has an impossible place");
+        assert!(!html.contains("src=") && !html.contains("href=\"http"), "the page needs something else");
+    }
+
+    #[test]
+    fn a_folder_without_runs_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(write(folder.path()).unwrap_err().to_string().contains("no run is here"));
+    }
+}

@@ -1,0 +1,105 @@
+//! Numbers as people read them, and the tables that both pages have.
+
+use std::fmt::Write as _;
+
+use crate::study::{Environment, PointSummary, Summary};
+
+/// A number with the digits that mean something.
+pub(super) fn number(value: f64) -> String {
+    let size = value.abs();
+    if size == 0.0 {
+        return "0".to_owned();
+    }
+    if size >= 100.0 {
+        return thousands(value.round());
+    }
+    let digits = if size >= 10.0 {
+        1
+    } else if size >= 1.0 {
+        2
+    } else {
+        4
+    };
+    let text = format!("{value:.digits$}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A mean with its confidence interval.
+pub(super) fn estimate(point: &PointSummary) -> String {
+    match point.half_width {
+        Some(half) => format!("{} ± {}", number(point.mean), number(half)),
+        None => number(point.mean),
+    }
+}
+
+/// The table of a metric: series, place, ours, the document's.
+pub(super) fn rows(summary: &Summary, metric: &str) -> Vec<[String; 5]> {
+    let points = summary.points.iter().filter(|point| point.metric == metric);
+    let row = |point: &PointSummary| {
+        let fact = summary.facts.iter().find(|fact| {
+            fact.metric == metric && fact.series == point.series && (fact.x - point.x).abs() < 1e-9
+        });
+        [
+            point.series.clone(),
+            number(point.x),
+            estimate(point),
+            point.runs.to_string(),
+            fact.map_or(String::new(), |fact| format!("{} ({})", number(fact.value), fact.place)),
+        ]
+    };
+    points.map(row).collect()
+}
+
+/// On what it was measured.
+pub(super) fn surroundings(environment: &Environment) -> String {
+    let mut text = environment.ground.clone();
+    let _ = write!(text, "; {} cores", environment.cores);
+    if let Some(processor) = &environment.processor {
+        let _ = write!(text, " of {processor}");
+    }
+    let _ = write!(text, ", {}, Synod {}", environment.kernel, environment.version);
+    if let Some(commit) = &environment.commit {
+        let _ = write!(text, " at {commit}");
+    }
+    if !environment.optimised {
+        text.push_str(", BUILT WITHOUT OPTIMISATION");
+    }
+    let load = |load: Option<f64>| load.map_or("?".to_owned(), |load| format!("{load:.1}"));
+    let (before, after) = (load(environment.load_before), load(environment.load_after));
+    let _ = write!(text, "; load average {before} before and {after} after");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_the_digits_that_mean_something() {
+        let cases = [
+            (0.0, "0"),
+            (177_310.4, "177,310"),
+            (1000.0, "1,000"),
+            (-2_500_000.0, "-2,500,000"),
+            (99.94, "99.9"),
+            (2.0, "2"),
+            (2.346, "2.35"),
+            (0.1234, "0.1234"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(number(value), expected);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! On what a run took place.
+
+use std::{fs, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+/// What the figures of a run depend on besides its parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Synod's version.
+    pub version: String,
+    /// The commit that was measured, if `--commit` told it.
+    pub commit: Option<String>,
+    /// Whether it was built with optimisations. Figures of a build without are good for nothing but tests.
+    pub optimised: bool,
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// The model of the processor.
+    pub processor: Option<String>,
+    /// Memory in bytes.
+    pub memory_bytes: Option<u64>,
+    /// The kernel's name and release.
+    pub kernel: String,
+    /// The load average when the run began: others may have used the machine.
+    pub load_before: Option<f64>,
+    /// The load average when it ended.
+    pub load_after: Option<f64>,
+    /// When it began, in seconds since 1970.
+    pub began: u64,
+    /// What replicas and load ran on, what the network was, and what was durable.
+    pub ground: String,
+}
+
+impl Environment {
+    /// This machine, now.
+    #[must_use]
+    pub fn now(commit: Option<String>, ground: String) -> Environment {
+        let system = rustix::system::uname();
+        let began = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Environment {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit,
+            optimised: !cfg!(debug_assertions),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            processor: field("/proc/cpuinfo", "model name"),
+            memory_bytes: field("/proc/meminfo", "MemTotal")
+                .and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok())
+                .map(|kilobytes| kilobytes * 1024),
+            kernel: format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy()),
+            load_before: load(),
+            load_after: None,
+            began: began.map_or(0, |since| since.as_secs()),
+            ground,
+        }
+    }
+
+    /// Notes how busy the machine was in the end.
+    pub fn end(&mut self) {
+        self.load_after = load();
+    }
+}
+
+fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
+/// The value of a line `name : value`; only Linux has these files.
+fn field(path: impl AsRef<Path>, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}

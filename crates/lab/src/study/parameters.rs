@@ -1,0 +1,150 @@
+//! Parameters of experiments: `--set key=value`.
+
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
+
+use super::{Experiment, LabError};
+
+/// A parameter with its defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    /// Its name.
+    pub key: &'static str,
+    /// What it is for, its unit and what is accepted.
+    pub help: &'static str,
+    /// Its value in a run of minutes.
+    pub default: &'static str,
+    /// Its value with `--full`.
+    pub full: &'static str,
+}
+
+/// What every experiment takes.
+pub const COMMON: &[Parameter] = &[
+    Parameter { key: "runs", help: "Runs at each point, 1 to 1000.", default: "3", full: "10" },
+    Parameter {
+        key: "runs-max",
+        help: "Points whose relative standard error is above `rse` are run up to so often.",
+        default: "4",
+        full: "30",
+    },
+    Parameter {
+        key: "rse",
+        help: "The relative standard error that is enough.",
+        default: "0.1",
+        full: "0.1",
+    },
+    Parameter { key: "seed", help: "Seed of whatever is drawn at random.", default: "1", full: "1" },
+];
+
+/// The values of one run.
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    values: BTreeMap<&'static str, String>,
+}
+
+impl Parameters {
+    /// The defaults (or those of a full run) with what was set.
+    ///
+    /// # Errors
+    /// [`LabError::Parameter`] for something else than `key=value`, or a key that none of the experiments has.
+    pub fn new(experiment: &Experiment, full: bool, set: &[String]) -> Result<Parameters, LabError> {
+        let known = || COMMON.iter().chain(experiment.parameters);
+        let default = |parameter: &Parameter| if full { parameter.full } else { parameter.default };
+        let mut values: BTreeMap<_, _> =
+            known().map(|parameter| (parameter.key, default(parameter).to_owned())).collect();
+        for given in set {
+            let (key, value) = split(given)?;
+            if let Some(parameter) = known().find(|parameter| parameter.key == key) {
+                values.insert(parameter.key, value.to_owned());
+            }
+        }
+        Ok(Parameters { values })
+    }
+
+    /// Checks that each key that is set belongs to one of the experiments.
+    ///
+    /// # Errors
+    /// [`LabError::Parameter`].
+    pub fn check_keys(experiments: &[&Experiment], set: &[String]) -> Result<(), LabError> {
+        let mut keys: Vec<_> = COMMON.iter().map(|parameter| parameter.key).collect();
+        keys.extend(experiments.iter().flat_map(|experiment| experiment.parameters).map(|p| p.key));
+        for given in set {
+            let (key, _) = split(given)?;
+            if !keys.contains(&key) {
+                keys.sort_unstable();
+                keys.dedup();
+                let why = format!("no such parameter here; accepted: {}", keys.join(", "));
+                return Err(LabError::Parameter { given: given.clone(), why });
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of a parameter.
+    ///
+    /// # Panics
+    /// If the experiment does not declare it.
+    #[must_use]
+    pub fn text(&self, key: &str) -> &str {
+        self.values.get(key).unwrap_or_else(|| panic!("parameter {key} is declared"))
+    }
+
+    /// A parameter of some type.
+    ///
+    /// # Errors
+    /// [`LabError::Parameter`] says why its text is not accepted.
+    pub fn get<T: FromStr<Err: std::fmt::Display>>(&self, key: &str) -> Result<T, LabError> {
+        self.parse(key, self.text(key))
+    }
+
+    /// A number of seconds (above 0, at most an hour).
+    ///
+    /// # Errors
+    /// As [`Parameters::get`].
+    pub fn seconds(&self, key: &str) -> Result<Duration, LabError> {
+        let seconds: f64 = self.get(key)?;
+        if seconds > 0.0 && seconds <= 3600.0 {
+            return Ok(Duration::from_secs_f64(seconds));
+        }
+        Err(self.wrong(key, "accepted: seconds above 0, at most 3600"))
+    }
+
+    /// A whole number within bounds.
+    ///
+    /// # Errors
+    /// As [`Parameters::get`].
+    pub fn count(&self, key: &str, accepted: std::ops::RangeInclusive<u64>) -> Result<u64, LabError> {
+        let count = self.get(key)?;
+        if accepted.contains(&count) {
+            return Ok(count);
+        }
+        Err(self.wrong(key, format!("accepted: {} to {}", accepted.start(), accepted.end())))
+    }
+
+    /// Values separated by commas, at least one.
+    ///
+    /// # Errors
+    /// As [`Parameters::get`].
+    pub fn list<T: FromStr<Err: std::fmt::Display>>(&self, key: &str) -> Result<Vec<T>, LabError> {
+        self.text(key).split(',').map(|text| self.parse(key, text.trim())).collect()
+    }
+
+    /// All keys and values.
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<String, String> {
+        self.values.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+    }
+
+    /// What to say of a value that is well formed and makes no sense.
+    pub(crate) fn wrong(&self, key: &str, why: impl Into<String>) -> LabError {
+        LabError::Parameter { given: format!("{key}={}", self.text(key)), why: why.into() }
+    }
+
+    fn parse<T: FromStr<Err: std::fmt::Display>>(&self, key: &str, text: &str) -> Result<T, LabError> {
+        text.parse().map_err(|error: T::Err| self.wrong(key, error.to_string()))
+    }
+}
+
+fn split(given: &str) -> Result<(&str, &str), LabError> {
+    let why = "accepted: KEY=VALUE".to_owned();
+    given.split_once('=').ok_or_else(|| LabError::Parameter { given: given.to_owned(), why })
+}

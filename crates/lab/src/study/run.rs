@@ -1,0 +1,236 @@
+//! Runs an experiment: points in turns, a progress bar, files.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{
+    Environment, Experiment, LabError, Measured, Parameters, Point, Sample, Summary, Timeline, at,
+    summary::{self, Claim},
+};
+use crate::statistics;
+
+/// What a measurement needs of the lab.
+#[derive(Clone, Debug)]
+pub struct Conduct {
+    /// Becomes true on Ctrl-C.
+    pub interrupted: Arc<AtomicBool>,
+    /// The program `synod`, for experiments with processes.
+    pub program: PathBuf,
+    /// Which run of the point this is, from 0; it goes into seeds.
+    pub round: u64,
+}
+
+impl Conduct {
+    /// For one run.
+    #[must_use]
+    pub fn new(interrupted: Arc<AtomicBool>, program: PathBuf) -> Conduct {
+        Conduct { interrupted, program, round: 0 }
+    }
+
+    /// # Errors
+    /// [`LabError::Interrupted`] after Ctrl-C.
+    pub fn check(&self) -> Result<(), LabError> {
+        if self.interrupted.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Where the files go: a folder of the experiment's name in this one.
+    pub folder: PathBuf,
+    /// The parameters of a full run.
+    pub full: bool,
+    /// `key=value`.
+    pub set: Vec<String>,
+    /// The commit that is measured, for the report.
+    pub commit: Option<String>,
+    /// Show progress on standard error.
+    pub progress: bool,
+}
+
+/// Runs an experiment and writes its files. After Ctrl-C the files hold what was measured until then, and the error
+/// is [`LabError::Interrupted`].
+///
+/// # Errors
+/// Parameters that make no sense, replicas that do not start or break a promise, files that can not be written.
+pub fn run(experiment: &Experiment, options: &RunOptions, conduct: &Conduct) -> Result<Summary, LabError> {
+    let parameters = Parameters::new(experiment, options.full, &options.set)?;
+    let points = (experiment.points)(&parameters)?;
+    let turns = Turns::new(&parameters)?;
+    let folder = options.folder.join(experiment.name);
+    fs::create_dir_all(&folder).map_err(at(&folder))?;
+    let ground = parameters.all().get("on").map_or("", String::as_str).to_owned();
+    let mut environment = Environment::now(options.commit.clone(), describe_ground(&ground).to_owned());
+    let began = Instant::now();
+    let progress = Progress::new(experiment.name, options.progress, points.len() * turns.at_least);
+    let mut log = Log::default();
+    let outcome = measure(&points, &turns, experiment.headline, conduct, &progress, &mut log);
+    progress.finish();
+    environment.end();
+    let verdicts = experiment.shapes.iter().map(|shape| Claim {
+        id: shape.id.to_owned(),
+        claim: shape.claim.to_owned(),
+        judgement: (shape.judge)(&log.measured),
+    });
+    let summary = Summary {
+        name: experiment.name.to_owned(),
+        title: experiment.title.to_owned(),
+        source: experiment.source.to_owned(),
+        about: experiment.about.to_owned(),
+        parameters: parameters.all(),
+        charts: experiment.charts.to_vec(),
+        facts: experiment.facts.to_vec(),
+        points: summary::points(&log.measured),
+        timelines: log.timelines,
+        verdicts: verdicts.collect(),
+        took_seconds: began.elapsed().as_secs_f64(),
+        cut_short: outcome.as_ref().err().map(ToString::to_string),
+    };
+    write_raw(&folder.join("raw.csv"), &log.raw)?;
+    summary::write(&folder.join("summary.json"), &summary)?;
+    summary::write(&folder.join("environment.json"), &environment)?;
+    outcome.map(|()| summary)
+}
+
+/// What the parameter `on` stands for.
+fn describe_ground(on: &str) -> &'static str {
+    match on {
+        "threads" => {
+            "replicas and client in one process, TCP over loopback between replicas, no gRPC; logs in files, \
+             written and never synced (durability memory)"
+        }
+        "processes" => {
+            "a process a replica, TCP over loopback, clients over gRPC; durability as the parameter says"
+        }
+        "virtual" => {
+            "the replicas' own code in virtual time: links as the topology says, a processor a replica with a price \
+             for each message and command, disks that answer at once"
+        }
+        "cores" => "the protocols alone, in one thread, queues in the place of a network, no disks",
+        _ => "see the experiment",
+    }
+}
+
+/// How often points are run.
+struct Turns {
+    at_least: usize,
+    at_most: usize,
+    error: f64,
+}
+
+impl Turns {
+    fn new(parameters: &Parameters) -> Result<Turns, LabError> {
+        let runs = |key| parameters.count(key, 1..=1000).map(|count| count as usize);
+        let at_least = runs("runs")?;
+        Ok(Turns { at_least, at_most: runs("runs-max")?.max(at_least), error: parameters.get("rse")? })
+    }
+}
+
+/// What is kept of all runs.
+#[derive(Default)]
+struct Log {
+    measured: Measured,
+    timelines: Vec<Timeline>,
+    raw: Vec<(String, f64, u64, Sample)>,
+}
+
+fn measure(
+    points: &[Point],
+    turns: &Turns,
+    headline: &str,
+    conduct: &Conduct,
+    progress: &Progress,
+    log: &mut Log,
+) -> Result<(), LabError> {
+    for turn in 0..turns.at_most {
+        let due = |point: &&Point| {
+            let values = log.measured.values(&point.series, point.x, headline);
+            turn < turns.at_least
+                || statistics::relative_standard_error(values).is_some_and(|error| error > turns.error)
+        };
+        let due: Vec<_> = points.iter().filter(due).collect();
+        if turn >= turns.at_least {
+            progress.more(due.len());
+        }
+        for point in due {
+            conduct.check()?;
+            progress.begin(point, turn);
+            let sample = (point.measure)(&Conduct { round: turn as u64, ..conduct.clone() })?;
+            for (metric, value) in &sample.figures {
+                log.measured.add(&point.series, point.x, metric, *value);
+            }
+            if turn == 0 && !sample.timeline.is_empty() {
+                let answers = sample.timeline.clone();
+                log.timelines.push(Timeline { series: point.series.clone(), x: point.x, answers });
+            }
+            log.raw.push((point.series.clone(), point.x, turn as u64, sample));
+            progress.done();
+        }
+    }
+    Ok(())
+}
+
+fn write_raw(path: &Path, raw: &[(String, f64, u64, Sample)]) -> Result<(), LabError> {
+    let mut text = "series,x,run,metric,value\n".to_owned();
+    for (series, x, run, sample) in raw {
+        for (metric, value) in &sample.figures {
+            let _ = writeln!(text, "\"{series}\",{x},{run},{metric},{value}");
+        }
+    }
+    fs::write(path, text).map_err(at(path))
+}
+
+/// A bar with the remaining time; lines where there is no terminal.
+struct Progress {
+    bar: ProgressBar,
+    name: &'static str,
+    lines: bool,
+}
+
+impl Progress {
+    fn new(name: &'static str, shown: bool, steps: usize) -> Progress {
+        let bar = ProgressBar::new(steps as u64);
+        let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len}  {eta} left  {wide_msg}");
+        bar.set_style(style.expect("a constant template"));
+        bar.set_prefix(name);
+        let lines = shown && bar.is_hidden();
+        if shown {
+            bar.enable_steady_tick(Duration::from_millis(500));
+        } else {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Progress { bar, name, lines }
+    }
+
+    fn begin(&self, point: &Point, turn: usize) {
+        let what = format!("{} at {}, run {}", point.series, point.x, turn + 1);
+        if self.lines {
+            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            eprintln!("{} {done}/{all}, {:.0?} left: {what}", self.name, self.bar.eta());
+        }
+        self.bar.set_message(what);
+    }
+
+    fn more(&self, steps: usize) {
+        self.bar.inc_length(steps as u64);
+    }
+
+    fn done(&self) {
+        self.bar.inc(1);
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,243 @@
+//! What a replica is told and what it wants done: everything between it and the threads of a server, or the simulator.
+
+use bytes::Bytes;
+use synod_consensus::{LeaderView, Status as ProtocolStatus};
+use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+
+use crate::{Group, LogRecord, PeerMessage, RequestError};
+
+/// Names a command of a local client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a query of a local client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadId(pub u64);
+
+/// A snapshot on stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// It holds everything through this slot.
+    pub slot: Slot,
+    /// The size of its file in bytes.
+    pub bytes: u64,
+}
+
+/// A snapshot that the executor's state was replaced by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// The snapshot.
+    pub info: SnapshotInfo,
+    /// How its slot was delivered.
+    pub ballot: Ballot,
+    /// The group after that slot.
+    pub group: Group,
+}
+
+/// A command's place in the session of a client that identifies itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionCommand {
+    /// The session.
+    pub session: SessionId,
+    /// The command's number in it.
+    pub sequence: u64,
+    /// The lowest number that the session still waits for.
+    pub lowest_outstanding: u64,
+}
+
+/// What happens to a replica.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A message of a peer arrived.
+    Receive {
+        /// Who sent it.
+        from: ReplicaId,
+        /// What it says.
+        message: PeerMessage,
+    },
+    /// A session to a peer began or ended.
+    Link {
+        /// The peer.
+        peer: ReplicaId,
+        /// Whether it began.
+        up: bool,
+    },
+    /// Records through this one are on stable storage.
+    Durable(Lsn),
+    /// The last deadline has passed.
+    Timer,
+    /// A local client's command.
+    Request {
+        /// Comes back with the result.
+        request: RequestId,
+        /// Who executes it.
+        kind: CommandKind,
+        /// The session of a client that identifies itself; otherwise the command counts as this replica's.
+        session: Option<SessionCommand>,
+        /// The command.
+        payload: Bytes,
+    },
+    /// A local client wants to read, linearizably.
+    Read(ReadId),
+    /// Everything through this slot is executed.
+    Executed(Slot),
+    /// Answers [`Action::TakeSnapshot`]: it is on stable storage, or could not be taken.
+    SnapshotTaken(Option<SnapshotInfo>),
+    /// Answers [`Action::ReadChunk`].
+    ChunkRead {
+        /// Who asked.
+        to: ReplicaId,
+        /// The snapshot.
+        slot: Slot,
+        /// Where the piece begins.
+        offset: u64,
+        /// The file's size; 0 if there is no such snapshot any more.
+        total: u64,
+        /// The piece.
+        bytes: Bytes,
+    },
+    /// Answers [`Action::WriteChunk`]: written through `end`.
+    ChunkWritten {
+        /// The snapshot.
+        slot: Slot,
+        /// Where the next piece begins.
+        end: u64,
+    },
+    /// Answers [`Action::InstallSnapshot`], or a piece that could not be written: installed, or not.
+    SnapshotInstalled(Option<Installed>),
+    /// An operator wants this member to lead.
+    Transfer(ReplicaId),
+    /// Let these replicas vote from now on, within the epoch; for protocols that change voters themselves. What came of
+    /// it is seen by [`crate::Replica::voters`] and [`crate::Replica::take_refusal`].
+    ChangeVoters {
+        /// Everybody who is to vote.
+        voters: Vec<ReplicaId>,
+        /// The command that describes the change.
+        batch: Batch,
+    },
+}
+
+/// What a replica wants done.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Add a record to the write-ahead log.
+    Append {
+        /// Its number; records are numbered without gaps.
+        lsn: Lsn,
+        /// What to write.
+        record: LogRecord,
+    },
+    /// Send a message once record `after` is durable.
+    Send {
+        /// To whom.
+        to: ReplicaId,
+        /// What.
+        message: PeerMessage,
+        /// The record; `Lsn::ZERO`: at once.
+        after: Lsn,
+    },
+    /// Execute a decided batch, in the order of these actions.
+    Execute {
+        /// Its slot.
+        slot: Slot,
+        /// How it was delivered.
+        ballot: Ballot,
+        /// The batch.
+        batch: Batch,
+        /// Local requests to be answered with the outcomes: for each its place among the batch's commands.
+        requests: Vec<(usize, RequestId)>,
+    },
+    /// Answer a query from a state that includes `slot`.
+    ReadAt {
+        /// The query.
+        read: ReadId,
+        /// The slot.
+        slot: Slot,
+    },
+    /// A query can not be answered.
+    ReadFailed {
+        /// The query.
+        read: ReadId,
+        /// Why.
+        error: RequestError,
+    },
+    /// A command has failed, or its outcome will not be known here.
+    RequestFailed {
+        /// The command.
+        request: RequestId,
+        /// Why.
+        error: RequestError,
+    },
+    /// Who leads, as far as this replica knows, has changed.
+    Leader(LeaderView),
+    /// The group has changed. Whoever is known to it must be reachable ([`Group::known`]).
+    Group(Group),
+    /// This replica is not a member any more, and nobody needs it.
+    Retired,
+    /// Call with [`Event::Timer`] at this instant; replaces the deadline before.
+    Deadline(Time),
+    /// Freeze the state as it is after all `Execute` actions so far and write it to stable storage.
+    TakeSnapshot,
+    /// Read a piece of a snapshot.
+    ReadChunk {
+        /// For whom.
+        to: ReplicaId,
+        /// The snapshot.
+        slot: Slot,
+        /// Where the piece begins.
+        offset: u64,
+        /// Its size at most.
+        len_max: usize,
+    },
+    /// Add a piece to the snapshot that is being received; offset 0 begins it anew.
+    WriteChunk {
+        /// The snapshot.
+        info: SnapshotInfo,
+        /// Where the piece begins.
+        offset: u64,
+        /// The piece.
+        bytes: Bytes,
+    },
+    /// The received snapshot is complete: verify it, make it durable, and replace the executor's state by it.
+    InstallSnapshot(SnapshotInfo),
+    /// The write-ahead log may forget slots through this one, once the records appended before are durable.
+    Trim(Slot),
+}
+
+/// What a replica finds when it starts.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The records of its write-ahead log, in order.
+    pub records: Vec<LogRecord>,
+    /// The number of the last of them.
+    pub last_lsn: Lsn,
+    /// The snapshot that its executor was restored from.
+    pub snapshot: Option<Installed>,
+    /// Whether records may be missing.
+    pub amnesia: bool,
+    /// This life of the replica.
+    pub incarnation: Incarnation,
+}
+
+/// A replica's answers to questions about itself.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicaStatus {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The protocol's, or what comes near it in a replica that takes no part in ordering.
+    pub protocol: ProtocolStatus,
+    /// Executed through this slot.
+    pub executed: Slot,
+    /// The last snapshot.
+    pub snapshot: Option<SnapshotInfo>,
+    /// Bytes of commands that wait for a decision.
+    pub queued_bytes: usize,
+    /// Decided slots kept in memory, and their bytes.
+    pub kept_slots: usize,
+    /// See `kept_slots`.
+    pub kept_bytes: u64,
+    /// Whether executing falls behind so far that nothing more is taken in.
+    pub backlogged: bool,
+    /// A snapshot that is being received, and how many bytes of it have come.
+    pub receiving: Option<(SnapshotInfo, u64)>,
+}

@@ -1,0 +1,69 @@
+//! What an operator does with the program, and what it answers.
+
+#![allow(dead_code, reason = "each user needs some of it")]
+
+use std::{
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+pub const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
+/// How long anything may take that depends on elections and on how busy the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn synod(args: &[&str]) -> Output {
+    Command::new(SYNOD).args(args).stdin(Stdio::null()).output().expect("the program can be started")
+}
+
+/// Runs a command that must succeed, and returns what it printed.
+#[track_caller]
+pub fn done(endpoints: &str, args: &[&str]) -> String {
+    let mut all = args.to_vec();
+    all.extend(["--endpoints", endpoints, "--command-timeout", "20s"]);
+    let output = synod(&all);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Repeats a question until the answer is as wanted.
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// What `synod status` tells of a replica.
+pub fn status(endpoint: &str) -> Option<serde_json::Value> {
+    let output = synod(&["status", "--endpoints", endpoint, "-w", "json"]);
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    Some(all[0].clone()).filter(|status| status["state"] == "reachable")
+}
+
+/// The index of the replica that takes itself for the leader.
+#[track_caller]
+pub fn leader(endpoints: &[String]) -> usize {
+    let mut found = None;
+    until("somebody leads", || {
+        let leads = |endpoint: &String| status(endpoint).is_some_and(|status| status["role"] == "leader");
+        found = endpoints.iter().position(leads);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Names and standings of the members, as a replica knows them.
+pub fn members(endpoint: &str) -> Vec<(String, String)> {
+    let status = status(endpoint).unwrap_or_default();
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let members = status["members"].as_array().cloned().unwrap_or_default();
+    members.iter().map(|member| (text(&member["name"]), text(&member["standing"]))).collect()
+}
+
+pub fn voters(endpoint: &str) -> Vec<String> {
+    members(endpoint).into_iter().filter(|(_, standing)| standing == "votes").map(|(name, _)| name).collect()
+}
