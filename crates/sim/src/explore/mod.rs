@@ -17,6 +17,7 @@
 //! | file | story |
 //! | --- | --- |
 //! | `search.rs` | what can happen in a state; breadth-first, each state once |
+//! | `states.rs` | the states that were reached, and which cover others |
 //! | `space.rs` | replicas and messages by number; a step of one replica is worked out once |
 //! | `node.rs` | one replica: its protocol, clock and log, and what one step makes of them |
 //! | `past.rs` | what a replica said and did in all its lives, and whether it may say what it says |
@@ -71,6 +72,7 @@ mod on_disk;
 mod past;
 mod search;
 mod space;
+mod states;
 #[cfg(test)]
 mod tests;
 

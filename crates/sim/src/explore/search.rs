@@ -2,10 +2,13 @@
 
 use super::{
     Bounds,
-    fingerprint::{self, Set},
     space::{Move, Space},
+    states::{Left, States},
 };
 use crate::check::Violation;
+
+/// After so many states somebody is told how far that is.
+const WATCH_INTERVAL: usize = 4096;
 
 /// What has been looked at so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,33 +38,6 @@ pub(super) enum End {
     Violated(Vec<Taken>, Violation),
 }
 
-/// What can still happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Left {
-    /// So many commands were proposed.
-    proposed: u8,
-    timeouts: u8,
-    crashes: u8,
-    losses: u8,
-    duplicates: u8,
-}
-
-impl Left {
-    const WORDS: usize = 2;
-
-    fn words(self) -> [u32; Left::WORDS] {
-        [
-            u32::from_le_bytes([self.proposed, self.timeouts, self.crashes, self.losses]),
-            u32::from(self.duplicates),
-        ]
-    }
-
-    fn of_words(words: &[u32]) -> Left {
-        let [proposed, timeouts, crashes, losses] = words[0].to_le_bytes();
-        Left { proposed, timeouts, crashes, losses, duplicates: words[1].to_le_bytes()[0] }
-    }
-}
-
 /// A step that was taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
@@ -72,33 +48,14 @@ pub(super) struct Taken {
     pub(super) made: Move,
 }
 
-/// States of one depth: for each its replicas, what is left, and the parcels in ascending order.
-#[derive(Debug, Default)]
-struct Level {
-    words: Vec<u32>,
-    /// Where each state ends, and its number.
-    states: Vec<(usize, u32)>,
-}
-
-impl Level {
-    fn push(&mut self, words: &[u32], number: u32) {
-        self.words.extend_from_slice(words);
-        self.states.push((self.words.len(), number));
-    }
-}
-
 /// See the module.
 pub(super) struct Search<'a> {
     space: &'a mut Space,
     bounds: Bounds,
-    seen: Set<u128>,
-    /// For each state, the one before it, and the step from there.
-    parents: Vec<(u32, Taken)>,
-    next: Level,
+    states: States,
     transitions: u64,
-    /// Where the state that is made next is put together, and what can happen in the present one.
+    /// Where the state that is made next is put together.
     scratch: Vec<u32>,
-    steps: Vec<(Taken, Left)>,
 }
 
 /// A state did not hold, or there are too many.
@@ -115,47 +72,41 @@ impl From<Violation> for Stop {
 
 impl<'a> Search<'a> {
     pub(super) fn new(space: &'a mut Space, bounds: Bounds) -> Search<'a> {
-        Search {
-            space,
-            bounds,
-            seen: Set::default(),
-            parents: Vec::new(),
-            next: Level::default(),
-            transitions: 0,
-            scratch: Vec::new(),
-            steps: Vec::new(),
-        }
+        let states = States::new(bounds.replicas);
+        Search { space, bounds, states, transitions: 0, scratch: Vec::new() }
     }
 
     /// Looks at every state within the bounds; `watch` is told now and then how far that is.
     pub(super) fn run(mut self, watch: &mut dyn FnMut(Count)) -> (Count, End) {
-        let mut depth = 0;
-        let end = match self.begin() {
-            Err(violation) => End::Violated(Vec::new(), violation),
-            Ok(()) => loop {
-                let level = std::mem::take(&mut self.next);
-                if level.states.is_empty() {
-                    break End::Complete;
+        if let Err(violation) = self.begin() {
+            return (self.count(0), End::Violated(Vec::new(), violation));
+        }
+        // The states of one depth follow those of the depth before.
+        let (mut depth, mut state, mut deeper) = (0, 0, 1);
+        while state < self.states.len() {
+            if state == deeper {
+                (depth, deeper) = (depth + 1, self.states.len());
+            }
+            if self.bounds.depth == Some(depth) {
+                return (self.count(depth), End::Depth);
+            }
+            if state % WATCH_INTERVAL == 0 {
+                watch(self.count(depth));
+            }
+            match self.expand(state) {
+                Ok(()) => state += 1,
+                Err((_, Stop::States)) => return (self.count(depth), End::States),
+                Err((last, Stop::Violation(violation))) => {
+                    return (self.count(depth), End::Violated(self.path(state, last), violation));
                 }
-                if self.bounds.depth.is_some_and(|max| depth >= max) {
-                    break End::Depth;
-                }
-                match self.expand(&level, depth, watch) {
-                    Ok(()) => depth += usize::from(!self.next.states.is_empty()),
-                    Err((_, _, Stop::States)) => break End::States,
-                    Err((parent, last, Stop::Violation(violation))) => {
-                        depth += 1;
-                        break End::Violated(self.path(parent, last), violation);
-                    }
-                }
-            },
-        };
-        (self.count(depth), end)
+            }
+        }
+        (self.count(depth), End::Complete)
     }
 
     fn count(&self, depth: usize) -> Count {
         Count {
-            states: self.parents.len(),
+            states: self.states.len(),
             transitions: self.transitions,
             depth,
             replicas: self.space.node_count(),
@@ -168,50 +119,30 @@ impl<'a> Search<'a> {
         self.space.judge(&nodes, &[])?;
         let Bounds { timeouts, crashes, losses, duplicates, .. } = self.bounds;
         let left = Left { proposed: 0, timeouts, crashes, losses, duplicates };
-        let words: Vec<u32> = nodes.into_iter().chain(left.words()).chain(parcels).collect();
-        self.seen.insert(fingerprint::of_words(&words));
-        // Nobody asks for the parent of the first.
-        self.parents.push((0, Taken { at: 0, doubled: false, made: Move::Timer }));
-        self.next.push(&words, 0);
+        let words: Vec<u32> = nodes.into_iter().chain(parcels).collect();
+        // Nobody asks for the step to the first.
+        self.states.add(&words, left, 0, Taken { at: 0, doubled: false, made: Move::Timer });
         Ok(())
     }
 
-    fn expand(
-        &mut self,
-        level: &Level,
-        depth: usize,
-        watch: &mut dyn FnMut(Count),
-    ) -> Result<(), (u32, Taken, Stop)> {
-        let mut begin = 0;
-        for (place, &(end, number)) in level.states.iter().enumerate() {
-            if place % 4096 == 0 {
-                watch(self.count(depth));
-            }
-            self.expand_state(&level.words[begin..end], number)
-                .map_err(|(taken, stop)| (number, taken, stop))?;
-            begin = end;
+    /// Takes every step from a state, unless another covers it.
+    fn expand(&mut self, state: usize) -> Result<(), (Taken, Stop)> {
+        if self.states.is_covered(state) {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Takes every step from a state.
-    fn expand_state(&mut self, state: &[u32], number: u32) -> Result<(), (Taken, Stop)> {
-        let mut steps = std::mem::take(&mut self.steps);
-        self.steps_from(state, &mut steps);
-        let taken = steps
-            .drain(..)
-            .try_for_each(|(taken, left)| self.take(state, number, left, taken).map_err(|stop| (taken, stop)));
-        self.steps = steps;
-        taken
+        let steps = self.steps_from(state);
+        steps
+            .into_iter()
+            .try_for_each(|(taken, left)| self.take(state, left, taken).map_err(|stop| (taken, stop)))
     }
 
     /// What can happen in a state, and what can still happen after that.
-    fn steps_from(&self, state: &[u32], steps: &mut Vec<(Taken, Left)>) {
-        let replicas = self.bounds.replicas;
-        let left = Left::of_words(&state[replicas..]);
-        for at in 0..replicas {
+    fn steps_from(&self, state: usize) -> Vec<(Taken, Left)> {
+        let mut steps = Vec::new();
+        let (nodes, parcels, left) = self.states.get(state);
+        for (at, &node) in nodes.iter().enumerate() {
             let mut step = |made, left| steps.push((Taken { at: at as u8, doubled: false, made }, left));
-            let known = self.space.node(state[at]);
+            let known = self.space.node(node);
             for through in known.durable + 1..=known.records {
                 step(Move::Durable(through), left);
             }
@@ -223,7 +154,7 @@ impl<'a> Search<'a> {
                 step(Move::Timer, Left { timeouts, ..left });
             }
             if let Some(losses) = left.losses.checked_sub(1) {
-                for peer in (0..replicas).filter(|&peer| peer != at) {
+                for peer in (0..nodes.len()).filter(|&peer| peer != at) {
                     step(Move::Session(peer as u32), Left { losses, ..left });
                 }
             }
@@ -233,7 +164,6 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let parcels = &state[replicas + Left::WORDS..];
         for (place, &parcel) in parcels.iter().enumerate() {
             if place > 0 && parcels[place - 1] == parcel {
                 continue;
@@ -247,55 +177,46 @@ impl<'a> Search<'a> {
                 steps.push((Taken { at, doubled: true, made: Move::Receive(parcel) }, left));
             }
         }
+        steps
     }
 
-    fn take(&mut self, state: &[u32], number: u32, left: Left, taken: Taken) -> Result<(), Stop> {
-        let replicas = self.bounds.replicas;
+    fn take(&mut self, state: usize, left: Left, taken: Taken) -> Result<(), Stop> {
         let at = usize::from(taken.at);
-        let before = state[at];
+        let (nodes, parcels, _) = self.states.get(state);
+        let replicas = nodes.len();
+        let before = nodes[at];
         let outcome = self.space.outcome(at, before, taken.made)?;
         let after = outcome.node;
         if after == before && outcome.sent.is_empty() {
-            // Nothing can happen afterwards that can not happen before: a message less is on its way, or less is
-            // left to go wrong.
+            // The state before covers the one after.
             return Ok(());
         }
         self.transitions += 1;
         let next = &mut self.scratch;
         next.clear();
-        next.extend_from_slice(&state[..replicas]);
+        next.extend_from_slice(nodes);
         next[at] = after;
-        next.extend(left.words());
         let arrived = match taken.made {
             Move::Receive(parcel) if !taken.doubled => Some(parcel),
             _ => None,
         };
-        let parcels = &state[replicas + Left::WORDS..];
         let gone = arrived.and_then(|arrived| parcels.iter().position(|&parcel| parcel == arrived));
         let kept = parcels.iter().enumerate().filter(|(place, _)| Some(*place) != gone);
         next.extend(kept.map(|(_, &parcel)| parcel).chain(outcome.sent.iter().copied()));
-        next[replicas + Left::WORDS..].sort_unstable();
+        next[replicas..].sort_unstable();
         let owed = outcome.owed.clone();
         if !owed.is_empty() || self.space.node(after).deeds != self.space.node(before).deeds {
             self.space.judge(&next[..replicas], &owed)?;
         }
-        if !self.seen.insert(fingerprint::of_words(next)) {
-            return Ok(());
-        }
-        if self.parents.len() >= self.bounds.states_max {
-            return Err(Stop::States);
-        }
-        let state = u32::try_from(self.parents.len()).expect("bounded by states_max");
-        self.parents.push((number, taken));
-        self.next.push(next, state);
-        Ok(())
+        self.states.add(next, left, state, taken);
+        if self.states.len() > self.bounds.states_max { Err(Stop::States) } else { Ok(()) }
     }
 
     /// The steps to a state, and one more.
-    fn path(&self, mut state: u32, last: Taken) -> Vec<Taken> {
+    fn path(&self, mut state: usize, last: Taken) -> Vec<Taken> {
         let mut path = vec![last];
         while state != 0 {
-            let (parent, taken) = self.parents[state as usize];
+            let (parent, taken) = self.states.parent(state);
             path.push(taken);
             state = parent;
         }
