@@ -47,7 +47,7 @@ pub struct ExploreArgs {
     /// Go no further than this many steps from the beginning.
     #[arg(long, value_name = "N")]
     depth: Option<usize>,
-    /// Stop at so many different states; they take about 60 bytes each.
+    /// Stop at so many different states; they take about 120 bytes each.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().states_max as u64,
         value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
     states_max: u64,

@@ -88,8 +88,16 @@ impl Hasher for Mixer {
         }
     }
 
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
     fn write_u64(&mut self, word: u64) {
         self.0 = finished(self.0 ^ word);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
     }
 
     fn write_u128(&mut self, word: u128) {
@@ -110,7 +118,8 @@ mod tests {
 
     #[test]
     fn only_the_distance_of_instants_counts() {
-        let at = |nanos| (Time::from_nanos(nanos), Time::from_nanos(nanos) + Duration::from_secs(1), Time::NEVER);
+        let at =
+            |nanos| (Time::from_nanos(nanos), Time::from_nanos(nanos) + Duration::from_secs(1), Time::NEVER);
         let now = Time::from_nanos;
         assert_eq!(of_debug(&at(5), now(7)), of_debug(&at(105), now(107)));
         assert_ne!(of_debug(&at(5), now(7)), of_debug(&at(5), now(8)));

@@ -156,7 +156,10 @@ fn chosen(
             let known = chosen.entry(slot).or_insert(Chosen { value, ballot, since });
             let same = known.value == value && (before.is_none() || known.ballot == ballot);
             demand(same, Invariant::ChosenStays, || {
-                format!("different batches are chosen for slot {slot} in ballots {} and {ballot}", known.ballot)
+                format!(
+                    "different batches are chosen for slot {slot} in ballots {} and {ballot}",
+                    known.ballot
+                )
             })?;
             known.since = known.since.min(since);
             place = before.filter(|_| slot > Slot(1)).map(|before| (slot.prev(), before));

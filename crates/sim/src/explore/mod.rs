@@ -73,8 +73,6 @@ mod past;
 mod search;
 mod space;
 mod states;
-#[cfg(test)]
-mod tests;
 
 use std::time::Duration;
 
@@ -109,7 +107,7 @@ pub struct Bounds {
     pub duplicates: u8,
     /// Steps from the beginning; `None`: any number.
     pub depth: Option<usize>,
-    /// Different states, at most 2^32 - 1. About 60 bytes each.
+    /// Different states, at most 2^32 - 1. About 120 bytes each.
     pub states_max: usize,
 }
 
@@ -124,13 +122,13 @@ impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
             replicas: 3,
-            commands: 2,
-            timeouts: 2,
+            commands: 1,
+            timeouts: 1,
             crashes: 1,
-            losses: 1,
+            losses: 0,
             duplicates: 0,
             depth: None,
-            states_max: 20_000_000,
+            states_max: 10_000_000,
         }
     }
 }
@@ -182,8 +180,11 @@ pub fn explore(protocol: ProtocolKind, bounds: Bounds, watch: &mut dyn FnMut(Cou
 }
 
 /// Explores a protocol with other options than [`options`].
+///
+/// # Panics
+/// If the bounds are not those that [`Bounds`] allows.
 #[must_use]
-pub(crate) fn explore_with(options: Options, bounds: Bounds, watch: &mut dyn FnMut(Count)) -> Report {
+pub fn explore_with(options: Options, bounds: Bounds, watch: &mut dyn FnMut(Count)) -> Report {
     assert!((1..=Bounds::REPLICAS_MAX).contains(&bounds.replicas), "so many replicas are not explored");
     assert!(bounds.commands <= Bounds::COMMANDS_MAX, "so many commands are not explored");
     assert!(u32::try_from(bounds.states_max).is_ok(), "states are numbered with 32 bits");

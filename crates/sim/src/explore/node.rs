@@ -286,8 +286,7 @@ impl<'a> Work<'a> {
     fn leaves(&mut self, to: ReplicaId, message: Message) -> Checked {
         self.note(|| format!("→ {to}  {}", text(&message)));
         let Node { id, life, log, past, .. } = &mut self.node;
-        let speaker =
-            Speaker { id: *id, life: *life, disk: &self.disk, log, values: &self.setting.values };
+        let speaker = Speaker { id: *id, life: *life, disk: &self.disk, log, values: &self.setting.values };
         past.says(speaker, to, &message, &mut self.owed)?;
         self.sent.push((to, message));
         Ok(())
@@ -297,7 +296,10 @@ impl<'a> Work<'a> {
         let status = self.node.protocol.status();
         let id = self.node.id;
         demand(status.decided.0 == self.node.delivered, Invariant::Sound, || {
-            format!("{id} says that it delivered {} slots, and has delivered {}", status.decided, self.node.delivered)
+            format!(
+                "{id} says that it delivered {} slots, and has delivered {}",
+                status.decided, self.node.delivered
+            )
         })?;
         demand(
             status.role != Role::Leader || status.view.ballot.replica == id,

@@ -199,7 +199,8 @@ impl Past {
                 self.leads(by, *ballot, || ballots(by.log))
             }
             raft::Message::AppendReply { ballot, through, .. } => {
-                let holds = by.disk.accepted.contains_key(through) || through.0 <= self.delivered.len() as u64;
+                let holds =
+                    by.disk.accepted.contains_key(through) || through.0 <= self.delivered.len() as u64;
                 demand(by.disk.term >= ballot.round && holds, Invariant::DurableBeforePromise, || {
                     format!(
                         "{} acknowledges slot {through} in ballot {ballot}; its disk does not hold that",

@@ -11,7 +11,7 @@ use crate::check::Violation;
 const WATCH_INTERVAL: usize = 4096;
 
 /// What has been looked at so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Different states.
     pub states: usize,
