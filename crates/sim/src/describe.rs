@@ -139,6 +139,7 @@ fn raft_class(message: &raft::Message) -> &'static str {
         Message::HeartbeatAck { .. } => "heartbeat-answer",
         Message::Conflict { .. } | Message::Stale { .. } => "refusal",
         Message::TimeoutNow { .. } => "transfer",
+        Message::Priority { .. } => "election",
         Message::Follow | Message::Ask { .. } | Message::Told { .. } => "recovery",
     }
 }
@@ -293,6 +294,7 @@ fn raft_message(message: &raft::Message) -> String {
         Message::HeartbeatAck { ballot, round, .. } => format!("HeartbeatAck {ballot} round {round}"),
         Message::Stale { term } => format!("Stale: term {term} began"),
         Message::TimeoutNow { ballot } => format!("TimeoutNow from {ballot}"),
+        Message::Priority { priority } => format!("Priority {priority}"),
         Message::Follow => "Follow".to_owned(),
         Message::Ask { slot } => format!("Ask about slot {slot}"),
         Message::Told { slot, ballot, configuration: told } => {

@@ -97,10 +97,11 @@ impl MultiPaxos {
             });
             let peers: Vec<_> = replica.members.peers().collect();
             peers.into_iter().for_each(|peer| replica.ask_to_recover(peer, effects));
-        } else if replica.promised == Ballot::ZERO {
+        } else if replica.promised == Ballot::ZERO || replica.members.count() == 1 {
             replica.election.expect_no_leader();
-            if restart.head_start {
-                let ballot = replica.election.next_ballot(Ballot::ZERO);
+            // Who votes alone has nobody to wait for, either.
+            if restart.head_start || replica.members.count() == 1 {
+                let ballot = replica.election.next_ballot(replica.promised);
                 replica.become_candidate(now, ballot, effects);
             }
         } else if replica.options.has(Bug::ReuseBallot) && replica.promised.replica == replica.members.me() {

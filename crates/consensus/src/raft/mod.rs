@@ -123,6 +123,7 @@ impl Protocol for Raft {
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
                 if up {
+                    self.tell_priority(&[peer], effects);
                     self.resend_to(now, peer, effects);
                 }
             }
@@ -224,6 +225,7 @@ impl Raft {
                 }
             }
             Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),
+            Message::Priority { priority } => self.on_priority(now, from, priority),
             Message::Follow => self.on_follow(now, from, effects),
             Message::Ask { slot } => self.on_ask(from, slot, effects),
             Message::Told { slot, ballot, configuration } => {

@@ -128,9 +128,11 @@ impl SequencePaxos {
 
     pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(promise.has.decided);
+        let only_newer = self.has(Bug::PromiseOnlyNewer);
         match &mut self.state {
             State::Candidate(candidate) if candidate.ballot == promise.ballot => {
-                candidate.takes(from, promise);
+                let untold = only_newer && promise.has.accepted_in == candidate.best.has.accepted_in;
+                candidate.takes(from, promise, untold);
                 self.election.answered(from, now);
                 if let State::Candidate(candidate) = &self.state
                     && candidate.best.from == Some(from)
@@ -320,9 +322,7 @@ impl SequencePaxos {
         let timeout = self.options.election_timeout;
         let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
         if disk_stalled || self.election.must_yield(now) {
-            // The others elect a leader once they miss the heartbeats; this replica comes last in line.
-            self.election.gave_up(now);
-            return self.step_down(effects);
+            return self.give_up(now, effects);
         }
         self.resend_to_peers(now, effects);
         let State::Leader(leader) = &mut self.state else { return };
@@ -342,7 +342,14 @@ impl SequencePaxos {
         self.confirm_reads(effects);
     }
 
-    /// Gives up leading or trying to.
+    /// Gives up leading although no higher ballot is known. The others elect a leader once they miss this one; this
+    /// replica comes last in line.
+    pub(super) fn give_up(&mut self, now: Time, effects: &mut Effects) {
+        self.election.gave_up(now);
+        self.step_down(effects);
+    }
+
+    /// Leads, or tries to, no more; the election knows.
     pub(super) fn step_down(&mut self, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
             for (_, token, _) in leader.reads.drain(..) {
@@ -427,15 +434,15 @@ impl SequencePaxos {
 }
 
 impl Candidate {
-    /// Notes a promise, or another page of the best one.
-    fn takes(&mut self, from: ReplicaId, promise: Promise) {
+    /// Notes a promise, or another page of the best one. `untold`: a planted bug hides what it has.
+    fn takes(&mut self, from: ReplicaId, promise: Promise, untold: bool) {
         let Promise { has, page, start, batches, more, .. } = promise;
         let next = more.then(|| last_of(start, &batches).next());
         if page == Slot::ZERO {
             self.promises.insert(from, has);
-            // Without elements it is better only in a higher ballot: then it means that there are none.
-            let tells = !batches.is_empty() || has.accepted_in > self.best.has.accepted_in;
-            if tells && has.rank() > self.best.has.rank() {
+            // Also if it holds no elements: then those that this replica lacks, if any, are dropped as decided, and
+            // come by catch-up. `start` tells.
+            if has.rank() > self.best.has.rank() && !untold {
                 let batches = batches.to_vec();
                 self.best = Best { from: Some(from), has, start, batches, next };
             }

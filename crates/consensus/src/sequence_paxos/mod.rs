@@ -255,8 +255,8 @@ impl SequencePaxos {
             // The replica layer changes members by a new epoch.
             Control::ChangeVoters { .. } => {}
             Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballot, batch } => self.learn(slot, ballot, batch, effects),
-            Control::Installed { slot, .. } => self.installed(slot, effects),
+            Control::Learn { slot, ballot, batch } => self.learn(now, slot, ballot, batch, effects),
+            Control::Installed { slot, .. } => self.installed(now, slot, effects),
             Control::Trim(slot) => {
                 effects.append(Record::Trimmed { slot, accepted_in: self.accepted_in }.into());
             }
@@ -326,7 +326,7 @@ impl SequencePaxos {
     }
 
     /// A peer told what was decided in a slot.
-    fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
+    fn learn(&mut self, now: Time, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         if self.is_congested() || slot != self.log.decided().next() {
             return;
@@ -335,7 +335,7 @@ impl SequencePaxos {
         if accepted != Some(&batch) || matches!(self.state, State::Recovering) {
             if matches!(self.state, State::Leader(_)) {
                 // What a leader proposes is chosen, or nobody's: somebody else leads in a higher ballot.
-                self.step_down(effects);
+                self.give_up(now, effects);
             }
             self.accepted_lsn = effects.append(Record::Learned { slot, ballot, batch: batch.clone() }.into());
             self.recorded = self.recorded.max(slot);
@@ -346,12 +346,12 @@ impl SequencePaxos {
         self.forget_old();
     }
 
-    fn installed(&mut self, slot: Slot, effects: &mut Effects) {
+    fn installed(&mut self, now: Time, slot: Slot, effects: &mut Effects) {
         if slot <= self.log.decided() {
             return;
         }
         if slot > self.log.last() && matches!(self.state, State::Leader(_)) {
-            self.step_down(effects);
+            self.give_up(now, effects);
         }
         self.log.installed(slot);
         self.decided_elsewhere = self.decided_elsewhere.max(slot);

@@ -57,12 +57,14 @@ impl SequencePaxos {
         let follower: Follower = self.new_follower(now);
         self.state = State::Follower(follower);
         self.election.restarted(self.promised);
-        if self.promised != Ballot::ZERO {
+        let alone = self.members.count() == 1;
+        if self.promised != Ballot::ZERO && !alone {
             self.broadcast(&Message::PrepareReq { promised: self.promised }, Lsn::ZERO, effects);
         } else {
             self.election.expect_no_leader();
-            if head_start && self.options.sequence_paxos.head_start {
-                let ballot = self.election.next_ballot(Ballot::ZERO);
+            // Who votes alone has nobody to wait for, either.
+            if alone || head_start && self.options.sequence_paxos.head_start {
+                let ballot = self.election.next_ballot(self.promised);
                 self.become_candidate(now, ballot, effects);
             }
         }
