@@ -14,6 +14,7 @@ const CALM: Bounds = Bounds {
     crashes: 0,
     losses: 0,
     duplicates: 0,
+    catch_ups: 0,
     depth: None,
     states_max: 2_000_000,
 };

@@ -44,6 +44,9 @@ pub struct ExploreArgs {
     /// Messages that arrive twice.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().duplicates)]
     duplicates: u8,
+    /// Decided slots that a replica learns from another, as by catch-up.
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().catch_ups)]
+    catch_ups: u8,
     /// Go no further than this many steps from the beginning.
     #[arg(long, value_name = "N")]
     depth: Option<usize>,
@@ -63,6 +66,7 @@ impl ExploreArgs {
             crashes: self.crashes,
             losses: self.losses,
             duplicates: self.duplicates,
+            catch_ups: self.catch_ups,
             depth: self.depth,
             states_max: number(self.states_max),
         }
@@ -104,10 +108,10 @@ fn summary(args: &ExploreArgs, report: &Report, elapsed: Duration) -> String {
          {messages} different messages; {seconds:.1} s, {:.0} states/s\n",
         states as f64 / seconds
     );
-    let ExploreArgs { replicas, commands, timeouts, crashes, losses, duplicates, .. } = args;
+    let ExploreArgs { replicas, commands, timeouts, crashes, losses, duplicates, catch_ups, .. } = args;
     let bounds = format!(
         "{replicas} replicas, {commands} commands, {timeouts} time-outs, {crashes} crashes, {losses} losses, \
-         {duplicates} duplicates"
+         {duplicates} duplicates, {catch_ups} catch-ups"
     );
     text += &match (&report.found, report.incomplete) {
         (Some(_), _) => "an invariant does NOT hold\n".to_owned(),

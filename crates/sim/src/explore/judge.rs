@@ -31,7 +31,8 @@ impl Deeds {
             one_proposal(place, known, element)?;
         }
         let led = past.led.iter().map(|(&ballot, (_, log))| (ballot, log.clone())).collect();
-        Ok(Deeds { delivered: past.delivered.clone(), elements, votes: disk.votes, led })
+        let delivered = past.delivered.iter().map(|&(value, _)| value).collect();
+        Ok(Deeds { delivered, elements, votes: disk.votes, led })
     }
 }
 

@@ -44,6 +44,8 @@
 //! - Records become durable, one or several, in their order; what waited for them leaves, and the protocol is told.
 //! - A replica's timer fires (`timeouts`), at its deadline.
 //! - A leader with room is given the next command (`commands`).
+//! - A replica learns from another, as by catch-up, what that one delivered in the first slot that it has not delivered
+//!   itself (`catch_ups`).
 //! - A replica crashes and starts again (`crashes`) from its durable records and any number of those behind them.
 //!
 //! # What is left out, and why
@@ -58,7 +60,7 @@
 //!   up: with these bounds it gives up at its second time-out. They would multiply the states by ten.
 //! - **Steps without effect** are not taken: if a replica and what is on its way are the same after a step, only a
 //!   message or a piece of bad luck less is left, and everything that can happen then can happen before.
-//! - What the replica layer adds: catch-up, snapshots, trimming, reads, epochs, changes of members, lost logs; and the
+//! - What the replica layer adds: snapshots, trimming, reads, epochs, changes of members, lost logs; and the
 //!   election by ballots. These are the simulator's.
 //!
 //! All replicas begin with their first records durable, and with sessions to each other. Decisions are announced at
@@ -105,6 +107,8 @@ pub struct Bounds {
     pub losses: u8,
     /// Messages that arrive twice.
     pub duplicates: u8,
+    /// Decided slots that a replica learns from another, outside its protocol.
+    pub catch_ups: u8,
     /// Steps from the beginning; `None`: any number.
     pub depth: Option<usize>,
     /// Different states, at most 2^32 - 1. About 120 bytes each.
@@ -127,6 +131,7 @@ impl Default for Bounds {
             crashes: 1,
             losses: 0,
             duplicates: 0,
+            catch_ups: 0,
             depth: None,
             states_max: 10_000_000,
         }
@@ -261,6 +266,10 @@ fn title(space: &Space, node: u32, taken: &Taken) -> String {
         Move::Durable(through) => format!("log durable to {through}"),
         Move::Timer => "timer".to_owned(),
         Move::Propose(proposed) => format!("proposes command {}", proposed + 1),
+        Move::Learn(decision) => {
+            let (slot, ballot, _) = space.decision(decision);
+            format!("learns slot {slot}, delivered elsewhere with ballot {ballot}")
+        }
         Move::Restart(kept) => {
             let lost = space.node(node).records - kept;
             let lost = if lost == 0 { String::new() } else { format!(" without its last {lost} records") };

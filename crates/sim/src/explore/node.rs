@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use synod_consensus::{Effect, Effects, Input, Members, Message, Options, Protocol, Record, Restart, Role};
+use synod_consensus::{
+    Control, Effect, Effects, Input, Members, Message, Options, Protocol, Record, Restart, Role,
+};
 use synod_replica::{LogRecord, PeerMessage};
-use synod_wire::{Batch, Epoch, Incarnation, Lsn, ReplicaId, Time};
+use synod_wire::{Ballot, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     fingerprint,
@@ -56,6 +58,8 @@ pub(super) enum Happening {
     /// The deadline has come.
     Timer,
     Propose(Batch),
+    /// A peer has delivered this, and says so.
+    Learn(Slot, Ballot, Batch),
     /// It crashes, so many records of its log are left, and it starts again.
     Restart(usize),
 }
@@ -118,6 +122,9 @@ impl Node {
                 work.input(Input::Timer)?;
             }
             Happening::Propose(batch) => work.input(Input::Propose { batch, awaited: true })?,
+            Happening::Learn(slot, ballot, batch) => {
+                work.input(Input::Control(Control::Learn { slot, ballot, batch }))?;
+            }
             // That is what its new life begins with.
             Happening::Restart(_) => {}
         }
@@ -149,6 +156,11 @@ impl Node {
     /// How many records are durable, and how many there are.
     pub(super) fn log(&self) -> (usize, usize) {
         (self.durable, self.log.len())
+    }
+
+    /// How many slots this life has delivered.
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered
     }
 
     pub(super) fn has_timer(&self) -> bool {
@@ -259,14 +271,14 @@ impl<'a> Work<'a> {
                     self.node.held.push((after, to, message));
                 }
                 Effect::Send { to, message, .. } => self.leaves(to, message)?,
-                Effect::Deliver { slot, batch, .. } => {
+                Effect::Deliver { slot, ballot, batch } => {
                     self.note(|| format!("delivers slot {slot}: {}", describe::batch(&batch)));
                     let before = self.node.delivered;
                     demand(slot.0 == before + 1, Invariant::DeliveryOrder, || {
                         format!("{id} delivers slot {slot} after slot {before}")
                     })?;
                     self.node.delivered = slot.0;
-                    self.node.past.delivers(id, slot, self.setting.values.of(&batch))?;
+                    self.node.past.delivers(id, slot, ballot, self.setting.values.of(&batch))?;
                 }
                 Effect::Leader(view) => {
                     self.note(|| describe::view(view));

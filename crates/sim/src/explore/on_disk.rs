@@ -38,9 +38,9 @@ impl Values {
         known.and_then(|place| Value::try_from(place).ok()).unwrap_or(Values::STRANGE)
     }
 
-    /// The command that is proposed after so many others.
-    pub(super) fn command(&self, proposed: usize) -> Option<&Batch> {
-        self.0.get(1 + proposed)
+    /// The batch of a value that is not strange.
+    pub(super) fn batch(&self, value: Value) -> Option<&Batch> {
+        self.0.get(usize::from(value))
     }
 }
 

@@ -14,8 +14,8 @@ use crate::check::{Checked, Claim, Invariant, Violation, claims, demand};
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Past {
-    /// What any life delivered, from slot 1 on.
-    pub(super) delivered: Vec<Value>,
+    /// What any life delivered, from slot 1 on, and the ballot with which it was delivered last.
+    pub(super) delivered: Vec<(Value, Ballot)>,
     /// What it proposed.
     pub(super) proposed: BTreeMap<Place, Element>,
     /// In which ballots it led, in which life, and with what in its log (the ballots of the entries; Raft only).
@@ -57,17 +57,20 @@ pub(super) struct Speaker<'a> {
 
 impl Past {
     /// A replica delivers a slot, having delivered all before it in this life.
-    pub(super) fn delivers(&mut self, id: ReplicaId, slot: Slot, value: Value) -> Checked {
+    pub(super) fn delivers(&mut self, id: ReplicaId, slot: Slot, ballot: Ballot, value: Value) -> Checked {
         demand(value != Values::STRANGE, Invariant::Validity, || {
             format!("{id} delivers in slot {slot} what nobody proposed")
         })?;
         let index = usize::try_from(slot.0 - 1).unwrap_or(usize::MAX);
-        match self.delivered.get(index) {
-            Some(&before) => demand(before == value, Invariant::Agreement, || {
-                format!("{id} delivers something else in slot {slot} than in an earlier life")
-            }),
+        match self.delivered.get_mut(index) {
+            Some((before, last)) => {
+                *last = ballot;
+                demand(*before == value, Invariant::Agreement, || {
+                    format!("{id} delivers something else in slot {slot} than in an earlier life")
+                })
+            }
             None => {
-                self.delivered.push(value);
+                self.delivered.push((value, ballot));
                 Ok(())
             }
         }

@@ -117,8 +117,8 @@ impl<'a> Search<'a> {
     fn begin(&mut self) -> Result<(), Violation> {
         let (nodes, parcels) = self.space.begin()?;
         self.space.judge(&nodes, &[])?;
-        let Bounds { timeouts, crashes, losses, duplicates, .. } = self.bounds;
-        let left = Left { proposed: 0, timeouts, crashes, losses, duplicates };
+        let Bounds { timeouts, crashes, losses, duplicates, catch_ups, .. } = self.bounds;
+        let left = Left { proposed: 0, timeouts, crashes, losses, duplicates, catch_ups };
         let words: Vec<u32> = nodes.into_iter().chain(parcels).collect();
         // Nobody asks for the step to the first.
         self.states.add(&words, left, 0, Taken { at: 0, doubled: false, made: Move::Timer });
@@ -157,6 +157,15 @@ impl<'a> Search<'a> {
                 for peer in (0..nodes.len()).filter(|&peer| peer != at) {
                     step(Move::Session(peer as u32), Left { losses, ..left });
                 }
+            }
+            if let Some(catch_ups) = left.catch_ups.checked_sub(1) {
+                let peers = nodes.iter().enumerate().filter(|(peer, _)| *peer != at);
+                let peers = peers.map(|(_, &peer)| self.space.node(peer));
+                let mut next: Vec<u32> =
+                    peers.filter_map(|peer| peer.decisions.get(known.delivered).copied()).collect();
+                next.sort_unstable();
+                next.dedup();
+                next.into_iter().for_each(|next| step(Move::Learn(next), Left { catch_ups, ..left }));
             }
             if let Some(crashes) = left.crashes.checked_sub(1) {
                 for kept in known.durable..=known.records {

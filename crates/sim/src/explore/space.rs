@@ -3,12 +3,13 @@
 //! There are far fewer different replicas than states, so most steps of an exploration are looked up.
 
 use synod_consensus::Message;
-use synod_wire::ReplicaId;
+use synod_wire::{Ballot, ReplicaId, Slot};
 
 use super::{
     fingerprint::{self, Set, Table},
     judge::{Deeds, judge},
     node::{Happening, Node, Setting, Step},
+    on_disk::Value,
     past::Owed,
 };
 use crate::check::{Checked, Violation};
@@ -32,6 +33,8 @@ pub(super) enum Move {
     Timer,
     /// The command after so many others is proposed.
     Propose(u32),
+    /// A decision comes by catch-up.
+    Learn(u32),
     Restart(u32),
 }
 
@@ -43,7 +46,14 @@ pub(super) struct Known {
     pub(super) records: u32,
     pub(super) has_timer: bool,
     pub(super) has_room: bool,
+    /// How many slots its present life has delivered...
+    pub(super) delivered: usize,
+    /// ...and what all its lives have, from slot 1 on.
+    pub(super) decisions: Vec<u32>,
 }
+
+/// What was delivered somewhere: the slot, the ballot with which it was, and the value.
+pub(super) type Decision = (Slot, Ballot, Value);
 
 /// What a move makes of a replica.
 #[derive(Debug)]
@@ -61,6 +71,8 @@ pub(super) struct Space {
     node_numbers: Table<u128, u32>,
     parcels: Vec<Parcel>,
     parcel_numbers: Table<u128, u32>,
+    decisions: Vec<Decision>,
+    decision_numbers: Table<Decision, u32>,
     deeds: Vec<Deeds>,
     deed_numbers: Table<Deeds, u32>,
     outcomes: Vec<Outcome>,
@@ -77,6 +89,8 @@ impl Space {
             node_numbers: Table::default(),
             parcels: Vec::new(),
             parcel_numbers: Table::default(),
+            decisions: Vec::new(),
+            decision_numbers: Table::default(),
             deeds: Vec::new(),
             deed_numbers: Table::default(),
             outcomes: Vec::new(),
@@ -91,6 +105,10 @@ impl Space {
 
     pub(super) fn parcel(&self, number: u32) -> &Parcel {
         &self.parcels[number as usize]
+    }
+
+    pub(super) fn decision(&self, number: u32) -> Decision {
+        self.decisions[number as usize]
     }
 
     /// Different replicas, each with its past.
@@ -144,8 +162,13 @@ impl Space {
             Move::Durable(records) => Happening::Durable(records as usize),
             Move::Timer => Happening::Timer,
             Move::Propose(proposed) => {
-                let command = self.setting.values.command(proposed as usize);
+                let command = Value::try_from(proposed + 1).ok().and_then(|n| self.setting.values.batch(n));
                 Happening::Propose(command.expect("only commands that there are").clone())
+            }
+            Move::Learn(decision) => {
+                let (slot, ballot, value) = self.decision(decision);
+                let batch = self.setting.values.batch(value).expect("only what was proposed is delivered");
+                Happening::Learn(slot, ballot, batch.clone())
             }
             Move::Restart(kept) => Happening::Restart(kept as usize),
         }
@@ -191,11 +214,23 @@ impl Space {
         let deeds = self.deeds_number(deeds);
         let (durable, records) = node.log();
         let (has_timer, has_room) = (node.has_timer(), node.has_room());
+        let delivered = usize::try_from(node.delivered()).expect("as many as are in memory");
+        let all = (1..).map(Slot).zip(&node.past().delivered);
+        let all: Vec<Decision> = all.map(|(slot, &(value, ballot))| (slot, ballot, value)).collect();
+        let decisions = all.into_iter().map(|decision| self.decision_number(decision)).collect();
         let next = number(self.nodes.len());
         let (durable, records) = (number(durable), number(records));
-        self.nodes.push(Known { node, deeds, durable, records, has_timer, has_room });
+        self.nodes.push(Known { node, deeds, durable, records, has_timer, has_room, delivered, decisions });
         self.node_numbers.insert(fingerprint, next);
         Ok(next)
+    }
+
+    fn decision_number(&mut self, decision: Decision) -> u32 {
+        let next = number(self.decisions.len());
+        *self.decision_numbers.entry(decision).or_insert_with(|| {
+            self.decisions.push(decision);
+            next
+        })
     }
 
     fn deeds_number(&mut self, deeds: Deeds) -> u32 {

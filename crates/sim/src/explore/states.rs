@@ -22,12 +22,13 @@ pub(super) struct Left {
     pub(super) crashes: u8,
     pub(super) losses: u8,
     pub(super) duplicates: u8,
+    pub(super) catch_ups: u8,
 }
 
 impl Left {
     fn covers(self, other: Left) -> bool {
-        let mine = [self.timeouts, self.crashes, self.losses, self.duplicates];
-        let others = [other.timeouts, other.crashes, other.losses, other.duplicates];
+        let mine = [self.timeouts, self.crashes, self.losses, self.duplicates, self.catch_ups];
+        let others = [other.timeouts, other.crashes, other.losses, other.duplicates, other.catch_ups];
         self.proposed == other.proposed && mine.iter().zip(others).all(|(mine, others)| *mine >= others)
     }
 }
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_state_that_another_covers_is_not_looked_at() {
-        let left = Left { proposed: 1, timeouts: 1, crashes: 1, losses: 0, duplicates: 0 };
+        let left = Left { proposed: 1, timeouts: 1, crashes: 1, losses: 0, duplicates: 0, catch_ups: 0 };
         let taken = Taken { at: 0, doubled: false, made: Move::Timer };
         let mut states = States::new(2);
         let mut add = |words: &[u32], left| {
