@@ -30,7 +30,7 @@ pub struct Count {
 pub(super) enum End {
     /// There is no other state within the bounds.
     Complete,
-    /// There are states deeper than the bound.
+    /// There may be states deeper than the bound.
     Depth,
     /// There are more states than the bound.
     States,
@@ -86,6 +86,7 @@ impl<'a> Search<'a> {
         while state < self.states.len() {
             if state == deeper {
                 (depth, deeper) = (depth + 1, self.states.len());
+                self.states.next_level();
             }
             if self.bounds.depth == Some(depth) {
                 return (self.count(depth), End::Depth);
@@ -122,6 +123,7 @@ impl<'a> Search<'a> {
         let words: Vec<u32> = nodes.into_iter().chain(parcels).collect();
         // Nobody asks for the step to the first.
         self.states.add(&words, left, 0, Taken { at: 0, doubled: false, made: Move::Timer });
+        self.states.next_level();
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 //!
 //! One state **covers** another if the replicas are the same, as many commands were proposed, no less is left to go wrong,
 //! and every message that is on its way in the other is on its way in it, as often. Whatever can happen in the other can
-//! then happen in it, in the same number of steps: a message may always be late. So the other is not looked at. It is
-//! found later in most cases, since a message that is gone took a step to arrive.
+//! then happen in it, in the same number of steps: a message may always be late. So the other is not looked at, unless it
+//! is nearer to the beginning: what is found must be found on a shortest way. Mostly it is not, since a message that is
+//! gone took a step to arrive.
 
 use super::{
     fingerprint::{self, Table},
@@ -58,15 +59,22 @@ pub(super) struct States {
     entries: Vec<Entry>,
     /// For the fingerprint of some replicas, the state with them that was found last.
     heads: Table<u128, u32>,
+    /// The first state that is as far from the beginning as those that are added now.
+    level: usize,
 }
 
 impl States {
     pub(super) fn new(replicas: usize) -> States {
-        States { replicas, words: Vec::new(), entries: Vec::new(), heads: Table::default() }
+        States { replicas, words: Vec::new(), entries: Vec::new(), heads: Table::default(), level: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// The states that are added from now on are a step further from the beginning.
+    pub(super) fn next_level(&mut self) {
+        self.level = self.len();
     }
 
     /// A state's replicas and parcels, and what can still happen.
@@ -75,7 +83,7 @@ impl States {
         (nodes, parcels, self.entries[state].left)
     }
 
-    /// Whether another state covers this one.
+    /// Whether another state that is no further from the beginning covers this one.
     pub(super) fn is_covered(&self, state: usize) -> bool {
         self.entries[state].covered
     }
@@ -106,7 +114,7 @@ impl States {
                 return;
             }
             if left.covers(entry.left) && entry.signature & !signature == 0 && includes(parcels, others) {
-                self.entries[at as usize].covered = true;
+                self.entries[at as usize].covered = at as usize >= self.level;
                 match before {
                     NONE => first = entry.next,
                     before => self.entries[before as usize].next = entry.next,
@@ -164,5 +172,10 @@ mod tests {
         assert_eq!(add(&[7, 8], Left { proposed: 0, ..left }), 4, "another command comes next");
         assert_eq!(add(&[7, 8, 1, 3, 3], left), 5);
         assert_eq!([0, 1, 2, 3, 4].map(|state| states.is_covered(state)), [true, false, true, false, false]);
+        states.next_level();
+        states.add(&[7, 8, 1, 3, 3, 4], left, 0, taken);
+        assert!(!states.is_covered(4), "it is nearer to the beginning");
+        states.add(&[7, 8, 3, 3], left, 0, taken);
+        assert_eq!(states.len(), 6, "covered by one that is as far");
     }
 }
