@@ -171,7 +171,10 @@ impl Replica {
             while let Some((ballot, batch)) = learned.remove(&self.decided.last().next()) {
                 self.deliver(now, self.decided.last().next(), ballot, batch, actions);
             }
+            // A snapshot that is lost may have come from another replica, and have covered other values than the log
+            // holds: what it held comes from the others.
             if self.group.epoch < self.known.running
+                && self.decided.last() >= self.known.trimmed
                 && let Some(records) = by_epoch.get(&self.group.epoch)
             {
                 self.replay_old_epoch(now, records.clone(), actions);
@@ -507,7 +510,10 @@ impl Replica {
             self.input(now, Input::Link { peer: from, up: true }, actions);
         }
         let news = view.leader.is_some() && view.leader != Some(self.me) && view != self.view;
-        if self.protocol.is_none() && epoch >= self.group.epoch && view.ballot >= self.view.ballot && news {
+        // Not of an epoch before the one that was entered, though what led to that may still have to be learned again:
+        // it would be taken, and told, for one of this epoch, and ballots of different epochs do not compare.
+        let may_lead = epoch >= self.known.running && view.ballot >= self.view.ballot;
+        if self.protocol.is_none() && may_lead && news {
             self.leader_changed(now, view, actions);
         }
     }

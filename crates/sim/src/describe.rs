@@ -175,10 +175,12 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
                 lives(&promise.recovered)
             )
         }
-        Message::Accept { ballot, slot, decided, batch: proposed } => {
-            format!("Accept {ballot} slot {slot}, decided {decided}: {}", batch(proposed))
+        Message::Accept { ballot, first, decided, batches } => {
+            let slots = run(*first, Slot((first.0 + batches.len() as u64).saturating_sub(1)));
+            let proposed: Vec<String> = batches.iter().map(batch).collect();
+            format!("Accept {ballot} {slots}, decided {decided}: {}", proposed.join(" | "))
         }
-        Message::Accepted { ballot, slot } => format!("Accepted {ballot} slot {slot}"),
+        Message::Accepted { ballot, first, last } => format!("Accepted {ballot} {}", run(*first, *last)),
         Message::Decided { ballot, through } => format!("Decided {ballot} through slot {through}"),
         Message::Heartbeat { ballot, decided, round } => {
             format!("Heartbeat {ballot} round {round}, decided {decided}")
@@ -225,6 +227,11 @@ fn sequence_paxos_message(message: &sequence_paxos::Message) -> String {
         Message::Reject { promised } => format!("Reject promised {promised}"),
         Message::TakeOver { ballot } => format!("TakeOver from {ballot}"),
     }
+}
+
+/// Consecutive slots.
+fn run(first: Slot, last: Slot) -> String {
+    if first == last { format!("slot {first}") } else { format!("slots {first} to {last}") }
 }
 
 fn extent(has: &sequence_paxos::Extent) -> String {

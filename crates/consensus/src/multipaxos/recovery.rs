@@ -70,10 +70,12 @@ impl MultiPaxos {
             view: LeaderView::default(),
             state: State::Follower,
             slots: Slots::new(restart.base.next()),
+            decided_ahead: 0,
             decided_elsewhere: restart.base,
             durable: effects.last_lsn(),
             appended: effects.last_lsn(),
             undurable: Default::default(),
+            untold: None,
             disk: Default::default(),
             recovered: BTreeMap::new(),
             backlogged: false,
@@ -172,6 +174,7 @@ impl MultiPaxos {
         for (_, instance) in self.slots.iter_mut().take_while(|(slot, _)| *slot <= decided) {
             instance.decided = instance.accepted.is_some();
         }
+        self.count_decided();
         self.decided_elsewhere = self.decided_elsewhere.max(decided);
         self.deliver(effects);
         amnesia
@@ -216,7 +219,7 @@ impl MultiPaxos {
             }
         }
         let next_slot = match &self.state {
-            State::Leader(leader) => Some(leader.next_slot),
+            State::Leader(leader) => Some(leader.proposed.next()),
             _ => None,
         };
         let recovered = self.recovered.iter().map(|(&replica, &life)| (replica, life)).collect();

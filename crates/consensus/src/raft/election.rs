@@ -360,7 +360,7 @@ impl Raft {
         let last: Slot = self.log.last();
         let State::Leader(leader) = &mut self.state else { return };
         if leader.track_learner(from, last, now) {
-            self.resend_to(now, from, effects);
+            self.resend_to(from, effects);
         }
     }
 }

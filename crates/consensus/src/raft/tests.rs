@@ -61,6 +61,7 @@ impl One {
 
     fn step(&mut self, input: Input) -> Vec<Effect> {
         self.protocol.step(self.now, input, &mut self.effects);
+        self.protocol.flush(self.now, &mut self.effects);
         self.effects.drain().filter(|effect| !matches!(effect, Effect::Deadline(_))).collect()
     }
 
@@ -231,6 +232,7 @@ fn a_rehearsal_changes_nothing() {
 /// When a replica of a new group tries to lead, if nothing happens before.
 fn first_try(one: &mut One, input: Input) -> Duration {
     one.protocol.step(one.now, input, &mut one.effects);
+    one.protocol.flush(one.now, &mut one.effects);
     let deadline = one.effects.drain().find_map(|effect| match effect {
         Effect::Deadline(at) => Some(at),
         _ => None,

@@ -65,7 +65,7 @@ mod sequence;
 #[cfg(test)]
 mod tests;
 
-pub use messages::{AcceptSync, Batches, Extent, Message, Prepare, Promise, Record};
+pub use messages::{AcceptSync, Extent, Message, Prepare, Promise, Record};
 
 use follower::{Follower, Phase};
 use leader::{Candidate, Leader};
@@ -151,6 +151,7 @@ impl Protocol for SequencePaxos {
         self.send_accepts(effects);
         self.announce(now, effects);
         self.end_of_step(now, effects);
+        self.ask_for_timer(effects);
     }
 
     fn room(&self) -> usize {
@@ -274,7 +275,6 @@ impl SequencePaxos {
             self.appended = effects.last_lsn();
         }
         self.report_leader(effects);
-        self.ask_for_timer(effects);
         self.assert_invariants();
     }
 
@@ -393,11 +393,11 @@ impl SequencePaxos {
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = self.election.deadline(self.promised.max(self.view.ballot));
+        let try_at = || self.election.deadline(self.promised.max(self.view.ballot));
         let deadline = match &self.state {
-            State::Follower(follower) if self.view.leader.is_some() => try_at.min(follower.ask_at()),
-            State::Follower(_) => try_at,
-            State::Candidate(candidate) => try_at.min(candidate.resend.at()),
+            State::Follower(follower) if self.view.leader.is_some() => try_at().min(follower.ask_at()),
+            State::Follower(_) => try_at(),
+            State::Candidate(candidate) => try_at().min(candidate.resend.at()),
             State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
             State::Recovering => Time::NEVER,
         };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptSync, Batches, Extent, Message, Prepare, SequencePaxos, State, messages::last_of};
-use crate::{Bug, Effects, resend::Resend};
+use super::{AcceptSync, Extent, Message, Prepare, SequencePaxos, State};
+use crate::{Batches, Bug, Effects, batches::last_of, resend::Resend};
 
 /// A follower, as its leader sees it.
 #[derive(Clone, Debug)]
@@ -129,6 +129,10 @@ impl SequencePaxos {
             has.decided.next()
         };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
+        if peer.last > Slot::ZERO && (has.accepted_in, has.last) < (leader.ballot, peer.last) {
+            // An old promise that comes late: since then it has accepted more, and what it has it keeps.
+            return;
+        }
         peer.resend = Resend::first(now, retransmit_after);
         if start < first {
             peer.stage = Stage::Behind;

@@ -2,10 +2,10 @@
 
 use synod_wire::{Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{
-    Message, Record, SequencePaxos, State, follower::Follower, messages::last_of, sequence::Sequence,
+use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
+use crate::{
+    Bug, Effect, Effects, LeaderView, Members, Options, Restart, batches::last_of, election::Election,
 };
-use crate::{Bug, Effect, Effects, LeaderView, Members, Options, Restart, election::Election};
 use synod_wire::Ballot;
 
 impl SequencePaxos {
@@ -48,6 +48,7 @@ impl SequencePaxos {
             replica.rejoin(restart.head_start, now, effects);
         }
         replica.end_of_step(now, effects);
+        replica.ask_for_timer(effects);
         replica
     }
 

@@ -332,7 +332,6 @@ impl EpochVotes {
                 self.announced(id, *own, decided)?;
                 self.promise_leaves(replica, id, *ballot, (*from, *next, *own), accepted)
             }
-            Claim::Nothing => Ok(()),
         }
     }
 

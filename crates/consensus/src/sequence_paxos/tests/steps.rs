@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    ElectionKind, ReadToken, Role, SequencePaxosOptions,
-    sequence_paxos::{Batches, Extent, Promise},
+    Batches, ElectionKind, ReadToken, Role, SequencePaxosOptions,
+    sequence_paxos::{Extent, Promise},
 };
 
 /// One step without a disk: what it wants.
@@ -178,6 +178,22 @@ fn a_candidate_waits_for_elements_that_a_promise_does_not_hold_any_more() {
         cluster.replica(C).extent(),
         Extent { accepted_in: ballot(2, C), last: Slot(4), decided: Slot(3) }
     );
+}
+
+#[test]
+fn a_promise_that_comes_late_does_not_take_a_follower_back() {
+    let mut cluster = Cluster::new(3, options());
+    cluster.campaign(A, 1);
+    cluster.pass(A, B);
+    let late = cluster.waiting(B, A)[0].clone();
+    cluster.talk(A, B);
+    cluster.propose(A, "x");
+    cluster.talk(A, B);
+    cluster.hand(B, A, late);
+    assert_eq!(cluster.waiting(A, B), Vec::<&Message>::new(), "B is well");
+    cluster.propose(A, "y");
+    cluster.talk(A, B);
+    assert_eq!(cluster.delivered(B), "xy");
 }
 
 #[test]
