@@ -133,7 +133,6 @@ impl Past {
                 self.follows(by, *ballot, "promises")?;
                 self.reports_votes(by, *ballot, (*from).max(decided.next()), *next, accepted, owed)
             }
-            Claim::Nothing => Ok(()),
         }
     }
 
