@@ -56,7 +56,7 @@ use crate::{
 };
 
 /// One Raft replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Raft {
     /// The epoch's first voters; who votes now is in the log.
     members: Members,
@@ -101,7 +101,7 @@ pub struct Raft {
     deadline: Option<Time>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Follower,
     Candidate(Candidate),
@@ -173,6 +173,10 @@ impl Protocol for Raft {
             },
             waits_for_disk: matches!(self.state, State::Leader(_) | State::Candidate(_)),
         }
+    }
+
+    fn fork(&self) -> Box<dyn Protocol> {
+        Box::new(self.clone())
     }
 }
 
