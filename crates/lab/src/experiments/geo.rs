@@ -7,7 +7,7 @@ use super::{
     judging::range,
     parameters::{CONCURRENT, DURABILITY, ON_ANY, VIRTUAL_WINDOW, concurrencies},
     points::Field,
-    wide_area::{load, placeable, setup},
+    wide_area::{PLACEABLE, load, placeable, spread_out},
 };
 use crate::{
     ground::Ground,
@@ -27,6 +27,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     parameters: &[
         ON_ANY,
         DURABILITY,
+        PLACEABLE,
         Parameter { default: "8", full: "60", ..VIRTUAL_WINDOW },
         Parameter { default: "1,1000,10000,100000", full: "1,100,1000,10000,100000", ..CONCURRENT },
     ],
@@ -72,9 +73,10 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let field = Field::new(parameters, &[Ground::Virtual, Ground::Threads, Ground::Processes])?;
     let mut points = Vec::new();
     for concurrent in concurrencies(parameters)? {
-        for ordering in placeable() {
+        for ordering in placeable(parameters)? {
             for (place, (site, _)) in SITES.iter().enumerate() {
-                let setup = setup(&field, ordering, Topology::named("geo")?, SITES.len(), Some(place))?;
+                let mut setup = field.setup(SITES.len(), ordering)?;
+                spread_out(&mut setup, Topology::named("geo")?, Some(place));
                 let series = format!("{ordering}, leader in {site}");
                 let load = load(parameters, concurrent)?;
                 points.push(field.point(series, concurrent as f64, setup, load));

@@ -32,7 +32,9 @@ pub(super) fn ratios(measured: &Measured, metric: &str, pairs: &[(&str, String, 
     let mut all = Vec::new();
     for (group, a, b) in pairs {
         for x in measured.places(a) {
-            if let (Some(a), Some(b)) = (measured.mean(a, x, metric), measured.mean(b, x, metric)) {
+            // Where the divisor is nothing, nothing can be said.
+            let b = measured.mean(b, x, metric).filter(|mean| *mean != 0.0);
+            if let (Some(a), Some(b)) = (measured.mean(a, x, metric), b) {
                 all.push(Ratio { group: (*group).to_owned(), x, value: a / b });
             }
         }
@@ -67,8 +69,8 @@ pub(super) fn not_above(
     share: f64,
 ) -> Judgement {
     let mean = |series| measured.mean(series, x, metric);
-    let (Some(mean_a), Some(mean_b)) = (mean(a), mean(b)) else {
-        return Judgement::open(format!("{a} and {b} were not measured together"));
+    let (Some(mean_a), Some(mean_b)) = (mean(a), mean(b).filter(|mean| *mean != 0.0)) else {
+        return Judgement::open(format!("{a} and {b} were not measured together, or nothing was answered"));
     };
     let gain = mean_a / mean_b - 1.0;
     let significant = measured.difference(a, b, x, metric).is_some_and(|it| it.is_significant());
@@ -144,6 +146,8 @@ mod tests {
         measured.add("a", 1.0, "m", 30.0);
         measured.add("a", 2.0, "m", 30.0);
         measured.add("b", 1.0, "m", 10.0);
+        measured.add("a", 3.0, "m", 30.0);
+        measured.add("b", 3.0, "m", 0.0);
         let all = ratios(&measured, "m", &[("n=3", "a".to_owned(), "b".to_owned())]);
         assert_eq!(words(&all), "n=3 c=1: 3.00");
         assert_eq!(all_ratios(&all, "a over b", |ratio| ratio.value > 2.0).verdict, Verdict::Holds);

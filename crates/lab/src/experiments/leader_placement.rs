@@ -5,7 +5,7 @@ use std::borrow::Cow::Borrowed;
 use super::{
     parameters::{ON_VIRTUAL, PROTOCOLS, VIRTUAL_WINDOW},
     points::Field,
-    wide_area::{load, setup},
+    wide_area::{load, spread_out},
 };
 use crate::{
     ground::{Ground, Ordering},
@@ -69,7 +69,8 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     for ordering in Ordering::list(parameters, "protocols")? {
         for (name, leader) in [("without priorities", None), ("california first", Some(2))] {
             for start in 1..=starts {
-                let mut setup = setup(&field, ordering, Topology::named("geo")?, 3, leader)?;
+                let mut setup = field.setup(3, ordering)?;
+                spread_out(&mut setup, Topology::named("geo")?, leader);
                 setup.seed = setup.seed.wrapping_mul(1009).wrapping_add(start * 7919);
                 let series = format!("{ordering}/{}, {name}", ordering.election);
                 points.push(field.point(series, start as f64, setup, load(parameters, 10)?));

@@ -5,7 +5,7 @@ use super::{
     judging::{is_near, ms},
     parameters::{CONCURRENT, DURABILITY, ON_ANY, VIRTUAL_WINDOW, concurrencies},
     points::Field,
-    wide_area::{load, placeable, setup},
+    wide_area::{PLACEABLE, load, placeable, spread_out},
 };
 use crate::{
     ground::Ground,
@@ -24,6 +24,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     parameters: &[
         ON_ANY,
         DURABILITY,
+        PLACEABLE,
         VIRTUAL_WINDOW,
         Parameter { default: "1,100,10000", full: "1,100,1000,10000,100000", ..CONCURRENT },
     ],
@@ -56,13 +57,14 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let near = Topology::parse("california", NEAR)?;
     let mut points = Vec::new();
     for concurrent in concurrencies(parameters)? {
-        for ordering in placeable() {
+        for ordering in placeable(parameters)? {
             for (name, topology, replicas, leader) in [
                 ("leader in california", &both, 5, 4),
                 ("leader in sydney", &both, 5, 1),
                 ("leader in california, without sydney", &near, 3, 2),
             ] {
-                let setup = setup(&field, ordering, topology.clone(), replicas, Some(leader))?;
+                let mut setup = field.setup(replicas, ordering)?;
+                spread_out(&mut setup, topology.clone(), Some(leader));
                 let load = load(parameters, concurrent)?;
                 points.push(field.point(format!("{ordering}, {name}"), concurrent as f64, setup, load));
             }

@@ -2,34 +2,27 @@
 
 use std::time::Duration;
 
-use synod_consensus::{ElectionKind, ProtocolKind};
+use synod_consensus::ElectionKind;
 
-use super::points::Field;
+use super::parameters::PROTOCOLS;
 use crate::{
     ground::{Load, Ordering, Setup},
     net::Topology,
-    study::{LabError, Parameters},
+    study::{LabError, Parameter, Parameters},
 };
 
-/// Groups with the leader at a place, by priority; none: whoever wins. Times suit the distances: the longest round trip
-/// is 400 ms.
-pub(super) fn setup(
-    field: &Field<'_>,
-    ordering: Ordering,
-    topology: Topology,
-    replicas: usize,
-    leader: Option<usize>,
-) -> Result<Setup, LabError> {
-    let mut setup = field.setup(replicas, ordering)?;
+/// Puts replicas far from each other, with the leader at a place, by priority; none: whoever wins. Times suit the
+/// distances: the longest round trip is 400 ms.
+pub(super) fn spread_out(setup: &mut Setup, topology: Topology, leader: Option<usize>) {
     setup.topology = Some(topology);
     let consensus = &mut setup.settings.consensus;
     consensus.election_timeout = Duration::from_secs(3);
     consensus.heartbeat_interval = Duration::from_millis(300);
     consensus.retransmit_after = Duration::from_millis(1500);
     if let Some(leader) = leader {
-        setup.priorities = (0..replicas).map(|place| if place == leader { u8::MAX } else { 0 }).collect();
+        let priority = |place| if place == leader { u8::MAX } else { 0 };
+        setup.priorities = (0..setup.replicas).map(priority).collect();
     }
-    Ok(setup)
 }
 
 /// A load whose warm-up lasts several of the longest round trips. With 100,000 proposals outstanding a quarter of the
@@ -40,14 +33,21 @@ pub(super) fn load(parameters: &Parameters, concurrent: usize) -> Result<Load, L
     Ok(Load { warm_up: Duration::from_secs(2), ..Load::new(concurrent, window) })
 }
 
-/// Orderings whose election knows priorities, so that a leader can be placed.
-pub(super) fn placeable() -> Vec<Ordering> {
-    let all = ProtocolKind::ALL.iter().map(|&(_, protocol)| protocol);
-    let election = |protocol: ProtocolKind| {
-        let known = protocol.elections().iter().copied();
-        known
-            .filter(|election| *election != ElectionKind::Rotating)
-            .map(move |election| Ordering { protocol, election })
-    };
-    all.flat_map(election).collect()
+/// Which orderings; only where priorities count can a leader be placed.
+pub(super) const PLACEABLE: Parameter = Parameter {
+    help: "Orderings separated by commas, as PROTOCOL/ELECTION or PROTOCOL with its own election; not rotating \
+           elections, which know no priorities.",
+    default: "multipaxos/ballot,sequence-paxos,raft",
+    full: "multipaxos/ballot,sequence-paxos,raft",
+    ..PROTOCOLS
+};
+
+/// The orderings of [`PLACEABLE`].
+pub(super) fn placeable(parameters: &Parameters) -> Result<Vec<Ordering>, LabError> {
+    let all = Ordering::list(parameters, "protocols")?;
+    if all.iter().any(|ordering| ordering.election == ElectionKind::Rotating) {
+        let why = "rotating elections know no priorities; accepted: PROTOCOL/ELECTION with another, or raft";
+        return Err(parameters.wrong("protocols", why));
+    }
+    Ok(all)
 }

@@ -185,12 +185,13 @@ struct Progress {
     bar: ProgressBar,
     name: String,
     lines: bool,
+    began: Instant,
 }
 
 impl Progress {
     fn new(name: String, shown: bool, steps: usize) -> Progress {
         let bar = ProgressBar::new(steps as u64);
-        let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len}  {eta} left  {wide_msg}");
+        let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len}  {wide_msg}");
         bar.set_style(style.expect("a constant template"));
         bar.set_prefix(name.clone());
         let lines = shown && bar.is_hidden();
@@ -199,16 +200,19 @@ impl Progress {
         } else {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        Progress { bar, name, lines }
+        Progress { bar, name, lines, began: Instant::now() }
     }
 
     fn begin(&self, point: &Point, turn: usize) {
         let what = format!("{} at {}, run {}", point.series, point.x, turn + 1);
+        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        // As long for each as for those before.
+        let left = self.began.elapsed().as_secs_f64() / done.max(1) as f64 * (all - done.min(all)) as f64;
+        let left = if done == 0 { String::new() } else { format!("{left:.0} s left, ") };
         if self.lines {
-            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            eprintln!("{} {done}/{all}, {:.0?} left: {what}", self.name, self.bar.eta());
+            eprintln!("{} {done}/{all}, {left}{what}", self.name);
         }
-        self.bar.set_message(what);
+        self.bar.set_message(format!("{left}{what}"));
     }
 
     fn more(&self, steps: usize) {

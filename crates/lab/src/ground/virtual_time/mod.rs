@@ -136,6 +136,10 @@ mod tests {
             let ordering = Ordering::of(ProtocolKind::SequencePaxos);
             let mut setup = Setup::new(3, ordering.protocol, ordering.election);
             setup.topology = Some(Topology::named("trans-pacific").unwrap());
+            // The leader is alone on its side: followers accept long before they hear that anything is decided.
+            setup.priorities = vec![0, 0, 255];
+            setup.settings.consensus.heartbeat_interval = Duration::from_millis(300);
+            setup.settings.consensus.election_timeout = Duration::from_secs(3);
             setup.settings.batch_bytes_max = 256;
             setup.settings.consensus.window_max = 4096;
             setup.settings.consensus.sequence_paxos.max_accept_sync = max_accept_sync;
