@@ -12,6 +12,7 @@
 //! 3. [`multipaxos`], [`sequence_paxos`], [`raft`]: the protocols; each folder has the same files.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 
+mod batches;
 mod disk_watch;
 pub mod election;
 mod members;
@@ -21,10 +22,12 @@ mod options;
 mod planted;
 mod protocol;
 pub mod raft;
+mod read_rounds;
 mod resend;
 pub mod sequence_paxos;
 mod slots;
 
+pub use batches::Batches;
 pub use members::{MEMBERS_MAX, Members, ReplicaSet};
 pub use message::{Message, Record};
 pub use options::{

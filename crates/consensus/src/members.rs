@@ -92,6 +92,12 @@ impl Members {
         set.len() >= self.quorum()
     }
 
+    /// The largest number that a majority of the members reaches, each having reached `value`.
+    #[must_use]
+    pub fn quorum_value(&self, value: impl FnMut(ReplicaId) -> u64) -> u64 {
+        reached_by(&self.ids, self.quorum(), value)
+    }
+
     /// Adds a member to a set; a replica that is no member changes nothing.
     pub fn add(&self, set: &mut ReplicaSet, id: ReplicaId) {
         if let Some(index) = self.index(id) {
@@ -104,6 +110,18 @@ impl Members {
     pub fn contains(&self, set: ReplicaSet, id: ReplicaId) -> bool {
         self.index(id).is_some_and(|index| set.0 & (1 << index) != 0)
     }
+}
+
+/// The largest number that `count` of these replicas reach, each having reached `value`.
+pub(crate) fn reached_by(ids: &[ReplicaId], count: usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
+    debug_assert!(0 < count && count <= ids.len(), "so many there are");
+    let mut values = [0; MEMBERS_MAX];
+    let values = &mut values[..ids.len()];
+    for (value_of, &id) in values.iter_mut().zip(ids) {
+        *value_of = value(id);
+    }
+    values.sort_unstable();
+    values[ids.len() - count]
 }
 
 /// A set of members of one group.
@@ -150,6 +168,20 @@ mod tests {
     fn a_minority_is_not_needed() {
         for (n, f) in [(1, 0), (3, 1), (5, 2), (7, 3)] {
             assert_eq!(members(n).quorum() + f, n as usize);
+        }
+    }
+
+    /// Against a count of who reaches what.
+    #[test]
+    fn a_quorum_value_is_reached_by_a_quorum_and_no_higher_one_is() {
+        for n in 1..=5 {
+            let members = members(n);
+            for seed in 0..3_u64.pow(n as u32) {
+                let value = |id: ReplicaId| seed / 3_u64.pow(id.0 as u32 - 1) % 3;
+                let reach = |least| members.ids().iter().filter(|&&id| value(id) >= least).count();
+                let found = members.quorum_value(value);
+                assert!(reach(found) >= members.quorum() && reach(found + 1) < members.quorum());
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //! Every protocol has its own types in its folder; here they are joined, so that one transport and one log
 //! carry any of them. The first byte tells which protocol wrote what follows.
 
-use synod_wire::{DecodeError, Keep, Reader, Writer};
+use synod_wire::{DecodeError, Keep, Reader, ReplicaId, Writer};
 
 use crate::{election, multipaxos, raft, sequence_paxos};
 
@@ -91,6 +91,17 @@ impl Record {
             Record::Raft(record) => {
                 matches!(record, raft::Record::Entry { slot, decided, .. } if decided >= slot)
             }
+        }
+    }
+
+    /// The record as it would be if `voters` had voted from the first: where a log itself says who votes, it says this
+    /// instead. For those who begin anew after the others are gone for good.
+    #[must_use]
+    pub fn as_if_voted_by(self, voters: &[ReplicaId]) -> Record {
+        match self {
+            Record::Raft(record) => Record::Raft(record.as_if_voted_by(voters)),
+            // Their logs do not say it.
+            other @ (Record::MultiPaxos(_) | Record::SequencePaxos(_)) => other,
         }
     }
 

@@ -137,7 +137,8 @@ pub struct Options {
     pub retransmit_after: Duration,
     /// A decision that no other replica waits for is announced with the next proposal, or after this time.
     pub announce_delay_max: Duration,
-    /// Bytes of batches in one answer to a new leader.
+    /// Bytes of batches in one answer to a new leader, and in one message of proposals that leave together; one batch
+    /// may always leave.
     pub promise_bytes_max: usize,
     /// Of `sequence-paxos`.
     pub sequence_paxos: SequencePaxosOptions,

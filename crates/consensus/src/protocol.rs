@@ -21,9 +21,10 @@ pub trait Protocol: Send {
     /// Takes one input and appends its effects. `now` never decreases from one call to the next.
     fn step(&mut self, now: Time, input: Input, effects: &mut Effects);
 
-    /// Lets leave what was held back so that a burst of inputs makes few messages and records. Whoever runs a
-    /// protocol calls it before the effects of one or more steps leave; nothing is ever held back longer.
-    fn flush(&mut self, _now: Time, _effects: &mut Effects) {}
+    /// Lets leave what was held back so that a burst of inputs makes few messages and records, and asks for the next
+    /// deadline. Whoever runs a protocol calls it before the effects of one or more steps leave; nothing is ever held
+    /// back longer.
+    fn flush(&mut self, now: Time, effects: &mut Effects);
 
     /// How many batches this replica may propose now; zero unless it leads and its window has room.
     fn room(&self) -> usize;
@@ -301,5 +302,17 @@ impl Effects {
     /// Takes the effects out, in order.
     pub fn drain(&mut self) -> std::vec::Drain<'_, Effect> {
         self.list.drain(..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are moved from hand to hand for every batch: what is large and rare stands behind a pointer.
+    #[test]
+    fn effects_and_inputs_are_small() {
+        assert!(size_of::<Effect>() <= 128, "{}", size_of::<Effect>());
+        assert!(size_of::<Input>() <= 112, "{}", size_of::<Input>());
     }
 }

@@ -42,8 +42,8 @@ impl<T: Default> Slots<T> {
     /// If the slot lies before the first.
     pub fn entry(&mut self, slot: Slot) -> &mut T {
         let index = self.index(slot).expect("the slot was not dropped yet");
-        if index >= self.values.len() {
-            self.values.resize_with(index + 1, T::default);
+        while index >= self.values.len() {
+            self.values.push_back(T::default());
         }
         &mut self.values[index]
     }

@@ -1,6 +1,6 @@
 //! How the rest of a process talks to its replica.
 
-use std::sync::Arc;
+use std::{future::Future, mem, sync::Arc, task::Poll};
 
 use bytes::Bytes;
 use crossbeam_channel::Sender;
@@ -8,7 +8,7 @@ use synod_replica::{
     Change, ChangeRequest, Event, Group, Refusal, RequestError, SessionCommand, decode_reply,
 };
 use synod_wire::{Ballot, CommandKind, ReplicaId, SessionId, Slot};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::{
     executor::{Job, JobSender},
@@ -18,6 +18,9 @@ use crate::{
 
 /// Bytes that one permit of the admission semaphore stands for.
 const PERMIT_BYTES: usize = 1024;
+
+/// Requests that are handed over together at most.
+const TURN_MAX: usize = 256;
 
 /// What a client waits for.
 pub(crate) type Reply = oneshot::Sender<Result<Bytes, RequestError>>;
@@ -29,6 +32,8 @@ pub(crate) type Reply = oneshot::Sender<Result<Bytes, RequestError>>;
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(crate) inner: Arc<Inner>,
+    /// See [`Handle::gathering`].
+    gathered: Option<mpsc::UnboundedSender<ClientJob>>,
 }
 
 #[derive(Debug)]
@@ -53,6 +58,28 @@ impl Inner {
 }
 
 impl Handle {
+    pub(crate) fn new(inner: Inner) -> Handle {
+        Handle { inner: Arc::new(inner), gathered: None }
+    }
+
+    /// A handle for the tasks of one thread, and a task that has to run among them: what they want in one turn of
+    /// that thread is handed to the replica together. A hand-over costs more than ordering a command, and it takes the
+    /// processor from whoever is about to bring the next command, so that batches would stay small.
+    pub fn gathering(&self) -> (Handle, impl Future<Output = ()> + Send + use<>) {
+        // Bounded by the admission of requests.
+        let (gathered, jobs) = mpsc::unbounded_channel();
+        let handle = Handle { inner: Arc::clone(&self.inner), gathered: Some(gathered) };
+        (handle, hand_over(jobs, self.inner.inputs.clone()))
+    }
+
+    fn send(&self, job: ClientJob) -> Result<(), RequestError> {
+        let sent = match &self.gathered {
+            Some(gathered) => gathered.send(job).is_ok(),
+            None => self.inner.inputs.send(Input::Request(job)).is_ok(),
+        };
+        if sent { Ok(()) } else { Err(RequestError::Stopping) }
+    }
+
     /// Orders a command and executes it, at most once, in this replica's own session. Returns the state machine's
     /// reply.
     ///
@@ -137,7 +164,7 @@ impl Handle {
         let _permit = self.inner.admission.acquire_many(permits).await.map_err(|_| RequestError::Stopping)?;
         let (reply, answer) = oneshot::channel();
         let job = ClientJob::Command { kind, session, payload, reply };
-        self.inner.inputs.send(Input::Request(job)).map_err(|_| RequestError::Stopping)?;
+        self.send(job)?;
         answer.await.unwrap_or(Err(RequestError::Stopping))
     }
 
@@ -148,8 +175,7 @@ impl Handle {
     pub async fn query(&self, query: Bytes) -> Result<Bytes, RequestError> {
         let _permit = self.inner.admission.acquire().await.map_err(|_| RequestError::Stopping)?;
         let (reply, answer) = oneshot::channel();
-        let job = Input::Request(ClientJob::Read { query, reply });
-        self.inner.inputs.send(job).map_err(|_| RequestError::Stopping)?;
+        self.send(ClientJob::Read { query, reply })?;
         answer.await.unwrap_or(Err(RequestError::Stopping))
     }
 
@@ -204,4 +230,32 @@ impl Handle {
             peers: peers.iter().map(|peer| PeerLink { id: peer.peer, up: peer.connected }).collect(),
         }
     }
+}
+
+async fn hand_over(mut jobs: mpsc::UnboundedReceiver<ClientJob>, inputs: Sender<Input>) {
+    let mut turn = Vec::new();
+    while jobs.recv_many(&mut turn, TURN_MAX).await > 0 {
+        let_others_run().await;
+        while turn.len() < TURN_MAX
+            && let Ok(job) = jobs.try_recv()
+        {
+            turn.push(job);
+        }
+        if inputs.send(Input::Requests(mem::take(&mut turn))).is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns once the tasks that are ready now have run.
+async fn let_others_run() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -298,17 +298,15 @@ impl Node {
 
         let queue_bytes_max = config.settings.queue_bytes_max;
         let permits_max = Inner::permits(queue_bytes_max);
-        let handle = Handle {
-            inner: Arc::new(Inner {
-                inputs: inputs.clone(),
-                executor: executor.clone(),
-                admission: Semaphore::new(permits_max),
-                permits_max,
-                request_bytes_max: queue_bytes_max / 2,
-                shared,
-                transport: transport.sender(),
-            }),
-        };
+        let handle = Handle::new(Inner {
+            inputs: inputs.clone(),
+            executor: executor.clone(),
+            admission: Semaphore::new(permits_max),
+            permits_max,
+            request_bytes_max: queue_bytes_max / 2,
+            shared,
+            transport: transport.sender(),
+        });
         let spawned = |thread: io::Result<JoinHandle<()>>| {
             thread.map_err(|error| StartError::Config(format!("a thread can not be started: {error}")))
         };

@@ -34,6 +34,8 @@ pub(crate) enum Input {
     Event(Event),
     /// A client wants something.
     Request(ClientJob),
+    /// Clients of one thread do.
+    Requests(Vec<ClientJob>),
     /// A query that needs no slot, if commands are executed here.
     Job(Job),
     /// Look at what is durable and executed.
@@ -103,8 +105,10 @@ impl Clock {
 impl<S: StateMachine> ProtocolStage<S> {
     /// Runs until told to stop.
     pub(crate) fn run(mut self) {
-        // What the start of the replica wants done.
+        // What the start of the replica wants done. It may wait for the disk, as the only voter does.
         self.carry_out();
+        self.shared.store(&self.replica.status());
+        self.look_again();
         loop {
             let wait = self.deadline.since(self.clock.now()).min(Duration::from_secs(1));
             let first = match self.inputs.recv_timeout(wait) {
@@ -152,7 +156,16 @@ impl<S: StateMachine> ProtocolStage<S> {
             Input::Stop => return true,
             Input::Wake => {}
             Input::Event(event) => self.replica.step(now, event, &mut self.actions),
-            Input::Request(ClientJob::Command { kind, session, payload, reply }) => {
+            Input::Request(job) => self.request(now, job),
+            Input::Requests(jobs) => jobs.into_iter().for_each(|job| self.request(now, job)),
+            Input::Job(job) => self.execute(job),
+        }
+        false
+    }
+
+    fn request(&mut self, now: Time, job: ClientJob) {
+        match job {
+            ClientJob::Command { kind, session, payload, reply } => {
                 self.shared.requests.add(1);
                 self.waiting.last += 1;
                 let request = RequestId(self.waiting.last);
@@ -160,13 +173,11 @@ impl<S: StateMachine> ProtocolStage<S> {
                 let event = Event::Request { request, kind, session, payload };
                 self.replica.step(now, event, &mut self.actions);
             }
-            Input::Request(ClientJob::Read { query, reply }) => {
+            ClientJob::Read { query, reply } => {
                 self.shared.reads.add(1);
                 self.waiting.burst.push((query, reply));
             }
-            Input::Job(job) => self.execute(job),
         }
-        false
     }
 
     /// Tells the replica what has become durable and what was executed since the last look.

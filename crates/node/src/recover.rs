@@ -197,7 +197,10 @@ fn decide_accepted<S: StateMachine>(
     let options = executor.group().options(&config.settings.consensus);
     let begin = executor.group().first.prev();
     let restart = Restart {
-        records: of_epoch(records, epoch),
+        records: of_epoch(records, epoch)
+            .into_iter()
+            .map(|record| record.as_if_voted_by(&[config.me]))
+            .collect(),
         base: executor.applied(),
         // Ballots of different epochs can not be compared.
         base_ballot: if executor.applied() > begin { executor.ballot() } else { Ballot::ZERO },

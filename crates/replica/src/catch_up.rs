@@ -114,11 +114,19 @@ pub enum Ask {
 
 /// Fetching from peers, one question at a time. A peer that does not answer, or can not help, is followed by the
 /// next one.
+///
+/// Where links work in one direction only, or only some of them do, most peers may be out of reach, and whoever is
+/// heard need not be: to try one after the other would take longer than an election. So a peer that does not answer is
+/// followed by the **leader**: if this replica is needed for a quorum, the two reach each other.
 #[derive(Debug)]
 pub struct CatchUp {
     peers: Vec<ReplicaId>,
     /// Whom to ask next.
     turn: usize,
+    /// Who leads, if that is known and somebody else.
+    leader: Option<ReplicaId>,
+    /// The last one asked did not answer, so that it is the leader's turn.
+    leader_next: bool,
     /// Since when decisions have been missing that are known to exist.
     missing_since: Option<Time>,
     /// The last delivered slot when that was last looked at.
@@ -171,6 +179,11 @@ impl CatchUp {
         self.peers = peers;
     }
 
+    /// Another replica leads, or nobody does as far as is known.
+    pub fn set_leader(&mut self, leader: Option<ReplicaId>) {
+        self.leader = leader;
+    }
+
     /// A peer that is ahead speaks: it can be asked too, also if this replica, which lags, does not know it yet. All
     /// whom it does know may be gone.
     pub fn heard(&mut self, peer: ReplicaId) {
@@ -184,6 +197,8 @@ impl CatchUp {
         CatchUp {
             peers,
             turn: 0,
+            leader: None,
+            leader_next: false,
             missing_since: None,
             seen: Slot::ZERO,
             eager: false,
@@ -229,7 +244,8 @@ impl CatchUp {
             return None;
         }
         self.eager = false;
-        let peer = self.peers[self.turn % self.peers.len()];
+        let leader = self.leader.filter(|_| std::mem::take(&mut self.leader_next));
+        let peer = leader.unwrap_or(self.peers[self.turn % self.peers.len()]);
         self.question = Some(Question { peer, at: now });
         Some((peer, Ask::Slots(decided.next())))
     }
@@ -254,10 +270,14 @@ impl CatchUp {
         }
     }
 
-    /// The peer did not help: the next one's turn.
+    /// The peer did not help: the turn of the leader, or of the next one.
     fn give_up(&mut self) {
-        self.question = None;
-        self.turn += 1;
+        let asked = self.question.take().map(|question| question.peer);
+        self.leader_next = asked != self.leader;
+        // The leader was asked out of turn, unless it is its turn.
+        if self.leader_next || asked == self.peers.get(self.turn % self.peers.len().max(1)).copied() {
+            self.turn += 1;
+        }
         if self.snapshot.as_ref().is_some_and(|receiving| !receiving.busy) {
             self.snapshot = None;
         }
@@ -389,6 +409,16 @@ mod tests {
             "the rest is asked for at once"
         );
         assert_eq!(catch_up.next(at(118), Slot(9), Slot(9), PATIENCE, RETRY), None);
+    }
+
+    #[test]
+    fn where_most_are_out_of_reach_the_leader_is_asked_second() {
+        let mut catch_up = CatchUp::new([2, 3, 4, 5].map(ReplicaId));
+        catch_up.set_leader(Some(ReplicaId(5)));
+        let mut next = |ms| catch_up.next(at(ms), Slot(1), Slot(9), PATIENCE, RETRY).map(|(peer, _)| peer.0);
+        assert_eq!(next(0), None);
+        let asked: Vec<_> = (0..8).filter_map(|round| next(10 + 100 * round)).collect();
+        assert_eq!(asked, [2, 5, 3, 5, 4, 5, 2, 5]);
     }
 
     #[test]

@@ -15,6 +15,10 @@
 //!   is, and hands out what was decided: a replica left behind catches up, delivers the change itself and moves on.
 //!   If all who delivered it are gone, the others are a quorum of the old epoch as after any crash, and decide the
 //!   same change again.
+//! - **No pause between epochs.** The leader's last word in the old epoch is that the change is decided, and in the same
+//!   session its first word in the new one comes behind it, so a follower is there to hear it. A voter that enters
+//!   later says so ([`PeerMessage::Standing`]) to whoever spoke to it in vain, and is spoken to again, as at the
+//!   beginning of a session. Nothing waits for the time after which a message is sent again.
 //! - **Learners** follow the log by fetching what is decided, told of it by the leader; what they learn they write
 //!   down, so that an epoch may begin with voters who all were learners before.
 //! - **A voter without memory** may vote again in an epoch that was begun for its present life: it has said nothing
@@ -34,7 +38,7 @@ use bytes::Bytes;
 use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Action, Change, ChangeRequest, Goal, Group, LogRecord, PeerMessage, Replica};
+use crate::{Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Goal, Group, LogRecord, PeerMessage, Replica};
 
 /// What a replica knows of epochs.
 #[derive(Debug)]
@@ -58,6 +62,10 @@ pub(crate) struct Known {
     replaying: bool,
     /// Slots through this one are decided somewhere, as other replicas said.
     elsewhere: Slot,
+    /// Who spoke in an epoch whose protocol did not run here yet, and was not heard; the last such epoch of each.
+    early: BTreeMap<ReplicaId, Epoch>,
+    /// Who has spoken in the epoch that runs here, so that it takes part in it.
+    met: BTreeSet<ReplicaId>,
 }
 
 impl Known {
@@ -72,6 +80,8 @@ impl Known {
             ended: false,
             replaying: false,
             elsewhere: Slot::ZERO,
+            early: BTreeMap::new(),
+            met: BTreeSet::new(),
         }
     }
 }
@@ -161,7 +171,10 @@ impl Replica {
             while let Some((ballot, batch)) = learned.remove(&self.decided.last().next()) {
                 self.deliver(now, self.decided.last().next(), ballot, batch, actions);
             }
+            // A snapshot that is lost may have come from another replica, and have covered other values than the log
+            // holds: what it held comes from the others.
             if self.group.epoch < self.known.running
+                && self.decided.last() >= self.known.trimmed
                 && let Some(records) = by_epoch.get(&self.group.epoch)
             {
                 self.replay_old_epoch(now, records.clone(), actions);
@@ -285,6 +298,7 @@ impl Replica {
             self.begin(now, false);
             return true;
         }
+        self.say_what_ended_it(now, actions);
         let led = self.leads();
         let forgets = self.forgets();
         let for_this_life =
@@ -294,6 +308,7 @@ impl Replica {
         self.known.running = self.group.epoch;
         self.known.first = self.group.first;
         self.known.parked = Vec::new();
+        self.known.met.clear();
         self.known.amnesia = forgets && !for_this_life;
         if !self.has(Bug::EnterUnrecorded) {
             self.write_entered(self.group.clone(), actions);
@@ -303,6 +318,16 @@ impl Replica {
         self.reads.start_over();
         self.begin(now, led);
         true
+    }
+
+    /// The last word of the old protocol: that the change is decided. Otherwise the others would miss it, and what is
+    /// said to them in the new epoch, until they are asked again.
+    fn say_what_ended_it(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let Some(protocol) = &mut self.protocol else { return };
+        protocol.flush(now, &mut self.effects);
+        let last: Vec<Effect> = self.effects.drain().collect();
+        let epoch = self.known.running;
+        last.into_iter().for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
     }
 
     /// The log may forget slots through this one.
@@ -384,6 +409,8 @@ impl Replica {
         {
             self.stopping = next.epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
         }
+        // Everybody waits for what ends an epoch: the followers are told at once that it is decided.
+        let awaited = awaited || self.stopping;
         self.input(now, Input::Propose { batch, awaited }, actions);
     }
 
@@ -424,6 +451,16 @@ impl Replica {
             if epoch == self.known.running { self.known.needed() } else { self.decided.last().next() };
         self.known.elsewhere = self.known.elsewhere.max(decided);
         self.heard_ahead(from, decided);
+        if self.known.early.len() < GROUP_MEMBERS_MAX || self.known.early.contains_key(&from) {
+            self.known.early.insert(from, epoch);
+        }
+    }
+
+    /// Whether a replica is heard in the epoch that runs here for the first time.
+    pub(crate) fn meets(&mut self, from: ReplicaId) -> bool {
+        !self.known.met.contains(&from)
+            && self.known.met.len() < GROUP_MEMBERS_MAX
+            && self.known.met.insert(from)
     }
 
     fn heard_ahead(&mut self, from: ReplicaId, decided: Slot) {
@@ -466,6 +503,11 @@ impl Replica {
         if removed && epoch >= self.group.epoch && self.group.votes(from) {
             self.audience.successors.insert(from);
             self.retire(actions);
+        }
+        let takes_part = epoch == self.known.running && self.protocol.is_some() && self.group.votes(from);
+        if takes_part && self.meets(from) {
+            // What it was sent in this epoch before is lost, as if a session had ended.
+            self.input(now, Input::Link { peer: from, up: true }, actions);
         }
         let news = view.leader.is_some() && view.leader != Some(self.me) && view != self.view;
         if self.protocol.is_none() && epoch >= self.group.epoch && view.ballot >= self.view.ballot && news {
@@ -524,6 +566,13 @@ impl Replica {
         if self.wants_readmission() && now >= self.audience.asked_at + self.ask_interval() {
             let change = Change::Readmit { id: self.me, life: self.incarnation };
             self.ask_for(now, change);
+        }
+        if self.protocol.is_some() {
+            // It runs: whoever spoke to it in vain need not wait until it is time to say it again.
+            let running = self.known.running;
+            let early = self.known.early.extract_if(.., |_, epoch| *epoch <= running);
+            let early: Vec<_> = early.map(|(id, _)| id).collect();
+            actions.extend(early.into_iter().map(|to| self.standing(to)));
         }
         let listeners = self.listeners();
         if listeners.is_empty() || now < self.audience.told_at + self.tell_interval() {

@@ -17,7 +17,8 @@ pub enum PeerMessage {
         message: Message,
     },
     /// How far the sender is: leaders tell it to those who do not vote, those tell it to everybody, and a message
-    /// from an epoch that is over is answered with it.
+    /// from an epoch that is over is answered with it. A voter that enters an epoch in which it was spoken to before tells
+    /// it to those who spoke.
     Standing {
         /// Its epoch.
         epoch: Epoch,

@@ -20,6 +20,9 @@ use crate::{
     session::{is_replica, replica_session},
 };
 
+/// A snapshot of this size is written without a thought.
+const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
+
 /// See the module.
 pub struct Replica {
     pub(crate) settings: Settings,
@@ -235,7 +238,13 @@ impl Replica {
         }
     }
 
-    fn carry_out_one(&mut self, now: Time, epoch: Epoch, effect: Effect, actions: &mut Vec<Action>) {
+    pub(crate) fn carry_out_one(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        effect: Effect,
+        actions: &mut Vec<Action>,
+    ) {
         // Once a change that ends the epoch is delivered, what else the old protocol says counts for nothing, apart
         // from what it wants written: records have no gaps.
         let over = epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
@@ -267,6 +276,7 @@ impl Replica {
         match message {
             PeerMessage::Protocol { epoch, message } => {
                 if epoch == self.known.running && self.protocol.is_some() {
+                    self.meets(from);
                     self.input(now, Input::Receive { from, message }, actions);
                 } else {
                     self.heard_other_epoch(from, epoch, actions);
@@ -484,6 +494,7 @@ impl Replica {
 
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
         self.view = view;
+        self.catch_up.set_leader(view.leader.filter(|&leader| leader != self.me));
         self.reads.ask_again();
         if !self.leads() {
             self.proposals.drop_forwarded();
@@ -631,7 +642,11 @@ impl Replica {
     // Snapshots.
 
     fn take_snapshot_if_due(&mut self, actions: &mut Vec<Action>) {
+        // A snapshot is the whole state: one that is large should not be written again for a little log.
+        let large =
+            self.snapshot.map(|snapshot| snapshot.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
         let due = self.slots_since_snapshot >= self.settings.snapshot_slots
+            && self.bytes_since_snapshot >= large.unwrap_or(0)
             || self.bytes_since_snapshot >= self.settings.snapshot_log_bytes;
         if !due || self.taking_snapshot || self.catch_up.receiving().is_some() {
             return;

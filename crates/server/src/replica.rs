@@ -8,6 +8,12 @@ use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 /// Futures may be dropped at any time, when a client goes away; a command that was handed over may then be executed
 /// or not.
 pub trait Replica: Clone + Send + Sync + 'static {
+    /// A handle for the tasks of one thread of the server, and a task to run among them for as long as it is used.
+    /// A replica for which a hand-over is cheap does without.
+    fn gathering(&self) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        (self.clone(), std::future::ready(()))
+    }
+
     /// Orders a command, executes it at most once, in this replica's own session, and returns the state machine's
     /// reply.
     fn execute(&self, command: Bytes) -> impl Future<Output = Result<Bytes, RequestError>> + Send;

@@ -65,15 +65,22 @@ impl Server {
             acceptances: Vec::new(),
             threads,
         };
-        let store = Arc::new(Store::new(config, replica));
-        let pages = Pages::new(store.clone(), Arc::new(metrics));
-        let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
+        let metrics: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(metrics);
+        let threads = server.threads.iter().map(|thread| {
+            let (replica, task) = replica.gathering();
+            thread.spawn(task);
+            let store = Arc::new(Store::new(config, replica));
+            let pages = Pages::new(store.clone(), Arc::clone(&metrics));
+            let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
+            (thread.handle().clone(), protocols)
+        });
+        let threads: Vec<_> = threads.collect();
         for &address in &config.client_addresses {
-            let bound = server.listen(address, protocols.clone(), Purpose::Clients)?;
+            let bound = server.listen(address, threads.clone(), Purpose::Clients)?;
             server.client_addresses.push(bound);
         }
         for &address in &config.metrics_addresses {
-            let bound = server.listen(address, protocols.clone(), Purpose::Pages)?;
+            let bound = server.listen(address, threads.clone(), Purpose::Pages)?;
             server.metrics_addresses.push(bound);
         }
         Ok(server)
@@ -113,7 +120,7 @@ impl Server {
     fn listen<R: Replica>(
         &mut self,
         address: SocketAddr,
-        protocols: Protocols<R>,
+        threads: Vec<(Handle, Protocols<R>)>,
         purpose: Purpose,
     ) -> io::Result<SocketAddr> {
         let acceptor = self.threads[0].handle();
@@ -126,11 +133,11 @@ impl Server {
         let bound = listener.local_addr()?;
         info!(address = %bound, ?purpose, "listening");
         let acceptance = Acceptance {
-            threads: self.threads.iter().map(|thread| thread.handle().clone()).collect(),
+            threads,
             connections: self.connections.clone(),
             stopping: self.stopping.subscribe(),
         };
-        let accepting = acceptor.spawn(acceptance.run(listener, protocols, purpose));
+        let accepting = acceptor.spawn(acceptance.run(listener, purpose));
         self.acceptances.push(accepting);
         Ok(bound)
     }
@@ -171,14 +178,15 @@ enum Purpose {
 }
 
 /// Accepts connections and deals them out to the threads in turn.
-struct Acceptance {
-    threads: Vec<Handle>,
+struct Acceptance<R> {
+    /// Each with what is spoken on it.
+    threads: Vec<(Handle, Protocols<R>)>,
     connections: Arc<Semaphore>,
     stopping: watch::Receiver<bool>,
 }
 
-impl Acceptance {
-    async fn run<R: Replica>(mut self, listener: TcpListener, protocols: Protocols<R>, purpose: Purpose) {
+impl<R: Replica> Acceptance<R> {
+    async fn run(mut self, listener: TcpListener, purpose: Purpose) {
         let mut accepted: usize = 0;
         loop {
             let connection = tokio::select! {
@@ -205,8 +213,9 @@ impl Acceptance {
                     continue;
                 }
             };
+            let (thread, protocols) = &self.threads[accepted % self.threads.len()];
             let (protocols, stopping) = (protocols.clone(), self.stopping.clone());
-            self.threads[accepted % self.threads.len()].spawn(async move {
+            thread.spawn(async move {
                 let served = match TcpStream::from_std(stream) {
                     Ok(stream) => protocols.serve(stream, purpose, stopping, permit).await,
                     Err(error) => Err(error.into()),

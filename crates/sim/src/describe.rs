@@ -139,6 +139,7 @@ fn raft_class(message: &raft::Message) -> &'static str {
         Message::HeartbeatAck { .. } => "heartbeat-answer",
         Message::Conflict { .. } | Message::Stale { .. } => "refusal",
         Message::TimeoutNow { .. } => "transfer",
+        Message::Priority { .. } => "election",
         Message::Follow | Message::Ask { .. } | Message::Told { .. } => "recovery",
     }
 }
@@ -174,10 +175,12 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
                 lives(&promise.recovered)
             )
         }
-        Message::Accept { ballot, slot, decided, batch: proposed } => {
-            format!("Accept {ballot} slot {slot}, decided {decided}: {}", batch(proposed))
+        Message::Accept { ballot, first, decided, batches } => {
+            let slots = run(*first, Slot((first.0 + batches.len() as u64).saturating_sub(1)));
+            let proposed: Vec<String> = batches.iter().map(batch).collect();
+            format!("Accept {ballot} {slots}, decided {decided}: {}", proposed.join(" | "))
         }
-        Message::Accepted { ballot, slot } => format!("Accepted {ballot} slot {slot}"),
+        Message::Accepted { ballot, first, last } => format!("Accepted {ballot} {}", run(*first, *last)),
         Message::Decided { ballot, through } => format!("Decided {ballot} through slot {through}"),
         Message::Heartbeat { ballot, decided, round } => {
             format!("Heartbeat {ballot} round {round}, decided {decided}")
@@ -224,6 +227,11 @@ fn sequence_paxos_message(message: &sequence_paxos::Message) -> String {
         Message::Reject { promised } => format!("Reject promised {promised}"),
         Message::TakeOver { ballot } => format!("TakeOver from {ballot}"),
     }
+}
+
+/// Consecutive slots.
+fn run(first: Slot, last: Slot) -> String {
+    if first == last { format!("slot {first}") } else { format!("slots {first} to {last}") }
 }
 
 fn extent(has: &sequence_paxos::Extent) -> String {
@@ -293,6 +301,7 @@ fn raft_message(message: &raft::Message) -> String {
         Message::HeartbeatAck { ballot, round, .. } => format!("HeartbeatAck {ballot} round {round}"),
         Message::Stale { term } => format!("Stale: term {term} began"),
         Message::TimeoutNow { ballot } => format!("TimeoutNow from {ballot}"),
+        Message::Priority { priority } => format!("Priority {priority}"),
         Message::Follow => "Follow".to_owned(),
         Message::Ask { slot } => format!("Ask about slot {slot}"),
         Message::Told { slot, ballot, configuration: told } => {

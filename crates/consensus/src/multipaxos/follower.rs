@@ -9,6 +9,8 @@ impl MultiPaxos {
     /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
     pub(super) fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         debug_assert!(ballot > self.promised, "promises only grow");
+        // Votes in a lower ballot leave before it is known that there are no more.
+        self.send_accepted(effects);
         self.promised = ballot;
         self.promised_lsn = effects.append(Record::Promised(ballot).into());
         self.election.promised(ballot, now);
@@ -87,32 +89,41 @@ impl MultiPaxos {
         }
     }
 
-    pub(super) fn on_accept(&mut self, ballot: Ballot, slot: Slot, batch: Batch, effects: &mut Effects) {
+    pub(super) fn on_accept(
+        &mut self,
+        ballot: Ballot,
+        first: Slot,
+        batches: &[Batch],
+        effects: &mut Effects,
+    ) {
+        // Not answering is always safe. The leader proposes again, or the slot comes by catch-up.
+        let ahead_max = if self.is_congested() { 0 } else { self.options.accept_ahead_max() };
+        let last = self.decided().0 + ahead_max;
+        for (slot, batch) in (first.0..=last).map(Slot).zip(batches) {
+            self.accept_proposal(ballot, slot, batch, effects);
+        }
+    }
+
+    fn accept_proposal(&mut self, ballot: Ballot, slot: Slot, batch: &Batch, effects: &mut Effects) {
         if slot <= self.decided() {
             // A quorum accepted this slot's value durably without this answer; the leader can only be
             // proposing that value again, and may not know yet that it is decided.
-            self.send_accepted(ballot.replica, ballot, slot, self.promised_lsn, effects);
-            return;
-        }
-        let too_far = slot.0 > self.decided().0 + self.options.accept_ahead_max();
-        if too_far || self.is_congested() {
-            // Not answering is always safe. The leader proposes again, or the slot comes by catch-up.
-            return;
+            return self.tell_accepted(ballot, slot, self.promised_lsn, effects);
         }
         let instance = self.slots.entry(slot);
         let known =
             instance.accepted.as_ref().filter(|accepted| accepted.ballot == ballot || instance.decided);
+        let votes_came_first = !instance.votes.is_empty();
         let lsn = match known {
             Some(accepted) => accepted.lsn,
-            None => self.accept(ballot, slot, batch, effects),
+            None => self.accept(ballot, slot, batch.clone(), effects),
         };
         let early = self.options.has(Bug::VoteBeforeDurable);
         let after = if early { synod_wire::Lsn::ZERO } else { lsn.max(self.promised_lsn) };
-        self.send_accepted(ballot.replica, ballot, slot, after, effects);
+        self.tell_accepted(ballot, slot, after, effects);
         // In the variant where everybody counts, the quorum may have answered before the proposal came.
-        let votes_came_first = self.slots.get(slot).is_some_and(|instance| !instance.votes.is_empty());
         if votes_came_first && lsn <= self.durable {
-            self.vote(slot, ballot, self.members.me(), effects);
+            self.vote(slot, slot, ballot, self.members.me(), effects);
         }
     }
 
@@ -125,7 +136,10 @@ impl MultiPaxos {
             let instance = self.slots.entry(slot);
             let proposed_there =
                 instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == ballot || any_ballot);
-            instance.decided |= proposed_there;
+            if proposed_there && !instance.decided {
+                instance.decided = true;
+                self.decided_ahead += 1;
+            }
         }
         self.deliver(effects);
     }
@@ -133,7 +147,7 @@ impl MultiPaxos {
     /// Gives up leading or trying to.
     pub(super) fn step_down(&mut self, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
-            leader.fail_reads(effects);
+            leader.rounds.fail(effects);
         }
         if !matches!(self.state, State::Recovering(_)) {
             self.state = State::Follower;

@@ -5,7 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, MultiPaxos, Promise, State};
-use crate::{Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet, resend::Resend};
+use crate::{
+    Batches, Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet,
+    batches::{fitting, last_of},
+    read_rounds::ReadRounds,
+    resend::Resend,
+};
 
 /// A replica in Phase 1.
 #[derive(Debug)]
@@ -36,8 +41,10 @@ struct Answer {
 #[derive(Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
-    /// The next slot to propose.
-    pub(super) next_slot: Slot,
+    /// Slots through this one are proposed...
+    pub(super) proposed: Slot,
+    /// ...and what goes into the slots behind it leaves at the end of this burst.
+    waiting: VecDeque<Batch>,
     /// The last slot that an earlier leader may have decided. A read that starts now must see it.
     read_floor: Slot,
     /// The decided prefix that followers were told...
@@ -47,14 +54,10 @@ pub(super) struct Leader {
     /// ...and the last slot whose decision another replica waits for.
     awaited: Slot,
     heartbeat_at: Time,
+    /// What was proposed, as far as it is in flight, and when the first of it is due again.
+    flights: VecDeque<Flight>,
     resend_at: Time,
-    /// When each slot in flight is proposed again.
-    resends: BTreeMap<Slot, Resend>,
-    /// Heartbeats are numbered; for each member, the last that it answered.
-    round: u64,
-    answered: BTreeMap<ReplicaId, u64>,
-    /// Reads, each with the heartbeat that has to be answered by a quorum and the slot that it must see.
-    reads: VecDeque<(u64, ReadToken, Slot)>,
+    pub(super) rounds: ReadRounds,
     /// Whether a slot was delivered since the gap at the front was last looked at, and since when it was not.
     pub(super) progress: bool,
     stuck_since: Time,
@@ -65,20 +68,18 @@ impl Leader {
         self.heartbeat_at.min(self.resend_at).min(self.announce_at)
     }
 
-    pub(super) fn fail_reads(&mut self, effects: &mut Effects) {
-        for (_, token, _) in self.reads.drain(..) {
-            effects.push(Effect::ReadIndex { token, slot: None });
-        }
+    /// The slot for what is proposed next.
+    pub(super) fn next_slot(&self) -> Slot {
+        Slot(self.proposed.0 + self.waiting.len() as u64 + 1)
     }
+}
 
-    /// The highest round that a quorum answered, this replica having answered the one it sent last.
-    fn confirmed(&self, peers: usize, quorum: usize) -> u64 {
-        let mut rounds: Vec<u64> = self.answered.values().copied().collect();
-        rounds.resize(peers, 0);
-        rounds.push(self.round);
-        rounds.sort_unstable_by(|a, b| b.cmp(a));
-        rounds[quorum - 1]
-    }
+/// Slots that were proposed together. Those that are not decided are proposed again from time to time.
+#[derive(Clone, Debug)]
+struct Flight {
+    first: Slot,
+    last: Slot,
+    resend: Resend,
 }
 
 impl MultiPaxos {
@@ -194,61 +195,77 @@ impl MultiPaxos {
         values.retain(|&slot, _| slot > decided);
         let last = values.keys().next_back().copied().unwrap_or(decided).max(decided);
         self.decided_elsewhere = self.decided_elsewhere.max(decided);
+        let dropped = self.options.has(Bug::DropAcceptedValue);
+        let mut adopted = |slot| {
+            let value = values.remove(&slot).filter(|_| !dropped);
+            value.map_or_else(Batch::noop, |value| value.batch)
+        };
         self.state = State::Leader(Leader {
             ballot,
-            next_slot: last.next(),
+            proposed: decided,
+            waiting: (decided.0 + 1..=last.0).map(|slot| adopted(Slot(slot))).collect(),
             read_floor: last,
             announced: self.decided(),
             announce_at: Time::NEVER,
             // Whoever proposed these to the leader before may wait for them.
             awaited: last,
             heartbeat_at: now,
+            flights: VecDeque::new(),
             resend_at: Time::NEVER,
-            resends: BTreeMap::new(),
-            round: 0,
-            answered: BTreeMap::new(),
-            reads: VecDeque::new(),
+            rounds: ReadRounds::default(),
             progress: false,
             stuck_since: now,
         });
         self.election.leads(now);
-        for slot in (decided.0 + 1..=last.0).map(Slot) {
-            let dropped = self.options.has(Bug::DropAcceptedValue);
-            let batch =
-                values.remove(&slot).filter(|_| !dropped).map_or_else(Batch::noop, |value| value.batch);
-            self.propose_at(now, slot, batch, effects);
-        }
+        // At once: these values belong into these slots, whatever else this burst brings.
+        self.send_accepts(now, effects);
         self.lead_on(now, effects);
     }
 
-    pub(super) fn propose(&mut self, now: Time, batch: Batch, awaited: bool, effects: &mut Effects) {
+    pub(super) fn propose(&mut self, batch: Batch, awaited: bool) {
         if self.room() == 0 {
             return;
         }
         let State::Leader(leader) = &mut self.state else { return };
-        let slot = leader.next_slot;
-        leader.next_slot = slot.next();
         if awaited {
-            leader.awaited = slot;
+            leader.awaited = leader.next_slot();
         }
-        self.propose_at(now, slot, batch, effects);
+        leader.waiting.push_back(batch);
     }
 
-    fn propose_at(&mut self, now: Time, slot: Slot, batch: Batch, effects: &mut Effects) {
+    /// Proposes what waits; consecutive slots leave together.
+    pub(super) fn send_accepts(&mut self, now: Time, effects: &mut Effects) {
+        while let State::Leader(leader) = &mut self.state
+            && !leader.waiting.is_empty()
+        {
+            let count = fitting(leader.waiting.iter(), self.options.promise_bytes_max);
+            let batches: Batches = leader.waiting.drain(..count).collect();
+            let first = leader.proposed.next();
+            self.propose_at(now, first, &batches, effects);
+        }
+    }
+
+    fn propose_at(&mut self, now: Time, first: Slot, batches: &Batches, effects: &mut Effects) {
         let decided = self.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        let ballot = leader.ballot;
+        let (ballot, last) = (leader.ballot, last_of(first, batches));
+        leader.proposed = last;
+        while leader.flights.front().is_some_and(|flight| flight.last <= decided) {
+            leader.flights.pop_front();
+        }
         let resend = Resend::first(now, self.options.retransmit_after);
         leader.resend_at = leader.resend_at.min(resend.at());
-        leader.resends.insert(slot, resend);
+        leader.flights.push_back(Flight { first, last, resend });
         leader.announced = decided;
-        // The followers' disks work while this one does: the own vote counts once it is durable.
-        self.broadcast(&Message::Accept { ballot, slot, decided, batch: batch.clone() }, Lsn::ZERO, effects);
-        if self.slots.get(slot).is_some_and(|instance| instance.decided) {
-            return;
+        // The followers' disks work while this one does: the own votes count once they are durable.
+        let accept = Message::Accept { ballot, first, decided, batches: batches.clone() };
+        self.broadcast(&accept, Lsn::ZERO, effects);
+        for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
+            if self.slots.get(slot).is_none_or(|instance| !instance.decided) {
+                let lsn = self.accept(ballot, slot, batch.clone(), effects);
+                self.tell_accepted(ballot, slot, lsn, effects);
+            }
         }
-        let lsn = self.accept(ballot, slot, batch, effects);
-        self.send_accepted(self.members.me(), ballot, slot, lsn, effects);
     }
 
     /// Tells the followers about decisions that no proposal carried: at once if one of them waits for it, otherwise
@@ -309,9 +326,9 @@ impl MultiPaxos {
     fn send_heartbeat(&mut self, effects: &mut Effects) {
         let decided = self.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        leader.round += 1;
+        let round = leader.rounds.begin(self.members.me());
         leader.announced = decided;
-        let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round: leader.round };
+        let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round };
         self.broadcast(&heartbeat, Lsn::ZERO, effects);
         self.confirm_reads(effects);
     }
@@ -323,38 +340,51 @@ impl MultiPaxos {
             return;
         }
         let slots = &self.slots;
-        leader.resends.retain(|&slot, _| slots.get(slot).is_some_and(|instance| !instance.decided));
+        let in_flight = |slot| slots.get(Slot(slot)).is_some_and(|instance| !instance.decided);
+        leader.flights.retain(|flight| (flight.first.0..=flight.last.0).any(in_flight));
         let mut due = Vec::new();
-        for (&slot, resend) in &mut leader.resends {
-            if resend.is_due(now, wait_max) {
-                due.push(slot);
+        for flight in &mut leader.flights {
+            if flight.resend.is_due(now, wait_max) {
+                due.extend((flight.first.0..=flight.last.0).map(Slot));
             }
         }
-        leader.resend_at = leader.resends.values().map(Resend::at).min().unwrap_or(Time::NEVER);
-        let peers: Vec<ReplicaId> = self.members.peers().collect();
-        for slot in due {
-            for &peer in &peers {
-                self.resend_proposal(peer, slot, effects);
-            }
+        let next = leader.flights.iter().map(|flight| flight.resend.at()).min();
+        leader.resend_at = next.unwrap_or(Time::NEVER);
+        for peer in self.members.peers() {
+            self.resend_proposals_to(peer, &due, effects);
         }
     }
 
-    /// Proposes a slot again to a member that is not known to have accepted it.
-    fn resend_proposal(&self, peer: ReplicaId, slot: Slot, effects: &mut Effects) {
+    /// Proposes slots again to a member that is not known to have accepted them. Consecutive ones leave together.
+    fn resend_proposals_to(&self, peer: ReplicaId, slots: &[Slot], effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
-        let Some(instance) = self.slots.get(slot) else { return };
-        let Some(accepted) = instance.accepted.as_ref().filter(|accepted| accepted.ballot == leader.ballot)
-        else {
-            return;
-        };
-        let answered = instance.voted == leader.ballot && self.members.contains(instance.votes, peer);
-        if !answered || self.options.decision == Decision::All {
-            let (ballot, batch) = (leader.ballot, accepted.batch.clone());
-            effects.send(peer, Message::Accept { ballot, slot, decided: self.decided(), batch }, Lsn::ZERO);
+        let (ballot, decided) = (leader.ballot, self.decided());
+        let everybody_counts = self.options.decision == Decision::All;
+        let mut missing: Vec<(Slot, Batch)> = Vec::new();
+        for &slot in slots {
+            let Some(instance) = self.slots.get(slot).filter(|instance| !instance.decided) else { continue };
+            let Some(accepted) = instance.accepted.as_ref().filter(|accepted| accepted.ballot == ballot)
+            else {
+                continue;
+            };
+            let answered = instance.voted == ballot && self.members.contains(instance.votes, peer);
+            if !answered || everybody_counts {
+                missing.push((slot, accepted.batch.clone()));
+            }
+            if everybody_counts && accepted.lsn <= self.durable {
+                // The peer may also have missed this replica's own vote.
+                effects.send(peer, Message::Accepted { ballot, first: slot, last: slot }, accepted.lsn);
+            }
         }
-        if self.options.decision == Decision::All && accepted.lsn <= self.durable {
-            // The peer may also have missed this replica's own vote.
-            effects.send(peer, Message::Accepted { ballot: leader.ballot, slot }, accepted.lsn);
+        for run in missing.chunk_by(|(slot, _), (next, _)| slot.next() == *next) {
+            let mut run = run;
+            while let Some(&(first, _)) = run.first() {
+                let count = fitting(run.iter().map(|(_, batch)| batch), self.options.promise_bytes_max);
+                let (page, rest) = run.split_at(count);
+                let batches = page.iter().map(|(_, batch)| batch.clone()).collect();
+                effects.send(peer, Message::Accept { ballot, first, decided, batches }, Lsn::ZERO);
+                run = rest;
+            }
         }
     }
 
@@ -363,7 +393,7 @@ impl MultiPaxos {
         match &self.state {
             State::Candidate(_) => self.ask_for_promise(peer, effects),
             State::Leader(leader) => {
-                let (ballot, round) = (leader.ballot, leader.round);
+                let (ballot, round) = (leader.ballot, leader.rounds.last());
                 effects.send(peer, Message::Heartbeat { ballot, decided: self.decided(), round }, Lsn::ZERO);
                 let undecided: Vec<Slot> = self
                     .slots
@@ -371,9 +401,7 @@ impl MultiPaxos {
                     .filter(|(_, instance)| !instance.decided)
                     .map(|(slot, _)| slot)
                     .collect();
-                for slot in undecided {
-                    self.resend_proposal(peer, slot, effects);
-                }
+                self.resend_proposals_to(peer, &undecided, effects);
             }
             State::Recovering(_) => self.ask_to_recover(peer, effects),
             State::Follower => {}
@@ -392,7 +420,6 @@ impl MultiPaxos {
     pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
         let decided = self.decided();
         let unconfirmed = self.options.has(Bug::ReadWithoutConfirmation);
-        let (peers, quorum) = (self.members.count() - 1, self.members.quorum());
         let State::Leader(leader) = &mut self.state else {
             effects.push(Effect::ReadIndex { token, slot: None });
             return;
@@ -402,19 +429,14 @@ impl MultiPaxos {
         // read waits for all that is proposed.
         let slot = match self.options.decision {
             Decision::Leader => decided.max(leader.read_floor),
-            Decision::All => leader.next_slot.prev(),
+            Decision::All => leader.next_slot().prev(),
         };
         if unconfirmed {
             effects.push(Effect::ReadIndex { token, slot: Some(slot) });
             return;
         }
-        // A quorum must answer a heartbeat that is sent from now on: then nobody completed Phase 1 of a higher
-        // ballot before this instant. Reads that come while one is under way share the next.
-        let idle = leader.confirmed(peers, quorum) == leader.round;
-        leader.reads.push_back((leader.round + 1, token, slot));
-        if idle {
-            self.send_heartbeat(effects);
-        }
+        leader.rounds.ask(token, slot);
+        self.confirm_reads(effects);
     }
 
     pub(super) fn on_heartbeat_ack(
@@ -429,27 +451,16 @@ impl MultiPaxos {
         if ballot != leader.ballot {
             return;
         }
-        let answered = leader.answered.entry(from).or_default();
-        *answered = (*answered).max(round);
+        leader.rounds.answered(from, round);
         self.election.answered(from, now);
         self.confirm_reads(effects);
-        let State::Leader(leader) = &self.state else { return };
-        let confirmed = leader.confirmed(self.members.count() - 1, self.members.quorum());
-        if confirmed == leader.round && !leader.reads.is_empty() {
-            self.send_heartbeat(effects);
-        }
     }
 
+    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks on behalf of the others.
     fn confirm_reads(&mut self, effects: &mut Effects) {
-        let (peers, quorum) = (self.members.count() - 1, self.members.quorum());
         let State::Leader(leader) = &mut self.state else { return };
-        let confirmed = leader.confirmed(peers, quorum);
-        while let Some(&(round, token, slot)) = leader.reads.front() {
-            if round > confirmed {
-                break;
-            }
-            leader.reads.pop_front();
-            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+        if leader.rounds.confirm(|round_of| self.members.quorum_value(round_of), effects) {
+            self.send_heartbeat(effects);
         }
     }
 }

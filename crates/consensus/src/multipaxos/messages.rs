@@ -9,6 +9,8 @@
 
 use synod_wire::{Ballot, Batch, DecodeError, Incarnation, Keep, Reader, ReplicaId, Slot, Writer};
 
+use crate::batches::{Batches, read_batches, write_batches};
+
 /// A message between two MultiPaxos replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -22,23 +24,25 @@ pub enum Message {
     /// Phase 1b: one page of what the sender accepted. The candidate asks for the next page with another
     /// `Prepare`, so that no answer is unbounded.
     Promise(Promise),
-    /// Phase 2a.
+    /// Phase 2a, for consecutive slots: they leave together, and each is answered and decided by itself.
     Accept {
         /// The leader's ballot.
         ballot: Ballot,
-        /// Where.
-        slot: Slot,
+        /// The slot of the first batch.
+        first: Slot,
         /// Slots through this one are decided, those proposed in `ballot` with what was proposed.
         decided: Slot,
-        /// What.
-        batch: Batch,
+        /// What is proposed in `first` and the slots behind it.
+        batches: Batches,
     },
-    /// Phase 2b.
+    /// Phase 2b, for consecutive slots.
     Accepted {
-        /// The ballot of the proposal.
+        /// The ballot of the proposals.
         ballot: Ballot,
-        /// Its slot.
-        slot: Slot,
+        /// The slot of the first of them...
+        first: Slot,
+        /// ...and of the last.
+        last: Slot,
     },
     /// Slots through `through` are decided, those proposed in `ballot` with what was proposed there.
     Decided {
@@ -178,17 +182,18 @@ impl Message {
                 writer.u8(PROMISE);
                 promise.encode(writer);
             }
-            Message::Accept { ballot, slot, decided, batch } => {
+            Message::Accept { ballot, first, decided, batches } => {
                 writer.u8(ACCEPT);
                 writer.ballot(*ballot);
-                writer.slot(*slot);
+                writer.slot(*first);
                 writer.slot(*decided);
-                writer.batch(batch);
+                write_batches(writer, batches);
             }
-            Message::Accepted { ballot, slot } => {
+            Message::Accepted { ballot, first, last } => {
                 writer.u8(ACCEPTED);
                 writer.ballot(*ballot);
-                writer.slot(*slot);
+                writer.slot(*first);
+                writer.slot(*last);
             }
             Message::Decided { ballot, through } => {
                 writer.u8(DECIDED);
@@ -235,11 +240,15 @@ impl Message {
             PROMISE => Message::Promise(Promise::decode(reader)?),
             ACCEPT => Message::Accept {
                 ballot: reader.ballot("ballot")?,
-                slot: reader.slot("slot")?,
+                first: reader.slot("first")?,
                 decided: reader.slot("decided")?,
-                batch: reader.batch("batch")?,
+                batches: read_batches(reader)?,
             },
-            ACCEPTED => Message::Accepted { ballot: reader.ballot("ballot")?, slot: reader.slot("slot")? },
+            ACCEPTED => Message::Accepted {
+                ballot: reader.ballot("ballot")?,
+                first: reader.slot("first")?,
+                last: reader.slot("last")?,
+            },
             DECIDED => {
                 Message::Decided { ballot: reader.ballot("ballot")?, through: reader.slot("through")? }
             }
@@ -421,8 +430,13 @@ mod tests {
                 incarnation: Incarnation(7),
                 recovered: vec![(ReplicaId(3), Incarnation(9))],
             }),
-            Message::Accept { ballot, slot: Slot(8), decided: Slot(7), batch },
-            Message::Accepted { ballot, slot: Slot(8) },
+            Message::Accept {
+                ballot,
+                first: Slot(8),
+                decided: Slot(7),
+                batches: [batch, Batch::noop()].into(),
+            },
+            Message::Accepted { ballot, first: Slot(8), last: Slot(9) },
             Message::Decided { ballot, through: Slot(8) },
             Message::Heartbeat { ballot, decided: Slot(8), round: 4 },
             Message::HeartbeatAck { ballot, round: 4 },

@@ -3,7 +3,8 @@
 //!
 //! A **ballot** is what the thesis calls a view or proposal number. Its owner runs Phase 1 once
 //! ([`Message::Prepare`], [`Message::Promise`]) and then proposes slot after slot ([`Message::Accept`],
-//! [`Message::Accepted`]). Who is to own the next ballot is the election's business ([`crate::election`]).
+//! [`Message::Accepted`]). What a burst of inputs proposes leaves together, as do the answers to it; still each slot is
+//! voted for, decided and proposed again by itself. Who is to own the next ballot is the election's business ([`crate::election`]).
 //!
 //! # Why it is safe
 //!
@@ -58,14 +59,18 @@ pub struct MultiPaxos {
     /// What was last reported with [`Effect::Leader`].
     view: LeaderView,
     state: State,
-    /// The slots behind the decided prefix.
+    /// The slots behind the decided prefix...
     slots: Slots<Instance>,
+    /// ...and how many of them are decided.
+    decided_ahead: usize,
     /// Slots through this one are known to be decided somewhere.
     decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
     /// Values accepted here whose records are not durable yet, in log order.
     undurable: VecDeque<(Lsn, Slot)>,
+    /// Votes of this burst: they leave together at its end.
+    untold: Option<Votes>,
     /// The last record appended.
     appended: Lsn,
     disk: DiskWatch,
@@ -102,9 +107,18 @@ struct Accepted {
     lsn: Lsn,
 }
 
+/// Values that were accepted here, in one ballot and consecutive slots.
+#[derive(Clone, Debug)]
+struct Votes {
+    ballot: Ballot,
+    first: Slot,
+    last: Slot,
+    /// The record that holds the latest of them.
+    after: Lsn,
+}
+
 impl Protocol for MultiPaxos {
     fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
-        let lsn = effects.last_lsn();
         match input {
             Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
                 self.receive(now, from, message, effects);
@@ -116,7 +130,7 @@ impl Protocol for MultiPaxos {
                 }
             }
             Input::Receive { .. } => {}
-            Input::Propose { batch, awaited } => self.propose(now, batch, awaited, effects),
+            Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
                 if up {
@@ -129,12 +143,14 @@ impl Protocol for MultiPaxos {
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
-        if effects.last_lsn() > lsn {
-            self.disk.appended(lsn.next(), now);
-            self.appended = effects.last_lsn();
-        }
+        self.end_of_step(now, effects);
+    }
+
+    fn flush(&mut self, now: Time, effects: &mut Effects) {
+        self.send_accepts(now, effects);
+        self.send_accepted(effects);
         self.announce(now, effects);
-        self.report_leader(effects);
+        self.end_of_step(now, effects);
         self.ask_for_timer(effects);
     }
 
@@ -142,7 +158,7 @@ impl Protocol for MultiPaxos {
         match &self.state {
             State::Leader(leader) if !self.is_congested() => {
                 // No further ahead of the decided prefix than acceptors follow.
-                let span = leader.next_slot.0 - self.slots.first().0;
+                let span = leader.next_slot().0 - self.slots.first().0;
                 let span_room = self.options.accept_ahead_max().saturating_sub(span);
                 let window_room = self.options.window_max.saturating_sub(self.in_flight());
                 window_room.min(usize::try_from(span_room).unwrap_or(usize::MAX))
@@ -179,15 +195,15 @@ impl MultiPaxos {
         match message {
             Message::Prepare { ballot, from: first } => self.on_prepare(now, from, ballot, first, effects),
             Message::Promise(promise) => self.on_promise(now, from, promise, effects),
-            Message::Accept { ballot, slot, decided, batch } => {
+            Message::Accept { ballot, first, decided, batches } => {
                 if self.follow(now, from, ballot, effects) {
-                    self.on_accept(ballot, slot, batch, effects);
+                    self.on_accept(ballot, first, &batches, effects);
                     self.on_decided(ballot, decided, effects);
                 }
             }
-            Message::Accepted { ballot, slot } => {
+            Message::Accepted { ballot, first, last } => {
                 self.election.answered(from, now);
-                self.vote(slot, ballot, from, effects);
+                self.vote(first, last, ballot, from, effects);
             }
             Message::Decided { ballot, through } => {
                 if self.follow(now, from, ballot, effects) {
@@ -228,9 +244,10 @@ impl MultiPaxos {
             Control::Installed { slot, .. } => {
                 if slot > self.decided() {
                     self.slots.advance_to(slot.next());
+                    self.count_decided();
                     self.decided_elsewhere = self.decided_elsewhere.max(slot);
                     if let State::Leader(leader) = &mut self.state {
-                        leader.next_slot = leader.next_slot.max(slot.next());
+                        leader.proposed = leader.proposed.max(slot);
                     }
                     self.deliver(effects);
                 }
@@ -259,42 +276,58 @@ impl MultiPaxos {
     /// Slots that are proposed and not decided.
     fn in_flight(&self) -> usize {
         match &self.state {
-            State::Leader(leader) => self
-                .slots
-                .iter()
-                .filter(|(slot, instance)| *slot < leader.next_slot && !instance.decided)
-                .count(),
+            State::Leader(leader) => {
+                let span = leader.next_slot().0 - self.slots.first().0;
+                usize::try_from(span).unwrap_or(usize::MAX).saturating_sub(self.decided_ahead)
+            }
             _ => 0,
         }
     }
 
-    /// Notes that `who` accepted the proposal of `ballot` for a slot, and decides the slot if that makes a quorum.
-    fn vote(&mut self, slot: Slot, ballot: Ballot, who: ReplicaId, effects: &mut Effects) {
+    fn count_decided(&mut self) {
+        self.decided_ahead = self.slots.iter().filter(|(_, instance)| instance.decided).count();
+    }
+
+    fn end_of_step(&mut self, now: Time, effects: &mut Effects) {
+        if effects.last_lsn() > self.appended {
+            self.disk.appended(self.appended.next(), now);
+            self.appended = effects.last_lsn();
+        }
+        self.report_leader(effects);
+    }
+
+    /// Notes that `who` accepted the proposals of `ballot` for some slots, and decides those for which that makes a
+    /// quorum.
+    fn vote(&mut self, first: Slot, last: Slot, ballot: Ballot, who: ReplicaId, effects: &mut Effects) {
         // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
-        let proposed = if let State::Leader(leader) = &self.state { leader.next_slot } else { Slot::ZERO };
-        let last = proposed.0.max(self.decided().0 + self.options.accept_ahead_max());
-        if slot <= self.decided() || slot.0 > last {
-            return;
-        }
+        let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
+        let bound = proposed.0.max(self.decided().0 + self.options.accept_ahead_max());
         let quorum = self.members.quorum() - usize::from(self.options.has(Bug::CommitWithMinority));
-        let instance = self.slots.entry(slot);
-        if ballot < instance.voted || instance.decided {
-            return;
+        let before = self.decided_ahead;
+        for slot in (first.max(self.slots.first()).0..=last.0.min(bound)).map(Slot) {
+            let instance = self.slots.entry(slot);
+            if ballot < instance.voted || instance.decided {
+                continue;
+            }
+            if ballot > instance.voted {
+                instance.voted = ballot;
+                instance.votes = ReplicaSet::default();
+            }
+            self.members.add(&mut instance.votes, who);
+            let known = instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == instance.voted);
+            if known && instance.votes.len() >= quorum {
+                instance.decided = true;
+                self.decided_ahead += 1;
+            }
         }
-        if ballot > instance.voted {
-            instance.voted = ballot;
-            instance.votes = ReplicaSet::default();
-        }
-        self.members.add(&mut instance.votes, who);
-        let known = instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == instance.voted);
-        if known && instance.votes.len() >= quorum {
-            instance.decided = true;
+        if self.decided_ahead > before {
             self.deliver(effects);
         }
     }
 
     /// Delivers the decided slots at the front.
     fn deliver(&mut self, effects: &mut Effects) {
+        let before = self.decided();
         while let Some(front) = self.slots.front() {
             if !front.decided {
                 if self.options.has(Bug::DeliverOutOfOrder) && self.skip_a_gap(effects) {
@@ -305,13 +338,17 @@ impl MultiPaxos {
             let slot = self.slots.first();
             let instance = self.slots.pop_front().expect("there is a front");
             let accepted = instance.accepted.expect("a decided slot has a value");
+            self.decided_ahead -= 1;
             effects.push(Effect::Deliver { slot, ballot: accepted.ballot, batch: accepted.batch });
-            if let State::Leader(leader) = &mut self.state {
-                leader.next_slot = leader.next_slot.max(slot.next());
-                leader.progress = true;
-            }
         }
-        self.decided_elsewhere = self.decided_elsewhere.max(self.decided());
+        let decided = self.decided();
+        self.decided_elsewhere = self.decided_elsewhere.max(decided);
+        if let State::Leader(leader) = &mut self.state
+            && decided > before
+        {
+            leader.proposed = leader.proposed.max(decided);
+            leader.progress = true;
+        }
     }
 
     /// A planted bug: delivers the second slot in the place of the first.
@@ -344,6 +381,7 @@ impl MultiPaxos {
             effects.append(Record::Learned(AcceptedValue { slot, ballot, batch: batch.clone() }).into());
         instance.accepted = Some(Accepted { ballot, batch, lsn });
         instance.decided = true;
+        self.decided_ahead += 1;
         self.deliver(effects);
     }
 
@@ -359,7 +397,7 @@ impl MultiPaxos {
             let accepted = self.slots.get(slot).and_then(|instance| instance.accepted.as_ref());
             let current = accepted.filter(|accepted| accepted.lsn == record).map(|accepted| accepted.ballot);
             if let Some(ballot) = current {
-                self.vote(slot, ballot, self.members.me(), effects);
+                self.vote(slot, slot, ballot, self.members.me(), effects);
             }
         }
         self.complete_phase_1(now, effects);
@@ -381,18 +419,28 @@ impl MultiPaxos {
         lsn
     }
 
-    /// Who is told that a value was accepted here.
-    fn send_accepted(
-        &self,
-        leader: ReplicaId,
-        ballot: Ballot,
-        slot: Slot,
-        after: Lsn,
-        effects: &mut Effects,
-    ) {
-        let message = Message::Accepted { ballot, slot };
+    /// A value was accepted here; whom that concerns is told at the end of the burst, once record `after` is durable.
+    fn tell_accepted(&mut self, ballot: Ballot, slot: Slot, after: Lsn, effects: &mut Effects) {
+        if let Some(votes) = &mut self.untold
+            && votes.ballot == ballot
+            && votes.last.next() == slot
+        {
+            votes.last = slot;
+            votes.after = votes.after.max(after);
+            return;
+        }
+        self.send_accepted(effects);
+        self.untold = Some(Votes { ballot, first: slot, last: slot, after });
+    }
+
+    /// Lets the votes of this burst leave.
+    fn send_accepted(&mut self, effects: &mut Effects) {
+        let Some(Votes { ballot, first, last, after }) = self.untold.take() else { return };
+        let message = Message::Accepted { ballot, first, last };
         match self.options.decision {
-            Decision::Leader if leader != self.members.me() => effects.send(leader, message, after),
+            Decision::Leader if ballot.replica != self.members.me() => {
+                effects.send(ballot.replica, message, after);
+            }
             Decision::Leader => {}
             Decision::All => self.broadcast(&message, after, effects),
         }
@@ -430,10 +478,10 @@ impl MultiPaxos {
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = self.election.deadline(self.promised.max(self.view.ballot));
+        let try_at = || self.election.deadline(self.promised.max(self.view.ballot));
         let deadline = match &self.state {
-            State::Follower => try_at,
-            State::Candidate(candidate) => try_at.min(candidate.resend.at()),
+            State::Follower => try_at(),
+            State::Candidate(candidate) => try_at().min(candidate.resend.at()),
             State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
             State::Recovering(recovering) => recovering.resend.at(),
         };

@@ -70,10 +70,12 @@ impl MultiPaxos {
             view: LeaderView::default(),
             state: State::Follower,
             slots: Slots::new(restart.base.next()),
+            decided_ahead: 0,
             decided_elsewhere: restart.base,
             durable: effects.last_lsn(),
             appended: effects.last_lsn(),
             undurable: Default::default(),
+            untold: None,
             disk: Default::default(),
             recovered: BTreeMap::new(),
             backlogged: false,
@@ -97,10 +99,11 @@ impl MultiPaxos {
             });
             let peers: Vec<_> = replica.members.peers().collect();
             peers.into_iter().for_each(|peer| replica.ask_to_recover(peer, effects));
-        } else if replica.promised == Ballot::ZERO {
+        } else if replica.promised == Ballot::ZERO || replica.members.count() == 1 {
             replica.election.expect_no_leader();
-            if restart.head_start {
-                let ballot = replica.election.next_ballot(Ballot::ZERO);
+            // Who votes alone has nobody to wait for, either.
+            if restart.head_start || replica.members.count() == 1 {
+                let ballot = replica.election.next_ballot(replica.promised);
                 replica.become_candidate(now, ballot, effects);
             }
         } else if replica.options.has(Bug::ReuseBallot) && replica.promised.replica == replica.members.me() {
@@ -171,6 +174,7 @@ impl MultiPaxos {
         for (_, instance) in self.slots.iter_mut().take_while(|(slot, _)| *slot <= decided) {
             instance.decided = instance.accepted.is_some();
         }
+        self.count_decided();
         self.decided_elsewhere = self.decided_elsewhere.max(decided);
         self.deliver(effects);
         amnesia
@@ -215,7 +219,7 @@ impl MultiPaxos {
             }
         }
         let next_slot = match &self.state {
-            State::Leader(leader) => Some(leader.next_slot),
+            State::Leader(leader) => Some(leader.proposed.next()),
             _ => None,
         };
         let recovered = self.recovered.iter().map(|(&replica, &life)| (replica, life)).collect();

@@ -46,9 +46,15 @@ impl One {
         one
     }
 
-    fn step(&mut self, input: Input) -> Vec<Effect> {
-        self.protocol.step(self.now, input, &mut self.effects);
+    /// What a burst of inputs brings about.
+    fn burst(&mut self, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
+        inputs.into_iter().for_each(|input| self.protocol.step(self.now, input, &mut self.effects));
+        self.protocol.flush(self.now, &mut self.effects);
         self.effects.drain().filter(|effect| !matches!(effect, Effect::Deadline(_))).collect()
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Effect> {
+        self.burst([input])
     }
 
     fn receive(&mut self, from: ReplicaId, message: Message) -> Vec<Effect> {
@@ -64,15 +70,19 @@ impl One {
         self.step(Input::Timer)
     }
 
-    /// Makes r1 lead in its first ballot.
+    /// r1, which leads in its first ballot.
     fn elected() -> One {
         let mut one = One::new(R1);
-        one.wait(Duration::from_secs(1));
-        one.durable();
-        let effects = one.receive(R2, promise(ballot(1), Vec::new()));
-        assert!(sent(&effects, R3).iter().any(|(message, _)| matches!(message, Message::Heartbeat { .. })));
-        assert_eq!(one.protocol.status().role, Role::Leader);
+        one.elect();
         one
+    }
+
+    fn elect(&mut self) {
+        self.wait(Duration::from_secs(1));
+        self.durable();
+        let effects = self.receive(R2, promise(ballot(1), Vec::new()));
+        assert!(sent(&effects, R3).iter().any(|(message, _)| matches!(message, Message::Heartbeat { .. })));
+        assert_eq!(self.protocol.status().role, Role::Leader);
     }
 }
 
@@ -86,6 +96,20 @@ fn promise(ballot: Ballot, accepted: Vec<AcceptedValue>) -> Message {
         incarnation: Incarnation(1),
         recovered: Vec::new(),
     })
+}
+
+/// The proposal of one batch.
+fn accept(ballot: Ballot, slot: u64, text: &str) -> Message {
+    Message::Accept { ballot, first: Slot(slot), decided: Slot::ZERO, batches: [batch(text)].into() }
+}
+
+/// A vote for slots through `last`.
+fn accepted(first: u64, last: u64) -> Message {
+    Message::Accepted { ballot: ballot(1), first: Slot(first), last: Slot(last) }
+}
+
+fn proposal(text: &str) -> Input {
+    Input::Propose { batch: batch(text), awaited: true }
 }
 
 /// What is sent to a replica, and after which record.
@@ -135,7 +159,7 @@ fn a_lower_ballot_is_rejected_with_the_promised_one() {
     let mut acceptor = One::new(R3);
     acceptor.receive(R2, Message::Prepare { ballot: ballot(2), from: Slot(1) });
     let prepare = Message::Prepare { ballot: ballot(1), from: Slot(1) };
-    let accept = Message::Accept { ballot: ballot(1), slot: Slot(1), decided: Slot::ZERO, batch: batch("x") };
+    let accept = accept(ballot(1), 1, "x");
     for message in [prepare, accept] {
         let effects = acceptor.receive(R1, message);
         let [(answer, _)] = &sent(&effects, R1)[..] else { panic!("{effects:?}") };
@@ -148,10 +172,10 @@ fn a_lower_ballot_is_rejected_with_the_promised_one() {
 #[test]
 fn an_acceptance_waits_for_its_record_and_a_repeat_is_answered_again() {
     let mut acceptor = One::new(R2);
-    let accept = Message::Accept { ballot: ballot(1), slot: Slot(1), decided: Slot::ZERO, batch: batch("x") };
+    let accept = accept(ballot(1), 1, "x");
     let effects = acceptor.receive(R1, accept.clone());
     let record = appended(&effects, |record| matches!(record, Record::Accepted { .. }));
-    let answer = (Message::Accepted { ballot: ballot(1), slot: Slot(1) }, record);
+    let answer = (accepted(1, 1), record);
     assert_eq!(sent(&effects, R1), std::slice::from_ref(&answer));
     let effects = acceptor.receive(R1, accept);
     assert_eq!(sent(&effects, R1), [answer], "no second record");
@@ -160,21 +184,18 @@ fn an_acceptance_waits_for_its_record_and_a_repeat_is_answered_again() {
 #[test]
 fn the_leader_proposes_at_once_but_its_vote_counts_only_when_durable() {
     let mut leader = One::elected();
-    let effects = leader.step(Input::Propose { batch: batch("x"), awaited: true });
-    let [(Message::Accept { slot, .. }, after)] = &sent(&effects, R2)[..] else { panic!("{effects:?}") };
-    assert_eq!((*slot, *after), (Slot(1), Lsn::ZERO));
-    assert!(
-        delivered(&leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(1) })).is_empty()
-    );
+    let effects = leader.step(proposal("x"));
+    assert_eq!(sent(&effects, R2), [(accept(ballot(1), 1, "x"), Lsn::ZERO)]);
+    assert!(delivered(&leader.receive(R2, accepted(1, 1))).is_empty());
     assert_eq!(delivered(&leader.durable()), [(1, batch("x"))]);
 }
 
 #[test]
 fn a_quorum_of_followers_decides_without_the_leaders_disk() {
     let mut leader = One::elected();
-    leader.step(Input::Propose { batch: batch("x"), awaited: true });
-    leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
-    let effects = leader.receive(R3, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
+    leader.step(proposal("x"));
+    leader.receive(R2, accepted(1, 1));
+    let effects = leader.receive(R3, accepted(1, 1));
     assert_eq!(delivered(&effects), [(1, batch("x"))]);
     assert_eq!(sent(&effects, R2), [(Message::Decided { ballot: ballot(1), through: Slot(1) }, Lsn::ZERO)]);
 }
@@ -182,13 +203,11 @@ fn a_quorum_of_followers_decides_without_the_leaders_disk() {
 #[test]
 fn slots_are_decided_out_of_order_and_delivered_in_order() {
     let mut leader = One::elected();
-    leader.step(Input::Propose { batch: batch("x"), awaited: true });
-    leader.step(Input::Propose { batch: batch("y"), awaited: true });
+    leader.step(proposal("x"));
+    leader.step(proposal("y"));
     leader.durable();
-    assert!(
-        delivered(&leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(2) })).is_empty()
-    );
-    let effects = leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
+    assert!(delivered(&leader.receive(R2, accepted(2, 2))).is_empty());
+    let effects = leader.receive(R2, accepted(1, 1));
     assert_eq!(delivered(&effects), [(1, batch("x")), (2, batch("y"))]);
 }
 
@@ -196,27 +215,20 @@ fn slots_are_decided_out_of_order_and_delivered_in_order() {
 fn a_new_leader_adopts_the_value_of_the_highest_ballot_and_fills_gaps() {
     let mut candidate = One::new(R3);
     candidate.receive(R2, Message::Prepare { ballot: ballot(2), from: Slot(1) });
-    candidate.receive(
-        R2,
-        Message::Accept { ballot: ballot(2), slot: Slot(3), decided: Slot::ZERO, batch: batch("old") },
-    );
+    candidate.receive(R2, accept(ballot(2), 3, "old"));
     candidate.wait(Duration::from_secs(4));
     candidate.durable();
     let newer = AcceptedValue { slot: Slot(1), ballot: ballot(2), batch: batch("adopted") };
     let effects = candidate.receive(R1, promise(ballot(3), vec![newer]));
-    let proposals = sent(&effects, R1).into_iter().filter_map(|(message, _)| match message {
-        Message::Accept { slot, batch, .. } => Some((slot.0, batch)),
-        _ => None,
-    });
-    let expected = [(1, batch("adopted")), (2, Batch::noop()), (3, batch("old"))];
-    assert_eq!(proposals.collect::<Vec<_>>(), expected);
+    let batches = [batch("adopted"), Batch::noop(), batch("old")].into();
+    let proposals = Message::Accept { ballot: ballot(3), first: Slot(1), decided: Slot::ZERO, batches };
+    assert!(sent(&effects, R1).contains(&(proposals, Lsn::ZERO)), "{effects:?}");
 }
 
 #[test]
 fn an_announced_decision_covers_only_values_of_its_own_ballot() {
     let mut follower = One::new(R3);
-    let accept = |ballot, slot| Message::Accept { ballot, slot, decided: Slot::ZERO, batch: batch("x") };
-    follower.receive(R1, accept(ballot(1), Slot(1)));
+    follower.receive(R1, accept(ballot(1), 1, "x"));
     let effects = follower.receive(R2, Message::Decided { ballot: ballot(2), through: Slot(1) });
     assert!(delivered(&effects).is_empty(), "in ballot 2 another value may have been proposed");
     assert_eq!(follower.protocol.status().decided_elsewhere, Slot(1), "so it must be fetched");
@@ -233,9 +245,7 @@ fn promises_come_in_pages() {
     let options = Options { promise_bytes_max: 1, ..Options::default() };
     let mut acceptor = One::start(R2, &options, Vec::new(), false);
     for slot in [1, 2] {
-        let accept =
-            Message::Accept { ballot: ballot(1), slot: Slot(slot), decided: Slot::ZERO, batch: batch("x") };
-        acceptor.receive(R1, accept);
+        acceptor.receive(R1, accept(ballot(1), slot, "x"));
     }
     let mut page = |from| {
         let effects = acceptor.receive(R3, Message::Prepare { ballot: ballot(3), from });
@@ -252,10 +262,10 @@ fn promises_come_in_pages() {
 fn where_everybody_counts_votes_a_proposal_may_come_last() {
     let options = Options { decision: Decision::All, ..Options::default() };
     let mut follower = One::start(R3, &options, Vec::new(), false);
-    let accepted = Message::Accepted { ballot: ballot(1), slot: Slot(1) };
+    let accepted = accepted(1, 1);
     follower.receive(R1, accepted.clone());
     assert!(delivered(&follower.receive(R2, accepted)).is_empty());
-    let accept = Message::Accept { ballot: ballot(1), slot: Slot(1), decided: Slot::ZERO, batch: batch("x") };
+    let accept = accept(ballot(1), 1, "x");
     follower.receive(R1, accept);
     assert_eq!(delivered(&follower.durable()), [(1, batch("x"))]);
 }
@@ -286,7 +296,7 @@ fn a_leader_without_a_quorum_steps_down_and_its_reads_fail() {
 #[test]
 fn a_leader_whose_disk_does_not_answer_steps_down() {
     let mut leader = One::elected();
-    leader.step(Input::Propose { batch: batch("x"), awaited: true });
+    leader.step(proposal("x"));
     for _ in 0..11 {
         leader.now += Duration::from_millis(100);
         leader.receive(R2, Message::HeartbeatAck { ballot: ballot(1), round: 1 });
@@ -317,7 +327,7 @@ fn without_its_log_a_replica_votes_only_after_its_peers_have_told_it_what_it_may
     let mut one = One::start(R3, &Options::default(), Vec::new(), true);
     let effects: Vec<Effect> = one.effects.drain().collect();
     assert_eq!(sent(&effects, R1)[0].0, Message::Recover { incarnation: Incarnation(7) });
-    let accept = Message::Accept { ballot: ballot(1), slot: Slot(1), decided: Slot::ZERO, batch: batch("x") };
+    let accept = accept(ballot(1), 1, "x");
     assert!(sent(&one.receive(R1, accept.clone()), R1).is_empty(), "no vote");
     let answer = |next_slot| Message::RecoverAnswer {
         incarnation: Incarnation(7),
@@ -387,9 +397,9 @@ fn a_replica_whose_disk_hangs_takes_in_only_so_much() {
     for slot in 1..10_000 {
         let accept = Message::Accept {
             ballot: ballot(1),
-            slot: Slot(slot),
+            first: Slot(slot),
             decided: Slot(slot - 1),
-            batch: batch("x"),
+            batches: [batch("x")].into(),
         };
         follower.receive(R1, accept);
     }
@@ -401,8 +411,117 @@ fn a_decision_that_nobody_waits_for_is_announced_with_the_next_message_or_after_
     let mut leader = One::elected();
     leader.step(Input::Propose { batch: batch("x"), awaited: false });
     leader.durable();
-    let effects = leader.receive(R2, Message::Accepted { ballot: ballot(1), slot: Slot(1) });
+    let effects = leader.receive(R2, accepted(1, 1));
     assert_eq!((delivered(&effects).len(), sent(&effects, R2).len()), (1, 0));
     let effects = leader.wait(Options::default().announce_delay_max);
     assert_eq!(sent(&effects, R2), [(Message::Decided { ballot: ballot(1), through: Slot(1) }, Lsn::ZERO)]);
+}
+
+#[test]
+fn what_a_burst_proposes_leaves_together_and_is_answered_together() {
+    let mut leader = One::elected();
+    let effects = leader.burst(["x", "y", "z"].map(proposal));
+    let [(accept, Lsn::ZERO)] = &sent(&effects, R2)[..] else { panic!("{effects:?}") };
+    let batches = ["x", "y", "z"].map(batch).into();
+    assert_eq!(*accept, Message::Accept { ballot: ballot(1), first: Slot(1), decided: Slot::ZERO, batches });
+    let mut follower = One::new(R2);
+    let effects = follower.receive(R1, accept.clone());
+    let last = appended(
+        &effects,
+        |record| matches!(record, Record::Accepted { value, .. } if value.slot == Slot(3)),
+    );
+    assert_eq!(sent(&effects, R1), [(accepted(1, 3), last)], "once all three records are durable");
+    leader.durable();
+    let effects = leader.receive(R2, accepted(1, 3));
+    assert_eq!(delivered(&effects), [(1, batch("x")), (2, batch("y")), (3, batch("z"))]);
+}
+
+#[test]
+fn messages_of_proposals_are_bounded() {
+    let options = Options { promise_bytes_max: 1, ..Options::default() };
+    let mut leader = One::start(R1, &options, Vec::new(), false);
+    leader.effects.drain();
+    leader.elect();
+    let effects = leader.burst(["x", "y"].map(proposal));
+    let expected = [(1, "x"), (2, "y")].map(|(slot, text)| (accept(ballot(1), slot, text), Lsn::ZERO));
+    assert_eq!(sent(&effects, R2), expected);
+    let again = leader.wait(options.retransmit_after);
+    assert_eq!(sent(&again, R2)[..2], expected);
+}
+
+#[test]
+fn each_slot_is_proposed_again_to_those_who_have_not_answered_it() {
+    let mut leader = One::elected();
+    leader.burst(["a", "b", "c", "d"].map(proposal));
+    leader.receive(R2, accepted(2, 2));
+    let effects = leader.wait(Options::default().retransmit_after);
+    let again = |whom| -> Vec<(u64, usize)> {
+        let proposed = |(message, _)| match message {
+            Message::Accept { first, batches, .. } => Some((first.0, batches.len())),
+            _ => None,
+        };
+        sent(&effects, whom).into_iter().filter_map(proposed).collect()
+    };
+    assert_eq!(again(R2), [(1, 1), (3, 2)]);
+    assert_eq!(again(R3), [(1, 4)]);
+    let effects = leader.step(Input::Link { peer: R2, up: true });
+    assert_eq!(sent(&effects, R2).len(), 3, "a heartbeat, and the same again");
+}
+
+#[test]
+fn votes_that_are_not_consecutive_leave_apart_and_strange_slots_do_no_harm() {
+    let mut follower = One::new(R2);
+    let receive = |message: Message| Input::Receive { from: R1, message: message.into() };
+    let effects = follower.burst(
+        [accept(ballot(1), 3, "c"), accept(ballot(1), 1, "a"), accept(ballot(1), 2, "b")].map(receive),
+    );
+    let votes: Vec<Message> = sent(&effects, R1).into_iter().map(|(message, _)| message).collect();
+    assert_eq!(votes, [accepted(3, 3), accepted(1, 2)]);
+    let far = u64::MAX - 1;
+    let batches = ["x", "y", "z"].map(batch).into();
+    let beyond = Message::Accept { ballot: ballot(1), first: Slot(far), decided: Slot::ZERO, batches };
+    assert!(sent(&follower.receive(R1, beyond), R1).is_empty());
+    let mut leader = One::elected();
+    assert!(delivered(&leader.receive(R2, accepted(far, u64::MAX))).is_empty());
+    assert!(delivered(&leader.receive(R2, accepted(0, u64::MAX))).is_empty(), "nothing is proposed there");
+}
+
+#[test]
+fn votes_leave_before_a_higher_ballot_is_promised() {
+    let mut follower = One::new(R2);
+    let prepare = Message::Prepare { ballot: ballot(3), from: Slot(1) };
+    let effects = follower.burst([
+        Input::Receive { from: R1, message: accept(ballot(1), 1, "x").into() },
+        Input::Receive { from: R3, message: prepare.into() },
+    ]);
+    let vote = appended(&effects, |record| matches!(record, Record::Accepted { .. }));
+    assert_eq!(sent(&effects, R1), [(accepted(1, 1), vote)]);
+    let [(Message::Promise(promise), _)] = &sent(&effects, R3)[..] else { panic!("{effects:?}") };
+    assert_eq!(promise.accepted.len(), 1);
+}
+
+#[test]
+fn what_was_not_sent_before_leadership_ended_is_never_sent() {
+    let mut leader = One::elected();
+    let prepare = Message::Prepare { ballot: ballot(3), from: Slot(1) };
+    let effects = leader.burst([proposal("x"), Input::Receive { from: R3, message: prepare.into() }]);
+    assert!(sent(&effects, R2).is_empty());
+    let [(Message::Promise(promise), _)] = &sent(&effects, R3)[..] else { panic!("{effects:?}") };
+    assert!(promise.accepted.is_empty(), "nor was it accepted");
+}
+
+#[test]
+fn the_window_counts_slots_that_are_not_decided() {
+    let options = Options { window_max: 4, ..Options::default() };
+    let mut leader = One::start(R1, &options, Vec::new(), false);
+    leader.effects.drain();
+    leader.elect();
+    leader.burst(["a", "b", "c", "d", "too many"].map(proposal));
+    let state = |leader: &One| (leader.protocol.status().in_flight, leader.protocol.room());
+    assert_eq!(state(&leader), (4, 0));
+    leader.durable();
+    leader.receive(R2, accepted(2, 3));
+    assert_eq!(state(&leader), (2, 2), "slots 2 and 3 are decided, and wait for slot 1");
+    leader.receive(R2, accepted(1, 1));
+    assert_eq!(state(&leader), (1, 3));
 }

@@ -35,6 +35,10 @@ impl Patience {
         self.ends_at
     }
 
+    pub(super) fn priority_max(&self) -> u8 {
+        self.priority_max
+    }
+
     pub(super) fn set_priority_max(&mut self, priority: u8) {
         self.priority_max = priority;
     }
@@ -50,9 +54,17 @@ impl Patience {
         self.ends_at = now + base + self.drawn_from(span);
     }
 
-    /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
-    pub(super) fn begin_early(&mut self, now: Time) {
-        self.ends_at = now + self.timeout / 4 + self.drawn_from(self.timeout / 2);
+    /// At the first start of a group nobody can have led before: do not wait for a whole time-out. Where priorities
+    /// are set, those of the highest draw from the second quarter of it, and nobody else before the sixth eighth.
+    pub(super) fn begin_early(&mut self, now: Time, priority: u8) {
+        let (quarter, eighth) = (self.timeout / 4, self.timeout / 8);
+        let missing = u32::from(self.priority_max.saturating_sub(priority));
+        let (base, span) = match self.priority_max {
+            0 => (quarter, 2 * quarter),
+            _ if missing == 0 => (quarter, quarter),
+            max => (5 * eighth + eighth * missing / u32::from(max), quarter),
+        };
+        self.ends_at = now + base + self.drawn_from(span);
     }
 
     fn drawn_from(&mut self, span: Duration) -> Duration {
@@ -103,6 +115,42 @@ impl Candidate {
 }
 
 impl Raft {
+    /// The first election of a group, or of an epoch, is ahead. Who votes alone has nobody to wait for, however often
+    /// it was elected before.
+    pub(super) fn expect_no_leader(&mut self, now: Time, effects: &mut Effects) {
+        let me = self.members.me();
+        if self.voters().is_quorum(|id| id == me) {
+            return self.campaign(now, false, false, effects);
+        }
+        if self.term == 0 {
+            if self.may_stand() {
+                self.patience.set_priority_max(self.options.priority);
+            }
+            self.patience.begin_early(now, self.options.priority);
+            self.tell_priority(&self.acquaintances(), effects);
+        } else {
+            self.patience.begin(now, self.options.priority);
+        }
+    }
+
+    /// Before there was a leader, who tells everybody the highest priority, those who have one do.
+    pub(super) fn tell_priority(&self, peers: &[ReplicaId], effects: &mut Effects) {
+        let priority = self.options.priority;
+        if self.term == 0 && priority > 0 && self.may_stand() && !matches!(self.state, State::Recovering) {
+            peers.iter().for_each(|&peer| effects.send(peer, Message::Priority { priority }, Lsn::ZERO));
+        }
+    }
+
+    /// Before there was a leader, somebody says that it should come first.
+    pub(super) fn on_priority(&mut self, now: Time, from: ReplicaId, priority: u8) {
+        if self.term == 0 && self.voters().contains(from) && priority > self.patience.priority_max() {
+            self.patience.set_priority_max(priority);
+            // A rehearsal ends here, too: nothing has come of it yet.
+            self.state = State::Follower;
+            self.patience.begin_early(now, self.options.priority);
+        }
+    }
+
     /// The time-out has passed without a leader, or without enough votes.
     pub(super) fn run_out_of_patience(&mut self, now: Time, effects: &mut Effects) {
         self.patience.leader_is_gone();
@@ -312,7 +360,7 @@ impl Raft {
         let last: Slot = self.log.last();
         let State::Leader(leader) = &mut self.state else { return };
         if leader.track_learner(from, last, now) {
-            self.resend_to(now, from, effects);
+            self.resend_to(from, effects);
         }
     }
 }
@@ -323,14 +371,21 @@ mod tests {
 
     const T: Duration = Duration::from_millis(1000);
 
-    fn drawn(priority_max: u8, priority: u8) -> Vec<Duration> {
+    fn drawn_by(
+        begin: fn(&mut Patience, Time, u8),
+        priority_max: u8,
+        priority: u8,
+    ) -> impl Iterator<Item = Duration> {
         let mut patience = Patience::new(T, 7);
         patience.set_priority_max(priority_max);
-        let mut draw = || {
-            patience.begin(Time::ZERO, priority);
+        (0..1000).map(move |_| {
+            begin(&mut patience, Time::ZERO, priority);
             patience.ends_at().since(Time::ZERO)
-        };
-        (0..1000).map(|_| draw()).collect()
+        })
+    }
+
+    fn drawn(priority_max: u8, priority: u8) -> Vec<Duration> {
+        drawn_by(Patience::begin, priority_max, priority).collect()
     }
 
     #[test]
@@ -346,5 +401,17 @@ mod tests {
         let last = drawn(9, 0).into_iter().min().unwrap();
         assert!(first < last, "{first:?} {last:?}");
         assert!(drawn(9, 0).iter().chain(&drawn(9, 5)).all(|wait| (T..T * 2).contains(wait)));
+    }
+
+    #[test]
+    fn in_the_first_election_nobody_else_comes_near_the_highest_priority() {
+        let early = |max, own| drawn_by(Patience::begin_early, max, own);
+        for max in [1, 2, 255] {
+            let last = early(max, max).max().unwrap();
+            let others = early(max, max - 1).chain(early(max, 0));
+            assert!(others.min().unwrap() >= last + T / 8);
+            assert!(early(max, 0).all(|wait| wait <= T));
+        }
+        assert!(early(0, 0).all(|wait| (T / 4..T * 3 / 4).contains(&wait)));
     }
 }

@@ -1,6 +1,6 @@
 //! Leading: replication, commitment, heartbeats, read confirmation, handing over.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -8,7 +8,9 @@ use super::{
     Entry, Message, Raft, State,
     progress::{Mode, Progress},
 };
-use crate::{Bug, Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, resend::Resend};
+use crate::{
+    Bug, Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, read_rounds::ReadRounds, resend::Resend,
+};
 
 /// A learner that is silent for so many election time-outs is not tracked any more.
 const LEARNER_TIMEOUTS: u32 = 4;
@@ -30,10 +32,7 @@ pub(super) struct Leader {
     /// ...and the last slot whose decision another replica waits for.
     awaited: Slot,
     heartbeat_at: Time,
-    /// Heartbeats are numbered.
-    round: u64,
-    /// Reads, each with the heartbeat that has to be answered by a quorum and the slot that it must see.
-    reads: VecDeque<(u64, ReadToken, Slot)>,
+    pub(super) rounds: ReadRounds,
     transfer: Option<Transfer>,
 }
 
@@ -50,12 +49,6 @@ struct Transfer {
 impl Leader {
     pub(super) fn is_transferring(&self) -> bool {
         self.transfer.is_some()
-    }
-
-    pub(super) fn fail_reads(&mut self, effects: &mut Effects) {
-        for (_, token, _) in self.reads.drain(..) {
-            effects.push(Effect::ReadIndex { token, slot: None });
-        }
     }
 
     pub(super) fn tick_at(&self) -> Time {
@@ -109,15 +102,14 @@ impl Raft {
             // Whoever proposed the entries of earlier terms may wait for them.
             awaited: last.next(),
             heartbeat_at: now,
-            round: 0,
-            reads: VecDeque::new(),
+            rounds: ReadRounds::default(),
             transfer: None,
         }));
         // A quorum has said that no change of voters was missed.
         self.is_sure(effects);
         self.track_voters(now);
-        self.append_own(Entry { ballot, batch: Batch::noop(), voters: None }, effects);
-        self.replicate_all(now, effects);
+        self.append(Entry { ballot, batch: Batch::noop(), voters: None }, effects);
+        self.replicate(now, effects);
         self.lead_on(now, effects);
     }
 
@@ -140,7 +132,7 @@ impl Raft {
         }
     }
 
-    pub(super) fn propose(&mut self, now: Time, batch: Batch, awaited: bool, effects: &mut Effects) {
+    pub(super) fn propose(&mut self, batch: Batch, awaited: bool, effects: &mut Effects) {
         if self.room() == 0 {
             return;
         }
@@ -149,60 +141,34 @@ impl Raft {
             leader.awaited = self.log.last().next();
         }
         let ballot = leader.ballot;
-        self.append_own(Entry { ballot, batch, voters: None }, effects);
-        self.replicate_all(now, effects);
+        self.append(Entry { ballot, batch, voters: None }, effects);
     }
 
-    /// Appends an entry of this leader. The followers' disks work while this one does: the own log counts once it is
-    /// durable.
-    pub(super) fn append_own(&mut self, entry: Entry, effects: &mut Effects) {
-        self.append(entry, effects);
-    }
-
-    pub(super) fn replicate_all(&mut self, now: Time, effects: &mut Effects) {
-        let State::Leader(leader) = &self.state else { return };
-        let mut next = leader.peers.keys().next().copied();
-        while let Some(id) = next {
-            self.replicate(now, id, effects);
-            let State::Leader(leader) = &self.state else { return };
-            next = leader.peers.range(ReplicaId(id.0 + 1)..).next().map(|(&id, _)| id);
-        }
-    }
-
-    /// Sends a follower what it lacks, as far as the bounds on unanswered messages allow; what waits leaves together.
-    fn replicate(&mut self, now: Time, id: ReplicaId, effects: &mut Effects) {
+    /// Sends every follower what it lacks, as far as the bounds on unanswered messages allow; what waits leaves
+    /// together. The followers' disks work while this one does: the own log counts once it is durable.
+    pub(super) fn replicate(&mut self, now: Time, effects: &mut Effects) {
         let Raft { options, log, decided, state: State::Leader(leader), .. } = self else { return };
-        let ballot = leader.ballot;
-        let Some(progress) = leader.peers.get_mut(&id) else { return };
-        while progress.has_room(options.inflight_max, options.inflight_bytes_max) {
-            let prev = progress.next.prev();
-            if progress.mode == Mode::Pipeline && progress.next > log.last() {
-                return;
-            }
-            let Some(prev_ballot) = log.ballot_at(prev).filter(|_| progress.next >= log.first()) else {
-                progress.must_catch_up();
-                progress.told = *decided;
-                effects.send(id, Message::Commit { ballot, through: *decided }, Lsn::ZERO);
-                return;
-            };
-            let (mut entries, mut bytes) = (Vec::new(), 0);
-            for entry in log.from(progress.next) {
-                let size = entry.batch.bytes().len() + ENTRY_BYTES;
-                if !entries.is_empty() && bytes + size > options.append_bytes_max {
+        let (ballot, commit) = (leader.ballot, *decided);
+        for (&id, progress) in &mut leader.peers {
+            while progress.has_room(options.inflight_max, options.inflight_bytes_max) {
+                if progress.mode == Mode::Pipeline && progress.next > log.last() {
                     break;
                 }
-                bytes += size;
-                entries.push(entry.clone());
+                let prev = progress.next.prev();
+                let Some(prev_ballot) = log.ballot_at(prev).filter(|_| progress.next >= log.first()) else {
+                    progress.must_catch_up();
+                    progress.told = commit;
+                    effects.send(id, Message::Commit { ballot, through: commit }, Lsn::ZERO);
+                    break;
+                };
+                let (count, bytes) = fitting(log.from(progress.next), options.append_bytes_max);
+                let entries: Vec<Entry> = log.from(progress.next).take(count).cloned().collect();
+                progress.sent(Slot(prev.0 + count as u64), bytes, now, options.retransmit_after);
+                progress.told = commit;
+                let session = progress.session;
+                let append = Message::Append { ballot, session, prev, prev_ballot, entries, commit };
+                effects.send(id, append, Lsn::ZERO);
             }
-            let last = Slot(prev.0 + entries.len() as u64);
-            progress.sent(last, bytes, now, options.retransmit_after);
-            progress.told = *decided;
-            let (session, commit) = (progress.session, *decided);
-            effects.send(
-                id,
-                Message::Append { ballot, session, prev, prev_ballot, entries, commit },
-                Lsn::ZERO,
-            );
         }
     }
 
@@ -243,7 +209,6 @@ impl Raft {
         if advanced {
             self.commit(now, effects);
         }
-        self.replicate(now, from, effects);
         self.hand_over(now, effects);
     }
 
@@ -254,7 +219,6 @@ impl Raft {
         (ballot, session): (Ballot, u64),
         prev: Slot,
         (hint, hint_ballot): (Slot, Ballot),
-        effects: &mut Effects,
     ) {
         let agree = self.log.last_not_above(hint, hint_ballot);
         let Some(progress) = self.answered(now, from, ballot, session) else { return };
@@ -272,7 +236,6 @@ impl Raft {
             // Further back than this log is known: `replicate` sees that.
             None => progress.probe(Slot(1)),
         }
-        self.replicate(now, from, effects);
     }
 
     /// Commits what a quorum has. Only entries of the own term are counted: one of an older term may be held by a
@@ -340,21 +303,22 @@ impl Raft {
             return self.step_down(now, effects);
         }
         let State::Leader(leader) = &mut self.state else { return };
-        leader.peers.retain(|_, peer| !peer.learner || now.since(peer.heard) <= timeout * LEARNER_TIMEOUTS);
+        leader.peers.retain(|&id, peer| {
+            let silent = peer.learner && now.since(peer.heard) > timeout * LEARNER_TIMEOUTS;
+            if silent {
+                leader.rounds.forget(id);
+            }
+            !silent
+        });
         if leader.transfer.as_ref().is_some_and(|transfer| now >= transfer.until) {
             // It did not work: this replica accepts proposals again.
             leader.transfer = None;
         }
-        let overdue: Vec<_> = leader
-            .peers
-            .iter_mut()
-            .filter_map(|(&id, progress)| progress.is_overdue(now, timeout).then_some(id))
-            .collect();
+        leader.peers.values_mut().for_each(|progress| progress.probe_if_overdue(now, timeout));
         let heartbeat = now >= leader.heartbeat_at;
         if heartbeat {
             leader.heartbeat_at = now + self.options.heartbeat_interval;
         }
-        overdue.into_iter().for_each(|id| self.replicate(now, id, effects));
         self.hand_over(now, effects);
         if heartbeat {
             self.send_heartbeat(effects);
@@ -375,13 +339,14 @@ impl Raft {
         let own = if self.votes() { self.options.priority } else { 0 };
         let voters = leader.peers.values().filter(|progress| !progress.learner);
         let priority_max = voters.map(|progress| progress.priority).fold(own, u8::max);
-        Message::Heartbeat { ballot: leader.ballot, commit: self.decided, round: leader.round, priority_max }
+        let (ballot, round) = (leader.ballot, leader.rounds.last());
+        Message::Heartbeat { ballot, commit: self.decided, round, priority_max }
     }
 
     fn send_heartbeat(&mut self, effects: &mut Effects) {
         let decided = self.decided;
         let State::Leader(leader) = &mut self.state else { return };
-        leader.round += 1;
+        leader.rounds.begin(self.members.me());
         leader.announced = decided;
         leader.peers.values_mut().for_each(|progress| progress.told = decided);
         let State::Leader(leader) = &self.state else { return };
@@ -400,26 +365,21 @@ impl Raft {
     ) {
         let (first, known) = (self.log.first(), self.log.ballot_at(decided).is_some());
         let State::Leader(leader) = &mut self.state else { return };
-        if ballot != leader.ballot || round > leader.round {
+        if ballot != leader.ballot || round > leader.rounds.last() {
             return;
         }
         let Some(progress) = leader.peers.get_mut(&from) else { return };
         progress.heard = now;
-        progress.round = progress.round.max(round);
         progress.priority = priority;
         if progress.mode == Mode::CatchUp && decided.next() >= first && known {
             progress.probe(decided.next());
-            self.replicate(now, from, effects);
         }
+        leader.rounds.answered(from, round);
         self.confirm_reads(effects);
-        let State::Leader(leader) = &self.state else { return };
-        if self.confirmed_round(leader) == leader.round && !leader.reads.is_empty() {
-            self.send_heartbeat(effects);
-        }
     }
 
     /// A session to a peer began: what was sent to it before may be lost.
-    pub(super) fn resend_to(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
+    pub(super) fn resend_to(&mut self, peer: ReplicaId, effects: &mut Effects) {
         self.resend_vote_to(peer, effects);
         let State::Leader(leader) = &mut self.state else { return };
         let Some(progress) = leader.peers.get_mut(&peer) else { return };
@@ -430,7 +390,6 @@ impl Raft {
         progress.told = self.decided;
         let State::Leader(leader) = &self.state else { return };
         effects.send(peer, self.heartbeat(leader), Lsn::ZERO);
-        self.replicate(now, peer, effects);
     }
 
     // Handing over.
@@ -476,37 +435,34 @@ impl Raft {
             effects.push(Effect::ReadIndex { token, slot: Some(slot) });
             return;
         }
-        // A quorum must answer a heartbeat that is sent from now on: then nobody was elected in a higher term before
-        // this instant. Reads that come while one is under way share the next.
-        leader.reads.push_back((leader.round + 1, token, slot));
-        let State::Leader(leader) = &self.state else { return };
-        if self.confirmed_round(leader) == leader.round {
-            self.send_heartbeat(effects);
-        }
+        leader.rounds.ask(token, slot);
+        self.confirm_reads(effects);
     }
 
-    /// The highest round that a quorum answered, this replica having answered the one it sent last.
-    fn confirmed_round(&self, leader: &Leader) -> u64 {
-        self.voters().quorum_value(|id| match leader.peers.get(&id) {
-            Some(progress) => progress.round,
-            None if id == self.members.me() => leader.round,
-            None => 0,
-        })
-    }
-
+    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks on behalf of the others.
     fn confirm_reads(&mut self, effects: &mut Effects) {
-        let State::Leader(leader) = &self.state else { return };
-        let confirmed = self.confirmed_round(leader);
         let State::Leader(leader) = &mut self.state else { return };
-        while let Some(&(round, token, slot)) = leader.reads.front() {
-            if round > confirmed {
-                break;
-            }
-            leader.reads.pop_front();
-            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+        let voters = &self.log.configuration().voters;
+        if leader.rounds.confirm(|round_of| voters.quorum_value(round_of), effects) {
+            self.send_heartbeat(effects);
         }
     }
 }
 
 /// What an entry takes in a message beside its batch.
 const ENTRY_BYTES: usize = 32;
+
+/// How many of these entries, from the first on, fit a message of so many bytes, and how many bytes these take; at least
+/// one, if there is one.
+fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: usize) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    for entry in entries {
+        let size = entry.batch.bytes().len() + ENTRY_BYTES;
+        if count > 0 && bytes + size > bytes_max {
+            break;
+        }
+        count += 1;
+        bytes += size;
+    }
+    (count, bytes)
+}

@@ -10,14 +10,22 @@
 //! an entry of its own term: otherwise two leaders can decide by majorities that do not meet, each of its own
 //! uncommitted configuration.
 
+use std::sync::Arc;
+
 use synod_wire::{Batch, ReplicaId, Slot, Time};
 
 use super::{Message, Raft, State, messages::Entry};
-use crate::{ChangeRefused, Effect, Effects, MEMBERS_MAX};
+use crate::{ChangeRefused, Effect, Effects, MEMBERS_MAX, members::reached_by};
 
 /// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VoterSets {
+    /// Shared, and small where it stands: there is room for them in every entry, and nearly no entry has any.
+    halves: Arc<Halves>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Halves {
     incoming: Vec<ReplicaId>,
     outgoing: Vec<ReplicaId>,
 }
@@ -36,37 +44,37 @@ impl VoterSets {
             half.sort_unstable();
             half.dedup();
         }
-        VoterSets { incoming, outgoing }
+        VoterSets { halves: Arc::new(Halves { incoming, outgoing }) }
     }
 
     /// Who votes once the change, if there is one, is complete.
     #[must_use]
     pub fn incoming(&self) -> &[ReplicaId] {
-        &self.incoming
+        &self.halves.incoming
     }
 
     /// During a change, who voted before it; otherwise empty.
     #[must_use]
     pub fn outgoing(&self) -> &[ReplicaId] {
-        &self.outgoing
+        &self.halves.outgoing
     }
 
     /// Whether a change is under way.
     #[must_use]
     pub fn is_joint(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outgoing().is_empty()
     }
 
     /// Whether a replica votes.
     #[must_use]
     pub fn contains(&self, id: ReplicaId) -> bool {
-        self.incoming.binary_search(&id).is_ok() || self.outgoing.binary_search(&id).is_ok()
+        self.incoming().binary_search(&id).is_ok() || self.outgoing().binary_search(&id).is_ok()
     }
 
     /// Everybody who votes, in ascending order.
     #[must_use]
     pub fn all(&self) -> Vec<ReplicaId> {
-        let mut all: Vec<_> = self.incoming.iter().chain(&self.outgoing).copied().collect();
+        let mut all: Vec<_> = self.incoming().iter().chain(self.outgoing()).copied().collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -79,19 +87,10 @@ impl VoterSets {
 
     /// The largest number that a quorum reaches, each replica having reached `value`.
     pub fn quorum_value(&self, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        let mut of = |half: &[ReplicaId]| {
-            let mut values = [0; MEMBERS_MAX];
-            let values = &mut values[..half.len()];
-            for (value_of, &id) in values.iter_mut().zip(half) {
-                *value_of = value(id);
-            }
-            values.sort_unstable();
-            // The smallest of the majority that is furthest.
-            values[(half.len() - 1) / 2]
-        };
-        match (self.incoming.is_empty(), self.outgoing.is_empty()) {
-            (false, true) => of(&self.incoming),
-            (false, false) => of(&self.incoming).min(of(&self.outgoing)),
+        let mut of = |half: &[ReplicaId]| reached_by(half, half.len() / 2 + 1, &mut value);
+        match (self.incoming().is_empty(), self.outgoing().is_empty()) {
+            (false, true) => of(self.incoming()),
+            (false, false) => of(self.incoming()).min(of(self.outgoing())),
             // Nobody: never made by a leader, and nothing is decided by nobody.
             (true, _) => 0,
         }
@@ -104,12 +103,12 @@ impl VoterSets {
 
     /// What to append for a change to these voters.
     fn step_towards(&self, voters: &[ReplicaId], single_step: bool) -> VoterSets {
-        let added = voters.iter().filter(|id| !self.incoming.contains(id)).count();
-        let removed = self.incoming.iter().filter(|id| !voters.contains(id)).count();
+        let added = voters.iter().filter(|id| !self.incoming().contains(id)).count();
+        let removed = self.incoming().iter().filter(|id| !voters.contains(id)).count();
         if single_step && added + removed == 1 {
             VoterSets::simple(voters.to_vec())
         } else {
-            VoterSets::joint(voters.to_vec(), self.incoming.clone())
+            VoterSets::joint(voters.to_vec(), self.incoming().to_vec())
         }
     }
 }
@@ -154,26 +153,25 @@ impl Raft {
         if current.slot > self.decided || current.voters.is_joint() || leader.is_transferring() {
             return Err(ChangeRefused::Pending);
         }
-        let distinct = wanted.incoming.len() == voters.len() && voters.len() <= MEMBERS_MAX;
+        let distinct = wanted.incoming().len() == voters.len() && voters.len() <= MEMBERS_MAX;
         if voters.is_empty() || !distinct || wanted == current.voters {
             return Err(ChangeRefused::Senseless);
         }
         // A voter that has to fetch half the log first would only stop the others.
-        for &id in wanted.incoming.iter().filter(|&&id| !current.voters.contains(id)) {
+        for &id in wanted.incoming().iter().filter(|&&id| !current.voters.contains(id)) {
             let known = id == self.members.me() || leader.has_caught_up(id, self.log.first());
             if !known {
                 return Err(ChangeRefused::Behind(id));
             }
         }
-        Ok(current.voters.step_towards(&wanted.incoming, self.options.single_step_changes))
+        Ok(current.voters.step_towards(wanted.incoming(), self.options.single_step_changes))
     }
 
     fn append_configuration(&mut self, now: Time, batch: Batch, voters: VoterSets, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let entry = Entry { ballot: leader.ballot, batch, voters: Some(voters) };
-        self.append_own(entry, effects);
+        self.append(entry, effects);
         self.track_voters(now);
-        self.replicate_all(now, effects);
     }
 
     /// Goes on with a change whose entry is committed: leaves the joint configuration, or, if this leader is not in
@@ -185,7 +183,7 @@ impl Raft {
             return;
         }
         if current.voters.is_joint() {
-            let voters = VoterSets::simple(current.voters.incoming.clone());
+            let voters = VoterSets::simple(current.voters.incoming().to_vec());
             return self.append_configuration(now, Batch::noop(), voters, effects);
         }
         if !self.votes() {
@@ -206,7 +204,7 @@ impl Raft {
         if self.reported_voters != (current.slot, current.ballot) {
             self.reported_voters = (current.slot, current.ballot);
             let slot: Slot = current.slot;
-            let (voters, outgoing) = (current.voters.incoming.clone(), current.voters.outgoing.clone());
+            let (voters, outgoing) = (current.voters.incoming().to_vec(), current.voters.outgoing().to_vec());
             effects.push(Effect::Voters { slot, voters, outgoing });
         }
     }

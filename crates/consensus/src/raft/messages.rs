@@ -145,6 +145,12 @@ pub enum Message {
         /// The leader's term.
         ballot: Ballot,
     },
+    /// In the first election of a group, or of an epoch, no leader has said yet which priority is the highest: so
+    /// those who have one say so.
+    Priority {
+        /// The sender's.
+        priority: u8,
+    },
     /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be told what is
     /// decided.
     Follow,
@@ -244,6 +250,7 @@ const TIMEOUT_NOW: u8 = 10;
 const FOLLOW: u8 = 11;
 const ASK: u8 = 12;
 const TOLD: u8 = 13;
+const PRIORITY: u8 = 14;
 
 impl Message {
     /// Writes the message.
@@ -318,6 +325,10 @@ impl Message {
                 writer.u8(TIMEOUT_NOW);
                 writer.ballot(*ballot);
             }
+            Message::Priority { priority } => {
+                writer.u8(PRIORITY);
+                writer.u8(*priority);
+            }
             Message::Follow => writer.u8(FOLLOW),
             Message::Ask { slot } => {
                 writer.u8(ASK);
@@ -386,6 +397,7 @@ impl Message {
             },
             STALE => Message::Stale { term: reader.u64("term")? },
             TIMEOUT_NOW => Message::TimeoutNow { ballot: reader.ballot("ballot")? },
+            PRIORITY => Message::Priority { priority: reader.u8("priority")? },
             FOLLOW => Message::Follow,
             ASK => Message::Ask { slot: reader.slot("slot")? },
             TOLD => Message::Told {
@@ -478,6 +490,22 @@ impl Record {
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
             Record::Entry { slot, .. } => Keep::Slot(*slot),
             Record::Truncated { last, .. } => Keep::Slot(*last),
+        }
+    }
+
+    /// See [`crate::Record::as_if_voted_by`].
+    #[must_use]
+    pub fn as_if_voted_by(self, voters: &[ReplicaId]) -> Record {
+        match self {
+            Record::Entry { slot, entry, decided } => {
+                Record::Entry { slot, entry: Entry { voters: None, ..entry }, decided }
+            }
+            Record::Base { slot, ballot, configuration, trimmed, .. } => {
+                let voters = VoterSets::simple(voters.to_vec());
+                let configuration = Configuration { voters, ..configuration };
+                Record::Base { slot, ballot, configuration, guess: None, blind: Slot::ZERO, trimmed }
+            }
+            other => other,
         }
     }
 
@@ -588,6 +616,7 @@ mod tests {
             Message::HeartbeatAck { ballot, round: 4, decided: Slot(8), priority: 9 },
             Message::Stale { term: 7 },
             Message::TimeoutNow { ballot },
+            Message::Priority { priority: 9 },
             Message::Follow,
             Message::Ask { slot: Slot(4) },
             Message::Told { slot: Slot(4), ballot, configuration: Some(configuration()) },

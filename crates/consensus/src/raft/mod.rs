@@ -119,11 +119,12 @@ impl Protocol for Raft {
             }
             // Of another protocol.
             Input::Receive { .. } => {}
-            Input::Propose { batch, awaited } => self.propose(now, batch, awaited, effects),
+            Input::Propose { batch, awaited } => self.propose(batch, awaited, effects),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
                 if up {
-                    self.resend_to(now, peer, effects);
+                    self.tell_priority(&[peer], effects);
+                    self.resend_to(peer, effects);
                 }
             }
             Input::Timer => self.on_timer(now, effects),
@@ -133,10 +134,14 @@ impl Protocol for Raft {
             self.disk.appended(lsn.next(), now);
             self.appended = effects.last_lsn();
         }
-        self.announce(now, effects);
-        self.ask_if_blind(now, effects);
         self.report_leader(effects);
         self.report_voters(effects);
+    }
+
+    fn flush(&mut self, now: Time, effects: &mut Effects) {
+        self.replicate(now, effects);
+        self.announce(now, effects);
+        self.ask_if_blind(now, effects);
         self.ask_for_timer(effects);
     }
 
@@ -194,7 +199,7 @@ impl Raft {
                 self.on_append_reply(now, from, ballot, session, through, effects);
             }
             Message::Conflict { ballot, session, prev, hint, hint_ballot } => {
-                self.on_conflict(now, from, (ballot, session), prev, (hint, hint_ballot), effects);
+                self.on_conflict(now, from, (ballot, session), prev, (hint, hint_ballot));
             }
             Message::Commit { ballot, through } => {
                 if self.follow(now, from, ballot, effects) {
@@ -220,6 +225,7 @@ impl Raft {
                 }
             }
             Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),
+            Message::Priority { priority } => self.on_priority(now, from, priority),
             Message::Follow => self.on_follow(now, from, effects),
             Message::Ask { slot } => self.on_ask(from, slot, effects),
             Message::Told { slot, ballot, configuration } => {
@@ -274,7 +280,7 @@ impl Raft {
     /// Gives up leading, or trying to.
     fn step_down(&mut self, now: Time, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
-            leader.fail_reads(effects);
+            leader.rounds.fail(effects);
             self.patience.leader_is_gone();
         }
         if !matches!(self.state, State::Recovering | State::Follower) {

@@ -34,8 +34,6 @@ pub(super) struct Progress {
     resend: Option<Resend>,
     /// When it last gave a sign of life in this term.
     pub(super) heard: Time,
-    /// The last heartbeat that it answered.
-    pub(super) round: u64,
     /// The committed prefix that it was told.
     pub(super) told: Slot,
     pub(super) priority: u8,
@@ -55,7 +53,6 @@ impl Progress {
             inflight_bytes: 0,
             resend: None,
             heard: now,
-            round: 0,
             told: Slot::ZERO,
             priority: 0,
             learner,
@@ -129,14 +126,11 @@ impl Progress {
         self.resend.as_ref().map_or(Time::NEVER, Resend::at)
     }
 
-    /// Nothing came back for too long: goes back to what is known, and says whether to send again.
-    pub(super) fn is_overdue(&mut self, now: Time, wait_max: Duration) -> bool {
-        let overdue = self.resend.as_mut().is_some_and(|resend| resend.is_due(now, wait_max));
-        if overdue {
-            let next = if self.mode == Mode::Pipeline { self.matched.next() } else { self.next };
-            self.probe(next);
+    /// Goes back to what is known if nothing came back for too long.
+    pub(super) fn probe_if_overdue(&mut self, now: Time, wait_max: Duration) {
+        if self.resend.as_mut().is_some_and(|resend| resend.is_due(now, wait_max)) {
+            self.probe(if self.mode == Mode::Pipeline { self.matched.next() } else { self.next });
         }
-        overdue
     }
 }
 
@@ -172,8 +166,9 @@ mod tests {
         let mut progress = pipelined();
         progress.sent(Slot(5), 1, Time::ZERO, WAIT);
         progress.sent(Slot(6), 1, Time::ZERO, WAIT);
-        assert!(!progress.is_overdue(Time::ZERO, WAIT));
-        assert!(progress.is_overdue(Time::ZERO + WAIT, WAIT));
+        progress.probe_if_overdue(Time::ZERO, WAIT);
+        assert_eq!(progress.mode, Mode::Pipeline);
+        progress.probe_if_overdue(Time::ZERO + WAIT, WAIT);
         assert_eq!((progress.mode, progress.next, progress.matched), (Mode::Probe, Slot(5), Slot(4)));
         assert!(progress.has_room(1, 1));
     }

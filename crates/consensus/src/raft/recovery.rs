@@ -148,13 +148,10 @@ impl Raft {
         }
         if amnesia {
             replica.state = State::Recovering;
-        } else if replica.term == 0 {
-            replica.patience.begin_early(now);
-            if restart.head_start {
-                replica.campaign(now, false, false, effects);
-            }
+        } else if replica.term == 0 && restart.head_start {
+            replica.campaign(now, false, false, effects);
         } else {
-            replica.patience.begin(now, replica.options.priority);
+            replica.expect_no_leader(now, effects);
         }
         replica.appended = effects.last_lsn();
         replica.ask_if_blind(now, effects);

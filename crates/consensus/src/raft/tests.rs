@@ -61,6 +61,7 @@ impl One {
 
     fn step(&mut self, input: Input) -> Vec<Effect> {
         self.protocol.step(self.now, input, &mut self.effects);
+        self.protocol.flush(self.now, &mut self.effects);
         self.effects.drain().filter(|effect| !matches!(effect, Effect::Deadline(_))).collect()
     }
 
@@ -226,6 +227,46 @@ fn a_rehearsal_changes_nothing() {
     assert_eq!(granted(&effects, R1).map(|it| it.0), Some(true));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Append { .. })));
     assert_eq!(granted(&voter.receive(R2, vote(1, 0, Ballot::ZERO)), R2).map(|it| it.0), Some(true));
+}
+
+/// When a replica of a new group tries to lead, if nothing happens before.
+fn first_try(one: &mut One, input: Input) -> Duration {
+    one.protocol.step(one.now, input, &mut one.effects);
+    one.protocol.flush(one.now, &mut one.effects);
+    let deadline = one.effects.drain().find_map(|effect| match effect {
+        Effect::Deadline(at) => Some(at),
+        _ => None,
+    });
+    deadline.expect("its patience begins anew").since(one.now)
+}
+
+#[test]
+fn in_a_first_election_those_with_a_priority_say_so_and_the_others_let_them_go_first() {
+    let options = Options { priority: 2, ..Options::default() };
+    let mut first = One::start(Members::new([R1, R2, R3], R2), &options, Vec::new(), false);
+    let priority = crate::Message::from(Message::Priority { priority: 2 });
+    let told = |effects: Vec<Effect>| {
+        let to = |effect| match effect {
+            Effect::Send { to, message, .. } if message == priority => Some(to),
+            _ => None,
+        };
+        effects.into_iter().filter_map(to).collect::<Vec<_>>()
+    };
+    assert_eq!(told(first.effects.drain().collect()), [R1, R3]);
+    assert_eq!(told(first.step(Input::Link { peer: R3, up: true })), [R3], "it may have come later");
+
+    let mut other = One::new(R1);
+    let message = crate::Message::from(Message::Priority { priority: 2 });
+    let hears = Input::Receive { from: R2, message };
+    assert!(first_try(&mut other, hears.clone()) >= T * 5 / 8);
+    assert!(
+        first.wait(T / 2).iter().any(|effect| matches!(effect, Effect::Send { .. })),
+        "it rehearses by then"
+    );
+
+    let mut led = One::elected();
+    led.step(hears);
+    assert_eq!(led.role(), Role::Leader, "later priorities are for the next election");
 }
 
 #[test]
@@ -545,6 +586,45 @@ fn a_restart_delivers_what_was_decided() {
     assert_eq!(delivered(&effects), [(1, batch("a"))]);
     let effects = one.receive(R3, append(ballot(2, R3), 2, ballot(2, R3), vec![], 2));
     assert_eq!(delivered(&effects), [(2, batch("b"))]);
+}
+
+#[test]
+fn a_survivor_decides_alone_what_it_accepted_whatever_its_log_says_of_voters() {
+    let three = super::Configuration {
+        slot: Slot::ZERO,
+        ballot: Ballot::ZERO,
+        voters: super::VoterSets::simple(vec![R1, R2, R3]),
+    };
+    let four = Some(super::VoterSets::simple(vec![R1, R2, R3, R4]));
+    let base = Record::Base {
+        slot: Slot(1),
+        ballot: Some(ballot(1, R1)),
+        configuration: three.clone(),
+        guess: Some(three),
+        blind: Slot(1),
+        trimmed: Slot::ZERO,
+    };
+    let records = [
+        Record::Amnesia(false),
+        Record::Term { term: 1, voted_for: Some(R1) },
+        Record::Entry { slot: Slot(1), entry: entry(1, R1, "a"), decided: Slot::ZERO },
+        base,
+        Record::Entry { slot: Slot(2), entry: Entry { voters: four, ..entry(1, R1, "b") }, decided: Slot(1) },
+    ];
+    let start = |records: Vec<Record>| {
+        let mut one = One::start(Members::new([R1], R1), &Options::default(), records, false);
+        let mut effects: Vec<_> = one.effects.drain().collect();
+        for _ in 0..4 {
+            effects.extend(one.wait(T * 2));
+            // The vote for itself, then the no-op of the term.
+            effects.extend(one.durable());
+            effects.extend(one.durable());
+        }
+        delivered(&effects).into_iter().map(|(slot, _)| slot).collect::<Vec<_>>()
+    };
+    assert_eq!(start(records.to_vec()), [1], "it waits for the others");
+    let alone = records.into_iter().map(|record| record.as_if_voted_by(&[R1])).collect();
+    assert_eq!(start(alone), [1, 2, 3], "what it knew, what it accepted, and the no-op of its term");
 }
 
 #[test]

@@ -4,10 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{
-    Batches, Extent, Message, Prepare, Promise, Record, SequencePaxos, State, messages::last_of, peers::Peer,
+use super::{Extent, Message, Prepare, Promise, Record, SequencePaxos, State, peers::Peer};
+use crate::{
+    Batches, Bug, Effect, Effects, Protocol, ReadToken, ReplicaSet,
+    batches::{fitting, last_of},
+    members::reached_by,
+    read_rounds::ReadRounds,
+    resend::Resend,
 };
-use crate::{Bug, Effect, Effects, Protocol, ReadToken, ReplicaSet, resend::Resend};
 
 /// A replica in its prepare phase.
 #[derive(Debug)]
@@ -61,11 +65,7 @@ pub(super) struct Leader {
     /// ...and the last slot whose decision another replica waits for.
     pub(super) awaited: Slot,
     heartbeat_at: Time,
-    /// Heartbeats are numbered; for each member, the last that it answered.
-    round: u64,
-    answered: BTreeMap<ReplicaId, u64>,
-    /// Reads, each with the heartbeat that has to be answered by a quorum and the slot that it must see.
-    reads: VecDeque<(u64, ReadToken, Slot)>,
+    rounds: ReadRounds,
 }
 
 impl Leader {
@@ -77,15 +77,6 @@ impl Leader {
     /// Nobody is taken to have accepted more than there is (I7).
     pub(super) fn all_within(&self, last: Slot) -> bool {
         self.own <= last && self.written <= last && self.peers.values().all(|peer| peer.last <= last)
-    }
-
-    /// The highest round that a quorum answered, this replica having answered the one it sent last.
-    fn confirmed(&self, peers: usize, quorum: usize) -> u64 {
-        let mut rounds: Vec<u64> = self.answered.values().copied().collect();
-        rounds.resize(peers, 0);
-        rounds.push(self.round);
-        rounds.sort_unstable_by(|a, b| b.cmp(a));
-        rounds[quorum - 1]
     }
 }
 
@@ -128,9 +119,11 @@ impl SequencePaxos {
 
     pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(promise.has.decided);
+        let only_newer = self.has(Bug::PromiseOnlyNewer);
         match &mut self.state {
             State::Candidate(candidate) if candidate.ballot == promise.ballot => {
-                candidate.takes(from, promise);
+                let untold = only_newer && promise.has.accepted_in == candidate.best.has.accepted_in;
+                candidate.takes(from, promise, untold);
                 self.election.answered(from, now);
                 if let State::Candidate(candidate) = &self.state
                     && candidate.best.from == Some(from)
@@ -195,9 +188,7 @@ impl SequencePaxos {
             // Whoever proposed these to the leader before may wait for them.
             awaited: last,
             heartbeat_at: now,
-            round: 0,
-            answered: BTreeMap::new(),
-            reads: VecDeque::new(),
+            rounds: ReadRounds::default(),
         });
         self.election.leads(now);
         self.decide_through(decided, effects);
@@ -235,14 +226,7 @@ impl SequencePaxos {
         let mut pages = Vec::new();
         let mut rest = elements;
         while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |batch: &&Batch| {
-                let fits = bytes == 0 || bytes + batch.bytes().len() <= self.options.promise_bytes_max;
-                bytes += batch.bytes().len() + 8;
-                fits
-            };
-            let len = rest.iter().take_while(fits).count();
-            let (page, behind) = rest.split_at(len);
+            let (page, behind) = rest.split_at(fitting(rest.iter(), self.options.promise_bytes_max));
             pages.push(page.into());
             rest = behind;
         }
@@ -297,11 +281,8 @@ impl SequencePaxos {
     pub(super) fn choose(&mut self, effects: &mut Effects) {
         let quorum = self.members.quorum() - usize::from(self.has(Bug::CommitWithMinority));
         let State::Leader(leader) = &mut self.state else { return };
-        // The quorum-th largest; there are few members.
-        let mut lasts: Vec<Slot> = leader.peers.values().map(|peer| peer.last).collect();
-        lasts.push(leader.own);
-        lasts.sort_unstable_by(|a, b| b.cmp(a));
-        let chosen = lasts.get(quorum - 1).copied().unwrap_or_default().min(leader.written);
+        let accepted = |id| leader.peers.get(&id).map_or(leader.own, |peer| peer.last).0;
+        let chosen = Slot(reached_by(self.members.ids(), quorum, accepted)).min(leader.written);
         let before = self.log.decided();
         if chosen <= before {
             return;
@@ -320,9 +301,7 @@ impl SequencePaxos {
         let timeout = self.options.election_timeout;
         let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
         if disk_stalled || self.election.must_yield(now) {
-            // The others elect a leader once they miss the heartbeats; this replica comes last in line.
-            self.election.gave_up(now);
-            return self.step_down(effects);
+            return self.give_up(now, effects);
         }
         self.resend_to_peers(now, effects);
         let State::Leader(leader) = &mut self.state else { return };
@@ -335,19 +314,24 @@ impl SequencePaxos {
     fn send_heartbeat(&mut self, effects: &mut Effects) {
         let decided = self.log.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        leader.round += 1;
+        let round = leader.rounds.begin(self.members.me());
         leader.announced = decided;
-        let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round: leader.round };
+        let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round };
         self.broadcast(&heartbeat, Lsn::ZERO, effects);
         self.confirm_reads(effects);
     }
 
-    /// Gives up leading or trying to.
+    /// Gives up leading although no higher ballot is known. The others elect a leader once they miss this one; this
+    /// replica comes last in line.
+    pub(super) fn give_up(&mut self, now: Time, effects: &mut Effects) {
+        self.election.gave_up(now);
+        self.step_down(effects);
+    }
+
+    /// Leads, or tries to, no more; the election knows.
     pub(super) fn step_down(&mut self, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
-            for (_, token, _) in leader.reads.drain(..) {
-                effects.push(Effect::ReadIndex { token, slot: None });
-            }
+            leader.rounds.fail(effects);
             // Nobody was told of these; whoever proposed them proposes them again.
             self.log.truncate(leader.written);
         }
@@ -368,7 +352,6 @@ impl SequencePaxos {
     pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
         let decided = self.log.decided();
         let unconfirmed = self.has(Bug::ReadWithoutConfirmation);
-        let (peers, quorum) = (self.members.count() - 1, self.members.quorum());
         let State::Leader(leader) = &mut self.state else {
             effects.push(Effect::ReadIndex { token, slot: None });
             return;
@@ -380,13 +363,8 @@ impl SequencePaxos {
             effects.push(Effect::ReadIndex { token, slot: Some(slot) });
             return;
         }
-        // A quorum must answer a heartbeat that is sent from now on: then nobody finished the prepare phase of a higher
-        // ballot before this instant. Reads that come while one is under way share the next.
-        let idle = leader.confirmed(peers, quorum) == leader.round;
-        leader.reads.push_back((leader.round + 1, token, slot));
-        if idle {
-            self.send_heartbeat(effects);
-        }
+        leader.rounds.ask(token, slot);
+        self.confirm_reads(effects);
     }
 
     pub(super) fn on_heartbeat_ack(
@@ -401,41 +379,30 @@ impl SequencePaxos {
         if ballot != leader.ballot {
             return;
         }
-        let answered = leader.answered.entry(from).or_default();
-        *answered = (*answered).max(round);
+        leader.rounds.answered(from, round);
         self.election.answered(from, now);
         self.confirm_reads(effects);
-        let State::Leader(leader) = &self.state else { return };
-        let confirmed = leader.confirmed(self.members.count() - 1, self.members.quorum());
-        if confirmed == leader.round && !leader.reads.is_empty() {
-            self.send_heartbeat(effects);
-        }
     }
 
+    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks on behalf of the others.
     fn confirm_reads(&mut self, effects: &mut Effects) {
-        let (peers, quorum) = (self.members.count() - 1, self.members.quorum());
         let State::Leader(leader) = &mut self.state else { return };
-        let confirmed = leader.confirmed(peers, quorum);
-        while let Some(&(round, token, slot)) = leader.reads.front() {
-            if round > confirmed {
-                break;
-            }
-            leader.reads.pop_front();
-            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+        if leader.rounds.confirm(|round_of| self.members.quorum_value(round_of), effects) {
+            self.send_heartbeat(effects);
         }
     }
 }
 
 impl Candidate {
-    /// Notes a promise, or another page of the best one.
-    fn takes(&mut self, from: ReplicaId, promise: Promise) {
+    /// Notes a promise, or another page of the best one. `untold`: a planted bug hides what it has.
+    fn takes(&mut self, from: ReplicaId, promise: Promise, untold: bool) {
         let Promise { has, page, start, batches, more, .. } = promise;
         let next = more.then(|| last_of(start, &batches).next());
         if page == Slot::ZERO {
             self.promises.insert(from, has);
-            // Without elements it is better only in a higher ballot: then it means that there are none.
-            let tells = !batches.is_empty() || has.accepted_in > self.best.has.accepted_in;
-            if tells && has.rank() > self.best.has.rank() {
+            // Also if it holds no elements: then those that this replica lacks, if any, are dropped as decided, and
+            // come by catch-up. `start` tells.
+            if has.rank() > self.best.has.rank() && !untold {
                 let batches = batches.to_vec();
                 self.best = Best { from: Some(from), has, start, batches, next };
             }

@@ -3,12 +3,9 @@
 //! Slots take the place of the lengths of Ng 2020: "the sequence through slot l" has length l. All are absolute,
 //! so that what was said at different times can be compared (errata E17 and E22).
 
-use std::sync::Arc;
-
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, Slot, Writer};
 
-/// Batches of consecutive slots. Shared: the log and all followers are given the same ones.
-pub type Batches = Arc<[Batch]>;
+use crate::batches::{Batches, last_of, read_batches, write_batches};
 
 /// A message between two Sequence Paxos replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,21 +175,6 @@ const HEARTBEAT: u8 = 10;
 const HEARTBEAT_ACK: u8 = 11;
 const REJECT: u8 = 12;
 const TAKE_OVER: u8 = 13;
-
-fn write_batches(writer: &mut Writer, batches: &[Batch]) {
-    writer.u32(u32::try_from(batches.len()).expect("a page is small"));
-    batches.iter().for_each(|batch| writer.batch(batch));
-}
-
-fn read_batches(reader: &mut Reader) -> Result<Batches, DecodeError> {
-    let count = reader.u32("batch count")?;
-    // Not reserved up front: the count is not to be believed before the batches are there.
-    let mut batches = Vec::new();
-    for _ in 0..count {
-        batches.push(reader.batch("batch")?);
-    }
-    Ok(batches.into())
-}
 
 impl Extent {
     fn encode(&self, writer: &mut Writer) {
@@ -401,11 +383,6 @@ impl From<Record> for crate::Record {
     fn from(record: Record) -> crate::Record {
         crate::Record::SequencePaxos(record)
     }
-}
-
-/// The last of so many slots; the one before `start` if there is none.
-pub(super) fn last_of(start: Slot, batches: &[Batch]) -> Slot {
-    Slot(start.0.saturating_add(batches.len() as u64).saturating_sub(1))
 }
 
 impl Record {

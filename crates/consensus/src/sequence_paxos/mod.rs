@@ -65,7 +65,7 @@ mod sequence;
 #[cfg(test)]
 mod tests;
 
-pub use messages::{AcceptSync, Batches, Extent, Message, Prepare, Promise, Record};
+pub use messages::{AcceptSync, Extent, Message, Prepare, Promise, Record};
 
 use follower::{Follower, Phase};
 use leader::{Candidate, Leader};
@@ -151,6 +151,7 @@ impl Protocol for SequencePaxos {
         self.send_accepts(effects);
         self.announce(now, effects);
         self.end_of_step(now, effects);
+        self.ask_for_timer(effects);
     }
 
     fn room(&self) -> usize {
@@ -251,8 +252,8 @@ impl SequencePaxos {
             // The replica layer changes members by a new epoch.
             Control::ChangeVoters { .. } => {}
             Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballot, batch } => self.learn(slot, ballot, batch, effects),
-            Control::Installed { slot, .. } => self.installed(slot, effects),
+            Control::Learn { slot, ballot, batch } => self.learn(now, slot, ballot, batch, effects),
+            Control::Installed { slot, .. } => self.installed(now, slot, effects),
             Control::Trim(slot) => {
                 effects.append(Record::Trimmed { slot, accepted_in: self.accepted_in }.into());
             }
@@ -270,7 +271,6 @@ impl SequencePaxos {
             self.appended = effects.last_lsn();
         }
         self.report_leader(effects);
-        self.ask_for_timer(effects);
         self.assert_invariants();
     }
 
@@ -322,7 +322,7 @@ impl SequencePaxos {
     }
 
     /// A peer told what was decided in a slot.
-    fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
+    fn learn(&mut self, now: Time, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         if self.is_congested() || slot != self.log.decided().next() {
             return;
@@ -331,7 +331,7 @@ impl SequencePaxos {
         if accepted != Some(&batch) || matches!(self.state, State::Recovering) {
             if matches!(self.state, State::Leader(_)) {
                 // What a leader proposes is chosen, or nobody's: somebody else leads in a higher ballot.
-                self.step_down(effects);
+                self.give_up(now, effects);
             }
             self.accepted_lsn = effects.append(Record::Learned { slot, ballot, batch: batch.clone() }.into());
             self.recorded = self.recorded.max(slot);
@@ -342,12 +342,12 @@ impl SequencePaxos {
         self.forget_old();
     }
 
-    fn installed(&mut self, slot: Slot, effects: &mut Effects) {
+    fn installed(&mut self, now: Time, slot: Slot, effects: &mut Effects) {
         if slot <= self.log.decided() {
             return;
         }
         if slot > self.log.last() && matches!(self.state, State::Leader(_)) {
-            self.step_down(effects);
+            self.give_up(now, effects);
         }
         self.log.installed(slot);
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
@@ -389,11 +389,11 @@ impl SequencePaxos {
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = self.election.deadline(self.promised.max(self.view.ballot));
+        let try_at = || self.election.deadline(self.promised.max(self.view.ballot));
         let deadline = match &self.state {
-            State::Follower(follower) if self.view.leader.is_some() => try_at.min(follower.ask_at()),
-            State::Follower(_) => try_at,
-            State::Candidate(candidate) => try_at.min(candidate.resend.at()),
+            State::Follower(follower) if self.view.leader.is_some() => try_at().min(follower.ask_at()),
+            State::Follower(_) => try_at(),
+            State::Candidate(candidate) => try_at().min(candidate.resend.at()),
             State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
             State::Recovering => Time::NEVER,
         };

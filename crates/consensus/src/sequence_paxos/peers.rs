@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptSync, Batches, Extent, Message, Prepare, SequencePaxos, State, messages::last_of};
-use crate::{Bug, Effects, resend::Resend};
+use super::{AcceptSync, Extent, Message, Prepare, SequencePaxos, State};
+use crate::{Batches, Bug, Effects, batches::last_of, resend::Resend};
 
 /// A follower, as its leader sees it.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use synod_wire::{Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{
-    Message, Record, SequencePaxos, State, follower::Follower, messages::last_of, sequence::Sequence,
+use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
+use crate::{
+    Bug, Effect, Effects, LeaderView, Members, Options, Restart, batches::last_of, election::Election,
 };
-use crate::{Bug, Effect, Effects, LeaderView, Members, Options, Restart, election::Election};
 use synod_wire::Ballot;
 
 impl SequencePaxos {
@@ -48,6 +48,7 @@ impl SequencePaxos {
             replica.rejoin(restart.head_start, now, effects);
         }
         replica.end_of_step(now, effects);
+        replica.ask_for_timer(effects);
         replica
     }
 
@@ -57,12 +58,14 @@ impl SequencePaxos {
         let follower: Follower = self.new_follower(now);
         self.state = State::Follower(follower);
         self.election.restarted(self.promised);
-        if self.promised != Ballot::ZERO {
+        let alone = self.members.count() == 1;
+        if self.promised != Ballot::ZERO && !alone {
             self.broadcast(&Message::PrepareReq { promised: self.promised }, Lsn::ZERO, effects);
         } else {
             self.election.expect_no_leader();
-            if head_start && self.options.sequence_paxos.head_start {
-                let ballot = self.election.next_ballot(Ballot::ZERO);
+            // Who votes alone has nobody to wait for, either.
+            if alone || head_start && self.options.sequence_paxos.head_start {
+                let ballot = self.election.next_ballot(self.promised);
                 self.become_candidate(now, ballot, effects);
             }
         }

@@ -4,10 +4,7 @@ use std::collections::VecDeque;
 
 use synod_wire::{Batch, Slot};
 
-use super::messages::Batches;
-
-/// Bytes that a batch takes in a message beside its own.
-const BATCH_HEADER_BYTES: usize = 8;
+use crate::batches::{Batches, fitting};
 
 /// Elements of consecutive slots up to [`Sequence::last`]. Those through [`Sequence::decided`] never change any
 /// more; a front part of them may be dropped.
@@ -96,13 +93,7 @@ impl Sequence {
             return Batches::default();
         }
         let count = count.min(slots_max).min(self.elements.len() - skip);
-        let mut bytes = 0;
-        let fits = |batch: &&Batch| {
-            let fits = bytes == 0 || bytes + batch.bytes().len() <= bytes_max;
-            bytes += batch.bytes().len() + BATCH_HEADER_BYTES;
-            fits
-        };
-        let len = self.elements.range(skip..skip + count).take_while(fits).count();
+        let len = fitting(self.elements.range(skip..skip + count), bytes_max);
         self.elements.range(skip..skip + len).cloned().collect()
     }
 }

@@ -216,6 +216,31 @@ async fn members_and_status_are_told() {
 }
 
 #[tokio::test]
+async fn members_and_leadership_are_served() {
+    let server = serve(&config(), replica());
+    let mut client = connect(&server).await;
+    client.move_leader(MEMBER).await.unwrap();
+    let code = |outcome: Result<(), Error>| match outcome {
+        Err(Error::GRpcStatus(status)) => (status.code(), status.message().to_owned()),
+        other => panic!("{other:?}"),
+    };
+    let url = || vec!["http://127.0.0.1:9".to_owned()];
+    let moved = code(client.move_leader(MEMBER + 1).await.map(|_| ()));
+    assert_eq!(moved, (Code::FailedPrecondition, "etcdserver: bad leader transferee".into()));
+    // The replica in memory refuses every change; that it was asked is what counts.
+    for outcome in [
+        client.member_add(url(), None).await.map(|_| ()),
+        client.member_remove(MEMBER).await.map(|_| ()),
+        client.member_promote(MEMBER).await.map(|_| ()),
+        client.member_update(MEMBER, url()).await.map(|_| ()),
+    ] {
+        let (code, why) = code(outcome);
+        assert_ne!(code, Code::Unimplemented, "{why}");
+        assert!(!why.is_empty());
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_served_says_so() {
     let server = serve(&config(), replica());
     let mut client = connect(&server).await;

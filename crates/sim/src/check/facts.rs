@@ -4,8 +4,8 @@
 //! protocol is translated here, and nowhere else.
 
 use synod_consensus::{
-    Message, Record, multipaxos, raft,
-    sequence_paxos::{self, Batches, Extent},
+    Batches, Message, Record, multipaxos, raft,
+    sequence_paxos::{self, Extent},
 };
 use synod_replica::LogRecord;
 use synod_wire::{Ballot, Batch, Slot};
@@ -34,43 +34,41 @@ pub enum Claim<'a> {
     VoteThrough { ballot: Ballot, last: Slot },
     /// The sender leads, and knows the slots through `decided` to be decided.
     Leads { ballot: Ballot, decided: Slot },
-    /// Nothing that is checked.
-    Nothing,
 }
 
 /// What a message claims.
 pub fn claims(message: &Message) -> Vec<Claim<'_>> {
     match message {
-        Message::MultiPaxos(message) => vec![multipaxos_claim(message)],
+        Message::MultiPaxos(message) => multipaxos_claims(message),
         Message::SequencePaxos(message) => sequence_paxos_claims(message),
         // Raft has checks of its own; see `terms.rs`.
         Message::Raft(_) | Message::Election(_) => Vec::new(),
     }
 }
 
-fn multipaxos_claim(message: &multipaxos::Message) -> Claim<'_> {
+fn multipaxos_claims(message: &multipaxos::Message) -> Vec<Claim<'_>> {
+    use multipaxos::Message;
     match message {
-        multipaxos::Message::Prepare { ballot, .. } => Claim::Candidate(*ballot),
-        multipaxos::Message::Promise(promise) => Claim::Promise {
+        Message::Prepare { ballot, .. } => vec![Claim::Candidate(*ballot)],
+        Message::Promise(promise) => vec![Claim::Promise {
             ballot: promise.ballot,
             from: promise.from,
             decided: promise.decided,
             next: promise.next,
             accepted: promise.accepted.iter().map(|value| (value.slot, value.ballot, &value.batch)).collect(),
-        },
-        multipaxos::Message::Accept { ballot, slot, decided, batch } => {
-            Claim::Propose { ballot: *ballot, slot: *slot, batch, decided: *decided }
+        }],
+        Message::Accept { ballot, first, decided, batches } => proposals(*ballot, *first, *decided, batches),
+        Message::Accepted { ballot, first, last } => {
+            (first.0..=last.0).map(|slot| Claim::Vote { ballot: *ballot, slot: Slot(slot) }).collect()
         }
-        multipaxos::Message::Accepted { ballot, slot } => Claim::Vote { ballot: *ballot, slot: *slot },
-        multipaxos::Message::Decided { ballot, through }
-        | multipaxos::Message::Heartbeat { ballot, decided: through, .. } => {
-            Claim::Leads { ballot: *ballot, decided: *through }
+        Message::Decided { ballot, through } | Message::Heartbeat { ballot, decided: through, .. } => {
+            vec![Claim::Leads { ballot: *ballot, decided: *through }]
         }
-        multipaxos::Message::HeartbeatAck { .. }
-        | multipaxos::Message::Reject { .. }
-        | multipaxos::Message::TakeOver { .. }
-        | multipaxos::Message::Recover { .. }
-        | multipaxos::Message::RecoverAnswer { .. } => Claim::Nothing,
+        Message::HeartbeatAck { .. }
+        | Message::Reject { .. }
+        | Message::TakeOver { .. }
+        | Message::Recover { .. }
+        | Message::RecoverAnswer { .. } => Vec::new(),
     }
 }
 

@@ -169,7 +169,7 @@ impl Groups {
             | Claim::VoteThrough { .. }
             | Claim::Leads { .. }
             | Claim::Propose { .. } => true,
-            Claim::Candidate(_) | Claim::Nothing => false,
+            Claim::Candidate(_) => false,
         };
         demand(!binds || entries.durable >= epoch, Invariant::EnteredFirst, || {
             format!("r{id} speaks in epoch {epoch}; its log says only that it entered {}", entries.durable)

@@ -252,6 +252,16 @@ impl EpochVotes {
             format!("slot {slot} has two different batches in ballot {ballot}")
         })?;
         *votes |= 1 << replica;
+        // What a leader accepts itself is not always sent to anybody.
+        if let Some((chosen_in, chosen)) = &proposed.chosen {
+            demand(ballot < *chosen_in || *chosen == batch, Invariant::ChosenStays, || {
+                format!(
+                    "slot {slot} was chosen in ballot {chosen_in}; r{} accepts something else in ballot {ballot}",
+                    replica + 1
+                )
+            })?;
+        }
+        let (_, votes) = &proposed.ballots[&ballot];
         if votes.count_ones() < self.quorum {
             return Ok(());
         }
@@ -322,7 +332,6 @@ impl EpochVotes {
                 self.announced(id, *own, decided)?;
                 self.promise_leaves(replica, id, *ballot, (*from, *next, *own), accepted)
             }
-            Claim::Nothing => Ok(()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use synod_consensus::Options;
+use synod_consensus::{Options, ProtocolKind, UnknownName};
 use synod_replica::{SessionCommand, Settings};
 use synod_wire::SessionId;
 
@@ -39,6 +39,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("run TIME", "let time pass; every message arrives at once; signs of life are not shown"),
     ("transfer N M", "ask replica N, which leads, to let replica M lead"),
     ("change-voters N A B ...", "ask replica N, which leads, to let replicas A, B, ... vote from now on"),
+    (
+        "reconfigure N PROTOCOL [ELECTION]",
+        "an operator asks replica N for an epoch in which another protocol orders, with its own election or this one",
+    ),
     ("partition A B | C ...", "cut all links between groups of replicas, and end their sessions"),
     ("cut A->B", "cut one direction, and end its session"),
     ("links A-B ...", "keep these links, in both directions, and cut all others"),
@@ -137,6 +141,7 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
                 _ => Err("write change-voters 1 1 2 3: ask r1 to let r1, r2 and r3 vote".to_owned()),
             }
         }
+        "reconfigure" => reconfigure(world, words),
         "partition" => {
             let links = between_groups(world, words)?;
             checked(world.part(links))
@@ -327,6 +332,21 @@ fn replicas(world: &World, words: &[&str]) -> Result<Vec<usize>> {
         return Err("which replica?".to_owned());
     }
     words.iter().map(|word| replica(world, word)).collect()
+}
+
+/// `reconfigure 1 raft`: for the group as r1 knows it.
+fn reconfigure(world: &mut World, words: &[&str]) -> Result<()> {
+    let (of, protocol, election) = match words {
+        [of, protocol] => (replica(world, of)?, protocol, None),
+        [of, protocol, election] => (replica(world, of)?, protocol, Some(election)),
+        _ => return Err("write reconfigure 1 raft, or reconfigure 1 multipaxos ballot".to_owned()),
+    };
+    let protocol: ProtocolKind = protocol.parse().map_err(|error: UnknownName| error.to_string())?;
+    let election = match election {
+        Some(election) => election.parse().map_err(|error: UnknownName| error.to_string())?,
+        None => protocol.elections()[0],
+    };
+    checked(world.reorder(of, protocol, election))
 }
 
 fn one_replica(world: &World, words: &[&str]) -> Result<usize> {

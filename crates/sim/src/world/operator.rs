@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{ProtocolKind, Role};
+use synod_consensus::{ElectionKind, ProtocolKind, Role};
 use synod_replica::{
     Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, RequestId, decode_reply,
 };
@@ -206,6 +206,15 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// An operator asks for another order of things, for the group as this replica knows it.
+    pub(crate) fn reorder(&mut self, of: usize, protocol: ProtocolKind, election: ElectionKind) -> Checked {
+        let Some(life) = &self.machines[of].life else { return Ok(()) };
+        let change = Change::Order { protocol, election };
+        let request = ChangeRequest { expected: life.replica.group().version, change };
+        self.ask_for_change(of, request)?;
+        self.settle()
     }
 
     /// An operator wants another replica to lead.

@@ -234,7 +234,8 @@ pub struct Tuning {
         value_parser = units::bytes, help_heading = "Log and snapshots"
     )]
     pub wal_segment_bytes: u64,
-    /// Take a snapshot, and trim the log, after so many slots...
+    /// Take a snapshot, and trim the log, after so many slots, but of a state above 16 MiB only when the log has grown
+    /// by as much as the last snapshot had...
     #[arg(
         long, env = "SYNOD_SNAPSHOT_COUNT", value_name = "SLOTS", default_value = "10000",
         value_parser = clap::value_parser!(u64).range(1..), help_heading = "Log and snapshots"

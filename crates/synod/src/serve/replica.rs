@@ -71,6 +71,11 @@ impl Served {
 }
 
 impl Replica for Served {
+    fn gathering(&self) -> (Served, impl Future<Output = ()> + Send + 'static) {
+        let (handle, task) = self.handle.gathering();
+        (Served { handle, ..self.clone() }, task)
+    }
+
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
         self.handle.execute(command).await.map_err(error)
     }

@@ -1,7 +1,10 @@
 //! What single steps say, and after which records.
 
 use super::*;
-use crate::{ReadToken, Role, SequencePaxosOptions, sequence_paxos::Extent};
+use crate::{
+    Batches, ElectionKind, ReadToken, Role, SequencePaxosOptions,
+    sequence_paxos::{Extent, Promise},
+};
 
 /// One step without a disk: what it wants.
 fn wants(cluster: &mut Cluster, of: usize, inputs: Vec<Input>) -> Vec<Effect> {
@@ -137,9 +140,68 @@ fn the_leaders_own_acceptance_counts_once_it_is_durable() {
 #[test]
 fn a_single_replica_leads_and_decides() {
     let mut cluster = Cluster::new(1, options());
-    cluster.campaign(A, 1);
     cluster.propose(A, "x");
     assert_eq!(cluster.delivered(A), "x");
+}
+
+#[test]
+fn a_candidate_waits_for_elements_that_a_promise_does_not_hold_any_more() {
+    let mut cluster = led(options());
+    for text in ["x", "y", "z"] {
+        cluster.propose(A, text);
+    }
+    cluster.pass(A, B);
+    cluster.pass(B, A);
+    cluster.lose_all();
+    assert_eq!(cluster.delivered(A), "xyz");
+    // B has accepted them in the ballot that C has accepted too, but has only a snapshot of them; C has none.
+    let has = Extent { accepted_in: ballot(1, A), last: Slot(3), decided: Slot(3) };
+    cluster.campaign(C, 2);
+    assert_eq!(cluster.replica(C).extent(), Extent { last: Slot(0), decided: Slot(0), ..has });
+    let promise = Promise {
+        ballot: ballot(2, C),
+        has,
+        page: Slot(0),
+        start: Slot(4),
+        batches: Batches::default(),
+        more: false,
+    };
+    cluster.hand(B, C, Message::Promise(promise));
+    assert!(matches!(cluster.replica(C).state, State::Candidate(_)), "slots 1 to 3 are chosen");
+    assert_eq!(cluster.replica(C).status().decided_elsewhere, Slot(3));
+    for (slot, text) in [(1, "x"), (2, "y"), (3, "z")] {
+        cluster.learn(C, slot, text);
+    }
+    assert!(matches!(cluster.replica(C).state, State::Leader(_)));
+    cluster.propose(C, "w");
+    assert_eq!(
+        cluster.replica(C).extent(),
+        Extent { accepted_in: ballot(2, C), last: Slot(4), decided: Slot(3) }
+    );
+}
+
+#[test]
+fn a_leader_that_learns_that_it_does_not_lead_says_so() {
+    let mut cluster = led(Options { election: ElectionKind::Ballot, ..options() });
+    let is_happy = |cluster: &mut Cluster| {
+        let mut effects = cluster.effects(A);
+        let question = crate::election::Message::HeartbeatRequest { round: 1, highest: Ballot::ZERO };
+        let asked = Input::Receive { from: id(B), message: question.into() };
+        cluster.nodes[A].replica.step(cluster.now, asked, &mut effects);
+        let answer = effects.drain().find_map(|effect| match effect {
+            Effect::Send { message: crate::Message::Election(message), .. } => Some(message),
+            _ => None,
+        });
+        match answer {
+            Some(crate::election::Message::HeartbeatReply { happy, .. }) => happy,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(is_happy(&mut cluster));
+    cluster.propose(A, "x");
+    cluster.learn(A, 1, "y");
+    assert!(matches!(cluster.replica(A).state, State::Follower(_)));
+    assert!(!is_happy(&mut cluster), "or nobody would ever bid");
 }
 
 #[test]

@@ -1,0 +1,57 @@
+//! What a replica makes of its log when it starts.
+
+use synod_consensus::{
+    Options,
+    multipaxos::{AcceptedValue, Record},
+};
+use synod_replica::{Action, Group, LogRecord, Recovered, Replica, Settings};
+use synod_wire::{Ballot, Batch, BatchBuilder, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+
+const R1: ReplicaId = ReplicaId(1);
+
+fn batch(text: &str) -> Batch {
+    let mut builder = BatchBuilder::new();
+    builder.push(SessionId(1), 1, 1, text.as_bytes());
+    builder.finish()
+}
+
+/// In epoch 1 of this log, slot 1 holds what r1 proposed there.
+fn accepted_in_slot_1() -> LogRecord {
+    let ballot = Ballot { round: 1, replica: R1 };
+    let value = AcceptedValue { slot: Slot(1), ballot, batch: batch("proposed by r1") };
+    LogRecord::Protocol { epoch: Epoch(1), record: Record::Accepted { value, decided: Slot::ZERO }.into() }
+}
+
+/// r1 had entered an epoch that begins with slot 2, and starts without a snapshot: what it executes at once.
+fn executed(behind: Option<LogRecord>) -> Vec<Slot> {
+    let first = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+    let second = Group { version: 2, epoch: Epoch(2), first: Slot(2), ..first.clone() };
+    let mut records = vec![accepted_in_slot_1()];
+    records.extend(behind);
+    records.push(LogRecord::Entered { group: second, amnesia: false });
+    let recovered = Recovered {
+        last_lsn: Lsn(records.len() as u64),
+        records,
+        snapshot: None,
+        amnesia: false,
+        incarnation: Incarnation(2),
+    };
+    let mut actions = Vec::new();
+    Replica::start(Settings::default(), R1, first, recovered, Time::ZERO, &mut actions);
+    let slot_of = |action: Action| match action {
+        Action::Execute { slot, .. } => Some(slot),
+        _ => None,
+    };
+    actions.into_iter().filter_map(slot_of).collect()
+}
+
+#[test]
+fn what_an_epoch_that_is_over_left_in_the_log_was_decided() {
+    assert_eq!(executed(None), [Slot(1)]);
+}
+
+#[test]
+fn a_snapshot_that_is_lost_may_have_held_something_else_than_the_log() {
+    // A snapshot was installed that covered slot 1, where the others had decided something else.
+    assert_eq!(executed(Some(LogRecord::Trimmed(Slot(1)))), []);
+}
