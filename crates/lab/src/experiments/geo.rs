@@ -28,7 +28,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         ON_ANY,
         DURABILITY,
         PLACEABLE,
-        Parameter { default: "8", full: "60", ..VIRTUAL_WINDOW },
+        Parameter { default: "20", full: "60", ..VIRTUAL_WINDOW },
         Parameter { default: "1,1000,10000,100000", full: "1,100,1000,10000,100000", ..CONCURRENT },
     ],
     headline: "throughput",
