@@ -40,8 +40,7 @@ pub const RECONFIGURATION: Experiment = Experiment {
     title: "A replica is replaced under load",
     source: "Ng 2020, section 5.5.2, figure 12, table 5.2 (N80, R6)",
     about: "A third into the window a new replica joins as a learner, fetches what was decided, and takes the place of \
-            a follower or of the leader. With Paxos a stop-sign ends the epoch; Raft changes its voters by joint \
-            consensus. Unlike the document's prototypes, Synod catches a new replica up before the change, holds back \
+            a follower or of the leader. The change of voters ends an epoch, with every protocol. Unlike the document's prototypes, Synod catches a new replica up before the change, holds back \
             what is proposed meanwhile, and keeps serving; so what remains is the change itself and, if the leader \
             goes, an election. In virtual time; the document's eager transfer (pushed rather than fetched) has no \
             counterpart in Synod.",
