@@ -510,7 +510,10 @@ impl Replica {
             self.input(now, Input::Link { peer: from, up: true }, actions);
         }
         let news = view.leader.is_some() && view.leader != Some(self.me) && view != self.view;
-        if self.protocol.is_none() && epoch >= self.group.epoch && view.ballot >= self.view.ballot && news {
+        // Not of an epoch before the one that was entered, though what led to that may still have to be learned again:
+        // it would be taken, and told, for one of this epoch, and ballots of different epochs do not compare.
+        let may_lead = epoch >= self.known.running && view.ballot >= self.view.ballot;
+        if self.protocol.is_none() && may_lead && news {
             self.leader_changed(now, view, actions);
         }
     }

@@ -5,7 +5,7 @@ use std::{
     pin::{Pin, pin},
     sync::LazyLock,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use http::{
     uri::PathAndQuery,
 };
 use tokio::time::{Sleep, sleep};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::{
     Replica,
@@ -40,6 +40,7 @@ pub(crate) struct Call {
     body: RequestBody,
     deadline: Deadline,
     reply: SendResponse<Bytes>,
+    came: Instant,
 }
 
 impl Call {
@@ -55,7 +56,8 @@ impl Call {
             Ok(deadline) => {
                 let path = head.uri.into_parts().path_and_query;
                 let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-                Some(Call { path, body: RequestBody::new(body, message_bytes_max), deadline, reply })
+                let (body, came) = (RequestBody::new(body, message_bytes_max), Instant::now());
+                Some(Call { path, body, deadline, reply, came })
             }
             Err(refusal) => {
                 refusal.send(&mut reply);
@@ -66,7 +68,9 @@ impl Call {
 
     /// Answers the request. If the client has gone, or goes before there is an answer, nobody is told of a failure.
     pub(crate) async fn answer<R: Replica>(self, store: &Store<R>) {
-        let Call { path, body, mut deadline, mut reply } = self;
+        let Call { path, body, mut deadline, mut reply, came } = self;
+        let requests = store.requests();
+        let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
         let answer = {
             let mut answer = pin!(store.answer(path.as_str(), body));
             // Dropping the answer that is being made is what frees a request that was reset.
@@ -79,15 +83,19 @@ impl Call {
         };
         match answer {
             None => {}
-            Some(Err(status)) => Refusal::from(status).send(&mut reply),
+            Some(Err(status)) => {
+                answered(status.code());
+                Refusal::from(status).send(&mut reply);
+            }
             Some(Ok(Answer::Message(message))) => {
                 // However large it is, it is in memory already, and the number of streams bounds how many there are.
                 let _ = send_message(&mut reply, message);
+                answered(Code::Ok);
             }
             Some(Ok(Answer::Pieces(pieces))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
                     // Boxed, since it is rare and large.
-                    Box::pin(send_pieces(stream, pieces, deadline)).await;
+                    answered(Box::pin(send_pieces(stream, pieces, deadline)).await);
                 }
             }
         }
@@ -122,7 +130,7 @@ async fn send_pieces<R: Replica>(
     mut stream: SendStream<Bytes>,
     mut pieces: Box<Pieces<'_, R>>,
     mut deadline: Deadline,
-) {
+) -> Code {
     let outcome = {
         let mut sending = pin!(async {
             while let Some(piece) = pieces.next().await? {
@@ -136,8 +144,10 @@ async fn send_pieces<R: Replica>(
         })
         .await
     };
+    let code = outcome.as_ref().map_or_else(Status::code, |()| Code::Ok);
     // If the client has gone, it does not matter what it is told.
     let _ = stream.send_trailers(trailers(outcome));
+    code
 }
 
 async fn send_as_taken(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Result<(), Status> {

@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use crate::RequestMetrics;
+
 /// Where to listen, and the limits.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -26,6 +28,8 @@ pub struct Config {
     pub quota_bytes: u64,
     /// How long a stopping server waits for requests under way.
     pub stop_timeout: Duration,
+    /// Where requests are counted; keep a clone to read it.
+    pub requests: RequestMetrics,
 }
 
 impl Default for Config {
@@ -42,6 +46,7 @@ impl Default for Config {
             txn_ops_max: 128,
             quota_bytes: 2 << 30,
             stop_timeout: Duration::from_secs(5),
+            requests: RequestMetrics::default(),
         }
     }
 }

@@ -29,6 +29,7 @@ mod memory;
 mod message;
 mod outbox;
 mod replica;
+mod requests;
 mod serve;
 mod services;
 
@@ -38,5 +39,6 @@ pub use replica::{
     Change, ChangeError, Consistency, Goal, Group, Member, MoveError, PeerStatus, Replica, RequestError,
     Role, Standing, Status,
 };
+pub use requests::RequestMetrics;
 pub use serve::Server;
 pub use services::API_VERSION;

@@ -161,6 +161,7 @@ impl Replica for InMemory {
             epoch: 1,
             protocol: "none".into(),
             election: "none".into(),
+            options: String::new(),
             members: vec![self.member.clone()],
         }
     }

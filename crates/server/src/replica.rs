@@ -191,6 +191,8 @@ pub struct Group {
     pub protocol: String,
     /// The election, such as `rotating`.
     pub election: String,
+    /// Options of the protocol that all replicas have, whatever they were started with: `KEY=VALUE,KEY=VALUE`.
+    pub options: String,
     /// The members, by id; ids grow, so one that was just added is the last.
     pub members: Vec<Member>,
 }
@@ -276,6 +278,8 @@ pub enum Change {
         protocol: Option<String>,
         /// The election; `None`: the protocol's own choice if the protocol changes, else as before.
         election: Option<String>,
+        /// Options for all replicas, in place of those before; `None`: none if the protocol changes, else as before.
+        options: Option<String>,
     },
 }
 

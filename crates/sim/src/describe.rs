@@ -7,7 +7,7 @@ use synod_api::{
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
 use synod_consensus::{LeaderView, Message, Record, election, multipaxos, raft, sequence_paxos};
-use synod_replica::{ChangeRequest, LogRecord, PeerMessage};
+use synod_replica::{Change, ChangeRequest, LogRecord, PeerMessage};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
 
 /// A message between replicas.
@@ -437,6 +437,17 @@ pub fn view(view: LeaderView) -> String {
     }
 }
 
+/// A change of the group.
+pub(crate) fn change(change: &Change) -> String {
+    match change {
+        Change::Order { protocol, election, overrides } => {
+            let with = if overrides.is_empty() { String::new() } else { format!(", options: {overrides}") };
+            format!("Order {{ protocol: {protocol:?}, election: {election:?}{with} }}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
 /// The commands of a batch.
 #[must_use]
 pub fn batch(batch: &Batch) -> String {
@@ -449,7 +460,7 @@ pub fn batch(batch: &Batch) -> String {
             CommandKind::OpenSession => "open session".to_owned(),
             CommandKind::AdvanceClock => "clock".to_owned(),
             CommandKind::Reconfigure => match ChangeRequest::decode(entry.payload.clone()) {
-                Ok(request) => format!("at version {}: {:?}", request.expected, request.change),
+                Ok(request) => format!("at version {}: {}", request.expected, change(&request.change)),
                 Err(_) => "unreadable change".to_owned(),
             },
         };

@@ -129,6 +129,10 @@ impl SequencePaxos {
             has.decided.next()
         };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
+        if peer.last > Slot::ZERO && (has.accepted_in, has.last) < (leader.ballot, peer.last) {
+            // An old promise that comes late: since then it has accepted more, and what it has it keeps.
+            return;
+        }
         peer.resend = Resend::first(now, retransmit_after);
         if start < first {
             peer.stage = Stage::Behind;

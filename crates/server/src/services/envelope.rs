@@ -15,7 +15,7 @@ use synod_kv::{
 };
 use tonic::{Code, Status};
 
-use crate::{Config, Consistency, Replica, RequestError};
+use crate::{Config, Consistency, Replica, RequestError, RequestMetrics};
 
 /// A gRPC message may be this much larger than the largest command, as with etcd: then the answer to a command a
 /// little above the limit says so in etcd's words.
@@ -29,6 +29,7 @@ pub(crate) struct Store<R> {
     quota_bytes: u64,
     cluster_id: u64,
     member_id: u64,
+    requests: RequestMetrics,
 }
 
 impl<R: Replica> Store<R> {
@@ -39,12 +40,17 @@ impl<R: Replica> Store<R> {
             quota_bytes: config.quota_bytes,
             cluster_id: status.cluster.0,
             member_id: status.replica.0,
+            requests: config.requests.clone(),
             replica,
         }
     }
 
     pub(crate) fn replica(&self) -> &R {
         &self.replica
+    }
+
+    pub(crate) fn requests(&self) -> &RequestMetrics {
+        &self.requests
     }
 
     pub(super) fn limits(&self) -> &Limits {

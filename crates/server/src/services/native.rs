@@ -124,8 +124,8 @@ impl TryFrom<Asked> for Change {
             Asked::Update(pb::UpdateMember { member, peer_urls }) => {
                 Change::Update { id: ReplicaId(member), peer_urls }
             }
-            Asked::Reconfigure(pb::Reconfigure { protocol, election }) => {
-                Change::Order { protocol: unless_empty(protocol), election: unless_empty(election) }
+            Asked::Reconfigure(pb::Reconfigure { protocol, election, options }) => {
+                Change::Order { protocol: unless_empty(protocol), election: unless_empty(election), options }
             }
         })
     }
@@ -157,6 +157,7 @@ impl From<Group> for pb::Group {
             members: members.collect(),
             protocol: group.protocol,
             election: group.election,
+            options: group.options,
         }
     }
 }

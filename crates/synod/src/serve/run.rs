@@ -67,6 +67,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     };
     let mut registry = Registry::default();
     registry.register_collector(Box::new(node.metrics()));
+    registry.register_collector(Box::new(server_config.requests.clone()));
     let server = Server::start(&server_config, Served::new(node.handle(), fixed), move || metrics(&registry))
         .map_err(|error| {
             Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))

@@ -181,6 +181,22 @@ fn a_candidate_waits_for_elements_that_a_promise_does_not_hold_any_more() {
 }
 
 #[test]
+fn a_promise_that_comes_late_does_not_take_a_follower_back() {
+    let mut cluster = Cluster::new(3, options());
+    cluster.campaign(A, 1);
+    cluster.pass(A, B);
+    let late = cluster.waiting(B, A)[0].clone();
+    cluster.talk(A, B);
+    cluster.propose(A, "x");
+    cluster.talk(A, B);
+    cluster.hand(B, A, late);
+    assert_eq!(cluster.waiting(A, B), Vec::<&Message>::new(), "B is well");
+    cluster.propose(A, "y");
+    cluster.talk(A, B);
+    assert_eq!(cluster.delivered(B), "xy");
+}
+
+#[test]
 fn a_leader_that_learns_that_it_does_not_lead_says_so() {
     let mut cluster = led(Options { election: ElectionKind::Ballot, ..options() });
     let is_happy = |cluster: &mut Cluster| {
