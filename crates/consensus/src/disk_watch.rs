@@ -3,7 +3,7 @@
 use synod_wire::{Lsn, Time};
 
 /// Since when the oldest record has been on its way to the disk.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DiskWatch {
     pending: Option<(Lsn, Time)>,
 }

@@ -299,6 +299,8 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use synod_wire::{Lsn, ReplicaId};
+
     use super::*;
 
     #[test]
@@ -309,5 +311,23 @@ mod tests {
         }
         let error = "majority".parse::<Decision>().unwrap_err().to_string();
         assert_eq!(error, "unknown decision 'majority'; accepted: leader, all");
+    }
+
+    #[test]
+    fn a_fork_goes_the_same_way_and_leaves_the_original_alone() {
+        for &(_, protocol) in ProtocolKind::ALL {
+            let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1));
+            let mut effects = Effects::new(Lsn::ZERO);
+            let restart = Restart::first(Incarnation(1));
+            let mut original = Options::of(protocol).start(members, restart, Time::ZERO, &mut effects);
+            let before = format!("{original:?}");
+            let (mut fork, later, lsn) =
+                (original.fork(), Time::ZERO + Duration::from_secs(9), effects.last_lsn());
+            fork.step(later, crate::Input::Timer, &mut Effects::new(lsn));
+            assert_eq!(format!("{original:?}"), before);
+            assert_ne!(format!("{fork:?}"), before);
+            original.step(later, crate::Input::Timer, &mut Effects::new(lsn));
+            assert_eq!(format!("{original:?}"), format!("{fork:?}"));
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::{Message, Record, VoterSets};
 /// - [`Effect::Deliver`] comes once a slot, in slot order, without gaps.
 /// - A batch given to [`Input::Propose`] may be lost (the leader changes) or decided twice (it was proposed
 ///   again): who proposed it proposes it again until it is delivered, and the session table executes it once.
-pub trait Protocol: Send {
+pub trait Protocol: std::fmt::Debug + Send {
     /// Takes one input and appends its effects. `now` never decreases from one call to the next.
     fn step(&mut self, now: Time, input: Input, effects: &mut Effects);
 
@@ -31,6 +31,10 @@ pub trait Protocol: Send {
 
     /// What this replica knows, for routing, reads, catch-up and metrics.
     fn status(&self) -> Status;
+
+    /// Another instance in the same state, which goes its own way from here on. Whoever explores what can happen next
+    /// tries one input on each; a server never does.
+    fn fork(&self) -> Box<dyn Protocol>;
 }
 
 /// What happens to a protocol.

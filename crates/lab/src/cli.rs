@@ -37,7 +37,7 @@ enum Command {
         /// The experiments.
         #[arg(required = true)]
         names: Vec<String>,
-        /// Where figures go, in a folder for each experiment.
+        /// Where figures go, in a folder for each experiment (NAME-GROUND if it runs on something else than usual).
         #[arg(long, value_name = "DIR", default_value = "lab")]
         out: PathBuf,
         /// Set a parameter.
@@ -49,7 +49,7 @@ enum Command {
         /// The commit that is measured, for the report.
         #[arg(long, value_name = "ID")]
         commit: Option<String>,
-        /// The program that is measured, for experiments with processes [default: this one].
+        /// The program `synod`, for experiments with processes [default: this one, or the one built beside it].
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
         /// Do not show progress.
@@ -126,7 +126,7 @@ fn run(names: &[String], options: &RunOptions, program: Option<PathBuf>) -> Resu
     }
     let program = match program {
         Some(program) => program,
-        None => env::current_exe().map_err(|error| LabError::Replicas(format!("own program: {error}")))?,
+        None => own_program()?,
     };
     let conduct = Conduct::new(interruption()?, program);
     for experiment in experiments {
@@ -135,6 +135,14 @@ fn run(names: &[String], options: &RunOptions, program: Option<PathBuf>) -> Resu
     }
     println!("Next: synod lab report {}", options.folder.display());
     Ok(())
+}
+
+/// This program, if it is `synod`; otherwise the one that is built beside it or, for an example, above it.
+fn own_program() -> Result<PathBuf, LabError> {
+    let own = env::current_exe().map_err(|error| LabError::Replicas(format!("own program: {error}")))?;
+    let synod = format!("synod{}", env::consts::EXE_SUFFIX);
+    let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join(&synod));
+    Ok(beside.into_iter().find(|path| path.is_file()).unwrap_or(own))
 }
 
 fn print(summary: &Summary, options: &RunOptions) {

@@ -254,7 +254,11 @@ mod tests {
     #[test]
     fn a_stop_sign_leaves_the_voters_of_its_epoch_as_they_are() {
         let group = raft(3);
-        let order = Change::Order { protocol: ProtocolKind::MultiPaxos, election: ElectionKind::Rotating };
+        let order = Change::Order {
+            protocol: ProtocolKind::MultiPaxos,
+            election: ElectionKind::Rotating,
+            overrides: synod_consensus::Overrides::default(),
+        };
         let sets = VoterSets::simple(ids(&[1, 2, 3]));
         assert_eq!(group.voters_behind(Slot(9), &batch(&group, order.clone())), Some(sets));
         assert_eq!(changed(&group, order).epoch, Epoch(2));

@@ -11,7 +11,8 @@
 //! 2. [`World`]: how it runs; see the table in `world/mod.rs`.
 //! 3. [`check`]: the invariants, each with its source, and the search for a linearization.
 //! 4. [`scenario`]: stories told by scripts, with the same replicas and the same checks.
-//! 5. [`cli`]: `synod sim`.
+//! 5. [`explore`]: model checking; every way that a small configuration of a protocol can go.
+//! 6. [`cli`]: `synod sim`.
 //!
 //! # Equal seeds, equal runs
 //!
@@ -32,6 +33,7 @@ pub mod cli;
 mod clock;
 pub mod describe;
 mod disk;
+pub mod explore;
 mod network;
 mod odds;
 mod ops;

@@ -85,7 +85,7 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-fn catch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn catch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let usual = panic::take_hook();

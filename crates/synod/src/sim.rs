@@ -15,6 +15,8 @@ pub struct SimArgs {
 enum SimCommand {
     /// Attack simulated clusters, one seed after the other, and check that nothing gives
     Run(synod_sim::cli::RunArgs),
+    /// Go every way that a small configuration of a protocol can go, and check that nothing gives
+    Explore(synod_sim::explore::cli::ExploreArgs),
     /// Play scenario scripts, and compare what happens with what they expect
     Scenario(synod_sim::cli::ScenarioArgs),
 }
@@ -22,6 +24,7 @@ enum SimCommand {
 pub fn run(args: &SimArgs) -> ExitCode {
     match &args.command {
         SimCommand::Run(args) => synod_sim::cli::run(args),
+        SimCommand::Explore(args) => synod_sim::explore::cli::run(args),
         SimCommand::Scenario(args) => synod_sim::cli::play_scenarios(args),
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A replica in Phase 1.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate {
     ballot: Ballot,
     /// The first slot asked about.
@@ -30,7 +30,7 @@ pub(super) struct Candidate {
     pub(super) resend: Resend,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Answer {
     incarnation: Incarnation,
     /// The first slot of the page that is still to come.
@@ -38,7 +38,7 @@ struct Answer {
 }
 
 /// A replica that completed Phase 1.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
     /// Slots through this one are proposed...

@@ -46,7 +46,7 @@ use crate::{
 };
 
 /// One MultiPaxos replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct MultiPaxos {
     members: Members,
     options: Options,
@@ -81,7 +81,7 @@ pub struct MultiPaxos {
     deadline: Option<Time>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Follower,
     Candidate(Candidate),
@@ -181,6 +181,10 @@ impl Protocol for MultiPaxos {
             in_flight: self.in_flight(),
             waits_for_disk: self.options.decision == Decision::All || !matches!(self.state, State::Follower),
         }
+    }
+
+    fn fork(&self) -> Box<dyn Protocol> {
+        Box::new(self.clone())
     }
 }
 

@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// A replica that must not vote.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Recovering {
     /// What others answered: the ballot that they promised and, from its leader, its first unproposed slot.
     answers: BTreeMap<ReplicaId, (Ballot, Option<Slot>)>,

@@ -14,7 +14,7 @@ use super::{Message, Raft, State};
 use crate::{Bug, Effects, resend::Resend};
 
 /// When a replica that hears no leader tries to lead.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Patience {
     timeout: Duration,
     /// The state of a generator of pseudo-random numbers (splitmix64).
@@ -97,7 +97,7 @@ impl Patience {
 }
 
 /// A replica that asks for votes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate {
     /// The term in which it wants to lead.
     term: u64,

@@ -16,7 +16,7 @@ use crate::{
 const LEARNER_TIMEOUTS: u32 = 4;
 
 /// A replica that won an election.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
     /// The no-op at the start of this term. Once it is committed, so is everything before it.
@@ -37,7 +37,7 @@ pub(super) struct Leader {
 }
 
 /// Leadership is being handed over; nothing is proposed meanwhile.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Transfer {
     to: ReplicaId,
     /// If it does not lead by then, this replica goes on leading.

@@ -12,7 +12,7 @@ use super::messages::{Configuration, Entry};
 const RUNS_MAX: usize = 1024;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Log {
     /// The slot of the first entry held.
     first: Slot,
@@ -25,7 +25,7 @@ pub(super) struct Log {
     floor: Lsn,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub(super) entry: Entry,
     /// The record that holds it. Records of later slots have larger numbers.

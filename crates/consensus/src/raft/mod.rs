@@ -57,7 +57,7 @@ use crate::{
 };
 
 /// One Raft replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Raft {
     /// Who voted when this life began; who votes now is in the log.
     members: Members,
@@ -91,7 +91,7 @@ pub struct Raft {
     deadline: Option<Time>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Follower,
     Candidate(Candidate),
@@ -162,6 +162,10 @@ impl Protocol for Raft {
             },
             waits_for_disk: matches!(self.state, State::Leader(_) | State::Candidate(_)),
         }
+    }
+
+    fn fork(&self) -> Box<dyn Protocol> {
+        Box::new(self.clone())
     }
 }
 

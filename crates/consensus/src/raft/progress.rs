@@ -19,7 +19,7 @@ pub(super) enum Mode {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Progress {
     /// Names this tracking in messages: answers to an earlier one of the same replica mean nothing.
     pub(super) session: u64,

@@ -42,8 +42,13 @@ impl Raft {
         let (base, ballot) = (restart.base, restart.base_ballot);
         let voters = VoterSets::joint(members.ids().to_vec(), restart.outgoing);
         let mut log = Log::new(Configuration { slot: base, ballot, voters });
+        // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than the one
+        // in the log. Then what the log holds there and behind it was never decided, as in `learn`.
+        let replaced = replayed.entries.get(&base).is_some_and(|(entry, _)| entry.ballot != ballot);
+        let last_entry = replayed.entries.last_key_value().map_or(base, |(&slot, _)| slot);
         // A hole: records are gone without a snapshot that covers them.
-        let behind: Vec<_> = replayed.entries.into_iter().filter(|(slot, _)| *slot > base).collect();
+        let behind = replayed.entries.into_iter().filter(|(slot, _)| *slot > base && !replaced);
+        let behind: Vec<_> = behind.collect();
         let hole = behind.first().is_some_and(|(slot, _)| *slot != base.next());
         let amnesia = replayed.amnesia || restart.amnesia || hole;
         for (slot, (entry, learned)) in behind {
@@ -80,6 +85,9 @@ impl Raft {
             options,
         };
         replica.deliver_through(decided, effects);
+        if replaced && !amnesia {
+            effects.append(Record::Truncated { from: base, last: last_entry }.into());
+        }
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
         }

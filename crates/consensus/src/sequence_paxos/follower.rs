@@ -19,7 +19,7 @@ pub(super) enum Phase {
 }
 
 /// A replica that neither leads nor tries to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Follower {
     pub(super) phase: Phase,
     /// When a leader is asked for a `Prepare`, unless it brings this replica to [`Phase::Accept`] before.
@@ -33,7 +33,7 @@ pub(super) struct Follower {
 }
 
 /// Pages of an `AcceptSync`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Staging {
     start: Slot,
     batches: Vec<Batch>,

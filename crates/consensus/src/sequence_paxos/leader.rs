@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A replica in its prepare phase.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Candidate {
     ballot: Ballot,
     /// The own promise.
@@ -28,7 +28,7 @@ pub(super) struct Candidate {
 }
 
 /// The promise of the highest rank so far.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Best {
     /// Who gave it; the candidate itself if `None`.
     from: Option<ReplicaId>,
@@ -41,7 +41,7 @@ struct Best {
 }
 
 /// A replica that has adopted a sequence in its ballot.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
     /// The sequence that was adopted: of this ballot, through this slot. A follower whose own is of the same ballot

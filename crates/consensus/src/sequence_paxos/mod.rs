@@ -78,7 +78,7 @@ use crate::{
 };
 
 /// One Sequence Paxos replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SequencePaxos {
     members: Members,
     options: Options,
@@ -110,7 +110,7 @@ pub struct SequencePaxos {
     deadline: Option<Time>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Follower(Follower),
     Candidate(Candidate),
@@ -177,6 +177,10 @@ impl Protocol for SequencePaxos {
             in_flight: self.in_flight(),
             waits_for_disk: matches!(self.state, State::Candidate(_) | State::Leader(_)),
         }
+    }
+
+    fn fork(&self) -> Box<dyn Protocol> {
+        Box::new(self.clone())
     }
 }
 

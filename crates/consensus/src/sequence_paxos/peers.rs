@@ -8,7 +8,7 @@ use super::{AcceptSync, Extent, Message, Prepare, SequencePaxos, State};
 use crate::{Batches, Bug, Effects, batches::last_of, resend::Resend};
 
 /// A follower, as its leader sees it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Peer {
     stage: Stage,
     /// It has accepted the sequence of this ballot through this slot, durably (las[r]).

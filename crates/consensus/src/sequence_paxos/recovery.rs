@@ -212,7 +212,7 @@ fn own(record: crate::Record) -> Option<Record> {
 }
 
 /// Pages of which no record says yet that they count.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Staged {
     ballot: Ballot,
     start: Slot,

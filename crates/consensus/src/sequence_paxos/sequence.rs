@@ -8,7 +8,7 @@ use crate::batches::{Batches, fitting};
 
 /// Elements of consecutive slots up to [`Sequence::last`]. Those through [`Sequence::decided`] never change any
 /// more; a front part of them may be dropped.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Sequence {
     /// The first slot that is held, or that would be.
     first: Slot,

@@ -2,8 +2,16 @@
 
 use std::borrow::Cow::Borrowed;
 
-use super::*;
-use crate::study::{Chart, Fact, Form, Judgement, Measured, Shape};
+use super::{
+    charts,
+    judging::{Ratio, all_ratios, ms, ratios, words},
+    parameters::{CONCURRENT, DURABILITY, ON_THREADS_OR_PROCESSES, REPLICAS, WINDOW},
+    points::Field,
+};
+use crate::{
+    ground::{Ground, Load, Ordering},
+    study::{Experiment, Fact, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
+};
 
 const BATCHED: &str = "batches of up to 64 KiB";
 const UNBATCHED: &str = "every proposal its own batch";
@@ -18,7 +26,8 @@ pub const EXPERIMENT: Experiment = Experiment {
             to 64 KiB against the same with a batch for every proposal. Batches are made of what is waiting; there is \
             no flush timer, so batching costs no latency and the curves have no reason to cross.",
     parameters: &[
-        ON_THREADS,
+        ON_THREADS_OR_PROCESSES,
+        DURABILITY,
         WINDOW,
         Parameter {
             key: "protocol",
@@ -26,32 +35,12 @@ pub const EXPERIMENT: Experiment = Experiment {
             default: "multipaxos",
             full: "multipaxos",
         },
-        Parameter { key: "replicas", help: "Group sizes; the claims are about 3.", default: "3", full: "3" },
-        Parameter {
-            key: "concurrent",
-            help: "Proposals outstanding at a time.",
-            default: "1,1000,10000",
-            full: "1,1000,10000,100000",
-        },
+        Parameter { help: "Group sizes; the claims are about 3.", default: "3", full: "3", ..REPLICAS },
+        Parameter { default: "1,1000,10000", full: "1,1000,10000,100000", ..CONCURRENT },
     ],
     headline: "throughput",
     points,
-    charts: &[
-        Chart {
-            title: Borrowed("Throughput"),
-            metric: Borrowed("throughput"),
-            x_label: Borrowed("proposals outstanding"),
-            y_label: Borrowed("proposals decided a second"),
-            form: Form::LogLines,
-        },
-        Chart {
-            title: Borrowed("Mean latency"),
-            metric: Borrowed("mean_ms"),
-            x_label: Borrowed("proposals outstanding"),
-            y_label: Borrowed("ms"),
-            form: Form::LogLines,
-        },
-    ],
+    charts: &[charts::THROUGHPUT, charts::MEAN_LATENCY],
     facts: &[fact(BATCHED, 2.0), fact(UNBATCHED, 0.17)],
     shapes: &[
         Shape {
@@ -74,27 +63,20 @@ const fn fact(series: &'static str, value: f64) -> Fact {
 }
 
 fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
-    check_ground(parameters, &["threads"])?;
-    let window = parameters.seconds("seconds")?;
+    let field = Field::new(parameters, &[Ground::Threads, Ground::Processes])?;
     let ordering: Ordering = parameters.get("protocol")?;
-    let mut points = Vec::new();
-    for replicas in sizes(parameters)? {
-        for concurrent in concurrencies(parameters)? {
-            for (series, batch_bytes_max) in [(BATCHED, 64 << 10), (UNBATCHED, 1)] {
-                let mut setup = Setup {
-                    seed: parameters.get("seed")?,
-                    ..Setup::new(replicas, ordering.protocol, ordering.election)
-                };
-                setup.settings.batch_bytes_max = batch_bytes_max;
-                // The document's unbatched client is held up by nothing but c.
-                setup.settings.consensus.window_max = 4096;
-                let series =
-                    if replicas == 3 { series.to_owned() } else { format!("{series}, {replicas} replicas") };
-                points.push(threads_point(series, concurrent as f64, setup, Load::new(concurrent, window)));
-            }
+    field.sweep(|replicas, concurrent, points| {
+        for (series, batch_bytes_max) in [(BATCHED, 64 << 10), (UNBATCHED, 1)] {
+            let mut setup = field.setup(replicas, ordering)?;
+            setup.settings.batch_bytes_max = batch_bytes_max;
+            // The document's unbatched client is held up by nothing but c.
+            setup.settings.consensus.window_max = 4096;
+            let load = Load::new(concurrent, parameters.seconds("seconds")?);
+            let size = if replicas == 3 { String::new() } else { format!(", {replicas} replicas") };
+            points.push(field.point(format!("{series}{size}"), concurrent as f64, setup, load));
         }
-    }
-    Ok(points)
+        Ok(())
+    })
 }
 
 fn latency(measured: &Measured) -> Judgement {
@@ -108,34 +90,25 @@ fn latency(measured: &Measured) -> Judgement {
     Judgement::of(lower, reason)
 }
 
-/// How much faster batched is at each place from `from` on.
-fn gains(measured: &Measured, from: f64) -> Vec<(f64, f64)> {
-    let places = measured.places(BATCHED).into_iter().filter(|&x| x >= from);
-    let mean = |series, x| measured.mean(series, x, "throughput");
-    places.filter_map(|x| Some((x, mean(BATCHED, x)? / mean(UNBATCHED, x)?))).collect()
-}
-
-fn describe(gains: &[(f64, f64)]) -> String {
-    let text: Vec<_> = gains.iter().map(|(x, gain)| format!("c={x}: {gain:.2}")).collect();
-    format!("batched over unbatched: {}", text.join(", "))
+/// How much faster batched is at each place.
+fn gains(measured: &Measured) -> Vec<Ratio> {
+    ratios(measured, "throughput", &[("", BATCHED.to_owned(), UNBATCHED.to_owned())])
 }
 
 fn throughput(measured: &Measured) -> Judgement {
-    let gains = gains(measured, 10_000.0);
-    if gains.is_empty() {
-        return Judgement::open("nothing was measured from c = 10,000 on");
-    }
-    Judgement::of(gains.iter().all(|(_, gain)| *gain >= 3.0), describe(&gains))
+    let many: Vec<_> = gains(measured).into_iter().filter(|gain| gain.x >= 10_000.0).collect();
+    all_ratios(&many, "batched over unbatched from c = 10,000 on", |gain| gain.value >= 3.0)
 }
 
 fn crossing(measured: &Measured) -> Judgement {
-    let gains = gains(measured, 1.0);
-    let first = gains.iter().find(|(x, _)| *x == 1.0);
-    let later = gains.iter().find(|(x, _)| *x >= 1000.0);
+    let gains = gains(measured);
+    let first = gains.iter().find(|gain| gain.x == 1.0);
+    let later = gains.iter().find(|gain| gain.x >= 1000.0);
     let (Some(first), Some(later)) = (first, later) else {
         return Judgement::open("c = 1 and c = 1,000 were not both measured");
     };
-    Judgement::of(first.1 < 0.98 && later.1 > 1.0, describe(&gains))
+    let reason = format!("batched over unbatched: {}", words(&gains));
+    Judgement::of(first.value < 0.98 && later.value > 1.0, reason)
 }
 
 #[cfg(test)]

@@ -1,9 +1,15 @@
 //! A running group changes its protocol.
 
-use std::borrow::Cow::Borrowed;
-
-use super::*;
-use crate::study::{Chart, Form, Judgement, Measured, Shape};
+use super::{
+    charts,
+    judging::{at_most, no_timeouts},
+    parameters::{CONCURRENT, DURABILITY, ON_THREADS, REPLICAS, WINDOW},
+    points::Field,
+};
+use crate::{
+    ground::{Act, Ground, Load, Ordering, What},
+    study::{Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
+};
 
 /// See its fields.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -15,11 +21,12 @@ pub const EXPERIMENT: Experiment = Experiment {
             acknowledged among them; otherwise the run fails rather than report figures.",
     parameters: &[
         ON_THREADS,
+        DURABILITY,
         Parameter {
-            key: "seconds",
             help: "How long each protocol orders before the next one takes over.",
             default: "3",
             full: "10",
+            ..WINDOW
         },
         Parameter {
             key: "through",
@@ -27,32 +34,12 @@ pub const EXPERIMENT: Experiment = Experiment {
             default: "all",
             full: "all",
         },
-        Parameter { key: "replicas", help: "Group sizes.", default: "3", full: "3,5" },
-        Parameter {
-            key: "concurrent",
-            help: "Proposals outstanding at a time.",
-            default: "100,10000",
-            full: "1,100,10000",
-        },
+        Parameter { default: "3", full: "3,5", ..REPLICAS },
+        Parameter { default: "100,10000", full: "1,100,10000", ..CONCURRENT },
     ],
     headline: "gap_ms",
     points,
-    charts: &[
-        Chart {
-            title: Borrowed("Answers over time"),
-            metric: Borrowed("throughput"),
-            x_label: Borrowed("seconds"),
-            y_label: Borrowed("answers a second"),
-            form: Form::Timeline,
-        },
-        Chart {
-            title: Borrowed("Longest time without an answer"),
-            metric: Borrowed("gap_ms"),
-            x_label: Borrowed("proposals outstanding"),
-            y_label: Borrowed("ms"),
-            form: Form::Bars,
-        },
-    ],
+    charts: &[charts::ANSWERS, charts::GAP],
     facts: &[],
     shapes: &[
         Shape {
@@ -70,44 +57,26 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
-    check_ground(parameters, &["threads"])?;
+    let field = Field::new(parameters, &[Ground::Threads])?;
     let each = parameters.seconds("seconds")?;
     let mut through = Ordering::list(parameters, "through")?;
     if parameters.text("through") == "all" {
         through.push(through[0]);
     }
-    if through.len() == 1 || (through.len() == 2 && through[0] == through[1]) {
-        // With one protocol alone there is its other election to go to and come back from.
-        let protocol = through[0].protocol;
-        let elections = protocol.elections().iter().chain(&protocol.elections()[..1]);
-        through = elections.map(|&election| Ordering { protocol, election }).collect();
+    if through.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Err(parameters.wrong("through", "accepted: at least two that differ, separated by commas"));
     }
     let names: Vec<_> = through.iter().map(ToString::to_string).collect();
-    let mut points = Vec::new();
-    for replicas in sizes(parameters)? {
-        for concurrent in concurrencies(parameters)? {
-            let first = through[0];
-            let setup = Setup {
-                seed: parameters.get("seed")?,
-                ..Setup::new(replicas, first.protocol, first.election)
-            };
-            let mut load = Load::new(concurrent, each * through.len() as u32);
-            load.acts = (1..)
-                .zip(&through[1..])
-                .map(|(turn, next)| Act { at: each * turn, what: What::Order(next.protocol, next.election) })
-                .collect();
-            let series = format!("{}, {replicas} replicas", names.join(" > "));
-            points.push(threads_point(series, concurrent as f64, setup, load));
-        }
-    }
-    Ok(points)
-}
-
-/// The highest value of a metric over all runs, with where.
-fn highest(measured: &Measured, metric: &str) -> Option<(String, f64)> {
-    let all = measured.iter().filter(|(_, _, name, _)| *name == metric);
-    let all = all.flat_map(|(_, x, _, values)| values.iter().map(move |&value| (format!("c={x}"), value)));
-    all.max_by(|a, b| a.1.total_cmp(&b.1))
+    field.sweep(|replicas, concurrent, points| {
+        let mut load = Load::new(concurrent, each * through.len() as u32);
+        load.acts = (1..)
+            .zip(&through[1..])
+            .map(|(turn, next)| Act { at: each * turn, what: What::Order(next.protocol, next.election) })
+            .collect();
+        let series = format!("{}, {replicas} replicas", names.join(" > "));
+        points.push(field.point(series, concurrent as f64, field.setup(replicas, through[0])?, load));
+        Ok(())
+    })
 }
 
 fn nothing_lost(measured: &Measured) -> Judgement {
@@ -123,15 +92,5 @@ fn nothing_lost(measured: &Measured) -> Judgement {
 }
 
 fn short_gap(measured: &Measured) -> Judgement {
-    match highest(measured, "gap_ms") {
-        None => Judgement::open("nothing was measured"),
-        Some((place, gap)) => Judgement::of(gap <= 2000.0, format!("the longest was {gap:.0} ms ({place})")),
-    }
-}
-
-fn no_timeouts(measured: &Measured) -> Judgement {
-    match highest(measured, "timed_out") {
-        None => Judgement::open("nothing was measured"),
-        Some((_, most)) => Judgement::of(most == 0.0, format!("at most {most} in a run")),
-    }
+    at_most(measured, "gap_ms", |_| true, 2000.0, " ms")
 }

@@ -4,33 +4,35 @@ use std::borrow::Cow::Borrowed;
 
 use synod_consensus::ProtocolKind;
 
-use super::*;
+use super::{
+    charts,
+    judging::{at_most, highest, no_timeouts},
+    parameters::{CONCURRENT, ON_VIRTUAL, PROTOCOLS, REPLICAS, VIRTUAL_WINDOW},
+    points::Field,
+};
 use crate::{
-    ground::Victim,
-    study::{Chart, Form, Judgement, Measured, Shape},
+    ground::{Act, Ground, Load, Ordering, Victim, What},
+    study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-const ANSWERS: Chart = Chart {
-    title: Borrowed("Answers over time"),
-    metric: Borrowed("throughput"),
-    x_label: Borrowed("seconds"),
-    y_label: Borrowed("answers a second"),
-    form: Form::Timeline,
-};
-const GAP: Chart = Chart {
-    title: Borrowed("Longest time without an answer"),
-    metric: Borrowed("gap_ms"),
-    x_label: Borrowed("proposals outstanding"),
-    y_label: Borrowed("ms"),
-    form: Form::Bars,
-};
+/// Replicas of a small group.
+const SMALL: Parameter = Parameter { default: "3", full: "3,5", ..REPLICAS };
+
+/// Much goes on in a window of seconds.
+const FEW: Parameter = Parameter { default: "10,100,1000", full: "10,100,1000,10000,100000", ..CONCURRENT };
+
 const THROUGHPUT: Chart = Chart {
     title: Borrowed("Throughput over the whole window, with the change in it"),
-    metric: Borrowed("throughput"),
-    x_label: Borrowed("proposals outstanding"),
-    y_label: Borrowed("proposals decided a second"),
-    form: Form::LogLines,
+    ..charts::THROUGHPUT
 };
+
+/// A load with a replacement a third into the window.
+fn with_replacement(parameters: &Parameters, concurrent: usize, victim: Victim) -> Result<Load, LabError> {
+    let window = parameters.seconds("seconds")?;
+    let mut load = Load::new(concurrent, window);
+    load.acts = vec![Act { at: window / 3, what: What::Replace(victim) }];
+    Ok(load)
+}
 
 /// Replace a follower, replace the leader.
 pub const RECONFIGURATION: Experiment = Experiment {
@@ -38,26 +40,14 @@ pub const RECONFIGURATION: Experiment = Experiment {
     title: "A replica is replaced under load",
     source: "Ng 2020, section 5.5.2, figure 12, table 5.2 (N80, R6)",
     about: "A third into the window a new replica joins as a learner, fetches what was decided, and takes the place of \
-            a follower or of the leader. With Paxos a stop-sign ends the epoch; Raft changes its voters by joint \
-            consensus. Unlike the document's prototypes, Synod catches a new replica up before the change, holds back \
+            a follower or of the leader. The change of voters ends an epoch, with every protocol. Unlike the document's prototypes, Synod catches a new replica up before the change, holds back \
             what is proposed meanwhile, and keeps serving; so what remains is the change itself and, if the leader \
             goes, an election. In virtual time; the document's eager transfer (pushed rather than fetched) has no \
             counterpart in Synod.",
-    parameters: &[
-        ON_VIRTUAL,
-        VIRTUAL_WINDOW,
-        PROTOCOLS,
-        Parameter { key: "replicas", help: "Group sizes.", default: "3", full: "3,5" },
-        Parameter {
-            key: "concurrent",
-            help: "Proposals outstanding at a time.",
-            default: "10,100",
-            full: "10,100,1000,10000,100000",
-        },
-    ],
+    parameters: &[ON_VIRTUAL, VIRTUAL_WINDOW, PROTOCOLS, SMALL, FEW],
     headline: "throughput",
     points: reconfiguration_points,
-    charts: &[ANSWERS, GAP, THROUGHPUT],
+    charts: &[charts::ANSWERS, charts::GAP, THROUGHPUT],
     facts: &[],
     shapes: &[
         Shape { id: "R6a", claim: "no proposal times out, with any protocol", judge: no_timeouts },
@@ -80,35 +70,17 @@ pub const RECONFIGURATION: Experiment = Experiment {
 };
 
 fn reconfiguration_points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
-    check_ground(parameters, &["virtual"])?;
-    let window = parameters.seconds("seconds")?;
-    let mut points = Vec::new();
-    for replicas in sizes(parameters)? {
-        for concurrent in concurrencies(parameters)? {
-            for ordering in Ordering::list(parameters, "protocols")? {
-                for (name, victim) in [("follower", Victim::Follower), ("leader", Victim::Leader)] {
-                    let setup = Setup {
-                        seed: parameters.get("seed")?,
-                        ..Setup::new(replicas, ordering.protocol, ordering.election)
-                    };
-                    let mut load = Load::new(concurrent, window);
-                    load.acts = vec![Act { at: window / 3, what: What::Replace(victim) }];
-                    let series = format!("{ordering}, replace {name}, {replicas} replicas");
-                    points.push(virtual_point(series, concurrent as f64, setup, load));
-                }
+    let field = Field::new(parameters, &[Ground::Virtual])?;
+    field.sweep(|replicas, concurrent, points| {
+        for ordering in Ordering::list(parameters, "protocols")? {
+            for (name, victim) in [("follower", Victim::Follower), ("leader", Victim::Leader)] {
+                let series = format!("{ordering}, replace {name}, {replicas} replicas");
+                let load = with_replacement(parameters, concurrent, victim)?;
+                points.push(field.point(series, concurrent as f64, field.setup(replicas, ordering)?, load));
             }
         }
-    }
-    Ok(points)
-}
-
-fn no_timeouts(measured: &Measured) -> Judgement {
-    let all =
-        measured.iter().filter(|(_, _, metric, _)| *metric == "timed_out").flat_map(|(.., values)| values);
-    match all.copied().reduce(f64::max) {
-        None => Judgement::open("nothing was measured"),
-        Some(most) => Judgement::of(most == 0.0, format!("at most {most} in a run")),
-    }
+        Ok(())
+    })
 }
 
 fn leader_costs_more(measured: &Measured) -> Judgement {
@@ -131,21 +103,11 @@ fn leader_costs_more(measured: &Measured) -> Judgement {
 }
 
 fn raft_follower_is_smooth(measured: &Measured) -> Judgement {
-    highest_gap(measured, |series| series.starts_with("raft, replace follower"), 100.0)
+    at_most(measured, "gap_ms", |series| series.starts_with("raft, replace follower"), 100.0, " ms")
 }
 
 fn back_soon(measured: &Measured) -> Judgement {
-    highest_gap(measured, |_| true, 2000.0)
-}
-
-fn highest_gap(measured: &Measured, of: impl Fn(&str) -> bool, most: f64) -> Judgement {
-    let own = measured.iter().filter(|(series, _, metric, _)| *metric == "gap_ms" && of(series));
-    let gaps = own
-        .flat_map(|(series, x, _, values)| values.iter().map(move |&gap| (gap, format!("{series}, c={x}"))));
-    match gaps.max_by(|a, b| a.0.total_cmp(&b.0)) {
-        None => Judgement::open("nothing was measured"),
-        Some((gap, place)) => Judgement::of(gap < most, format!("the longest was {gap:.0} ms ({place})")),
-    }
+    at_most(measured, "gap_ms", |_| true, 2000.0, " ms")
 }
 
 /// Head start.
@@ -155,28 +117,18 @@ pub const HEAD_START: Experiment = Experiment {
     source: "Ng 2020, sections 4.4.3 and 5.4.3, figure 10, table 5.1 (N78, N53, R4)",
     about: "A follower is replaced a third into the window, with the head start of the last leader and without it. \
             New replicas have the highest ids, and ballot leader election prefers those. In virtual time.",
-    parameters: &[
-        ON_VIRTUAL,
-        VIRTUAL_WINDOW,
-        Parameter { key: "replicas", help: "Group sizes.", default: "3", full: "3,5" },
-        Parameter {
-            key: "concurrent",
-            help: "Proposals outstanding at a time.",
-            default: "10,100",
-            full: "10,100,1000,10000,100000",
-        },
-    ],
+    parameters: &[ON_VIRTUAL, VIRTUAL_WINDOW, SMALL, FEW],
     headline: "throughput",
     points: head_start_points,
     charts: &[
-        ANSWERS,
-        GAP,
+        charts::ANSWERS,
+        charts::GAP,
         Chart {
             title: Borrowed("Changes of leader"),
             metric: Borrowed("leader_changes"),
-            x_label: Borrowed("proposals outstanding"),
             y_label: Borrowed("in the window"),
             form: Form::Bars,
+            ..charts::GAP
         },
     ],
     facts: &[],
@@ -195,36 +147,26 @@ pub const HEAD_START: Experiment = Experiment {
 };
 
 fn head_start_points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
-    check_ground(parameters, &["virtual"])?;
-    let window = parameters.seconds("seconds")?;
-    let protocol = ProtocolKind::SequencePaxos;
-    let mut points = Vec::new();
-    for replicas in sizes(parameters)? {
-        for concurrent in concurrencies(parameters)? {
-            for (name, head_start) in [("with", true), ("without", false)] {
-                let mut setup = Setup {
-                    seed: parameters.get("seed")?,
-                    ..Setup::new(replicas, protocol, protocol.elections()[0])
-                };
-                setup.settings.consensus.sequence_paxos.head_start = head_start;
-                let mut load = Load::new(concurrent, window);
-                load.acts = vec![Act { at: window / 3, what: What::Replace(Victim::Follower) }];
-                let series = format!("{name} head start, {replicas} replicas");
-                points.push(virtual_point(series, concurrent as f64, setup, load));
-            }
+    let field = Field::new(parameters, &[Ground::Virtual])?;
+    field.sweep(|replicas, concurrent, points| {
+        for (name, head_start) in [("with", true), ("without", false)] {
+            let mut setup = field.setup(replicas, Ordering::of(ProtocolKind::SequencePaxos))?;
+            setup.settings.consensus.sequence_paxos.head_start = head_start;
+            let series = format!("{name} head start, {replicas} replicas");
+            let load = with_replacement(parameters, concurrent, Victim::Follower)?;
+            points.push(field.point(series, concurrent as f64, setup, load));
         }
-    }
-    Ok(points)
+        Ok(())
+    })
 }
 
-/// The highest value of a metric in series that begin so.
-fn highest(measured: &Measured, metric: &str, beginning: &str) -> Option<f64> {
-    let own = measured.iter().filter(|(series, _, name, _)| *name == metric && series.starts_with(beginning));
-    own.flat_map(|(.., values)| values).copied().reduce(f64::max)
+/// The highest value of a metric in any run whose series begins so.
+fn worst(measured: &Measured, metric: &str, beginning: &str) -> Option<f64> {
+    highest(measured, metric, |series| series.starts_with(beginning)).map(|(value, _)| value)
 }
 
 fn stays(measured: &Measured) -> Judgement {
-    let of = |metric| highest(measured, metric, "with head start");
+    let of = |metric| worst(measured, metric, "with head start");
     let (Some(changes), Some(timed_out)) = (of("leader_changes"), of("timed_out")) else {
         return Judgement::open("nothing was measured");
     };
@@ -233,9 +175,8 @@ fn stays(measured: &Measured) -> Judgement {
 }
 
 fn otherwise_worse(measured: &Measured) -> Judgement {
-    let of = |metric| {
-        (highest(measured, metric, "with head start"), highest(measured, metric, "without head start"))
-    };
+    let of =
+        |metric| (worst(measured, metric, "with head start"), worst(measured, metric, "without head start"));
     let ((Some(with), Some(without)), (_, Some(changes))) = (of("gap_ms"), of("leader_changes")) else {
         return Judgement::open("both were not measured");
     };

@@ -13,7 +13,7 @@ use synod_replica::RequestError;
 use synod_wire::ReplicaId;
 use tokio::time::{sleep, timeout_at};
 
-use super::{BIN, Load, Outcome, registry::Values};
+use super::{BIN, Load, Outcome, registry::Values, waiter::Waiter};
 
 /// How often the client looks who leads.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
@@ -108,21 +108,21 @@ impl Client {
         self.next.get()
     }
 
-    /// One of the outstanding proposals: as soon as it is answered, the next one.
-    pub(super) async fn propose(self: Rc<Client>) {
+    /// One of the outstanding proposals: as soon as it is answered, the next one. With a waiter, that thread asks.
+    pub(super) async fn propose(self: Rc<Client>, waiter: Option<Waiter>) {
         while !self.over.get() {
             let value = self.next.get();
             self.next.set(value + 1);
-            self.order(value).await;
+            self.order(value, waiter.as_ref()).await;
         }
     }
 
-    async fn order(&self, value: u64) {
+    async fn order(&self, value: u64, waiter: Option<&Waiter>) {
         let began = Instant::now();
         let deadline = tokio::time::Instant::from_std(began + self.answer_timeout);
         let command = Bytes::copy_from_slice(&value.to_le_bytes());
         loop {
-            match timeout_at(deadline, self.ask(command.clone())).await {
+            match timeout_at(deadline, self.ask(command.clone(), waiter)).await {
                 Err(_) => return self.count(began, None),
                 // Executed, only the (empty) reply is not known.
                 Ok(Ok(_) | Err(RequestError::OutcomeUnknown)) => return self.count(began, Some(value)),
@@ -135,10 +135,13 @@ impl Client {
         }
     }
 
-    async fn ask(&self, command: Bytes) -> Result<Bytes, RequestError> {
+    async fn ask(&self, command: Bytes, waiter: Option<&Waiter>) -> Result<Bytes, RequestError> {
         let target = self.leader().ok_or(RequestError::NoLeader)?;
         wait(target.way.0).await;
-        let answer = target.handle.execute(command).await;
+        let answer = match waiter {
+            None => target.handle.execute(command).await,
+            Some(waiter) => waiter.execute(target.handle.clone(), command).await,
+        };
         wait(target.way.1).await;
         answer
     }

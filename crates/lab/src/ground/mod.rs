@@ -5,18 +5,87 @@ pub mod processes;
 mod registry;
 pub mod threads;
 pub mod virtual_time;
+mod waiter;
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use synod_consensus::{ElectionKind, Options, ProtocolKind};
 use synod_replica::Settings;
+use synod_storage::Durability;
 use synod_wire::ReplicaId;
 
 use crate::{
     net::Topology,
-    study::{LabError, Parameters, Sample},
+    study::{Conduct, LabError, Parameters, Sample},
 };
+
+/// On what replicas run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// A process each, `synod serve`, and clients over gRPC.
+    Processes,
+    /// Threads of this process, without gRPC.
+    Threads,
+    /// The replicas' code in virtual time.
+    Virtual,
+}
+
+impl Ground {
+    const ALL: [(&str, Ground); 3] =
+        [("processes", Ground::Processes), ("threads", Ground::Threads), ("virtual", Ground::Virtual)];
+
+    /// Runs the load against the setup once, and sums up what came of it.
+    ///
+    /// # Errors
+    /// See [`processes::run`], [`threads::run`], [`virtual_time::run`].
+    pub fn run(self, setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabError> {
+        match self {
+            Ground::Processes => processes::run(setup, load, conduct),
+            Ground::Threads => threads::run(setup, load, conduct).map(|outcome| outcome.sample()),
+            Ground::Virtual => {
+                let (outcome, traffic) = virtual_time::run(setup, load, conduct)?;
+                let mut sample = outcome.sample();
+                sample.figures.extend(traffic.figures(outcome.answered));
+                Ok(sample)
+            }
+        }
+    }
+
+    /// What it is, and what it leaves out.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Ground::Processes => {
+                "a process `synod serve` each, TCP over loopback, clients over gRPC in the lab's process; all of them \
+                 share the cores"
+            }
+            Ground::Threads => {
+                "replicas and client in one process, TCP over loopback between replicas, no gRPC; all of them share \
+                 the cores"
+            }
+            Ground::Virtual => {
+                "the replicas' own code in virtual time: links as the topology says, a processor a replica with a price \
+                 for each message and command, disks that answer at once"
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Ground {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Ground, ()> {
+        Ground::ALL.iter().find(|(name, _)| *name == text).map(|&(_, ground)| ground).ok_or(())
+    }
+}
+
+impl std::fmt::Display for Ground {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (name, _) = Ground::ALL.iter().find(|(_, ground)| ground == self).expect("all are listed");
+        f.write_str(name)
+    }
+}
 
 /// What runs.
 #[derive(Clone, Debug)]
@@ -27,6 +96,8 @@ pub struct Setup {
     pub settings: Settings,
     /// The election priority of each replica; where it ends, those of the settings.
     pub priorities: Vec<u8>,
+    /// What is on stable storage before a replica promises. Disks in virtual time answer at once.
+    pub durability: Durability,
     /// The network between them and to the client; none: the loopback interface as it is.
     pub topology: Option<Topology>,
     /// What is drawn at random follows from it.
@@ -46,7 +117,14 @@ impl Setup {
             snapshot_log_bytes: 1 << 30,
             ..Settings::default()
         };
-        Setup { replicas, settings, priorities: Vec::new(), topology: None, seed: 1 }
+        Setup {
+            replicas,
+            settings,
+            priorities: Vec::new(),
+            durability: Durability::Memory,
+            topology: None,
+            seed: 1,
+        }
     }
 
     pub(crate) fn settings_of(&self, replica: usize) -> Settings {
@@ -73,14 +151,25 @@ pub struct Load {
     pub answer_timeout: Duration,
     /// What is done meanwhile.
     pub acts: Vec<Act>,
+    /// Each outstanding proposal has an operating-system thread of its own that waits for its answer, as in a server
+    /// with a thread for every request. On threads only.
+    pub thread_each: bool,
 }
 
 impl Load {
-    /// A load without acts, with the document's time-out of 20 s.
+    /// A load without acts, with the document's time-out of 20 s. The warm-up is long enough to answer what is proposed
+    /// first.
     #[must_use]
     pub fn new(concurrent: usize, window: Duration) -> Load {
-        let warm_up = (window / 4).max(Duration::from_millis(200));
-        Load { concurrent, warm_up, window, answer_timeout: Duration::from_secs(20), acts: Vec::new() }
+        let first_round = Duration::from_micros(10) * u32::try_from(concurrent).unwrap_or(u32::MAX);
+        Load {
+            concurrent,
+            warm_up: (window / 4).max(Duration::from_millis(200)) + first_round,
+            window,
+            answer_timeout: Duration::from_secs(20),
+            acts: Vec::new(),
+            thread_each: false,
+        }
     }
 }
 

@@ -1,46 +1,58 @@
 //! Replicas as processes `synod serve`, and clients over gRPC: the whole server.
+//!
+//! With a topology a relay stands between the replicas, and between them and the client:
+//!
+//! ```text
+//!  load ─▶ relay: a way for the client ─▶ --listen-client-urls   replica   --listen-peer-urls ◀─ relay ◀─ the others
+//!                                                                              (only the relay knows these)
+//! ```
 
 use std::{
     fs::File,
-    net::TcpListener,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     process::{Child, ChildStdin, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use synod_storage::Durability;
+use synod_wire::ReplicaId;
 
-use super::{Load, Ordering};
+use super::{Load, Setup};
 use crate::{
     bench::{self, Options, Report},
+    net::Relay,
     study::{Conduct, LabError, Sample},
 };
 
-/// How long the processes may take until a write succeeds.
+/// How long the processes may take until a write succeeds, and until who is to lead leads.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a process that was told to stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// What each proposal outstanding adds to the warm-up: through gRPC, answering all that is proposed first takes longer
+/// than on other grounds.
+const FIRST_ROUND: Duration = Duration::from_micros(50);
+/// Clients that share a connection.
+const CLIENTS_PER_CONNECTION: usize = 256;
 
 /// Starts the processes, drives the load against the leader, and stops them.
 ///
 /// # Errors
-/// The program can not be started or does not serve; requests fail; Ctrl-C.
-pub fn run(
-    replicas: usize,
-    ordering: Ordering,
-    durability: Durability,
-    load: &Load,
-    conduct: &Conduct,
-) -> Result<Sample, LabError> {
-    let mut processes = Processes::start(replicas, ordering, durability, conduct)?;
-    processes.wait_until_serving(conduct)?;
+/// The program can not be started or does not serve; the load asks for what only other grounds have; Ctrl-C.
+pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabError> {
+    if !load.acts.is_empty() || load.thread_each {
+        return Err(LabError::Replicas("processes are not changed under load; see `--set on=`".to_owned()));
+    }
+    let mut processes = Processes::start(setup, conduct)?;
+    processes.wait_until_serving(setup, conduct)?;
     let mut options = Options { endpoints: processes.endpoints.clone(), ..Options::default() };
     options.target_leader = true;
     options.clients = load.concurrent;
-    options.load.warmup = load.warm_up;
+    options.load.conns = Some(load.concurrent.div_ceil(CLIENTS_PER_CONNECTION));
+    options.load.warmup = load.warm_up + FIRST_ROUND * u32::try_from(load.concurrent).unwrap_or(u32::MAX);
     options.load.duration = Some(load.window);
     options.load.timeout = load.answer_timeout;
     options.load.val_size = 8;
+    options.load.seed = setup.seed;
     let report = bench::run(bench::Operation::Put, &options)?;
     conduct.check()?;
     processes.check()?;
@@ -50,6 +62,7 @@ pub fn run(
 fn sample(report: &Report) -> Sample {
     let ms = |microseconds: f64| microseconds / 1e3;
     let latency = &report.latency;
+    let leader = report.setup.leader_at_end.as_ref().and_then(|id| u64::from_str_radix(id, 16).ok());
     let figures = [
         ("throughput", report.throughput),
         ("mean_ms", ms(latency.mean_us)),
@@ -57,83 +70,110 @@ fn sample(report: &Report) -> Sample {
         ("p99_ms", ms(latency.p99_us as f64)),
         ("max_ms", ms(latency.max_us as f64)),
         ("timed_out", report.failed as f64),
+        ("leader", leader.unwrap_or(0) as f64),
     ];
     Sample { figures: figures.into(), timeline: Vec::new() }
+}
+
+fn failed(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LabError {
+    move |error| LabError::Replicas(format!("{what}: {error}"))
 }
 
 /// Running processes. They end when this is dropped, and also when the lab is killed: each reads a pipe that the lab
 /// holds open, and stops at its end.
 struct Processes {
     children: Vec<(Child, Option<ChildStdin>)>,
+    /// Where the load dials.
     endpoints: Vec<String>,
+    /// Where replicas serve clients, without a network in between.
+    direct: Vec<String>,
     folder: tempfile::TempDir,
+    /// Dropped after the processes.
+    _relay: Option<Relay>,
 }
 
 impl Processes {
-    fn start(
-        replicas: usize,
-        ordering: Ordering,
-        durability: Durability,
-        conduct: &Conduct,
-    ) -> Result<Processes, LabError> {
-        let failed = |what: &str, error: std::io::Error| LabError::Replicas(format!("{what}: {error}"));
-        let folder = tempfile::tempdir().map_err(|error| failed("temporary folder", error))?;
-        let ports = free_ports(2 * replicas).map_err(|error| failed("ports", error))?;
-        let (clients, peers) = ports.split_at(replicas);
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let members: Vec<_> =
-            peers.iter().zip(1..).map(|(&port, id)| format!("r{id}={}", url(port))).collect();
-        let mut processes = Processes { children: Vec::new(), endpoints: Vec::new(), folder };
-        for (index, (&client, &peer)) in clients.iter().zip(peers).enumerate() {
-            let name = format!("r{}", index + 1);
+    fn start(setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
+        let folder = tempfile::tempdir().map_err(failed("temporary folder"))?;
+        let addresses = free_addresses(2 * setup.replicas).map_err(failed("ports"))?;
+        let (clients, peers) = addresses.split_at(setup.replicas);
+        let (mut endpoints, mut advertised) = (clients.to_vec(), peers.to_vec());
+        let mut relay = None;
+        if let Some(topology) = &setup.topology {
+            let targets = (1..).map(ReplicaId).zip(peers.iter().copied()).collect();
+            let links = topology.links_with_client(setup.replicas)?;
+            let mut between = Relay::start(links, targets, setup.seed).map_err(failed("relay"))?;
+            advertised = between.addresses().to_vec();
+            for (place, client) in clients.iter().enumerate() {
+                endpoints[place] = between.open(setup.replicas, place, *client).map_err(failed("relay"))?;
+            }
+            relay = Some(between);
+        }
+        let text = |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect();
+        let members = (1..).zip(&advertised).map(|(id, address)| format!("r{id}=http://{address}"));
+        let members = members.collect::<Vec<_>>().join(",");
+        let mut processes = Processes {
+            children: Vec::new(),
+            endpoints: text(&endpoints),
+            direct: text(clients),
+            folder,
+            _relay: relay,
+        };
+        for (place, (client, peer)) in clients.iter().zip(peers).enumerate() {
+            let name = format!("r{}", place + 1);
             let log = processes.folder.path().join(format!("{name}.log"));
-            let log = File::create(log).map_err(|error| failed("log of a replica", error))?;
+            let log = File::create(log).map_err(failed("log of a replica"))?;
             let mut command = Command::new(&conduct.program);
             command
-                .arg("serve")
-                .args(["--name", &name, "--initial-cluster", &members.join(",")])
-                .args(["--listen-client-urls", &url(client), "--listen-peer-urls", &url(peer)])
-                .args([
-                    "--protocol",
-                    &ordering.protocol.to_string(),
-                    "--election",
-                    &ordering.election.to_string(),
-                ])
-                .args(["--durability", &durability.to_string(), "--exit-with-stdin"])
+                .args(["serve", "--name", &name, "--initial-cluster", &members, "--exit-with-stdin"])
+                .args(["--listen-client-urls", &format!("http://{client}")])
+                .args(["--listen-peer-urls", &format!("http://{peer}")])
+                .args(flags(setup, place)?)
                 .arg("--data-dir")
                 .arg(processes.folder.path().join(&name))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
                 .stderr(log);
-            let mut child = command
-                .spawn()
-                .map_err(|error| failed(&format!("starting {}", conduct.program.display()), error))?;
+            let starting = format!("starting {}", conduct.program.display());
+            let mut child = command.spawn().map_err(failed(starting))?;
             let stdin = child.stdin.take();
             processes.children.push((child, stdin));
-            processes.endpoints.push(format!("127.0.0.1:{client}"));
         }
         Ok(processes)
     }
 
-    /// Waits for the first write that succeeds.
-    fn wait_until_serving(&mut self, conduct: &Conduct) -> Result<(), LabError> {
+    /// Waits for the first write that succeeds, and then a little for the highest priority to lead, if there is one.
+    /// Whether it does is for the experiment to find.
+    fn wait_until_serving(&mut self, setup: &Setup, conduct: &Conduct) -> Result<(), LabError> {
         let deadline = Instant::now() + START_TIMEOUT;
-        let mut options = Options { endpoints: self.endpoints.clone(), ..Options::default() };
+        let wanted = setup.priorities.iter().zip(1..).max().filter(|(priority, _)| **priority > 0);
+        let wanted = wanted.map(|(_, id): (_, u64)| format!("{id:x}"));
+        let mut options = Options { endpoints: self.direct.clone(), ..Options::default() };
         options.target_leader = true;
         options.load.total = Some(1);
         options.load.timeout = Duration::from_secs(2);
         options.load.give_up_after = Duration::from_secs(2);
+        let mut patience = None;
         loop {
             conduct.check()?;
             self.check()?;
-            match bench::run(bench::Operation::Put, &options) {
-                Ok(report) if report.answered == 1 => return Ok(()),
-                Err(error) if Instant::now() > deadline => return Err(error.into()),
-                Ok(_) if Instant::now() > deadline => {
-                    return Err(LabError::Replicas(format!("no write succeeded within {START_TIMEOUT:?}")));
+            let why = match bench::run(bench::Operation::Put, &options) {
+                Ok(report) if report.answered == 1 => {
+                    let until = *patience.get_or_insert_with(|| {
+                        Instant::now() + setup.settings.consensus.election_timeout * 2
+                    });
+                    if wanted.is_none() || report.setup.leader_at_end == wanted || Instant::now() > until {
+                        return Ok(());
+                    }
+                    String::new()
                 }
-                _ => thread::sleep(Duration::from_millis(50)),
+                Ok(_) => "no write succeeded".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() > deadline {
+                return Err(LabError::Replicas(format!("{why} after {START_TIMEOUT:?}")));
             }
+            thread::sleep(Duration::from_millis(50));
         }
     }
 
@@ -170,7 +210,40 @@ impl Drop for Processes {
     }
 }
 
-fn free_ports(count: usize) -> std::io::Result<Vec<u16>> {
-    let bound = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<Vec<_>>>()?;
-    bound.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+/// What a setup is on the command line: the replica at a place has the same settings on every ground.
+fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
+    let settings = setup.settings_of(place);
+    let consensus = &settings.consensus;
+    if consensus.sequence_paxos != Default::default() {
+        let what =
+            "the optimisations of sequence-paxos can not be switched off for processes; see `--set on=`";
+        return Err(LabError::Replicas(what.to_owned()));
+    }
+    let time = |time: Duration| format!("{}us", time.as_micros());
+    let flags = [
+        ("protocol", consensus.protocol.to_string()),
+        ("election", consensus.election.to_string()),
+        ("priority", consensus.priority.to_string()),
+        ("heartbeat-interval", time(consensus.heartbeat_interval)),
+        ("election-timeout", time(consensus.election_timeout)),
+        ("retransmit-after", time(consensus.retransmit_after)),
+        ("announce-delay-max", time(consensus.announce_delay_max)),
+        ("window-max", consensus.window_max.to_string()),
+        ("batch-bytes-max", settings.batch_bytes_max.to_string()),
+        ("batch-delay-max", time(settings.batch_delay_max)),
+        ("queue-bytes-max", settings.queue_bytes_max.to_string()),
+        ("request-timeout", time(settings.request_timeout)),
+        ("snapshot-count", settings.snapshot_slots.to_string()),
+        ("snapshot-log-bytes", settings.snapshot_log_bytes.to_string()),
+        ("durability", setup.durability.to_string()),
+        ("executor-thread", false.to_string()),
+    ];
+    Ok(flags.into_iter().flat_map(|(flag, value)| [format!("--{flag}"), value]).collect())
+}
+
+/// Addresses on the loopback interface that were free a moment ago.
+pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
+    let bind = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let bound = (0..count).map(bind).collect::<std::io::Result<Vec<_>>>()?;
+    bound.iter().map(TcpListener::local_addr).collect()
 }

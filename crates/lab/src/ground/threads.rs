@@ -5,15 +5,15 @@
 
 use std::{
     fs,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     rc::Rc,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use synod_consensus::Overrides;
 use synod_node::{Config, MemberAddress, Node};
 use synod_replica::Change;
-use synod_storage::Durability;
 use synod_wire::{ClusterId, ReplicaId};
 use tokio::{
     runtime::Builder,
@@ -24,7 +24,9 @@ use tokio::{
 use super::{
     Act, Load, Outcome, Setup, What,
     client::{Client, Target},
+    processes::free_addresses,
     registry::{Registry, VALUES_MAX, Values},
+    waiter::Waiter,
 };
 use crate::{
     net::Relay,
@@ -72,7 +74,7 @@ impl Group {
     fn start(setup: &Setup) -> Result<Group, LabError> {
         let folder = tempfile::tempdir().map_err(replicas)?;
         let ids: Vec<_> = (1..=setup.replicas as u64).map(ReplicaId).collect();
-        let own = free_addresses(ids.len())?;
+        let own = free_addresses(ids.len()).map_err(replicas)?;
         let relay = match &setup.topology {
             None => None,
             Some(topology) => {
@@ -91,7 +93,7 @@ impl Group {
             fs::create_dir_all(&data).map_err(replicas)?;
             let mut config = Config::new(ClusterId(0x1ab), id, members.clone(), data);
             config.listen = vec![address];
-            config.durability = Durability::Memory;
+            config.durability = setup.durability;
             config.executor_thread = false;
             config.settings = setup.settings_of(index);
             nodes.push(Node::start(config, Registry::default()).map_err(replicas)?);
@@ -103,7 +105,7 @@ impl Group {
         let target = |(index, (&id, node)): (usize, (&ReplicaId, &Node))| {
             let way = match &setup.topology {
                 None => (Duration::ZERO, Duration::ZERO),
-                Some(topology) => topology.client_way(index, self.ids.len())?,
+                Some(topology) => topology.client_way(index)?,
             };
             Ok(Target { id, handle: node.handle(), way })
         };
@@ -162,6 +164,12 @@ async fn drive(
     conduct: &Conduct,
 ) -> Result<(Outcome, Values), LabError> {
     let client = Client::new(group.targets(setup)?, load);
+    let mut waiters = Vec::new();
+    if load.thread_each {
+        for _ in 0..load.concurrent {
+            waiters.push(Waiter::start().map_err(replicas)?);
+        }
+    }
     let mut tasks = JoinSet::new();
     tasks.spawn_local(Rc::clone(&client).follow());
     let deadline = Instant::now() + FIRST_LEADER_TIMEOUT;
@@ -172,8 +180,9 @@ async fn drive(
         }
         sleep(GLANCE_INTERVAL).await;
     }
+    let mut waiters = waiters.into_iter();
     for _ in 0..load.concurrent {
-        tasks.spawn_local(Rc::clone(&client).propose());
+        tasks.spawn_local(Rc::clone(&client).propose(waiters.next()));
     }
     pause(load.warm_up, &client, conduct).await?;
     client.open(load.window);
@@ -222,16 +231,11 @@ async fn perform(act: &Act, group: &Group, client: &Client, conduct: &Conduct) -
         if (now.protocol, now.election) == (protocol, election) {
             return Ok(());
         }
-        let asked = handle.change(now.version, Change::Order { protocol, election }).await;
+        let asked = handle
+            .change(now.version, Change::Order { protocol, election, overrides: Overrides::default() })
+            .await;
         if !matches!(asked, Ok(Ok(_))) {
             sleep(GLANCE_INTERVAL).await;
         }
     }
-}
-
-/// Addresses on the loopback interface that were free a moment ago.
-fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, LabError> {
-    let bound: Result<Vec<_>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    let addresses = bound.map_err(replicas)?.iter().map(TcpListener::local_addr).collect::<Result<_, _>>();
-    addresses.map_err(replicas)
 }

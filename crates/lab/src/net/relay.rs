@@ -2,7 +2,8 @@
 //!
 //! Every replica is advertised at an address of the relay, and listens at another that only the relay knows. A
 //! connection between replicas carries frames one way only, and its first bytes, the hello, say whose they are; so the
-//! relay knows which link a connection is, and treats what it carries accordingly.
+//! relay knows which link a connection is, and treats what it carries accordingly. A client says no hello; it is given an
+//! address of its own for each replica ([`Relay::open`]), and has a place in the network as replicas have.
 //!
 //! ```text
 //!  replica i ── dials j's advertised address ──▶ accept ─▶ reader ─▶ queue ─▶ writer ──▶ replica j
@@ -63,6 +64,16 @@ struct Shared {
     seed: u64,
 }
 
+/// Where connections come in.
+#[derive(Clone, Copy, Debug)]
+struct Gate {
+    /// Whose they are; nobody: their hello tells.
+    from: Option<usize>,
+    /// To whom they go, and where that one listens.
+    to: usize,
+    target: SocketAddr,
+}
+
 #[derive(Debug)]
 struct Session {
     number: u64,
@@ -96,16 +107,34 @@ impl Relay {
             seed,
         });
         let mut relay = Relay { shared, addresses: Vec::new(), threads: Vec::new() };
-        for (to, &(id, address)) in targets.iter().enumerate() {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-            listener.set_nonblocking(true)?;
-            relay.addresses.push(listener.local_addr()?);
-            let shared = Arc::clone(&relay.shared);
-            let name = format!("relay-{}", id.0);
-            let accept = move || accept(&shared, &listener, to, address);
-            relay.threads.push(thread::Builder::new().name(name).spawn(accept)?);
+        for (to, &(_, target)) in targets.iter().enumerate() {
+            let address = relay.listen(Gate { from: None, to, target })?;
+            relay.addresses.push(address);
         }
         Ok(relay)
+    }
+
+    /// Opens a way for a caller at place `from` that says no hello, to a target at place `to`; where to dial.
+    ///
+    /// # Errors
+    /// No address to listen on, or no thread.
+    ///
+    /// # Panics
+    /// If there are no links between the two places.
+    pub fn open(&mut self, from: usize, to: usize, target: SocketAddr) -> io::Result<SocketAddr> {
+        let places = lock(&self.shared.links).len();
+        assert!(from < places && to < places, "every place has its links");
+        self.listen(Gate { from: Some(from), to, target })
+    }
+
+    fn listen(&mut self, gate: Gate) -> io::Result<SocketAddr> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let shared = Arc::clone(&self.shared);
+        let accept = move || accept(&shared, &listener, gate);
+        self.threads.push(thread::Builder::new().name(format!("relay-{}", gate.to)).spawn(accept)?);
+        Ok(address)
     }
 
     /// Where to advertise each target, in the order in which they were given.
@@ -172,8 +201,8 @@ impl Shared {
     }
 }
 
-/// Takes connections for one target until the relay stops.
-fn accept(shared: &Arc<Shared>, listener: &TcpListener, to: usize, target: SocketAddr) {
+/// Takes connections at one gate until the relay stops.
+fn accept(shared: &Arc<Shared>, listener: &TcpListener, gate: Gate) {
     let mut serving: Vec<JoinHandle<()>> = Vec::new();
     while !shared.is_stopped() {
         serving.retain(|thread| !thread.is_finished());
@@ -182,10 +211,10 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, to: usize, target: Socke
                 let shared = Arc::clone(shared);
                 let serve = move || {
                     // Whatever ends a connection here, both ends see it end and dial again.
-                    let _ = serve(&shared, &caller, to, target);
+                    let _ = serve(&shared, &caller, gate);
                     drop(caller.shutdown(Shutdown::Both));
                 };
-                serving.extend(thread::Builder::new().name(format!("relay-{to}")).spawn(serve));
+                serving.extend(thread::Builder::new().name(format!("relay-{}", gate.to)).spawn(serve));
             }
             Err(_) => thread::sleep(Duration::from_millis(2)),
         }
@@ -193,11 +222,17 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, to: usize, target: Socke
     serving.into_iter().for_each(|thread| drop(thread.join()));
 }
 
-fn serve(shared: &Arc<Shared>, caller: &TcpStream, to: usize, target: SocketAddr) -> io::Result<()> {
+fn serve(shared: &Arc<Shared>, caller: &TcpStream, gate: Gate) -> io::Result<()> {
+    let Gate { to, target, .. } = gate;
     caller.set_nonblocking(false)?;
     caller.set_nodelay(true)?;
-    let (hello, from) = read_hello(shared, caller)?;
-    let from = from.unwrap_or(to);
+    let (hello, from) = match gate.from {
+        Some(from) => (Vec::new(), from),
+        None => {
+            let (hello, from) = read_hello(shared, caller)?;
+            (hello, from.unwrap_or(to))
+        }
+    };
     if from != to {
         // The first packet of a connection needs the way there and, for its acknowledgement, back.
         let (there, back) = (shared.link(from, to), shared.link(to, from));
@@ -215,7 +250,9 @@ fn serve(shared: &Arc<Shared>, caller: &TcpStream, to: usize, target: SocketAddr
     let seed = shared.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let there = Pipe::new(shared, from, to, seed);
     let back = Pipe::new(shared, to, from, !seed);
-    there.push(&hello)?;
+    if !hello.is_empty() {
+        there.push(&hello)?;
+    }
     thread::scope(|scope| {
         scope.spawn(|| back.carry(&replica, caller));
         there.carry(caller, &replica);
@@ -463,6 +500,21 @@ mod tests {
         relay.set(0, 1, Link { loss: 1.0, ..Link::CLEAR });
         caller.write_all(b"lost").unwrap();
         assert!(!matches!(callee.read(&mut [0]), Ok(1..)));
+    }
+
+    #[test]
+    fn a_client_needs_no_hello_where_a_way_was_opened_for_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = listener.local_addr().unwrap();
+        let mut links = vec![vec![Link::CLEAR; 2]; 2];
+        links[1][0].delay = Duration::from_millis(100);
+        let mut relay = Relay::start(links, vec![(ReplicaId(1), target)], 1).unwrap();
+        let way = relay.open(1, 0, target).unwrap();
+        let mut client = TcpStream::connect(way).unwrap();
+        let mut server = listener.accept().unwrap().0;
+        let there = time(&mut client, &mut server);
+        assert!(there >= Duration::from_millis(100), "{there:?}");
+        time(&mut server, &mut client);
     }
 
     #[test]

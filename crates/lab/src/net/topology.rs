@@ -128,7 +128,7 @@ impl Topology {
             )));
         }
         for index in 0..topology.file.replicas.len() {
-            topology.client_way(index, topology.file.replicas.len())?;
+            topology.client_way(index)?;
         }
         Ok(topology)
     }
@@ -165,21 +165,31 @@ impl Topology {
         (0..replicas).map(|from| row(from).collect()).collect()
     }
 
+    /// The same with the client in the last place.
+    ///
+    /// # Errors
+    /// As [`Topology::links`], or client and replica are not connected.
+    pub fn links_with_client(&self, replicas: usize) -> Result<Links, LabError> {
+        let mut links = self.links(replicas)?;
+        let client = &self.file.client;
+        for (place, row) in links.iter_mut().enumerate() {
+            row.push(self.between(self.site(place), client, false)?);
+        }
+        let mut own: Vec<_> = (0..replicas)
+            .map(|place| self.between(client, self.site(place), false))
+            .collect::<Result<_, _>>()?;
+        own.push(Link::CLEAR);
+        links.push(own);
+        Ok(links)
+    }
+
     /// How long a message takes from the client to a replica, and back.
     ///
     /// # Errors
     /// Client and replica are not connected.
-    pub fn client_way(&self, replica: usize, _replicas: usize) -> Result<(Duration, Duration), LabError> {
+    pub fn client_way(&self, replica: usize) -> Result<(Duration, Duration), LabError> {
         let (client, site) = (self.file.client.as_str(), self.site(replica));
         Ok((self.between(client, site, false)?.delay, self.between(site, client, false)?.delay))
-    }
-
-    /// Copies it with another site for the client.
-    #[must_use]
-    pub fn with_client(&self, site: &str) -> Topology {
-        let mut topology = self.clone();
-        topology.file.client = site.to_owned();
-        topology
     }
 
     fn between(&self, from: &str, to: &str, same: bool) -> Result<Link, LabError> {
@@ -240,7 +250,7 @@ mod tests {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let mut latencies = Vec::new();
         for (leader, row) in links.iter().enumerate() {
-            let (to, from) = geo.client_way(leader, 3).unwrap();
+            let (to, from) = geo.client_way(leader).unwrap();
             let others = (0..3).filter(|&other| other != leader);
             let nearest = others.map(|other| row[other].delay + links[other][leader].delay).min().unwrap();
             latencies.push((geo.site(leader).to_owned(), (ms(to + from + nearest)).round()));
@@ -283,5 +293,7 @@ mod tests {
             Link { delay: Duration::from_millis(10), jitter, bytes_per_second: 1_000_000, ..Link::CLEAR };
         let back = Link { delay: Duration::from_millis(30), jitter, loss: 0.5, ..Link::CLEAR };
         assert_eq!((links[0][1], links[1][0]), (there, back));
+        let with_client = Topology::parse("test", text).unwrap().links_with_client(2).unwrap();
+        assert_eq!((with_client.len(), with_client[2][1], with_client[1][2]), (3, there, back));
     }
 }

@@ -24,10 +24,7 @@ pub(super) fn page(runs: &[Run]) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Synod: experiments</title>\
          <style>{STYLE}</style></head><body>\n<h1>Experiments</h1>\n"
     );
-    page.push_str(
-        "<p>Every figure was measured by the run that is described with it, except those said to be printed in a \
-         document. Intervals are 95 % confidence intervals of the mean (Student's t).</p>\n",
-    );
+    let _ = writeln!(page, "<p>{}</p>", escape(text::PREAMBLE));
     overview(&mut page, runs);
     for run in runs {
         section(&mut page, run);
@@ -65,7 +62,7 @@ fn overview(page: &mut String, runs: &[Run]) {
 
 fn section(page: &mut String, run: &Run) {
     let summary = &run.summary;
-    let _ = writeln!(page, "<h2 id=\"{}\">{}</h2>", escape(&summary.name), escape(&summary.title));
+    let _ = writeln!(page, "<h2 id=\"{0}\">{0}: {1}</h2>", escape(&summary.name), escape(&summary.title));
     let _ = writeln!(page, "<p>{}</p>\n<p>{}</p>", escape(&summary.source), escape(&summary.about));
     if let Some(why) = &summary.cut_short {
         let _ = writeln!(page, "<p class=\"not\">The run ended early: {}.</p>", escape(why));
@@ -92,14 +89,8 @@ fn section(page: &mut String, run: &Run) {
             table(page, &chart.x_label, &chart.y_label, &rows);
         }
     }
-    let parameters: Vec<_> = summary.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let _ = writeln!(
-        page,
-        "<p class=\"small\">Parameters: {}. Took {:.0} s. On: {}.</p>",
-        escape(&parameters.join(", ")),
-        summary.took_seconds,
-        escape(&text::surroundings(&run.environment))
-    );
+    let conduct = text::conduct(summary, &run.environment);
+    let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&conduct));
 }
 
 fn table(page: &mut String, x_label: &str, y_label: &str, rows: &[[String; 5]]) {

@@ -1,17 +1,14 @@
-//! The report in Markdown: the same without pictures.
+//! The report in Markdown: the same without pictures, and with a column for each place on the axis.
 
 use std::fmt::Write as _;
 
 use super::{Run, text};
-use crate::study::Form;
+use crate::study::{Chart, Form, Summary};
 
 /// The whole page.
 pub(super) fn page(runs: &[Run]) -> String {
-    let mut page =
-        "# Experiments\n\nEvery figure was measured by the run that is described with it, except those \
-                    said to be printed in a document. Intervals are 95 % confidence intervals of the mean \
-                    (Student's t).\n"
-            .to_owned();
+    let mut page = format!("# Experiments\n\n{}\n", text::PREAMBLE);
+    overview(&mut page, runs);
     for run in runs {
         section(&mut page, run);
     }
@@ -23,36 +20,65 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
+fn overview(page: &mut String, runs: &[Run]) {
+    page.push_str("\n| experiment | claim | verdict |\n| --- | --- | --- |\n");
+    for summary in runs.iter().map(|run| &run.summary) {
+        for claim in &summary.verdicts {
+            let (id, verdict) = (&claim.id, claim.judgement.verdict.as_str());
+            let _ = writeln!(page, "| {} | {id}: {} | {verdict} |", summary.name, cell(&claim.claim));
+        }
+    }
+}
+
 fn section(page: &mut String, run: &Run) {
     let summary = &run.summary;
-    let _ = writeln!(page, "\n## {}\n\n{}\n\n{}\n", summary.title, summary.source, summary.about);
+    let _ = writeln!(page, "\n## {}: {}\n\n{}\n", summary.name, summary.title, summary.source);
+    let _ = writeln!(page, "{}\n", summary.about);
     if let Some(why) = &summary.cut_short {
         let _ = writeln!(page, "**The run ended early: {why}.**\n");
     }
+    page.push_str("| claim | measured | verdict |\n| --- | --- | --- |\n");
     for claim in &summary.verdicts {
-        let judgement = &claim.judgement;
-        let (id, claim) = (&claim.id, &claim.claim);
-        let _ = writeln!(page, "- {id} {claim}: **{}**. {}", judgement.verdict.as_str(), judgement.reason);
+        let (verdict, reason) = (claim.judgement.verdict.as_str(), cell(&claim.judgement.reason));
+        let _ = writeln!(page, "| {}: {} | {reason} | **{verdict}** |", claim.id, cell(&claim.claim));
     }
     for chart in summary.charts.iter().filter(|chart| chart.form != Form::Timeline) {
-        let rows = text::rows(summary, &chart.metric);
-        if rows.is_empty() {
-            continue;
-        }
-        let (x, y) = (cell(&chart.x_label), cell(&chart.y_label));
-        let _ = writeln!(page, "\n### {}\n", chart.title);
-        let _ = writeln!(page, "| series | {x} | {y} | runs | printed in the document |");
-        page.push_str("| --- | ---: | ---: | ---: | --- |\n");
-        for row in rows {
-            let _ = writeln!(page, "| {} |", row.map(|text| cell(&text)).join(" | "));
-        }
+        table(page, summary, chart);
     }
-    let parameters: Vec<_> = summary.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let _ = writeln!(
-        page,
-        "\nParameters: {}. Took {:.0} s. On: {}.",
-        parameters.join(", "),
-        summary.took_seconds,
-        text::surroundings(&run.environment)
-    );
+    let _ = writeln!(page, "\n{}", text::conduct(summary, &run.environment));
+}
+
+/// A row for each series, a column for each place.
+fn table(page: &mut String, summary: &Summary, chart: &Chart) {
+    let points: Vec<_> = summary.points.iter().filter(|point| point.metric == chart.metric).collect();
+    let facts: Vec<_> = summary.facts.iter().filter(|fact| fact.metric == chart.metric).collect();
+    if points.is_empty() {
+        return;
+    }
+    let mut places: Vec<f64> =
+        points.iter().map(|point| point.x).chain(facts.iter().map(|fact| fact.x)).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    let mut series: Vec<&str> = points.iter().map(|point| point.series.as_str()).collect();
+    series.sort_unstable();
+    series.dedup();
+    let heads: Vec<_> = places.iter().map(|&x| text::number(x)).collect();
+    let _ = writeln!(page, "\n{}, {}, over {}:\n", chart.title, chart.y_label, chart.x_label);
+    let _ = writeln!(page, "| series | {} |\n| --- |{}", heads.join(" | "), " ---: |".repeat(places.len()));
+    for name in series {
+        let at = |&x: &f64| {
+            let ours = points.iter().find(|point| point.series == name && point.x == x);
+            let printed = facts.iter().find(|fact| fact.series == name && fact.x == x);
+            let ours = ours.map(|point| text::estimate(point));
+            let printed = printed.map(|fact| format!("[{}]", text::number(fact.value)));
+            [ours, printed].into_iter().flatten().collect::<Vec<_>>().join(" ")
+        };
+        let cells: Vec<_> = places.iter().map(at).collect();
+        let _ = writeln!(page, "| {} | {} |", cell(name), cells.join(" | "));
+    }
+    let mut sources: Vec<_> = facts.iter().map(|fact| fact.place.as_ref()).collect();
+    sources.dedup();
+    if !sources.is_empty() {
+        let _ = writeln!(page, "\nIn brackets: printed in the document, {}.", sources.join("; "));
+    }
 }

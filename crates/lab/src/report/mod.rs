@@ -103,7 +103,9 @@ mod tests {
         {
             assert!(html.contains(part), "{part} is missing");
         }
-        for part in ["R5", "**holds**", "177,310", "± 400", "Table 9"] {
+        for part in
+            ["| test | R5: a is above b | holds |", "**holds**", "1,000 ± 100 [177,310]", "± 400", "Table 9"]
+        {
             assert!(markdown.contains(part), "{part} is missing in\n{markdown}");
         }
         assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());

@@ -4,6 +4,15 @@ use std::fmt::Write as _;
 
 use crate::study::{Environment, PointSummary, Summary};
 
+/// What holds for all runs.
+pub(super) const PREAMBLE: &str = "\
+Written by `synod lab report` from what `synod lab run` measured; verdicts are the program's. Every figure was measured \
+by the run that is described with it, except those said to be printed in the document. Intervals are 95 % confidence \
+intervals of the mean (Student's t); differences are called significant by Welch's test at 5 %. On processes and threads \
+the replicas, the load and whatever else ran on the machine shared its cores, so absolute figures are those of a crowded \
+machine; the load average is noted with each run. In virtual time nothing of that matters, and the prices of messages \
+are a model.";
+
 /// A number with the digits that mean something.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
@@ -62,8 +71,22 @@ pub(super) fn rows(summary: &Summary, metric: &str) -> Vec<[String; 5]> {
     points.map(row).collect()
 }
 
+/// How the points were run, and on what.
+pub(super) fn conduct(summary: &Summary, environment: &Environment) -> String {
+    let parameters: Vec<_> = summary.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let runs = summary.points.iter().map(|point| point.runs);
+    let (few, many) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
+    let runs = if few == many { few.to_string() } else { format!("{few} to {many}") };
+    format!(
+        "Runs at each point: {runs}. Parameters: {}. Took {:.0} s. On: {}.",
+        parameters.join(", "),
+        summary.took_seconds,
+        surroundings(environment)
+    )
+}
+
 /// On what it was measured.
-pub(super) fn surroundings(environment: &Environment) -> String {
+fn surroundings(environment: &Environment) -> String {
     let mut text = environment.ground.clone();
     let _ = write!(text, "; {} cores", environment.cores);
     if let Some(processor) = &environment.processor {

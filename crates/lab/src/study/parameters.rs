@@ -39,6 +39,8 @@ pub const COMMON: &[Parameter] = &[
 #[derive(Clone, Debug)]
 pub struct Parameters {
     values: BTreeMap<&'static str, String>,
+    /// What they would be if nothing was set.
+    defaults: BTreeMap<&'static str, String>,
 }
 
 impl Parameters {
@@ -49,15 +51,16 @@ impl Parameters {
     pub fn new(experiment: &Experiment, full: bool, set: &[String]) -> Result<Parameters, LabError> {
         let known = || COMMON.iter().chain(experiment.parameters);
         let default = |parameter: &Parameter| if full { parameter.full } else { parameter.default };
-        let mut values: BTreeMap<_, _> =
+        let defaults: BTreeMap<_, _> =
             known().map(|parameter| (parameter.key, default(parameter).to_owned())).collect();
+        let mut values = defaults.clone();
         for given in set {
             let (key, value) = split(given)?;
             if let Some(parameter) = known().find(|parameter| parameter.key == key) {
                 values.insert(parameter.key, value.to_owned());
             }
         }
-        Ok(Parameters { values })
+        Ok(Parameters { values, defaults })
     }
 
     /// Checks that each key that is set belongs to one of the experiments.
@@ -126,6 +129,18 @@ impl Parameters {
     /// As [`Parameters::get`].
     pub fn list<T: FromStr<Err: std::fmt::Display>>(&self, key: &str) -> Result<Vec<T>, LabError> {
         self.text(key).split(',').map(|text| self.parse(key, text.trim())).collect()
+    }
+
+    /// Whether the experiment has such a parameter.
+    #[must_use]
+    pub fn declares(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    /// Whether a parameter is as it would be if nothing was set.
+    #[must_use]
+    pub fn is_default(&self, key: &str) -> bool {
+        self.values.get(key) == self.defaults.get(key)
     }
 
     /// All keys and values.

@@ -4,6 +4,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
+    str::FromStr as _,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,7 +18,7 @@ use super::{
     Environment, Experiment, LabError, Measured, Parameters, Point, Sample, Summary, Timeline, at,
     summary::{self, Claim},
 };
-use crate::statistics;
+use crate::{ground::Ground, statistics};
 
 /// What a measurement needs of the lab.
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ impl Conduct {
 /// How to run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Where the files go: a folder of the experiment's name in this one.
+    /// Where the files go: a folder of the run's name in this one.
     pub folder: PathBuf,
     /// The parameters of a full run.
     pub full: bool,
@@ -68,12 +69,13 @@ pub fn run(experiment: &Experiment, options: &RunOptions, conduct: &Conduct) -> 
     let parameters = Parameters::new(experiment, options.full, &options.set)?;
     let points = (experiment.points)(&parameters)?;
     let turns = Turns::new(&parameters)?;
-    let folder = options.folder.join(experiment.name);
+    let name = name(experiment, &parameters);
+    let folder = options.folder.join(&name);
     fs::create_dir_all(&folder).map_err(at(&folder))?;
-    let ground = parameters.all().get("on").map_or("", String::as_str).to_owned();
-    let mut environment = Environment::now(options.commit.clone(), describe_ground(&ground).to_owned());
+    let ground = Ground::from_str(parameters.text("on")).expect("the points checked it").describe();
+    let mut environment = Environment::now(options.commit.clone(), ground.to_owned());
     let began = Instant::now();
-    let progress = Progress::new(experiment.name, options.progress, points.len() * turns.at_least);
+    let progress = Progress::new(name.clone(), options.progress, points.len() * turns.at_least);
     let mut log = Log::default();
     let outcome = measure(&points, &turns, experiment.headline, conduct, &progress, &mut log);
     progress.finish();
@@ -84,7 +86,7 @@ pub fn run(experiment: &Experiment, options: &RunOptions, conduct: &Conduct) -> 
         judgement: (shape.judge)(&log.measured),
     });
     let summary = Summary {
-        name: experiment.name.to_owned(),
+        name,
         title: experiment.title.to_owned(),
         source: experiment.source.to_owned(),
         about: experiment.about.to_owned(),
@@ -103,23 +105,10 @@ pub fn run(experiment: &Experiment, options: &RunOptions, conduct: &Conduct) -> 
     outcome.map(|()| summary)
 }
 
-/// What the parameter `on` stands for.
-fn describe_ground(on: &str) -> &'static str {
-    match on {
-        "threads" => {
-            "replicas and client in one process, TCP over loopback between replicas, no gRPC; logs in files, \
-             written and never synced (durability memory)"
-        }
-        "processes" => {
-            "a process a replica, TCP over loopback, clients over gRPC; durability as the parameter says"
-        }
-        "virtual" => {
-            "the replicas' own code in virtual time: links as the topology says, a processor a replica with a price \
-             for each message and command, disks that answer at once"
-        }
-        "cores" => "the protocols alone, in one thread, queues in the place of a network, no disks",
-        _ => "see the experiment",
-    }
+/// What a run is called, and its folder: the experiment's name, with what it runs on if that is not the usual.
+fn name(experiment: &Experiment, parameters: &Parameters) -> String {
+    let on = parameters.text("on");
+    if parameters.is_default("on") { experiment.name.to_owned() } else { format!("{}-{on}", experiment.name) }
 }
 
 /// How often points are run.
@@ -194,32 +183,36 @@ fn write_raw(path: &Path, raw: &[(String, f64, u64, Sample)]) -> Result<(), LabE
 /// A bar with the remaining time; lines where there is no terminal.
 struct Progress {
     bar: ProgressBar,
-    name: &'static str,
+    name: String,
     lines: bool,
+    began: Instant,
 }
 
 impl Progress {
-    fn new(name: &'static str, shown: bool, steps: usize) -> Progress {
+    fn new(name: String, shown: bool, steps: usize) -> Progress {
         let bar = ProgressBar::new(steps as u64);
-        let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len}  {eta} left  {wide_msg}");
+        let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len}  {wide_msg}");
         bar.set_style(style.expect("a constant template"));
-        bar.set_prefix(name);
+        bar.set_prefix(name.clone());
         let lines = shown && bar.is_hidden();
         if shown {
             bar.enable_steady_tick(Duration::from_millis(500));
         } else {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        Progress { bar, name, lines }
+        Progress { bar, name, lines, began: Instant::now() }
     }
 
     fn begin(&self, point: &Point, turn: usize) {
         let what = format!("{} at {}, run {}", point.series, point.x, turn + 1);
+        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        // As long for each as for those before.
+        let left = self.began.elapsed().as_secs_f64() / done.max(1) as f64 * (all - done.min(all)) as f64;
+        let left = if done == 0 { String::new() } else { format!("{left:.0} s left, ") };
         if self.lines {
-            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            eprintln!("{} {done}/{all}, {:.0?} left: {what}", self.name, self.bar.eta());
+            eprintln!("{} {done}/{all}, {left}{what}", self.name);
         }
-        self.bar.set_message(what);
+        self.bar.set_message(format!("{left}{what}"));
     }
 
     fn more(&self, steps: usize) {

@@ -10,7 +10,7 @@ use crate::statistics;
 /// `summary.json`: everything that a report says about an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The experiment.
+    /// The experiment, and what it ran on if that is not the usual.
     pub name: String,
     /// Its name for people.
     pub title: String,

@@ -64,7 +64,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, priorities, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
-                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, clock-interval";
+                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, state-transfer, clock-interval";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -341,6 +341,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "keep-slots" => settings.keep_slots = number(key, value)?,
         "chunk-bytes" => settings.chunk_bytes_max = number(key, value)?,
         "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
+        "state-transfer" => settings.state_transfer = value.parse().map_err(|error| format!("{error}"))?,
         "clock-interval" => settings.clock_interval = duration(value)?,
         _ => return Err(format!("there is no setting '{key}'; there are {SETTINGS}")),
     }

@@ -7,14 +7,20 @@
 //! about time.)
 
 mod client;
+mod prepare;
 mod replica;
 mod world;
+
+use std::time::Duration;
 
 use super::{Load, Outcome, Setup};
 use crate::study::{Conduct, LabError};
 
 /// What handling or sending one message costs a processor, in nanoseconds.
 const MESSAGE_NANOS: u64 = 2_000;
+/// What taking a proposal from a client and answering it costs. With it three replicas peak near the 250,000 proposals a
+/// second of the document's machines, to which the specification says to calibrate the model (section 14.4).
+const REQUEST_NANOS: u64 = 3_000;
 /// What each byte of a message costs; a proposal of 8 bytes takes 37 in a batch, so this is 0.3 microseconds for each.
 const BYTE_NANOS: f64 = 300.0 / 37.0;
 
@@ -29,6 +35,23 @@ pub struct Traffic {
     pub decides: u64,
     /// Bytes of those that bring followers in line with a new leader.
     pub sync_bytes: u64,
+    /// How long the first prepare phase in the window took that came to its end: from when a replica was told to lead
+    /// until a majority had accepted what it adopted.
+    pub prepare: Option<Duration>,
+}
+
+impl Traffic {
+    /// The figures of a run that answered so many proposals.
+    pub(super) fn figures(&self, answered: u64) -> impl Iterator<Item = (&'static str, f64)> {
+        let thousands = answered.max(1) as f64 / 1000.0;
+        let counted = [
+            ("messages", self.messages as f64 / thousands),
+            ("bytes", self.bytes as f64 / thousands),
+            ("decides", self.decides as f64 / thousands),
+            ("sync_bytes", self.sync_bytes as f64),
+        ];
+        counted.into_iter().chain(self.prepare.map(|took| ("prepare_ms", took.as_secs_f64() * 1e3)))
+    }
 }
 
 /// Runs the replicas under the load, and checks that they kept their promises.
@@ -47,7 +70,6 @@ mod tests {
     use std::{
         path::PathBuf,
         sync::{Arc, atomic::AtomicBool},
-        time::Duration,
     };
 
     use synod_consensus::ProtocolKind;
@@ -107,6 +129,33 @@ mod tests {
             assert!(outcome.answered > 1000, "{victim:?}: {}", outcome.answered);
             assert!(outcome.longest_gap < Duration::from_secs(4), "{victim:?}: {:?}", outcome.longest_gap);
         }
+    }
+
+    /// Hundreds of proposals are in flight when the leadership is handed over across an ocean: without max AcceptSync
+    /// they are all sent again, and the prepare phase takes longer.
+    #[test]
+    fn the_prepare_phase_is_timed() {
+        let run = |max_accept_sync| {
+            let ordering = Ordering::of(ProtocolKind::SequencePaxos);
+            let mut setup = Setup::new(3, ordering.protocol, ordering.election);
+            setup.topology = Some(Topology::named("trans-pacific").unwrap());
+            // The leader is alone on its side: followers accept long before they hear that anything is decided.
+            setup.priorities = vec![0, 0, 255];
+            setup.settings.consensus.heartbeat_interval = Duration::from_millis(300);
+            setup.settings.consensus.election_timeout = Duration::from_secs(3);
+            setup.settings.batch_bytes_max = 256;
+            setup.settings.consensus.window_max = 4096;
+            setup.settings.consensus.sequence_paxos.max_accept_sync = max_accept_sync;
+            let mut load = Load::new(1000, Duration::from_secs(2));
+            load.acts = vec![Act { at: Duration::from_secs(1), what: What::HandOver }];
+            run(&setup, &load, &conduct()).unwrap().1
+        };
+        let (on, off) = (run(true), run(false));
+        assert!(on.prepare.unwrap() < off.prepare.unwrap(), "{on:?} {off:?}");
+        assert!(on.sync_bytes < off.sync_bytes, "{on:?} {off:?}");
+        // A majority is 0.3 ms away, there and back twice; all others are 142 ms away.
+        let phase = on.prepare.unwrap();
+        assert!((Duration::from_micros(600)..Duration::from_millis(100)).contains(&phase), "{phase:?}");
     }
 
     #[test]

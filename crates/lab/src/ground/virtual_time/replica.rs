@@ -10,7 +10,7 @@ use synod_replica::{
 };
 use synod_wire::{Ballot, CommandKind, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{BYTE_NANOS, MESSAGE_NANOS};
+use super::{BYTE_NANOS, MESSAGE_NANOS, REQUEST_NANOS};
 use crate::{ground::registry::Registry, study::LabError};
 
 /// Events that are worked off before what they caused leaves, as on a server.
@@ -106,8 +106,7 @@ impl Machine {
             let Some(event) = self.inbox.pop_front() else { break };
             cost += match &event {
                 Event::Receive { message, .. } => price(size(message)),
-                // A client's proposal comes with many others.
-                Event::Request { payload, .. } => payload.len() as f64 * BYTE_NANOS,
+                Event::Request { payload, .. } => REQUEST_NANOS as f64 + payload.len() as f64 * BYTE_NANOS,
                 _ => 0.0,
             };
             self.replica.step(now, event, &mut self.actions);

@@ -7,13 +7,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::Role;
+use synod_consensus::{Overrides, Role};
 use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo, RequestError, RequestId};
 use synod_wire::{Ballot, CommandKind, Epoch, Incarnation, ReplicaId, Time};
 
 use super::{
     Traffic,
     client::Client,
+    prepare::Stopwatch,
     replica::{Burst, Kind, Machine, kind, request},
 };
 use crate::{
@@ -98,6 +99,7 @@ pub(super) struct World<'a> {
     act: Option<UnderWay>,
     done: Vec<(Duration, Duration)>,
     traffic: Traffic,
+    stopwatch: Stopwatch,
 }
 
 impl<'a> World<'a> {
@@ -128,6 +130,7 @@ impl<'a> World<'a> {
             act: None,
             done: Vec::new(),
             traffic: Traffic::default(),
+            stopwatch: Stopwatch::default(),
         };
         for (place, &id) in ids.iter().enumerate() {
             // Nobody starts at the very same instant: that is what decides who is first.
@@ -196,7 +199,12 @@ impl<'a> World<'a> {
                         // A server that was removed has stopped: its clients are told so, and turn to another.
                         self.at(self.now, Happening::Answer(request, Err(RequestError::Stopping)));
                     }
-                    event if lasts || from == to => self.give(to, event),
+                    event if lasts || from == to => {
+                        if let Event::Receive { from, message } = &event {
+                            self.stopwatch.arrived(self.now, *from, message, self.setup.replicas);
+                        }
+                        self.give(to, event);
+                    }
                     _ => {}
                 }
             }
@@ -223,6 +231,7 @@ impl<'a> World<'a> {
                 self.client.open(self.now, self.load.window);
                 self.opened = Some(self.now);
                 self.traffic = Traffic::default();
+                self.stopwatch.took = None;
             }
         }
         Ok(())
@@ -296,11 +305,12 @@ impl<'a> World<'a> {
                 Kind::Sync => self.traffic.sync_bytes += bytes as u64,
                 Kind::Other => {}
             }
+            self.stopwatch.sent(self.now, &message);
             self.traffic.messages += 1;
             self.traffic.bytes += bytes as u64;
             self.send(id, to, Event::Receive { from: id, message }, bytes, leaves);
         }
-        let back = self.topology.client_way(place, self.setup.replicas)?.1;
+        let back = self.topology.client_way(place)?.1;
         for (request, answer) in burst.answers {
             self.at(leaves + back, Happening::Answer(request, answer));
         }
@@ -378,8 +388,7 @@ impl<'a> World<'a> {
 
     fn ask(&mut self, replica: ReplicaId, number: RequestId, value: u64) {
         let Some(machine) = self.machines.get(&replica) else { return };
-        let there =
-            self.topology.client_way(machine.place, self.setup.replicas).map_or(Duration::ZERO, |way| way.0);
+        let there = self.topology.client_way(machine.place).map_or(Duration::ZERO, |way| way.0);
         let event = request(number, CommandKind::Apply, Bytes::copy_from_slice(&value.to_le_bytes()));
         self.after(there, Happening::Arrive { from: replica, to: replica, session: 0, event });
     }
@@ -437,7 +446,7 @@ impl<'a> World<'a> {
             }
             What::Order(protocol, election) => {
                 let done = (group.protocol, group.election) == (protocol, election);
-                (!done).then_some(Change::Order { protocol, election })
+                (!done).then_some(Change::Order { protocol, election, overrides: Overrides::default() })
             }
             What::Replace(victim) => {
                 let victim = *act.victim.get_or_insert_with(|| match victim {
@@ -523,6 +532,6 @@ impl<'a> World<'a> {
     pub(super) fn finish(mut self) -> (Outcome, Traffic) {
         self.client.close();
         let outcome = Outcome { acts: self.done, ..self.client.outcome };
-        (outcome, self.traffic)
+        (outcome, Traffic { prepare: self.stopwatch.took, ..self.traffic })
     }
 }

@@ -1,0 +1,47 @@
+//! Pictures that several experiments have.
+
+use std::borrow::Cow::Borrowed;
+
+use crate::study::{Chart, Form};
+
+const OUTSTANDING: &str = "proposals outstanding";
+
+/// Decided proposals a second.
+pub(super) const THROUGHPUT: Chart = Chart {
+    title: Borrowed("Throughput"),
+    metric: Borrowed("throughput"),
+    x_label: Borrowed(OUTSTANDING),
+    y_label: Borrowed("proposals decided a second"),
+    form: Form::LogLines,
+};
+
+/// Mean latency over proposals outstanding.
+pub(super) const MEAN_LATENCY: Chart = Chart {
+    title: Borrowed("Mean latency"),
+    metric: Borrowed("mean_ms"),
+    x_label: Borrowed(OUTSTANDING),
+    y_label: Borrowed("ms"),
+    form: Form::LogLines,
+};
+
+/// Median latency over proposals outstanding.
+pub(super) const MEDIAN_LATENCY: Chart =
+    Chart { title: Borrowed("Median latency"), metric: Borrowed("median_ms"), ..MEAN_LATENCY };
+
+/// The longest interruption.
+pub(super) const GAP: Chart = Chart {
+    title: Borrowed("Longest time without an answer"),
+    metric: Borrowed("gap_ms"),
+    x_label: Borrowed(OUTSTANDING),
+    y_label: Borrowed("ms"),
+    form: Form::Bars,
+};
+
+/// What happens when.
+pub(super) const ANSWERS: Chart = Chart {
+    title: Borrowed("Answers over time"),
+    metric: Borrowed("throughput"),
+    x_label: Borrowed("seconds"),
+    y_label: Borrowed("answers a second"),
+    form: Form::Timeline,
+};

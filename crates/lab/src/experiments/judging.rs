@@ -1,0 +1,156 @@
+//! Judgements that several experiments make.
+
+use crate::study::{Judgement, Measured};
+
+/// Milliseconds, in words for a reason.
+pub(super) fn ms(value: f64) -> String {
+    format!("{value:.2} ms")
+}
+
+/// The lowest and the highest.
+pub(super) fn range(values: &[f64]) -> (f64, f64) {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    (low, values.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+}
+
+/// Whether `value` lies so far from `expected` at most, as a share of it.
+pub(super) fn is_near(value: f64, expected: f64, share: f64) -> bool {
+    (value / expected - 1.0).abs() <= share
+}
+
+/// The mean of one series over that of another, wherever both were measured.
+#[derive(Debug)]
+pub(super) struct Ratio {
+    /// What both have in common, such as the group's size.
+    pub(super) group: String,
+    pub(super) x: f64,
+    pub(super) value: f64,
+}
+
+/// Ratios of pairs of series: each is `(group, a, b)`.
+pub(super) fn ratios(measured: &Measured, metric: &str, pairs: &[(&str, String, String)]) -> Vec<Ratio> {
+    let mut all = Vec::new();
+    for (group, a, b) in pairs {
+        for x in measured.places(a) {
+            // Where the divisor is nothing, nothing can be said.
+            let b = measured.mean(b, x, metric).filter(|mean| *mean != 0.0);
+            if let (Some(a), Some(b)) = (measured.mean(a, x, metric), b) {
+                all.push(Ratio { group: (*group).to_owned(), x, value: a / b });
+            }
+        }
+    }
+    all
+}
+
+/// Whether all of them are what they must be; `what` says what is over what.
+pub(super) fn all_ratios(ratios: &[Ratio], what: &str, must: impl Fn(&Ratio) -> bool) -> Judgement {
+    if ratios.is_empty() {
+        return Judgement::open(format!("{what}: the two were not measured together"));
+    }
+    Judgement::of(ratios.iter().all(must), format!("{what}: {}", words(ratios)))
+}
+
+/// Ratios in words.
+pub(super) fn words(ratios: &[Ratio]) -> String {
+    let text = ratios.iter().map(|Ratio { group, x, value }| {
+        let group = if group.is_empty() { String::new() } else { format!("{group} ") };
+        format!("{group}c={x}: {value:.2}")
+    });
+    text.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether `a` is at most so far above `b` (a share of it), or not significantly above.
+pub(super) fn not_above(
+    measured: &Measured,
+    a: &str,
+    b: &str,
+    x: f64,
+    metric: &str,
+    share: f64,
+) -> Judgement {
+    let mean = |series| measured.mean(series, x, metric);
+    let (Some(mean_a), Some(mean_b)) = (mean(a), mean(b).filter(|mean| *mean != 0.0)) else {
+        return Judgement::open(format!("{a} and {b} were not measured together, or nothing was answered"));
+    };
+    let gain = mean_a / mean_b - 1.0;
+    let significant = measured.difference(a, b, x, metric).is_some_and(|it| it.is_significant());
+    let word = if significant { "significantly" } else { "not significantly" };
+    let reason = format!("{a} is {:+.1} % against {b} at c={x}, {word}", gain * 100.0);
+    Judgement::of(gain <= share || !significant, reason)
+}
+
+/// The highest value that any single run had, and where, over the series that `of` takes.
+pub(super) fn highest(measured: &Measured, metric: &str, of: impl Fn(&str) -> bool) -> Option<(f64, String)> {
+    let own = measured.iter().filter(|(series, _, name, _)| *name == metric && of(series));
+    let values = own.flat_map(|(series, x, _, values)| {
+        values.iter().map(move |&value| (value, format!("{series}, {x}")))
+    });
+    values.max_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// Whether every single run stayed at or below `most`; `unit` follows the number.
+pub(super) fn at_most(
+    measured: &Measured,
+    metric: &str,
+    of: impl Fn(&str) -> bool,
+    most: f64,
+    unit: &str,
+) -> Judgement {
+    match highest(measured, metric, of) {
+        None => Judgement::open("nothing was measured"),
+        Some((value, place)) => Judgement::of(value <= most, format!("at most {value:.0}{unit} ({place})")),
+    }
+}
+
+/// No proposal timed out in any run.
+pub(super) fn no_timeouts(measured: &Measured) -> Judgement {
+    at_most(measured, "timed_out", |_| true, 0.0, " in a run")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::Verdict;
+
+    #[test]
+    fn a_difference_that_is_mostly_noise_decides_nothing_against_a_claim() {
+        let judge = |a: [f64; 3], b: [f64; 3]| {
+            let mut measured = Measured::default();
+            a.iter().for_each(|&value| measured.add("a", 1.0, "m", value));
+            b.iter().for_each(|&value| measured.add("b", 1.0, "m", value));
+            not_above(&measured, "a", "b", 1.0, "m", 0.08).verdict
+        };
+        assert_eq!(judge([100.0, 102.0, 98.0], [99.0, 101.0, 100.0]), Verdict::Holds);
+        assert_eq!(judge([150.0, 151.0, 149.0], [100.0, 101.0, 99.0]), Verdict::DoesNotHold);
+        assert_eq!(judge([50.0, 250.0, 150.0], [100.0, 101.0, 99.0]), Verdict::Holds);
+        assert_eq!(not_above(&Measured::default(), "a", "b", 1.0, "m", 0.0).verdict, Verdict::NotDecided);
+    }
+
+    #[test]
+    fn one_bad_run_is_found_among_good_ones() {
+        let mut measured = Measured::default();
+        [0.0, 0.0, 7.0].into_iter().for_each(|value| measured.add("a", 10.0, "timed_out", value));
+        measured.add("b", 10.0, "timed_out", 0.0);
+        let judgement = no_timeouts(&measured);
+        assert_eq!(
+            (judgement.verdict, judgement.reason.as_str()),
+            (Verdict::DoesNotHold, "at most 7 in a run (a, 10)")
+        );
+        assert_eq!(at_most(&measured, "timed_out", |series| series == "b", 0.0, "").verdict, Verdict::Holds);
+        assert_eq!(at_most(&measured, "gap_ms", |_| true, 0.0, "").verdict, Verdict::NotDecided);
+    }
+
+    #[test]
+    fn ratios_are_taken_where_both_were_measured() {
+        let mut measured = Measured::default();
+        measured.add("a", 1.0, "m", 30.0);
+        measured.add("a", 2.0, "m", 30.0);
+        measured.add("b", 1.0, "m", 10.0);
+        measured.add("a", 3.0, "m", 30.0);
+        measured.add("b", 3.0, "m", 0.0);
+        let all = ratios(&measured, "m", &[("n=3", "a".to_owned(), "b".to_owned())]);
+        assert_eq!(words(&all), "n=3 c=1: 3.00");
+        assert_eq!(all_ratios(&all, "a over b", |ratio| ratio.value > 2.0).verdict, Verdict::Holds);
+        assert_eq!(all_ratios(&[], "a over b", |_| true).verdict, Verdict::NotDecided);
+    }
+}

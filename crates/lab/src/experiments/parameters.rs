@@ -1,0 +1,102 @@
+//! Parameters that several experiments have, and what they stand for.
+
+use crate::study::{LabError, Parameter, Parameters};
+
+/// How long answers are counted at each point.
+pub(super) const WINDOW: Parameter = Parameter {
+    key: "seconds",
+    help: "How long answers are counted in each run; what is answered before, for a quarter of that, is not.",
+    default: "2",
+    full: "20",
+};
+
+/// How long answers are counted in virtual time.
+pub(super) const VIRTUAL_WINDOW: Parameter = Parameter {
+    key: "seconds",
+    help: "How many seconds answers are counted in each run; seconds of virtual time where time is virtual.",
+    default: "3",
+    full: "30",
+};
+
+/// The same where much happens in a second.
+pub(super) const SHORT_WINDOW: Parameter = Parameter { default: "0.5", full: "5", ..VIRTUAL_WINDOW };
+
+/// Which protocols.
+pub(super) const PROTOCOLS: Parameter = Parameter {
+    key: "protocols",
+    help: "Protocols separated by commas, each with its own election or as PROTOCOL/ELECTION; all: every protocol.",
+    default: "all",
+    full: "all",
+};
+
+/// How large groups are.
+pub(super) const REPLICAS: Parameter =
+    Parameter { key: "replicas", help: "Group sizes, separated by commas.", default: "3,5", full: "3,5" };
+
+/// The load.
+pub(super) const CONCURRENT: Parameter = Parameter {
+    key: "concurrent",
+    help: "Proposals outstanding at a time; several numbers are measured one after the other.",
+    default: "1000,10000,100000",
+    full: "1000,10000,100000",
+};
+
+/// On processes, unless something else is said.
+pub(super) const ON_PROCESSES: Parameter = Parameter {
+    key: "on",
+    help: "processes: `synod serve`, a process each, and clients over gRPC; threads: replicas and client in this \
+           process, TCP between replicas, no gRPC.",
+    default: "processes",
+    full: "processes",
+};
+
+/// On threads, with the choice of processes.
+pub(super) const ON_THREADS_OR_PROCESSES: Parameter =
+    Parameter { default: "threads", full: "threads", ..ON_PROCESSES };
+
+/// On threads only.
+pub(super) const ON_THREADS: Parameter = Parameter {
+    help: "threads: replicas and client in this process, TCP over loopback between replicas, no gRPC.",
+    ..ON_THREADS_OR_PROCESSES
+};
+
+/// In virtual time only.
+pub(super) const ON_VIRTUAL: Parameter = Parameter {
+    help: "virtual: the replicas' code in virtual time, with a network as described.",
+    default: "virtual",
+    full: "virtual",
+    ..ON_PROCESSES
+};
+
+/// Anywhere, with a network between replicas and to the client.
+pub(super) const ON_ANY: Parameter = Parameter {
+    help: "virtual: the replicas' code in virtual time; processes, threads: real replicas, with a relay between them \
+           and to the client that delays what it carries.",
+    ..ON_VIRTUAL
+};
+
+/// What is on stable storage before a replica promises.
+pub(super) const DURABILITY: Parameter = Parameter {
+    key: "durability",
+    help: "Of processes and threads: memory, async or sync (fsync before promising).",
+    default: "memory",
+    full: "memory",
+};
+
+/// Proposals outstanding at a time, for each point.
+pub(super) fn concurrencies(parameters: &Parameters) -> Result<Vec<usize>, LabError> {
+    let all: Vec<usize> = parameters.list("concurrent")?;
+    if all.iter().all(|concurrent| (1..=200_000).contains(concurrent)) {
+        return Ok(all);
+    }
+    Err(parameters.wrong("concurrent", "accepted: numbers from 1 to 200000, separated by commas"))
+}
+
+/// Group sizes.
+pub(super) fn sizes(parameters: &Parameters) -> Result<Vec<usize>, LabError> {
+    let all: Vec<usize> = parameters.list("replicas")?;
+    if all.iter().all(|size| (1..=9).contains(size) && *size != 2) {
+        return Ok(all);
+    }
+    Err(parameters.wrong("replicas", "accepted: 1 and 3 to 9, separated by commas"))
+}

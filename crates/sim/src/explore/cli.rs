@@ -1,0 +1,129 @@
+//! `synod sim explore`.
+
+use std::{
+    io::{IsTerminal, Write},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use synod_consensus::ProtocolKind;
+
+use super::{Bounds, Count, Incomplete, Report, explore};
+
+/// How often the line of progress is written anew.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Goes every way that a small configuration of a protocol can go: model checking of the code that ships.
+///
+/// Messages arrive in any order or never; records become durable when they like; timers fire, replicas crash and start
+/// again, sessions break, messages come twice, as often as these bounds allow. In every state that can be reached the
+/// invariants are checked; what does not hold is shown with a shortest way to it.
+#[derive(Args, Clone, Debug)]
+pub struct ExploreArgs {
+    /// The protocol that orders; with the rotating election where it does not bring its own.
+    #[arg(long, default_value_t = ProtocolKind::MultiPaxos)]
+    protocol: ProtocolKind,
+    /// Replicas, all of which vote.
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().replicas as u64,
+        value_parser = clap::value_parser!(u64).range(1..=Bounds::REPLICAS_MAX as u64))]
+    replicas: u64,
+    /// Commands that are proposed.
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().commands,
+        value_parser = clap::value_parser!(u8).range(0..=i64::from(Bounds::COMMANDS_MAX)))]
+    commands: u8,
+    /// Timers that fire, on all replicas together: elections, and what leaders do from time to time.
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().timeouts)]
+    timeouts: u8,
+    /// Replicas that crash and start again from what their disks hold.
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().crashes)]
+    crashes: u8,
+    /// Sessions that break, so that a replica sends again. (Any message may be lost besides.)
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().losses)]
+    losses: u8,
+    /// Messages that arrive twice.
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().duplicates)]
+    duplicates: u8,
+    /// Decided slots that a replica learns from another, as by catch-up.
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().catch_ups)]
+    catch_ups: u8,
+    /// Go no further than this many steps from the beginning.
+    #[arg(long, value_name = "N")]
+    depth: Option<usize>,
+    /// Stop at so many different states; they take about 120 bytes each.
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().states_max as u64,
+        value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
+    states_max: u64,
+}
+
+impl ExploreArgs {
+    fn bounds(&self) -> Bounds {
+        let number = |number: u64| usize::try_from(number).expect("checked when the arguments were read");
+        Bounds {
+            replicas: number(self.replicas),
+            commands: self.commands,
+            timeouts: self.timeouts,
+            crashes: self.crashes,
+            losses: self.losses,
+            duplicates: self.duplicates,
+            catch_ups: self.catch_ups,
+            depth: self.depth,
+            states_max: number(self.states_max),
+        }
+    }
+}
+
+/// Explores and reports. The exit code is 1 if something does not hold, and only then.
+#[must_use]
+pub fn run(args: &ExploreArgs) -> ExitCode {
+    let begun = Instant::now();
+    let mut shown = begun;
+    let terminal = std::io::stderr().is_terminal();
+    let report = explore(args.protocol, args.bounds(), &mut |count| {
+        if terminal && shown.elapsed() >= PROGRESS_INTERVAL {
+            shown = Instant::now();
+            let rate = count.states as f64 / begun.elapsed().as_secs_f64();
+            let Count { states, depth, .. } = count;
+            eprint!("\r{states} states, {depth} steps deep, {rate:.0} states/s ");
+            let _ = std::io::stderr().flush();
+        }
+    });
+    if terminal {
+        eprintln!();
+    }
+    print!("{}", summary(args, &report, begun.elapsed()));
+    if report.found.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn summary(args: &ExploreArgs, report: &Report, elapsed: Duration) -> String {
+    let Count { states, transitions, depth, replicas, messages } = report.count;
+    let seconds = elapsed.as_secs_f64().max(1e-9);
+    let mut text = String::new();
+    if let Some(found) = &report.found {
+        found.story.iter().for_each(|line| text += &format!("{line}\n"));
+        text += &format!("after these steps {} does not keep to {}\n", args.protocol, found.violation);
+    }
+    text += &format!(
+        "{states} states, {transitions} transitions, {depth} steps deep; {replicas} different replicas, \
+         {messages} different messages; {seconds:.1} s, {:.0} states/s\n",
+        states as f64 / seconds
+    );
+    let ExploreArgs { replicas, commands, timeouts, crashes, losses, duplicates, catch_ups, .. } = args;
+    let bounds = format!(
+        "{replicas} replicas, {commands} commands, {timeouts} time-outs, {crashes} crashes, {losses} losses, \
+         {duplicates} duplicates, {catch_ups} catch-ups"
+    );
+    text += &match (&report.found, report.incomplete) {
+        (Some(_), _) => "an invariant does NOT hold\n".to_owned(),
+        (None, None) => format!("complete: every state within {bounds}; every invariant held\n"),
+        (None, Some(Incomplete::Depth)) => format!(
+            "INCOMPLETE: every state at most {depth} steps from the beginning, of {bounds}; every invariant held there\n"
+        ),
+        (None, Some(Incomplete::States)) => format!(
+            "INCOMPLETE: stopped at --states-max {states}, in the midst of states {} steps from the beginning, of \
+             {bounds}; every invariant held so far\n",
+            depth + 1
+        ),
+    };
+    text
+}

@@ -1,0 +1,170 @@
+//! What the replicas of a state must agree on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use synod_wire::{Ballot, Slot};
+
+use super::{
+    on_disk::{Element, OnDisk, Place, Value},
+    past::{Fulfilled, Owed, Past},
+};
+use crate::check::{Checked, Invariant, Violation, demand};
+
+/// What one replica did that matters to the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Deeds {
+    /// From slot 1 on, in any life.
+    delivered: Vec<Value>,
+    /// Proposed here, or accepted.
+    elements: BTreeMap<Place, Element>,
+    /// Durably accepted.
+    votes: BTreeSet<Place>,
+    /// In which ballots it led, and with what in its log (Raft only).
+    led: BTreeMap<Ballot, Vec<Ballot>>,
+}
+
+impl Deeds {
+    pub(super) fn of(disk: OnDisk, past: &Past) -> Result<Deeds, Violation> {
+        let mut elements = disk.elements;
+        for (&place, &element) in &past.proposed {
+            let known = *elements.entry(place).or_insert(element);
+            one_proposal(place, known, element)?;
+        }
+        let led = past.led.iter().map(|(&ballot, (_, log))| (ballot, log.clone())).collect();
+        let delivered = past.delivered.iter().map(|&(value, _)| value).collect();
+        Ok(Deeds { delivered, elements, votes: disk.votes, led })
+    }
+}
+
+/// What a state has come to.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    chosen: BTreeMap<Slot, Chosen>,
+    /// How many slots the replica that is furthest has delivered.
+    delivered: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    value: Value,
+    /// The ballot in which it was proposed...
+    ballot: Ballot,
+    /// ...and the lowest in which it was chosen. Of Raft, that may be higher: entries of a later term commit those before
+    /// them.
+    since: Ballot,
+}
+
+/// Checks the deeds of all replicas.
+pub(super) fn judge(deeds: &[&Deeds]) -> Result<Verdict, Violation> {
+    agree(deeds)?;
+    let elements = elements(deeds)?;
+    let chosen = chosen(deeds, &elements)?;
+    for (&(slot, ballot), element) in &elements {
+        let chosen = chosen.get(&slot).filter(|chosen| chosen.since < ballot && element.before.is_none());
+        demand(chosen.is_none_or(|chosen| chosen.value == element.value), Invariant::ChosenStays, || {
+            format!("something else was chosen for slot {slot} than what ballot {ballot} proposes")
+        })?;
+    }
+    let raft = elements.values().any(|element| element.before.is_some());
+    for (&ballot, log) in deeds.iter().flat_map(|deeds| &deeds.led).filter(|_| raft) {
+        for (&slot, chosen) in chosen.iter().filter(|(_, chosen)| chosen.since.round < ballot.round) {
+            let index = usize::try_from(slot.0 - 1).unwrap_or(usize::MAX);
+            demand(log.get(index) == Some(&chosen.ballot), Invariant::LeaderCompleteness, || {
+                format!(
+                    "{} leads ballot {ballot} without slot {slot}, which is committed in {}",
+                    ballot.replica, chosen.since
+                )
+            })?;
+        }
+    }
+    let mut delivered = 0;
+    for deeds in deeds {
+        delivered = delivered.max(deeds.delivered.len() as u64);
+        for (slot, &value) in (1..).map(Slot).zip(&deeds.delivered) {
+            demand(
+                chosen.get(&slot).is_some_and(|chosen| chosen.value == value),
+                Invariant::QuorumDurable,
+                || format!("slot {slot} was delivered, and no quorum holds that durably in one ballot"),
+            )?;
+        }
+    }
+    Ok(Verdict { chosen, delivered })
+}
+
+impl Verdict {
+    /// Whether the others have done what a replica relies on.
+    pub(super) fn fulfils(&self, owed: &Owed) -> Checked {
+        let holds = match owed.what {
+            Fulfilled::Chosen(slot, value) => {
+                let chosen = self.chosen.get(&slot);
+                chosen.is_some_and(|chosen| value.is_none_or(|value| chosen.value == value))
+            }
+            Fulfilled::Delivered(slot) => slot.0 <= self.delivered,
+        };
+        if holds { Ok(()) } else { Err(owed.otherwise.clone()) }
+    }
+}
+
+/// One batch a slot, on all replicas and in all lives.
+fn agree(deeds: &[&Deeds]) -> Checked {
+    let longest = deeds.iter().map(|deeds| &deeds.delivered).max_by_key(|delivered| delivered.len());
+    let Some(longest) = longest else { return Ok(()) };
+    deeds.iter().try_for_each(|deeds| {
+        let differs = deeds.delivered.iter().zip(longest).position(|(one, other)| one != other);
+        demand(differs.is_none(), Invariant::Agreement, || {
+            format!("two replicas delivered different batches in slot {}", differs.unwrap_or_default() + 1)
+        })
+    })
+}
+
+/// Whatever was proposed: one batch a ballot and a slot. Of Raft, with equal logs before it.
+fn elements(deeds: &[&Deeds]) -> Result<BTreeMap<Place, Element>, Violation> {
+    let mut all: BTreeMap<Place, Element> = BTreeMap::new();
+    for (&place, &element) in deeds.iter().flat_map(|deeds| &deeds.elements) {
+        let known = all.entry(place).or_insert(element);
+        one_proposal(place, *known, element)?;
+        known.before = known.before.or(element.before);
+    }
+    Ok(all)
+}
+
+fn one_proposal((slot, ballot): Place, one: Element, other: Element) -> Checked {
+    demand(one.value == other.value, Invariant::OneProposal, || {
+        format!("slot {slot} has two different batches in ballot {ballot}")
+    })?;
+    let differ = one.before.zip(other.before).is_some_and(|(one, other)| one != other);
+    demand(!differ, Invariant::LogMatching, || {
+        format!("slot {slot} has one entry in ballot {ballot}, and two different ones before it")
+    })
+}
+
+/// What a quorum has durably accepted in one ballot and, of Raft, what is before that.
+fn chosen(
+    deeds: &[&Deeds],
+    elements: &BTreeMap<Place, Element>,
+) -> Result<BTreeMap<Slot, Chosen>, Violation> {
+    let quorum = deeds.len() / 2 + 1;
+    let mut chosen: BTreeMap<Slot, Chosen> = BTreeMap::new();
+    for &(slot, since) in elements.keys() {
+        if deeds.iter().filter(|deeds| deeds.votes.contains(&(slot, since))).count() < quorum {
+            continue;
+        }
+        let mut place = Some((slot, since));
+        while let Some((slot, ballot)) = place
+            && let Some(element) = elements.get(&(slot, ballot))
+        {
+            let Element { value, before } = *element;
+            let known = chosen.entry(slot).or_insert(Chosen { value, ballot, since });
+            let same = known.value == value && (before.is_none() || known.ballot == ballot);
+            demand(same, Invariant::ChosenStays, || {
+                format!(
+                    "different batches are chosen for slot {slot} in ballots {} and {ballot}",
+                    known.ballot
+                )
+            })?;
+            known.since = known.since.min(since);
+            place = before.filter(|_| slot > Slot(1)).map(|before| (slot.prev(), before));
+        }
+    }
+    Ok(chosen)
+}

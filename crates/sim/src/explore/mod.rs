@@ -1,0 +1,279 @@
+//! Exhaustive exploration of small configurations: model checking of the protocols that ship.
+//!
+//! The simulator runs whole replicas on long, random ways. This takes bare protocols
+//! ([`synod_consensus::Protocol`], the very code that a server runs), a few of them, and goes **every** way: whatever
+//! can happen next is tried in every state that can be reached, until there is no other within the bounds. A state in
+//! which something does not hold is shown with a shortest way to it.
+//!
+//! ```
+//! use synod_consensus::ProtocolKind;
+//! use synod_sim::explore::{Bounds, explore};
+//!
+//! let bounds = Bounds { commands: 1, timeouts: 1, crashes: 0, losses: 0, ..Bounds::default() };
+//! let report = explore(ProtocolKind::Raft, bounds, &mut |_| ());
+//! assert!(report.is_complete() && report.found.is_none());
+//! ```
+//!
+//! | file | story |
+//! | --- | --- |
+//! | `search.rs` | what can happen in a state; breadth-first, each state once |
+//! | `states.rs` | the states that were reached, and which cover others |
+//! | `space.rs` | replicas and messages by number; a step of one replica is worked out once |
+//! | `node.rs` | one replica: its protocol, clock and log, and what one step makes of them |
+//! | `past.rs` | what a replica said and did in all its lives, and whether it may say what it says |
+//! | `on_disk.rs` | what a log's durable records say |
+//! | `judge.rs` | what the replicas of a state must agree on |
+//! | `fingerprint.rs` | telling states apart |
+//!
+//! # What a state is
+//!
+//! The replicas; the messages on their way, a multiset; how many commands were proposed, and how many time-outs,
+//! crashes, losses and duplicates are left. A replica is its protocol, its log with a durable part, the messages that
+//! wait for a record to be durable, and what it said and did in earlier lives. Two replicas are one if everything that
+//! they show of themselves is equal (`Debug` shows the whole state of a protocol), and two states are one if 128 bits of
+//! them are: with 10^8 states the chance that any two are confused is below 10^-22.
+//!
+//! # What can happen
+//!
+//! - A message arrives: any, in any order. It may also stay on its way for ever. So **loss needs no step of its own**:
+//!   a lost message is one that never arrives. The same goes for cut links, for replicas that are down for a while, and
+//!   for messages that arrive after a crash of their sender or of their receiver.
+//! - A message arrives and stays on its way, to arrive again (`duplicates`).
+//! - A session breaks and begins anew, and the replica at one end is told (`losses`). What was sent before may arrive
+//!   nevertheless.
+//! - Records become durable, one or several, in their order; what waited for them leaves, and the protocol is told.
+//! - A replica's timer fires (`timeouts`), at its deadline.
+//! - A leader with room is given the next command (`commands`).
+//! - A replica learns from another, as by catch-up, what that one delivered in the first slot that it has not delivered
+//!   itself (`catch_ups`).
+//! - A replica crashes and starts again (`crashes`) from its durable records and any number of those behind them.
+//!
+//! # What is left out, and why
+//!
+//! - **Time.** Each replica has its own clock, which moves only when its timer fires, to the deadline. So time-outs come
+//!   in any order among replicas and at any moment among messages, but a timer is never late, and no replica misses a
+//!   leader for long without its own timer firing. States that differ only in *when* are one (see `fingerprint.rs`).
+//! - **Sending again after a while.** The time after which something is sent again is set so long that it does not pass;
+//!   a message that was sent may be late anyway. What is sent again when a session begins is explored.
+//! - **Bursts.** Each input is flushed at once; what several inputs make together is not explored.
+//! - **Answers to heartbeats** are lost. They confirm reads, which nobody asks for here, and keep a leader from giving
+//!   up: with these bounds it gives up at its second time-out. They would multiply the states by ten.
+//! - **Steps without effect** are not taken: if a replica and what is on its way are the same after a step, only a
+//!   message or a piece of bad luck less is left, and everything that can happen then can happen before.
+//! - What the replica layer adds: snapshots, trimming, reads, epochs, changes of members, lost logs; and the
+//!   election by ballots. These are the simulator's.
+//!
+//! All replicas begin with their first records durable, and with sessions to each other. Decisions are announced at
+//! once.
+
+pub mod cli;
+mod fingerprint;
+mod judge;
+mod node;
+mod on_disk;
+mod past;
+mod search;
+mod space;
+mod states;
+
+use std::time::Duration;
+
+use synod_api::{
+    etcdserverpb::PutRequest,
+    synod::v1::{KvCommand, kv_command::Command},
+};
+use synod_consensus::{ElectionKind, Options, ProtocolKind};
+use synod_wire::{Batch, BatchBuilder, ReplicaId, SessionId};
+
+use crate::check::Violation;
+use node::Setting;
+use on_disk::Values;
+pub use search::Count;
+use search::{End, Search, Taken};
+use space::{Move, Space};
+
+/// How much can happen. Small numbers: each multiplies the states by ten and more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Replicas, all of which vote; 1 to [`Bounds::REPLICAS_MAX`].
+    pub replicas: usize,
+    /// Commands that are proposed, each once.
+    pub commands: u8,
+    /// Timers that fire, on all replicas together.
+    pub timeouts: u8,
+    /// Replicas that crash and start again.
+    pub crashes: u8,
+    /// Sessions that break.
+    pub losses: u8,
+    /// Messages that arrive twice.
+    pub duplicates: u8,
+    /// Decided slots that a replica learns from another, outside its protocol.
+    pub catch_ups: u8,
+    /// Steps from the beginning; `None`: any number.
+    pub depth: Option<usize>,
+    /// Different states, at most 2^32 - 1. About 120 bytes each.
+    pub states_max: usize,
+}
+
+impl Bounds {
+    /// The most replicas.
+    pub const REPLICAS_MAX: usize = 7;
+    /// The most commands.
+    pub const COMMANDS_MAX: u8 = 9;
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            replicas: 3,
+            commands: 1,
+            timeouts: 1,
+            crashes: 1,
+            losses: 0,
+            duplicates: 0,
+            catch_ups: 0,
+            depth: None,
+            states_max: 10_000_000,
+        }
+    }
+}
+
+/// What an exploration came to.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// How much was looked at.
+    pub count: Count,
+    /// What kept it from looking at everything within the bounds, if something did.
+    pub incomplete: Option<Incomplete>,
+    /// What does not hold, if something does not.
+    pub found: Option<Found>,
+}
+
+impl Report {
+    /// Whether there is no state within the bounds that was not looked at.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.incomplete.is_none() && self.found.is_none()
+    }
+}
+
+/// Why not everything was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incomplete {
+    /// [`Bounds::depth`] was reached.
+    Depth,
+    /// [`Bounds::states_max`] was reached.
+    States,
+}
+
+/// Something that does not hold.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What.
+    pub violation: Violation,
+    /// The steps that lead there, as few as can be, each with what comes of it.
+    pub story: Vec<String>,
+}
+
+/// Explores a protocol. `watch` is told now and then how far that is.
+///
+/// # Panics
+/// If the bounds are not those that [`Bounds`] allows.
+#[must_use]
+pub fn explore(protocol: ProtocolKind, bounds: Bounds, watch: &mut dyn FnMut(Count)) -> Report {
+    explore_with(options(protocol), bounds, watch)
+}
+
+/// Explores a protocol with other options than [`options`].
+///
+/// # Panics
+/// If the bounds are not those that [`Bounds`] allows.
+#[must_use]
+pub fn explore_with(options: Options, bounds: Bounds, watch: &mut dyn FnMut(Count)) -> Report {
+    assert!((1..=Bounds::REPLICAS_MAX).contains(&bounds.replicas), "so many replicas are not explored");
+    assert!(bounds.commands <= Bounds::COMMANDS_MAX, "so many commands are not explored");
+    assert!(u32::try_from(bounds.states_max).is_ok(), "states are numbered with 32 bits");
+    let commands = (1..=bounds.commands).map(command).collect();
+    let ids = (1..=bounds.replicas as u64).map(ReplicaId).collect();
+    let mut space = Space::new(Setting { options, ids, values: Values::new(commands) });
+    let (count, end) = Search::new(&mut space, bounds).run(watch);
+    let (incomplete, found) = match end {
+        End::Complete => (None, None),
+        End::Depth => (Some(Incomplete::Depth), None),
+        End::States => (Some(Incomplete::States), None),
+        End::Violated(path, violation) => (None, Some(Found { violation, story: tell(&mut space, &path) })),
+    };
+    Report { count, incomplete, found }
+}
+
+/// The options with which a protocol is explored: the rotating election, where there is a choice, and times that keep
+/// each time-out to one thing.
+#[must_use]
+pub fn options(protocol: ProtocolKind) -> Options {
+    let defaults = Options::of(protocol);
+    let rotates = protocol.elections().contains(&ElectionKind::Rotating);
+    let election = if rotates { ElectionKind::Rotating } else { defaults.election };
+    let election_timeout = Duration::from_secs(1);
+    Options {
+        election,
+        election_timeout,
+        heartbeat_interval: election_timeout,
+        // Longer than a replica is ever patient.
+        retransmit_after: election_timeout * 100,
+        ..defaults
+    }
+}
+
+/// The n-th command: it puts n.
+fn command(n: u8) -> Batch {
+    let put = PutRequest { key: "x".into(), value: n.to_string().into(), ..PutRequest::default() };
+    let payload = KvCommand { command: Some(Command::Put(put)), quota_bytes: 0, member_id: 0 };
+    let mut batch = BatchBuilder::new();
+    batch.push(SessionId(1), n.into(), n.into(), &prost::Message::encode_to_vec(&payload));
+    batch.finish()
+}
+
+/// Steps as people read them.
+fn tell(space: &mut Space, path: &[Taken]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let Ok((mut nodes, _)) = space.begin() else { return lines };
+    for (place, taken) in path.iter().enumerate() {
+        let at = usize::from(taken.at);
+        lines.push(format!("{:>3}  {} {}", place + 1, space.setting.ids[at], title(space, nodes[at], taken)));
+        let mut notes = Vec::new();
+        let happening = space.happening(taken.made);
+        // The last step is the one that fails, or after which something does not hold.
+        let _ = space.node(nodes[at]).node.step(&space.setting, &happening, Some(&mut notes));
+        lines.extend(notes.iter().map(|note| format!("         {note}")));
+        match space.outcome(at, nodes[at], taken.made) {
+            Ok(outcome) => nodes[at] = outcome.node,
+            Err(_) => break,
+        }
+    }
+    lines
+}
+
+fn title(space: &Space, node: u32, taken: &Taken) -> String {
+    match taken.made {
+        Move::Receive(parcel) => {
+            let parcel = space.parcel(parcel);
+            let again = if taken.doubled { " (which will come again)" } else { "" };
+            format!("← {}  {}{again}", parcel.from, node::text(&parcel.message))
+        }
+        Move::Session(peer) => {
+            format!("loses its session to {}, and begins another", space.setting.ids[peer as usize])
+        }
+        Move::Durable(through) => format!("log durable to {through}"),
+        Move::Timer => "timer".to_owned(),
+        Move::Propose(proposed) => format!("proposes command {}", proposed + 1),
+        Move::Learn(decision) => {
+            let (slot, ballot, _) = space.decision(decision);
+            format!("learns slot {slot}, delivered elsewhere with ballot {ballot}")
+        }
+        Move::Restart(kept) => {
+            let lost = space.node(node).records - kept;
+            let lost = if lost == 0 { String::new() } else { format!(" without its last {lost} records") };
+            format!("crashes, and starts again{lost}")
+        }
+    }
+}

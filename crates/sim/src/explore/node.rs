@@ -1,0 +1,341 @@
+//! One replica: its protocol, its clock and its log, and what one thing that happens makes of them.
+
+use std::fmt;
+
+use synod_consensus::{
+    Control, Effect, Effects, Input, Members, Message, Options, Protocol, Record, Restart, Role,
+};
+use synod_replica::{LogRecord, PeerMessage};
+use synod_wire::{Ballot, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time};
+
+use super::{
+    fingerprint,
+    on_disk::{OnDisk, Values},
+    past::{Owed, Past, Speaker},
+};
+use crate::{
+    check::{Checked, Invariant, Violation, demand},
+    describe,
+    run::catch,
+};
+
+/// What is the same for all replicas all the time.
+#[derive(Debug)]
+pub(super) struct Setting {
+    pub(super) options: Options,
+    pub(super) ids: Vec<ReplicaId>,
+    pub(super) values: Values,
+}
+
+/// A replica at a moment. It does not change: what happens makes another one.
+pub(super) struct Node {
+    id: ReplicaId,
+    protocol: Box<dyn Protocol>,
+    /// The replica's own clock: it moves only when its timer fires, and then to the deadline.
+    now: Time,
+    deadline: Time,
+    /// Record n has place n - 1.
+    log: Vec<Record>,
+    /// So many of them are durable.
+    durable: usize,
+    /// What leaves once a record is durable.
+    held: Vec<(Lsn, ReplicaId, Message)>,
+    /// How many lives have begun.
+    life: u64,
+    /// Slots that this life has delivered.
+    delivered: u64,
+    past: Past,
+}
+
+/// What happens to a replica.
+#[derive(Clone, Debug)]
+pub(super) enum Happening {
+    Receive(ReplicaId, Message),
+    /// The session to a peer has ended, and another one begun.
+    Session(ReplicaId),
+    /// So many records of the log are durable.
+    Durable(usize),
+    /// The deadline has come.
+    Timer,
+    Propose(Batch),
+    /// A peer has delivered this, and says so.
+    Learn(Slot, Ballot, Batch),
+    /// It crashes, so many records of its log are left, and it starts again.
+    Restart(usize),
+}
+
+/// What something that happened has led to.
+pub(super) struct Step {
+    pub(super) node: Node,
+    pub(super) sent: Vec<(ReplicaId, Message)>,
+    /// What must hold of the others.
+    pub(super) owed: Vec<Owed>,
+}
+
+/// Lines for people, if anybody reads them.
+pub(super) type Notes<'a> = Option<&'a mut Vec<String>>;
+
+impl Node {
+    /// A replica at the beginning: started for the first time, and what it wrote then is durable.
+    pub(super) fn first(id: ReplicaId, setting: &Setting) -> Result<Step, Violation> {
+        // Far from the origin of its clock, so that subtracting from an instant never meets it.
+        let now = Time::from_nanos(1 << 50);
+        let mut work = Work::live(id, setting, now, Vec::new(), 1, Past::default(), None)?;
+        work.durable(work.node.log.len())?;
+        work.finish()
+    }
+
+    /// What happens leads to another replica. Fails if an invariant does not hold.
+    pub(super) fn step(
+        &self,
+        setting: &Setting,
+        happening: &Happening,
+        notes: Notes<'_>,
+    ) -> Result<Step, Violation> {
+        catch(|| self.step_inner(setting, happening, notes))
+            .unwrap_or_else(|detail| Err(Violation { invariant: Invariant::Sound, detail }))
+    }
+
+    fn step_inner(
+        &self,
+        setting: &Setting,
+        happening: &Happening,
+        notes: Notes<'_>,
+    ) -> Result<Step, Violation> {
+        let mut work = match happening {
+            &Happening::Restart(kept) => {
+                let (log, past) = (self.log[..kept].to_vec(), self.past.clone());
+                Work::live(self.id, setting, self.now, log, self.life + 1, past, notes)?
+            }
+            _ => Work::on(self.fork(), setting, notes),
+        };
+        match happening.clone() {
+            Happening::Receive(from, message) => work.input(Input::Receive { from, message })?,
+            Happening::Session(peer) => {
+                work.input(Input::Link { peer, up: false })?;
+                work.input(Input::Link { peer, up: true })?;
+            }
+            Happening::Durable(records) => work.durable(records)?,
+            Happening::Timer => {
+                work.node.now = work.node.now.max(work.node.deadline);
+                work.node.deadline = Time::NEVER;
+                work.input(Input::Timer)?;
+            }
+            Happening::Propose(batch) => work.input(Input::Propose { batch, awaited: true })?,
+            Happening::Learn(slot, ballot, batch) => {
+                work.input(Input::Control(Control::Learn { slot, ballot, batch, voters: None }))?;
+            }
+            // That is what its new life begins with.
+            Happening::Restart(_) => {}
+        }
+        work.finish()
+    }
+
+    fn fork(&self) -> Node {
+        Node {
+            protocol: self.protocol.fork(),
+            log: self.log.clone(),
+            held: self.held.clone(),
+            past: self.past.clone(),
+            ..*self
+        }
+    }
+
+    pub(super) fn fingerprint(&self) -> u128 {
+        fingerprint::of_debug(self, self.now)
+    }
+
+    pub(super) fn disk(&self, values: &Values) -> OnDisk {
+        OnDisk::of(&self.log[..self.durable], values)
+    }
+
+    pub(super) fn past(&self) -> &Past {
+        &self.past
+    }
+
+    /// How many records are durable, and how many there are.
+    pub(super) fn log(&self) -> (usize, usize) {
+        (self.durable, self.log.len())
+    }
+
+    /// How many slots this life has delivered.
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    pub(super) fn has_timer(&self) -> bool {
+        self.deadline != Time::NEVER
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.protocol.room() > 0
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The clock itself does not tell states apart: instants are shown relative to it.
+        let Node { id, protocol, now: _, deadline, log, durable, held, life, delivered, past } = self;
+        write!(f, "{id:?} {protocol:?} {deadline:?} {log:?} {durable} {held:?} {life} {delivered} {past:?}")
+    }
+}
+
+/// A step under way.
+struct Work<'a> {
+    node: Node,
+    setting: &'a Setting,
+    disk: OnDisk,
+    sent: Vec<(ReplicaId, Message)>,
+    owed: Vec<Owed>,
+    notes: Notes<'a>,
+}
+
+impl<'a> Work<'a> {
+    fn on(node: Node, setting: &'a Setting, notes: Notes<'a>) -> Work<'a> {
+        let disk = node.disk(&setting.values);
+        Work { node, setting, disk, sent: Vec::new(), owed: Vec::new(), notes }
+    }
+
+    /// A life begins with what the log holds.
+    fn live(
+        id: ReplicaId,
+        setting: &'a Setting,
+        now: Time,
+        log: Vec<Record>,
+        life: u64,
+        past: Past,
+        notes: Notes<'a>,
+    ) -> Result<Work<'a>, Violation> {
+        let mut effects = Effects::new(Lsn(log.len() as u64));
+        let restart = Restart { records: log.clone(), ..Restart::first(Incarnation(life)) };
+        let members = Members::new(setting.ids.iter().copied(), id);
+        let protocol = setting.options.start(members, restart, now, &mut effects);
+        let node = Node {
+            id,
+            protocol,
+            now,
+            deadline: Time::NEVER,
+            durable: log.len(),
+            log,
+            held: Vec::new(),
+            life,
+            delivered: 0,
+            past,
+        };
+        let mut work = Work::on(node, setting, notes);
+        work.carry_out(effects)?;
+        Ok(work)
+    }
+
+    fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(notes) = &mut self.notes {
+            notes.push(text());
+        }
+    }
+
+    fn input(&mut self, input: Input) -> Checked {
+        let mut effects = Effects::new(Lsn(self.node.log.len() as u64));
+        self.node.protocol.step(self.node.now, input, &mut effects);
+        self.node.protocol.flush(self.node.now, &mut effects);
+        self.carry_out(effects)
+    }
+
+    /// So many records are durable: what waited for them leaves.
+    fn durable(&mut self, records: usize) -> Checked {
+        self.node.durable = records;
+        self.disk = self.node.disk(&self.setting.values);
+        let through = Lsn(records as u64);
+        let (ready, held) =
+            std::mem::take(&mut self.node.held).into_iter().partition(|(after, ..)| *after <= through);
+        self.node.held = held;
+        let ready: Vec<_> = ready;
+        for (_, to, message) in ready {
+            self.leaves(to, message)?;
+        }
+        self.input(Input::Durable(through))
+    }
+
+    fn carry_out(&mut self, mut effects: Effects) -> Checked {
+        let id = self.node.id;
+        for effect in effects.drain().collect::<Vec<_>>() {
+            match effect {
+                Effect::Append { lsn, record } => {
+                    let next = Lsn(self.node.log.len() as u64).next();
+                    demand(lsn == next, Invariant::Sound, || format!("{id} numbers record {next} as {lsn}"))?;
+                    self.note(|| format!("log {lsn}: {}", describe::record(&in_log(&record))));
+                    self.node.log.push(record);
+                }
+                Effect::Send { message, .. } if is_lost(&message) => {}
+                Effect::Send { to, message, after } if after.0 > self.node.durable as u64 => {
+                    self.note(|| format!("(→ {to}  {}, once log {after} is durable)", text(&message)));
+                    self.node.held.push((after, to, message));
+                }
+                Effect::Send { to, message, .. } => self.leaves(to, message)?,
+                Effect::Deliver { slot, ballot, batch } => {
+                    self.note(|| format!("delivers slot {slot}: {}", describe::batch(&batch)));
+                    let before = self.node.delivered;
+                    demand(slot.0 == before + 1, Invariant::DeliveryOrder, || {
+                        format!("{id} delivers slot {slot} after slot {before}")
+                    })?;
+                    self.node.delivered = slot.0;
+                    self.node.past.delivers(id, slot, ballot, self.setting.values.of(&batch))?;
+                }
+                Effect::Leader(view) => {
+                    self.note(|| describe::view(view));
+                    let owner = view.leader.is_none_or(|leader| leader == view.ballot.replica);
+                    demand(owner, Invariant::OneLeader, || {
+                        format!("{id} takes somebody for the leader of ballot {}", view.ballot)
+                    })?;
+                }
+                Effect::Deadline(deadline) => self.node.deadline = deadline,
+                // Nobody reads here, or changes who votes.
+                Effect::ReadIndex { .. } | Effect::ChangeRefused(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn leaves(&mut self, to: ReplicaId, message: Message) -> Checked {
+        self.note(|| format!("→ {to}  {}", text(&message)));
+        let Node { id, life, log, past, .. } = &mut self.node;
+        let speaker = Speaker { id: *id, life: *life, disk: &self.disk, log, values: &self.setting.values };
+        past.says(speaker, to, &message, &mut self.owed)?;
+        self.sent.push((to, message));
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Step, Violation> {
+        let status = self.node.protocol.status();
+        let id = self.node.id;
+        demand(status.decided.0 == self.node.delivered, Invariant::Sound, || {
+            format!(
+                "{id} says that it delivered {} slots, and has delivered {}",
+                status.decided, self.node.delivered
+            )
+        })?;
+        demand(
+            status.role != Role::Leader || status.view.ballot.replica == id,
+            Invariant::OneLeader,
+            || format!("{id} leads in ballot {}, which is not its own", status.view.ballot),
+        )?;
+        Ok(Step { node: self.node, sent: self.sent, owed: self.owed })
+    }
+}
+
+/// Answers to heartbeats never arrive; see the module.
+fn is_lost(message: &Message) -> bool {
+    describe::class(&between_peers(message)) == "heartbeat-answer"
+}
+
+/// A message, for people.
+pub(super) fn text(message: &Message) -> String {
+    describe::message(&between_peers(message))
+}
+
+fn between_peers(message: &Message) -> PeerMessage {
+    PeerMessage::Protocol { epoch: Epoch(1), message: message.clone() }
+}
+
+fn in_log(record: &Record) -> LogRecord {
+    LogRecord::Protocol { epoch: Epoch(1), record: record.clone() }
+}

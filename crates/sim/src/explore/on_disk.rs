@@ -1,0 +1,153 @@
+//! What the durable part of a log says, to the checks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use synod_consensus::{Record, raft};
+use synod_wire::{Ballot, Batch, ReplicaId, Slot};
+
+use crate::check::{Fact, fact};
+
+/// A batch, by its place in the list of those that may be decided; [`Values::STRANGE`] for any other.
+pub(super) type Value = u8;
+
+/// Where a batch was proposed: the slot, and the ballot.
+pub(super) type Place = (Slot, Ballot);
+
+/// What was proposed at a [`Place`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Element {
+    pub(super) value: Value,
+    /// Of Raft: the ballot of the entry before it, if that is known.
+    pub(super) before: Option<Ballot>,
+}
+
+/// The batches that may be decided: the no-op, and the commands.
+#[derive(Debug)]
+pub(super) struct Values(Vec<Batch>);
+
+impl Values {
+    /// A batch that nobody proposed.
+    pub(super) const STRANGE: Value = Value::MAX;
+
+    pub(super) fn new(commands: Vec<Batch>) -> Values {
+        Values(std::iter::once(Batch::noop()).chain(commands).collect())
+    }
+
+    pub(super) fn of(&self, batch: &Batch) -> Value {
+        let known = self.0.iter().position(|value| value == batch);
+        known.and_then(|place| Value::try_from(place).ok()).unwrap_or(Values::STRANGE)
+    }
+
+    /// The batch of a value that is not strange.
+    pub(super) fn batch(&self, value: Value) -> Option<&Batch> {
+        self.0.get(usize::from(value))
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct OnDisk {
+    /// No lower ballot is followed.
+    pub(super) promised: Ballot,
+    /// For each slot, the ballot of what was accepted there last.
+    pub(super) accepted: BTreeMap<Slot, Ballot>,
+    /// Raft's term, and the vote in it.
+    pub(super) term: u64,
+    pub(super) voted_for: Option<ReplicaId>,
+    /// Whatever was accepted at some time...
+    pub(super) elements: BTreeMap<Place, Element>,
+    /// ...and where that was a vote: with Raft, only for an entry of the replica's term (Ongaro 2014, section 3.6.2).
+    pub(super) votes: BTreeSet<Place>,
+}
+
+/// The elements of a sequence, as its records tell.
+#[derive(Default)]
+struct Held {
+    accepted: BTreeMap<Slot, Value>,
+    /// What may become a part of it, for a ballot and a start.
+    staged: BTreeMap<Slot, Value>,
+    staged_for: (Ballot, Slot),
+}
+
+impl OnDisk {
+    /// What these records say.
+    pub(super) fn of(records: &[Record], values: &Values) -> OnDisk {
+        let mut disk = OnDisk::default();
+        let mut held = Held::default();
+        for record in records {
+            match record {
+                Record::Raft(record) => disk.raft(record, values),
+                _ => disk.paxos(fact(record), &mut held, values),
+            }
+        }
+        disk
+    }
+
+    fn paxos(&mut self, fact: Fact, held: &mut Held, values: &Values) {
+        let run = |from: Slot, batches: &[Batch]| -> Vec<(Slot, Value)> {
+            (from.0..).map(Slot).zip(batches.iter().map(|batch| values.of(batch))).collect()
+        };
+        match fact {
+            Fact::Promised(ballot) => self.promised = self.promised.max(ballot),
+            Fact::Accepted { ballot, slot, batch } => self.vote(slot, ballot, values.of(&batch)),
+            Fact::Learned { slot, batch } => {
+                held.accepted.insert(slot, values.of(&batch));
+            }
+            Fact::Extended { ballot, start, batches } => {
+                held.accepted.split_off(&start);
+                for (slot, value) in run(start, &batches) {
+                    held.accepted.insert(slot, value);
+                    self.vote(slot, ballot, value);
+                }
+            }
+            Fact::Staged { ballot, start, from, batches } => {
+                if held.staged_for != (ballot, start) || from == start {
+                    held.staged.clear();
+                    held.staged_for = (ballot, start);
+                }
+                held.staged.extend(run(from, &batches));
+            }
+            Fact::Adopted { ballot, start, from, decided, batches } => {
+                let staged = std::mem::take(&mut held.staged);
+                held.accepted.split_off(&start);
+                held.accepted.extend(staged.into_iter().filter(|(slot, _)| start <= *slot && *slot < from));
+                held.accepted.extend(run(from, &batches));
+                // All of it is accepted again, in this ballot; what is decided needs no vote.
+                for (&slot, &value) in held.accepted.range(decided.next()..) {
+                    self.vote(slot, ballot, value);
+                }
+            }
+            Fact::Nothing => {}
+        }
+    }
+
+    fn vote(&mut self, slot: Slot, ballot: Ballot, value: Value) {
+        self.accepted.insert(slot, ballot);
+        self.elements.insert((slot, ballot), Element { value, before: None });
+        self.votes.insert((slot, ballot));
+    }
+
+    fn raft(&mut self, record: &raft::Record, values: &Values) {
+        match record {
+            raft::Record::Term { term, voted_for } => (self.term, self.voted_for) = (*term, *voted_for),
+            raft::Record::Entry { slot, entry, .. } => {
+                self.accepted.split_off(slot);
+                let before = ballot_before(&self.accepted, *slot);
+                self.accepted.insert(*slot, entry.ballot);
+                let place = (*slot, entry.ballot);
+                self.elements.insert(place, Element { value: values.of(&entry.batch), before });
+                if self.term == entry.ballot.round {
+                    self.votes.insert(place);
+                }
+            }
+            raft::Record::Truncated { from, .. } => {
+                self.accepted.split_off(from);
+            }
+            raft::Record::Amnesia(_) => {}
+        }
+    }
+}
+
+fn ballot_before(log: &BTreeMap<Slot, Ballot>, slot: Slot) -> Option<Ballot> {
+    if slot == Slot(1) { Some(Ballot::ZERO) } else { log.get(&slot.prev()).copied() }
+}

@@ -1,0 +1,307 @@
+//! What one replica has said and done in all its lives, and whether it may say what it says next.
+//!
+//! A replica's memory ends with its life; this does not. It is a part of the state that is explored, so that two
+//! states in which different things were said are never taken for one.
+
+use std::collections::BTreeMap;
+
+use synod_consensus::{Message, Record, raft};
+use synod_wire::{Ballot, Batch, ReplicaId, Slot};
+
+use super::on_disk::{Element, OnDisk, Place, Value, Values};
+use crate::check::{Checked, Claim, Invariant, Violation, claims, demand};
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Past {
+    /// What any life delivered, from slot 1 on, and the ballot with which it was delivered last.
+    pub(super) delivered: Vec<(Value, Ballot)>,
+    /// What it proposed.
+    pub(super) proposed: BTreeMap<Place, Element>,
+    /// In which ballots it led, in which life, and with what in its log (the ballots of the entries; Raft only).
+    pub(super) led: BTreeMap<Ballot, (u64, Vec<Ballot>)>,
+    /// The highest ballot that it told anybody to follow.
+    told: Ballot,
+    /// The votes of which it told.
+    told_votes: BTreeMap<Slot, Ballot>,
+    /// Raft: whom it told to have its vote in a term.
+    told_candidates: BTreeMap<u64, ReplicaId>,
+}
+
+/// What must hold of the other replicas at this moment, or something is wrong.
+#[derive(Clone, Debug)]
+pub(super) struct Owed {
+    pub(super) what: Fulfilled,
+    pub(super) otherwise: Violation,
+}
+
+/// See [`Owed`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fulfilled {
+    /// The slot was chosen, with this value if one is named.
+    Chosen(Slot, Option<Value>),
+    /// Somebody has delivered all slots through this one.
+    Delivered(Slot),
+}
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Speaker<'a> {
+    pub(super) id: ReplicaId,
+    pub(super) life: u64,
+    pub(super) disk: &'a OnDisk,
+    /// The log, with what is not durable yet.
+    pub(super) log: &'a [Record],
+    pub(super) values: &'a Values,
+}
+
+impl Past {
+    /// A replica delivers a slot, having delivered all before it in this life.
+    pub(super) fn delivers(&mut self, id: ReplicaId, slot: Slot, ballot: Ballot, value: Value) -> Checked {
+        demand(value != Values::STRANGE, Invariant::Validity, || {
+            format!("{id} delivers in slot {slot} what nobody proposed")
+        })?;
+        let index = usize::try_from(slot.0 - 1).unwrap_or(usize::MAX);
+        match self.delivered.get_mut(index) {
+            Some((before, last)) => {
+                *last = ballot;
+                demand(*before == value, Invariant::Agreement, || {
+                    format!("{id} delivers something else in slot {slot} than in an earlier life")
+                })
+            }
+            None => {
+                self.delivered.push((value, ballot));
+                Ok(())
+            }
+        }
+    }
+
+    /// A message leaves; what is owed by the others is added to `owed`.
+    pub(super) fn says(
+        &mut self,
+        by: Speaker<'_>,
+        to: ReplicaId,
+        message: &Message,
+        owed: &mut Vec<Owed>,
+    ) -> Checked {
+        if let Message::Raft(message) = message {
+            return self.says_in_raft(by, to, message, owed);
+        }
+        claims(message).iter().try_for_each(|claim| self.claims(by, claim, owed))
+    }
+
+    fn claims(&mut self, by: Speaker<'_>, claim: &Claim<'_>, owed: &mut Vec<Owed>) -> Checked {
+        match claim {
+            Claim::Candidate(ballot) => owns(by.id, *ballot),
+            Claim::Leads { ballot, decided } => {
+                self.announces(by.id, *decided, owed);
+                self.leads(by, *ballot, Vec::new)
+            }
+            Claim::Propose { ballot, slot, batch, decided } => {
+                self.announces(by.id, *decided, owed);
+                self.leads(by, *ballot, Vec::new)?;
+                self.proposes(by, (*slot, *ballot), batch, None)
+            }
+            Claim::Vote { ballot, slot } => {
+                self.follows(by, *ballot, "votes in")?;
+                self.votes(by, *slot, *ballot, owed);
+                Ok(())
+            }
+            Claim::VoteThrough { ballot, last } => {
+                self.follows(by, *ballot, "votes in")?;
+                // What it has delivered needs no vote any more.
+                let first = self.delivered.len() as u64 + 1;
+                (first..=last.0).for_each(|slot| self.votes(by, Slot(slot), *ballot, owed));
+                Ok(())
+            }
+            Claim::PromiseSequence { ballot, has } => {
+                self.announces(by.id, has.decided, owed);
+                self.follows(by, *ballot, "promises")?;
+                let mut votes = self.told_votes.range(has.decided.next()..);
+                let kept = |(slot, voted): (&Slot, &Ballot)| {
+                    has.rank() >= (*voted, *slot) || has.accepted_in > *voted
+                };
+                demand(votes.all(kept), Invariant::PromiseKept, || {
+                    format!(
+                        "{} promises {ballot} with slots through {} in ballot {}; it has voted for more",
+                        by.id, has.last, has.accepted_in
+                    )
+                })
+            }
+            Claim::Promise { ballot, from, decided, next, accepted } => {
+                self.announces(by.id, *decided, owed);
+                self.follows(by, *ballot, "promises")?;
+                self.reports_votes(by, *ballot, (*from).max(decided.next()), *next, accepted, owed)
+            }
+        }
+    }
+
+    /// The votes of which a replica told are in its promise, those in the slots from `first` on and before `next`.
+    fn reports_votes(
+        &self,
+        by: Speaker<'_>,
+        ballot: Ballot,
+        first: Slot,
+        next: Option<Slot>,
+        accepted: &[(Slot, Ballot, &Batch)],
+        owed: &mut Vec<Owed>,
+    ) -> Checked {
+        for (&slot, &voted) in self.told_votes.range(first..) {
+            if next.is_some_and(|next| slot >= next) {
+                break;
+            }
+            let reported = accepted.iter().find(|(at, ..)| *at == slot);
+            let forgotten = || Violation {
+                invariant: Invariant::PromiseKept,
+                detail: format!(
+                    "{} has voted for slot {slot} in ballot {voted}; its promise of {ballot} reports {}",
+                    by.id,
+                    reported.map_or("nothing".to_owned(), |(_, ballot, _)| format!("ballot {ballot}"))
+                ),
+            };
+            match reported {
+                Some((_, in_ballot, _)) if *in_ballot >= voted => {}
+                // What was chosen meanwhile may come from an older ballot: it is the same batch.
+                Some((_, _, batch)) => {
+                    let what = Fulfilled::Chosen(slot, Some(by.values.of(batch)));
+                    owed.push(Owed { what, otherwise: forgotten() });
+                }
+                None => return Err(forgotten()),
+            }
+        }
+        Ok(())
+    }
+
+    fn says_in_raft(
+        &mut self,
+        by: Speaker<'_>,
+        to: ReplicaId,
+        message: &raft::Message,
+        owed: &mut Vec<Owed>,
+    ) -> Checked {
+        match message {
+            raft::Message::Vote { term, rehearsal: false, .. } => self.gives_vote(by, *term, by.id),
+            raft::Message::VoteReply { term, rehearsal: false, granted: true, .. } => {
+                self.gives_vote(by, *term, to)
+            }
+            raft::Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
+                self.announces(by.id, *commit, owed);
+                self.leads(by, *ballot, || ballots(by.log))?;
+                let (mut slot, mut before) = (*prev, *prev_ballot);
+                for entry in entries {
+                    slot = slot.next();
+                    self.proposes(by, (slot, entry.ballot), &entry.batch, Some(before))?;
+                    before = entry.ballot;
+                }
+                Ok(())
+            }
+            raft::Message::Heartbeat { ballot, commit, .. }
+            | raft::Message::Commit { ballot, through: commit } => {
+                self.announces(by.id, *commit, owed);
+                self.leads(by, *ballot, || ballots(by.log))
+            }
+            raft::Message::AppendReply { ballot, through, .. } => {
+                let holds =
+                    by.disk.accepted.contains_key(through) || through.0 <= self.delivered.len() as u64;
+                demand(by.disk.term >= ballot.round && holds, Invariant::DurableBeforePromise, || {
+                    format!(
+                        "{} acknowledges slot {through} in ballot {ballot}; its disk does not hold that",
+                        by.id
+                    )
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn gives_vote(&mut self, by: Speaker<'_>, term: u64, candidate: ReplicaId) -> Checked {
+        let told = *self.told_candidates.entry(term).or_insert(candidate);
+        demand(told == candidate, Invariant::PromiseKept, || {
+            format!("{} votes for {candidate} in term {term}, and has voted for {told}", by.id)
+        })?;
+        let OnDisk { term: durable, voted_for, .. } = by.disk;
+        let holds = *durable > term || *durable == term && *voted_for == Some(candidate);
+        demand(holds, Invariant::DurableBeforePromise, || {
+            format!(
+                "{} votes for {candidate} in term {term}; its disk holds term {durable}, vote {voted_for:?}",
+                by.id
+            )
+        })
+    }
+
+    /// A replica speaks as the leader of a ballot.
+    fn leads(&mut self, by: Speaker<'_>, ballot: Ballot, log: impl FnOnce() -> Vec<Ballot>) -> Checked {
+        owns(by.id, ballot)?;
+        let (life, _) = self.led.entry(ballot).or_insert_with(|| (by.life, log()));
+        demand(*life == by.life, Invariant::OneLeader, || {
+            format!("{} leads in ballot {ballot} in life {}, and did so in life {life}", by.id, by.life)
+        })
+    }
+
+    fn proposes(&mut self, by: Speaker<'_>, place: Place, batch: &Batch, before: Option<Ballot>) -> Checked {
+        let element = Element { value: by.values.of(batch), before };
+        let known = *self.proposed.entry(place).or_insert(element);
+        demand(known == element, Invariant::OneProposal, || {
+            format!("{} proposes two different batches for slot {} in ballot {}", by.id, place.0, place.1)
+        })
+    }
+
+    /// A replica speaks as one that follows a ballot.
+    fn follows(&mut self, by: Speaker<'_>, ballot: Ballot, how: &str) -> Checked {
+        demand(ballot >= self.told, Invariant::PromiseKept, || {
+            format!("{} {how} ballot {ballot}, but has told of ballot {}", by.id, self.told)
+        })?;
+        demand(by.disk.promised >= ballot, Invariant::DurableBeforePromise, || {
+            format!("{} {how} ballot {ballot}; its log promises {} only", by.id, by.disk.promised)
+        })?;
+        self.told = ballot;
+        Ok(())
+    }
+
+    fn votes(&mut self, by: Speaker<'_>, slot: Slot, ballot: Ballot, owed: &mut Vec<Owed>) {
+        let durable = by.disk.accepted.get(&slot).copied().unwrap_or_default();
+        if durable >= ballot {
+            self.told_votes.insert(slot, ballot);
+            return;
+        }
+        // Where something is chosen, a vote changes nothing any more and needs no record of its own.
+        let detail = format!(
+            "{} votes for slot {slot} in ballot {ballot}; its log holds ballot {durable} there",
+            by.id
+        );
+        let otherwise = Violation { invariant: Invariant::DurableBeforePromise, detail };
+        owed.push(Owed { what: Fulfilled::Chosen(slot, None), otherwise });
+    }
+
+    fn announces(&self, id: ReplicaId, decided: Slot, owed: &mut Vec<Owed>) {
+        if decided.0 > self.delivered.len() as u64 {
+            let detail = format!("{id} announces slots through {decided}, which nobody has delivered");
+            let otherwise = Violation { invariant: Invariant::AnnouncedDecided, detail };
+            owed.push(Owed { what: Fulfilled::Delivered(decided), otherwise });
+        }
+    }
+}
+
+fn owns(id: ReplicaId, ballot: Ballot) -> Checked {
+    demand(ballot.replica == id, Invariant::OneLeader, || format!("{id} speaks in ballot {ballot}"))
+}
+
+/// The ballots of a Raft log's entries, from slot 1 on.
+fn ballots(log: &[Record]) -> Vec<Ballot> {
+    let mut ballots = Vec::new();
+    for record in log {
+        match record {
+            Record::Raft(raft::Record::Entry { slot, entry, .. }) => {
+                ballots.truncate(index(*slot));
+                ballots.push(entry.ballot);
+            }
+            Record::Raft(raft::Record::Truncated { from, .. }) => ballots.truncate(index(*from)),
+            _ => {}
+        }
+    }
+    ballots
+}
+
+fn index(slot: Slot) -> usize {
+    usize::try_from(slot.0.saturating_sub(1)).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,107 @@
+//! Exploration is tested: small configurations are gone through completely, and bugs that are planted are found.
+
+use synod_consensus::{Bug, Options, ProtocolKind};
+use synod_sim::{
+    check::Invariant,
+    explore::{Bounds, Count, Report, explore, explore_with, options},
+};
+
+/// Nothing goes wrong but what is named beside it.
+const CALM: Bounds = Bounds {
+    replicas: 3,
+    commands: 1,
+    timeouts: 1,
+    crashes: 0,
+    losses: 0,
+    duplicates: 0,
+    catch_ups: 0,
+    depth: None,
+    states_max: 2_000_000,
+};
+
+/// Explores everything: every state is right, and there are so many at least. What bounds a search might also end it
+/// too early.
+fn everything(protocol: ProtocolKind, bounds: Bounds, states_min: usize) -> Count {
+    let report = explore(protocol, bounds, &mut |_| ());
+    if let Some(found) = &report.found {
+        panic!("{protocol}, {bounds:?}: {}\n{}", found.violation, found.story.join("\n"));
+    }
+    println!("{protocol}, {bounds:?}: {:?}", report.count);
+    assert!(report.is_complete(), "{protocol}, {bounds:?}: {:?}, {:?}", report.incomplete, report.count);
+    assert!(report.count.states >= states_min, "{protocol}, {bounds:?}: {:?}", report.count);
+    report.count
+}
+
+#[test]
+fn multipaxos_holds_in_every_state() {
+    everything(ProtocolKind::MultiPaxos, Bounds { crashes: 1, ..CALM }, 20_000);
+    everything(ProtocolKind::MultiPaxos, Bounds { commands: 2, ..CALM }, 20_000);
+    everything(ProtocolKind::MultiPaxos, Bounds { commands: 0, crashes: 1, losses: 1, ..CALM }, 2_000);
+    everything(ProtocolKind::MultiPaxos, Bounds { duplicates: 1, ..CALM }, 10_000);
+}
+
+#[test]
+fn sequence_paxos_holds_in_every_state() {
+    everything(ProtocolKind::SequencePaxos, Bounds { commands: 0, crashes: 1, ..CALM }, 400_000);
+    everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, crashes: 1, losses: 1, ..CALM }, 100_000);
+}
+
+#[test]
+fn raft_holds_in_every_state() {
+    everything(ProtocolKind::Raft, Bounds { commands: 0, crashes: 1, ..CALM }, 150_000);
+    everything(ProtocolKind::Raft, CALM, 400_000);
+}
+
+/// Explores a protocol with a bug until that is found.
+fn find(protocol: ProtocolKind, bug: Bug, bounds: Bounds) -> Report {
+    let planted = Options { planted: Some(bug), ..options(protocol) };
+    explore_with(planted, bounds, &mut |_| ())
+}
+
+#[test]
+fn planted_bugs_are_found_on_a_shortest_way() {
+    use ProtocolKind::{MultiPaxos, Raft, SequencePaxos};
+    let crash = Bounds { timeouts: 2, crashes: 1, ..CALM };
+    let calm = Bounds { timeouts: 2, ..CALM };
+    let bugs = [
+        (MultiPaxos, Bug::VoteBeforeDurable, calm, Invariant::DurableBeforePromise),
+        (MultiPaxos, Bug::CommitWithMinority, calm, Invariant::QuorumDurable),
+        (MultiPaxos, Bug::DeliverOutOfOrder, Bounds { commands: 2, ..calm }, Invariant::QuorumDurable),
+        (MultiPaxos, Bug::DropAcceptedValue, calm, Invariant::ChosenStays),
+        (MultiPaxos, Bug::ForgetPromise, crash, Invariant::PromiseKept),
+        (MultiPaxos, Bug::ReuseBallot, crash, Invariant::OneLeader),
+        (SequencePaxos, Bug::VoteBeforeDurable, calm, Invariant::DurableBeforePromise),
+        (SequencePaxos, Bug::CommitWithMinority, calm, Invariant::QuorumDurable),
+        (SequencePaxos, Bug::ForgetPromise, crash, Invariant::PromiseKept),
+        (Raft, Bug::RaftVoteTwice, calm, Invariant::DurableBeforePromise),
+        (Raft, Bug::RaftVoteBeforeDurable, calm, Invariant::DurableBeforePromise),
+        (Raft, Bug::RaftAckBeforeDurable, calm, Invariant::DurableBeforePromise),
+        (Raft, Bug::RaftForgetVote, crash, Invariant::PromiseKept),
+    ];
+    for (protocol, bug, bounds, invariant) in bugs {
+        let Report { count, found, .. } = find(protocol, bug, bounds);
+        let found = found.unwrap_or_else(|| panic!("{protocol}, {bug:?}: not found in {count:?}"));
+        println!("{protocol}, {bug:?}, {count:?}: {}\n{}\n", found.violation, found.story.join("\n"));
+        assert_eq!(found.violation.invariant, invariant, "{protocol}, {bug:?}: {}", found.violation);
+        // The story has a numbered line for each step, as many as the search is deep, and the last one.
+        let steps = found.story.iter().filter(|line| !line.starts_with("      ")).count();
+        assert_eq!(steps, count.depth + 1, "{protocol}, {bug:?}");
+    }
+}
+
+#[test]
+fn bounds_end_a_search_and_say_so() {
+    use synod_sim::explore::Incomplete;
+    let depth = explore(ProtocolKind::Raft, Bounds { depth: Some(3), ..CALM }, &mut |_| ());
+    assert_eq!((depth.incomplete, depth.count.depth), (Some(Incomplete::Depth), 3));
+    let states = explore(ProtocolKind::Raft, Bounds { states_max: 1000, ..CALM }, &mut |_| ());
+    assert_eq!(states.incomplete, Some(Incomplete::States));
+    assert!(!states.is_complete() && states.count.states <= 1001);
+}
+
+#[test]
+fn equal_bounds_equal_explorations() {
+    let bounds = Bounds { commands: 0, ..CALM };
+    let count = || everything(ProtocolKind::MultiPaxos, bounds, 100);
+    assert_eq!(count(), count());
+}
