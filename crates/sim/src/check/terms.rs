@@ -271,8 +271,9 @@ impl EpochTerms {
         };
         let votes = entry.voters.as_ref().map_or(!known.brings, |voters| *voters == *known.voters);
         let same = known.batch == entry.batch && votes;
-        let prev = *known.prev.get_or_insert(before.unwrap_or_default());
-        let follows = before.is_none_or(|before| before == prev || known.prev == Some(Ballot::ZERO));
+        // Who has it behind a snapshot may not know the entry before it.
+        known.prev = known.prev.or(before);
+        let follows = before.is_none_or(|before| known.prev == Some(before));
         demand(same && follows, Invariant::LogMatching, || {
             format!(
                 "slot {slot} has two different entries, or different ones before it, in ballot {}",
