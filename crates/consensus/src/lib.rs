@@ -19,6 +19,7 @@ mod members;
 mod message;
 pub mod multipaxos;
 mod options;
+mod overrides;
 mod planted;
 mod protocol;
 pub mod raft;
@@ -33,6 +34,7 @@ pub use message::{Message, Record};
 pub use options::{
     Decision, ElectionKind, Options, ProtocolKind, Restart, SequencePaxosOptions, UnknownName,
 };
+pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
 pub use protocol::{
     ChangeRefused, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Role, Status,

@@ -224,6 +224,7 @@ impl Handle {
             executed: Slot(shared.executed.get()),
             snapshot: Slot(shared.snapshot_slot.get()),
             receiving: (shared.receiving_bytes.get(), shared.receiving_total.get()),
+            sources: shared.sources.get(),
             learners: shared.progress.load().to_vec(),
             log_bytes: shared.log_bytes.get(),
             client_sessions: shared.client_sessions.get(),

@@ -280,6 +280,7 @@ fn new_group(old: &Group, config: &Config, last: Slot) -> Group {
         first: last.next(),
         protocol: old.protocol,
         election: old.election,
+        overrides: old.overrides.clone(),
         members: vec![Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) }],
         former: Vec::new(),
         next_id: ReplicaId(id.0 + 1),

@@ -65,6 +65,7 @@ pub(crate) struct Shared {
     pub(crate) progress: ArcSwap<Vec<(ReplicaId, Slot)>>,
     pub(crate) receiving_bytes: Gauge,
     pub(crate) receiving_total: Gauge,
+    pub(crate) sources: Gauge,
     /// This replica was removed, and nobody needs it.
     pub(crate) retired: AtomicBool,
     pub(crate) epoch: Gauge,
@@ -128,6 +129,7 @@ impl Shared {
             status.receiving.map_or((0, 0), |(snapshot, received)| (received, snapshot.bytes));
         self.receiving_bytes.set(received);
         self.receiving_total.set(total);
+        self.sources.set(status.sources as u64);
     }
 
     pub(crate) fn ballot(&self) -> Ballot {
@@ -164,6 +166,8 @@ pub struct NodeStatus {
     pub snapshot: Slot,
     /// A snapshot that is being fetched: bytes that have come, and its size; 0 of 0: none.
     pub receiving: (u64, u64),
+    /// From how many replicas that snapshot, or decided slots that are missing here, come.
+    pub sources: u64,
     /// How far learners are, as far as they told this replica.
     pub learners: Vec<(ReplicaId, Slot)>,
     /// Bytes of the write-ahead log.

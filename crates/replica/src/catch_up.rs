@@ -1,145 +1,103 @@
-//! Decided slots that others may need, and fetching those that this replica missed.
+//! Fetching what this replica missed: decided slots from several peers at a time, or a snapshot from one.
+//!
+//! What is missing is cut into segments (Ng 2020, sections 4.1 and 4.4: pull). Each is asked of one peer: one that has
+//! it, as far as is known, and rather of a follower than of the leader, whose outgoing links carry the proposals. A
+//! replica that lags itself serves what it has. Answers that come before those in front of them wait in [`Ahead`]. A
+//! segment without an answer is asked of another peer, and what an answer leaves out is asked for again.
+//!
+//! Where links work in one direction only, or only some of them do, most peers may be out of reach, and whoever is heard
+//! need not be: to try one after the other would take longer than an election. So a peer that does not answer is followed
+//! by the leader: if this replica is needed for a quorum, the two reach each other.
+//!
+//! A snapshot comes from one peer, piece by piece: files of the same slot may differ between replicas in how that slot
+//! was delivered, so pieces of several do not make one.
 
-use std::{collections::VecDeque, time::Duration};
+mod peers;
+#[cfg(test)]
+mod tests;
 
-use synod_wire::{Ballot, Batch, ReplicaId, Slot, Time};
+use std::time::Duration;
 
-use crate::{GROUP_MEMBERS_MAX, SnapshotInfo};
+use synod_wire::{ReplicaId, Slot, Time};
 
-/// What was decided in a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decided {
-    /// A ballot in which it was proposed there, as the protocol said when it delivered it.
-    pub ballot: Ballot,
-    /// The batch.
-    pub batch: Batch,
-}
-
-/// The decided batches behind the last trim, in memory: references to buffers that were received or sent.
-#[derive(Debug)]
-pub struct DecidedLog {
-    first: Slot,
-    batches: VecDeque<Decided>,
-    bytes: u64,
-    /// How the last slot was delivered.
-    ballot: Ballot,
-}
-
-impl DecidedLog {
-    /// Nothing yet; the slot before `first` was delivered with `ballot`.
-    pub fn new(first: Slot, ballot: Ballot) -> DecidedLog {
-        DecidedLog { first, batches: VecDeque::new(), bytes: 0, ballot }
-    }
-
-    /// How the last slot was delivered.
-    pub fn ballot(&self) -> Ballot {
-        self.ballot
-    }
-
-    /// The last slot that was decided.
-    pub fn last(&self) -> Slot {
-        Slot(self.first.0 + self.batches.len() as u64 - 1)
-    }
-
-    /// Bytes of batches.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// How many slots are held.
-    pub fn len(&self) -> usize {
-        self.batches.len()
-    }
-
-    pub fn push(&mut self, slot: Slot, ballot: Ballot, batch: Batch) {
-        assert_eq!(slot, self.last().next(), "slots are decided in order");
-        self.bytes += batch.bytes().len() as u64;
-        self.batches.push_back(Decided { ballot, batch });
-        self.ballot = ballot;
-    }
-
-    fn pop(&mut self) {
-        if let Some(decided) = self.batches.pop_front() {
-            self.bytes -= decided.batch.bytes().len() as u64;
-            self.first = self.first.next();
-        }
-    }
-
-    /// Drops what a snapshot through `snapshot` covers, but for the last `slots` slots or `bytes` bytes of it.
-    pub fn trim(&mut self, snapshot: Slot, slots: u64, bytes: u64) {
-        while self.first <= snapshot
-            && !self.batches.is_empty()
-            && (self.first.0 + slots <= snapshot.0 || self.bytes > bytes)
-        {
-            self.pop();
-        }
-    }
-
-    /// Drops the oldest batches, whether a snapshot covers them or not, until at most `bytes` are left.
-    pub fn cap(&mut self, bytes: u64) {
-        while self.bytes > bytes && self.batches.len() > 1 {
-            self.pop();
-        }
-    }
-
-    /// A snapshot through `slot` was installed.
-    pub fn restart_after(&mut self, slot: Slot, ballot: Ballot) {
-        *self = DecidedLog::new(slot.next(), ballot);
-    }
-
-    /// Consecutive batches from a slot on, `bytes_max` bytes of them and at least one. `None` if the slot is not
-    /// held any more.
-    pub fn from(&self, slot: Slot, bytes_max: usize) -> Option<Vec<Decided>> {
-        let skip = usize::try_from(slot.0.checked_sub(self.first.0)?).ok()?;
-        let mut bytes = 0;
-        let fits = |decided: &&Decided| {
-            let len = decided.batch.bytes().len();
-            let fits = bytes == 0 || bytes + len <= bytes_max;
-            // An empty batch takes room in a message too.
-            bytes += len + 24;
-            fits
-        };
-        Some(self.batches.iter().skip(skip).take_while(fits).cloned().collect())
-    }
-}
+use crate::{
+    GROUP_MEMBERS_MAX, SnapshotInfo,
+    ahead::{self, Ahead},
+    decided::Decided,
+};
+use peers::{Keeps, Peer, Rank, SLOW_MAX};
 
 /// What is to be asked of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Decided slots from this one on.
-    Slots(Slot),
+    /// Decided slots.
+    Slots { from: Slot, through: Slot },
     /// A piece of a snapshot.
     Chunk { slot: Slot, offset: u64 },
 }
 
-/// Fetching from peers, one question at a time. A peer that does not answer, or can not help, is followed by the
-/// next one.
-///
-/// Where links work in one direction only, or only some of them do, most peers may be out of reach, and whoever is
-/// heard need not be: to try one after the other would take longer than an election. So a peer that does not answer is
-/// followed by the **leader**: if this replica is needed for a quorum, the two reach each other.
+/// How patient a replica is, and how much it asks for at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Slots that are missing for no longer than this are probably on their way.
+    pub patience: Duration,
+    /// What is not answered for so long is asked of another peer.
+    pub retry: Duration,
+    /// What a peer lacks now it may have after so long: it is asked again, if nobody is more likely to have it...
+    pub fresh: Duration,
+    /// ...and after so long as if it had said nothing; or as if it had not left a question unanswered.
+    pub forget: Duration,
+    /// Bytes of batches in an answer; one batch may be larger.
+    pub answer_bytes: usize,
+}
+
+impl Pace {
+    /// Bytes of batches that may wait for those in front of them.
+    fn ahead_bytes_max(&self) -> usize {
+        self.answer_bytes.saturating_mul(SEGMENTS_MAX)
+    }
+}
+
+/// Consecutive decided slots that came from a peer.
+#[derive(Debug)]
+pub struct Arrived {
+    pub peer: ReplicaId,
+    pub first: Slot,
+    pub batches: Vec<Decided>,
+}
+
+/// See the module.
 #[derive(Debug)]
 pub struct CatchUp {
-    peers: Vec<ReplicaId>,
-    /// Whom to ask next.
+    peers: Vec<Peer>,
+    /// Whom to prefer among equals.
     turn: usize,
-    /// Who leads, if that is known and somebody else.
-    leader: Option<ReplicaId>,
-    /// The last one asked did not answer, so that it is the leader's turn.
-    leader_next: bool,
     /// Since when decisions have been missing that are known to exist.
     missing_since: Option<Time>,
-    /// The last delivered slot when that was last looked at.
+    /// The last slot that was delivered and that is decided elsewhere when that was last looked at, and when that was.
     seen: Slot,
+    elsewhere: Slot,
+    looked_at: Time,
+    /// Slots through this one are asked for.
+    goal: Slot,
     /// The last answer helped: what is still missing is not on its way by itself.
-    eager: bool,
-    question: Option<Question>,
+    hurry: bool,
+    /// When something came unasked.
+    pushed_at: Time,
+    questions: Vec<Question>,
+    /// The last one asked for what is needed next did not answer, so that it is the leader's turn.
+    leader_next: bool,
+    ahead: Ahead,
+    /// About the bytes of a slot, as the last answer had them.
+    slot_bytes: usize,
     snapshot: Option<Receiving>,
 }
 
 #[derive(Debug)]
 struct Question {
     peer: ReplicaId,
+    from: Slot,
+    through: Slot,
     at: Time,
 }
 
@@ -152,7 +110,9 @@ struct Receiving {
     offset: u64,
     /// A piece is being written, or the whole is being installed.
     busy: bool,
-    /// How often the next piece was asked for in vain.
+    /// When the next piece was asked for.
+    asked_at: Option<Time>,
+    /// How often that was in vain.
     failures: u32,
 }
 
@@ -161,6 +121,21 @@ const PEERS_MAX: usize = 4 * GROUP_MEMBERS_MAX;
 
 /// A sender of a snapshot that does not answer so often is given up.
 const PIECE_FAILURES_MAX: u32 = 3;
+
+/// Segments that are asked for or wait for those in front of them. Each may be a single slot.
+pub const SEGMENTS_MAX: usize = ahead::SLOTS_MIN;
+
+/// Slots of a segment, however small they are.
+const SEGMENT_SLOTS_MAX: usize = 8192;
+
+/// Slots of a segment, if so many are missing, however many peers could share them.
+const SEGMENT_SLOTS_MIN: u64 = 64;
+
+/// The bytes of a slot as long as none has come.
+const SLOT_BYTES: usize = 4096;
+
+/// Questions to one peer at a time: one is answered while the next is on its way.
+const QUESTIONS_PER_PEER: usize = 2;
 
 /// What came of a piece of a snapshot.
 #[derive(Debug, PartialEq, Eq)]
@@ -174,159 +149,385 @@ pub enum Piece {
 }
 
 impl CatchUp {
-    /// Whom to ask from now on.
-    pub fn set_peers(&mut self, peers: Vec<ReplicaId>) {
-        self.peers = peers;
-    }
-
-    /// Another replica leads, or nobody does as far as is known.
-    pub fn set_leader(&mut self, leader: Option<ReplicaId>) {
-        self.leader = leader;
-    }
-
-    /// A peer that is ahead speaks: it can be asked too, also if this replica, which lags, does not know it yet. All
-    /// whom it does know may be gone.
-    pub fn heard(&mut self, peer: ReplicaId) {
-        if self.peers.len() < PEERS_MAX && !self.peers.contains(&peer) {
-            self.peers.push(peer);
-        }
-    }
-
     pub fn new(peers: impl IntoIterator<Item = ReplicaId>) -> CatchUp {
-        let peers = peers.into_iter().collect();
         CatchUp {
-            peers,
+            peers: peers.into_iter().map(Peer::new).collect(),
             turn: 0,
-            leader: None,
-            leader_next: false,
             missing_since: None,
             seen: Slot::ZERO,
-            eager: false,
-            question: None,
+            elsewhere: Slot::ZERO,
+            looked_at: Time::ZERO,
+            goal: Slot::ZERO,
+            hurry: false,
+            pushed_at: Time::ZERO,
+            questions: Vec::new(),
+            leader_next: false,
+            ahead: Ahead::default(),
+            slot_bytes: SLOT_BYTES,
             snapshot: None,
         }
     }
 
-    /// Looks at how far this replica is, and says whom to ask for what, if anybody. `patience`: decisions that
-    /// are missing for no longer than this are probably on their way.
+    // Who can be asked.
+
+    /// Whom to ask from now on.
+    pub fn set_peers(&mut self, ids: &[ReplicaId]) {
+        self.peers.retain(|peer| ids.contains(&peer.id));
+        ids.iter().for_each(|&id| self.add(id));
+    }
+
+    fn add(&mut self, id: ReplicaId) {
+        if self.peers.len() < PEERS_MAX && self.peers.iter().all(|peer| peer.id != id) {
+            self.peers.push(Peer::new(id));
+        }
+    }
+
+    fn peer(&mut self, id: ReplicaId) -> Option<&mut Peer> {
+        self.peers.iter_mut().find(|peer| peer.id == id)
+    }
+
+    /// A peer that is ahead speaks: it can be asked too, also if this replica, which lags, does not know it yet. All
+    /// whom it does know may be gone.
+    pub fn heard(&mut self, id: ReplicaId) {
+        self.add(id);
+    }
+
+    /// A peer says which slots it keeps: from the first to the last.
+    pub fn told(&mut self, id: ReplicaId, first: Slot, last: Slot, now: Time) {
+        let elsewhere = self.elsewhere.max(last);
+        if let Some(peer) = self.peer(id) {
+            peer.keeps = Some(Keeps { first, last, at: now, elsewhere });
+        }
+    }
+
+    /// A session to a peer began or ended.
+    pub fn linked(&mut self, id: ReplicaId, up: bool) {
+        if let Some(peer) = self.peer(id) {
+            (peer.down, peer.silent_since, peer.slow) = (!up, None, 0);
+        }
+        // What was asked in the last session, or its answer, may be lost.
+        self.questions.retain(|question| question.peer != id);
+    }
+
+    /// Whether there is no session to a peer.
+    pub fn is_down(&self, id: ReplicaId) -> bool {
+        self.peers.iter().any(|peer| peer.id == id && peer.down)
+    }
+
+    // Asking.
+
+    /// Looks at how far this replica is, and says whom to ask for what.
     pub fn next(
         &mut self,
         now: Time,
         decided: Slot,
         elsewhere: Slot,
-        patience: Duration,
-        retry: Duration,
-    ) -> Option<(ReplicaId, Ask)> {
-        if self.question.as_ref().is_some_and(|question| now.since(question.at) >= retry) {
-            self.unanswered();
-        }
-        if let Some(receiving) = &self.snapshot {
-            if receiving.busy || self.question.is_some() {
-                return None;
-            }
-            let ask = Ask::Chunk { slot: receiving.info.slot, offset: receiving.offset };
-            let peer = receiving.peer;
-            self.question = Some(Question { peer, at: now });
-            return Some((peer, ask));
+        leader: Option<ReplicaId>,
+        pace: &Pace,
+    ) -> Vec<(ReplicaId, Ask)> {
+        self.looked_at = now;
+        self.elsewhere = elsewhere;
+        self.ahead.drop_through(decided);
+        self.questions.retain(|question| question.through > decided);
+        self.time_out(now, decided, leader, pace.retry);
+        if self.snapshot.is_some() {
+            return self.next_piece(now, pace.retry).into_iter().collect();
         }
         if decided >= elsewhere || self.peers.is_empty() {
-            self.missing_since = None;
-            self.question = None;
-            self.eager = false;
-            return None;
+            self.rest();
+            return Vec::new();
         }
-        if self.missing_since.is_none() || decided > self.seen && self.question.is_none() {
+        if self.missing_since.is_none() || decided > self.seen && self.questions.is_empty() {
             self.missing_since = Some(now);
         }
         self.seen = decided;
         let since = self.missing_since.expect("set above");
-        if self.question.is_some() || now < since + patience && !self.eager {
-            return None;
+        let hurry = self.hurry && now >= self.pushed_at + pace.patience;
+        if self.questions.is_empty() {
+            if now < since + pace.patience && !hurry {
+                return Vec::new();
+            }
+            self.goal = elsewhere;
+        } else if pace.patience.is_zero() {
+            // Nothing of what is decided meanwhile comes by itself.
+            self.goal = elsewhere;
         }
-        self.eager = false;
-        let leader = self.leader.filter(|_| std::mem::take(&mut self.leader_next));
-        let peer = leader.unwrap_or(self.peers[self.turn % self.peers.len()]);
-        self.question = Some(Question { peer, at: now });
-        Some((peer, Ask::Slots(decided.next())))
+        self.ask_segments(now, decided, leader, pace)
+    }
+
+    /// Nothing is missing, or nobody can be asked.
+    fn rest(&mut self) {
+        self.missing_since = None;
+        self.questions.clear();
+        self.hurry = false;
+        self.peers.iter_mut().for_each(|peer| peer.helped = false);
+    }
+
+    fn ask_segments(
+        &mut self,
+        now: Time,
+        decided: Slot,
+        leader: Option<ReplicaId>,
+        pace: &Pace,
+    ) -> Vec<(ReplicaId, Ask)> {
+        let len = (pace.answer_bytes / self.slot_bytes).clamp(1, SEGMENT_SLOTS_MAX) as u64;
+        let helpers = self.peers.iter().filter(|peer| peer.helps(leader, now, pace)).count().max(1);
+        let shares = (helpers * QUESTIONS_PER_PEER) as u64;
+        let mut asks = Vec::new();
+        let mut from = decided.next();
+        for _ in 0..SEGMENTS_MAX {
+            from = self.first_open(from);
+            let waiting = self.ahead.bytes().div_ceil(pace.answer_bytes.max(1)).min(self.ahead.len());
+            // What is needed next is asked for in any case: the rest waits for it.
+            let full = self.questions.len() + waiting >= SEGMENTS_MAX && from != decided.next();
+            if from > self.goal || full {
+                break;
+            }
+            let asked = self.questions.iter().map(|question| question.from);
+            let next = asked.filter(|&begins| begins > from).chain(self.ahead.begins_behind(from)).min();
+            // Segments become shorter towards the end, so that all peers are done at about the same time.
+            let share = (self.goal.0 - from.0 + 1).div_ceil(shares).max(SEGMENT_SLOTS_MIN);
+            let mut through = Slot(from.0.saturating_add(len.min(share) - 1)).min(self.goal);
+            through = next.map_or(through, |next| through.min(next.prev()));
+            let second = leader.filter(|_| self.leader_next && from == decided.next());
+            let second = second.and_then(|leader| self.peers.iter().position(|peer| peer.id == leader));
+            if let Some(index) = second.or_else(|| self.choose(from, leader, now, pace)) {
+                self.leader_next = false;
+                let peer = &self.peers[index];
+                if let Some(keeps) = peer.keeps.filter(|_| peer.has(from)) {
+                    through = through.min(keeps.last);
+                }
+                asks.push((peer.id, Ask::Slots { from, through }));
+                self.questions.push(Question { peer: peer.id, from, through, at: now });
+                self.turn = index + 1;
+                self.hurry = false;
+            }
+            from = through.next();
+        }
+        asks
+    }
+
+    /// The first slot from this one on that neither is here nor was asked for.
+    fn first_open(&self, mut slot: Slot) -> Slot {
+        loop {
+            let asked =
+                self.questions.iter().find(|question| question.from <= slot && slot <= question.through);
+            match asked.map(|question| question.through.next()).or_else(|| self.ahead.end_of(slot)) {
+                Some(behind) => slot = behind,
+                None => return slot,
+            }
+        }
+    }
+
+    /// Whom to ask for a slot, if anybody: one of those who come first, unless all of them are busy.
+    fn choose(&self, slot: Slot, leader: Option<ReplicaId>, now: Time, pace: &Pace) -> Option<usize> {
+        let rank = |peer: &Peer| match peer.rank(slot, leader, now, pace)? {
+            // A question finds out what it has.
+            Rank::Unknown => Some(Rank::Has),
+            rank => Some(rank),
+        };
+        let first = self.peers.iter().filter_map(rank).min()?;
+        let among = self.peers.iter().enumerate().filter(|(_, peer)| rank(peer) == Some(first));
+        let idle = among.filter_map(|(index, peer)| {
+            let busy = self.questions.iter().filter(|question| question.peer == peer.id).count();
+            let most = if peer.has(slot) && first <= Rank::Leads { QUESTIONS_PER_PEER } else { 1 };
+            let last = peer.keeps.map_or(Slot(u64::MAX), |keeps| keeps.last);
+            let place = (index + self.peers.len() - self.turn % self.peers.len()) % self.peers.len();
+            // Who has less is asked for what it has: others can be asked for the rest.
+            (busy < most).then_some((busy, !peer.has(slot), last, place, index))
+        });
+        idle.min().map(|(.., index)| index)
     }
 
     /// When [`CatchUp::next`] should be called again.
-    pub fn deadline(&self, patience: Duration, retry: Duration) -> Option<Time> {
-        match (&self.question, self.missing_since) {
-            (Some(question), _) => Some(question.at + retry),
-            (None, Some(since)) if self.snapshot.is_none() => Some(since + patience),
-            _ => None,
+    pub fn deadline(&self, pace: &Pace) -> Option<Time> {
+        if let Some(receiving) = &self.snapshot {
+            return receiving.asked_at.map(|at| at + pace.retry);
         }
+        if let Some(due) = self.questions.iter().map(|question| self.due(question, pace.retry)).min() {
+            return Some(due);
+        }
+        let due = self.missing_since? + pace.patience;
+        // If nobody could be asked: later somebody may have what is missing.
+        let later = self.looked_at + pace.fresh.max(Duration::from_millis(1));
+        Some(if self.looked_at < due { due } else { later })
     }
 
-    /// A question was not answered in time: it or its answer may be lost, or the peer gone.
-    fn unanswered(&mut self) {
-        match &mut self.snapshot {
-            Some(receiving) if receiving.failures < PIECE_FAILURES_MAX => {
-                receiving.failures += 1;
-                self.question = None;
+    /// When the answer to a question is overdue.
+    fn due(&self, question: &Question, retry: Duration) -> Time {
+        let peer = self.peers.iter().find(|peer| peer.id == question.peer);
+        let (answered_at, slow) = peer.map_or((Time::ZERO, 0), |peer| (peer.answered_at, peer.slow));
+        // Answers come one after the other.
+        question.at.max(answered_at) + retry * (1 + slow)
+    }
+
+    /// Gives up questions that were not answered in time: they or their answers may be lost, or the peer gone.
+    fn time_out(&mut self, now: Time, decided: Slot, leader: Option<ReplicaId>, retry: Duration) {
+        let overdue: Vec<usize> = (0..self.questions.len())
+            .rev()
+            .filter(|&index| now >= self.due(&self.questions[index], retry))
+            .collect();
+        for index in overdue {
+            let Question { peer: id, from, .. } = self.questions.remove(index);
+            if from <= decided.next() {
+                self.leader_next = leader.is_some_and(|leader| leader != id);
             }
-            _ => self.give_up(),
+            if let Some(peer) = self.peer(id) {
+                peer.silent_since = Some(now);
+            }
         }
     }
 
-    /// The peer did not help: the turn of the leader, or of the next one.
-    fn give_up(&mut self) {
-        let asked = self.question.take().map(|question| question.peer);
-        self.leader_next = asked != self.leader;
-        // The leader was asked out of turn, unless it is its turn.
-        if self.leader_next || asked == self.peers.get(self.turn % self.peers.len().max(1)).copied() {
-            self.turn += 1;
-        }
-        if self.snapshot.as_ref().is_some_and(|receiving| !receiving.busy) {
-            self.snapshot = None;
-        }
-    }
+    // Slots.
 
-    fn answers(&self, from: ReplicaId) -> bool {
-        self.question.as_ref().is_some_and(|question| question.peer == from)
-    }
-
-    /// Decided slots came. True if they were asked for; `helpful` says whether any was new.
-    pub fn fetched(&mut self, from: ReplicaId, helpful: bool, now: Time) {
-        if !self.answers(from) || self.snapshot.is_some() {
-            return;
+    /// Decided slots came as an answer, from a peer that keeps slots from the first to the last of `keeps`.
+    pub fn fetched(&mut self, now: Time, arrived: Arrived, keeps: (Slot, Slot), decided: Slot, pace: &Pace) {
+        let Arrived { peer, first, .. } = arrived;
+        self.told(peer, keeps.0, keeps.1, now);
+        let asked =
+            self.questions.iter().position(|question| question.peer == peer && question.from == first);
+        if let Some(index) = asked {
+            self.questions.remove(index);
         }
-        self.question = None;
-        self.eager = helpful;
-        if !helpful {
-            self.turn += 1;
+        if let Some(peer) = self.peer(peer) {
+            peer.answers(now);
+            let slow = if asked.is_some() { peer.slow.saturating_sub(1) } else { peer.slow + 1 };
+            peer.slow = slow.min(SLOW_MAX);
+        }
+        let new = self.take(arrived, decided, pace);
+        if asked.is_some() && new {
+            self.hurry = true;
+        } else if asked.is_some() && self.questions.is_empty() {
+            self.hurry = false;
             self.missing_since = Some(now);
         }
     }
 
-    /// The peer has a snapshot instead. True if it is taken.
-    pub fn offered(&mut self, from: ReplicaId, info: SnapshotInfo, decided: Slot, now: Time) -> bool {
-        if !self.answers(from) || self.snapshot.is_some() {
+    /// Decided slots came unasked, from a peer that keeps what follows them through `last`.
+    pub fn pushed(&mut self, now: Time, arrived: Arrived, last: Slot, decided: Slot, pace: &Pace) {
+        let earlier =
+            self.peer(arrived.peer).and_then(|peer| peer.keeps).map_or(Slot(u64::MAX), |keeps| keeps.first);
+        self.told(arrived.peer, earlier.min(arrived.first), last, now);
+        if self.take(arrived, decided, pace) {
+            self.pushed_at = now;
+        }
+    }
+
+    /// Keeps what is new until it is its turn; whether anything was.
+    fn take(&mut self, arrived: Arrived, decided: Slot, pace: &Pace) -> bool {
+        let Arrived { peer, first, batches } = arrived;
+        let (count, bytes) = (batches.len(), batches.iter().map(Decided::size).sum::<usize>());
+        let new = self.ahead.insert(first, batches, decided, pace.ahead_bytes_max());
+        if new {
+            self.slot_bytes = bytes.div_ceil(count).max(1);
+            if let Some(peer) = self.peer(peer) {
+                peer.helped = true;
+            }
+        }
+        new
+    }
+
+    /// What was decided in a slot, if it came and everything before it was taken.
+    pub fn front(&self, slot: Slot) -> Option<&Decided> {
+        self.ahead.front(slot)
+    }
+
+    /// Slots through this one are delivered.
+    pub fn delivered(&mut self, slot: Slot) {
+        self.ahead.drop_through(slot);
+    }
+
+    /// Bytes of batches that wait for those in front of them.
+    pub fn ahead_bytes(&self) -> usize {
+        self.ahead.bytes()
+    }
+
+    /// From how many peers slots or a snapshot come.
+    pub fn sources(&self) -> usize {
+        let asked = |peer: &&Peer| self.questions.iter().any(|question| question.peer == peer.id);
+        let slots = self.peers.iter().filter(|peer| peer.helped || asked(peer)).count();
+        self.snapshot.as_ref().map_or(slots, |_| 1)
+    }
+
+    // Snapshots.
+
+    /// A peer has a snapshot instead of what it was asked for, or `unasked`. True if it is taken.
+    pub fn offered(
+        &mut self,
+        from: ReplicaId,
+        info: SnapshotInfo,
+        decided: Slot,
+        unasked: bool,
+        now: Time,
+    ) -> bool {
+        // Which question is answered is not said: the first of them.
+        let answered = self.questions.iter().position(|question| question.peer == from);
+        let answered = answered.map(|index| self.questions.remove(index).from);
+        if let Some(peer) = self.peer(from).filter(|_| answered.is_some()) {
+            peer.answers(now);
+        }
+        if self.snapshot.is_some() || answered.is_none() && !unasked {
             return false;
         }
-        self.question = None;
+        // It does not keep that slot, and nothing that the snapshot covers, for all that is known.
+        let gone = answered.unwrap_or_default().max(info.slot);
+        let last = self.peer(from).and_then(|peer| peer.keeps).map_or(gone, |keeps| keeps.last);
+        self.told(from, gone.next(), last.max(gone), now);
         if info.slot <= decided || info.bytes == 0 {
-            self.turn += 1;
-            self.missing_since = Some(now);
+            if self.questions.is_empty() {
+                self.hurry = false;
+                self.missing_since = Some(now);
+            }
             return false;
         }
-        self.snapshot = Some(Receiving { peer: from, info, offset: 0, busy: false, failures: 0 });
+        let next = decided.next();
+        let can = |peer: &Peer| peer.has(next) && !peer.down && peer.silent_since.is_none();
+        let asked = self.questions.iter().any(|question| question.from <= next && next <= question.through);
+        if asked || self.peers.iter().any(can) {
+            // Somebody keeps more than this one does, or may, and will be asked.
+            return false;
+        }
+        self.questions.clear();
+        self.ahead.drop_through(info.slot);
+        self.snapshot =
+            Some(Receiving { peer: from, info, offset: 0, busy: false, asked_at: None, failures: 0 });
         true
+    }
+
+    /// The next piece to ask for, if it is time to.
+    fn next_piece(&mut self, now: Time, retry: Duration) -> Option<(ReplicaId, Ask)> {
+        let receiving = self.snapshot.as_mut()?;
+        if receiving.asked_at.is_some_and(|at| now >= at + retry) {
+            receiving.asked_at = None;
+            receiving.failures += 1;
+        }
+        if receiving.failures > PIECE_FAILURES_MAX && !receiving.busy {
+            let peer = receiving.peer;
+            self.snapshot = None;
+            if let Some(peer) = self.peer(peer) {
+                peer.silent_since = Some(now);
+            }
+            return None;
+        }
+        if receiving.busy || receiving.asked_at.is_some() {
+            return None;
+        }
+        receiving.asked_at = Some(now);
+        Some((receiving.peer, Ask::Chunk { slot: receiving.info.slot, offset: receiving.offset }))
     }
 
     /// A piece of a snapshot came.
     pub fn piece(&mut self, from: ReplicaId, slot: Slot, offset: u64, total: u64, len: usize) -> Piece {
-        let answers = self.answers(from);
         let Some(receiving) = &mut self.snapshot else { return Piece::Unexpected };
-        if !answers || receiving.busy || receiving.info.slot != slot || offset != receiving.offset {
+        let asked = receiving.asked_at.is_some() && receiving.peer == from;
+        if !asked || receiving.busy || receiving.info.slot != slot || offset != receiving.offset {
             return Piece::Unexpected;
         }
         if total != receiving.info.bytes || len == 0 || offset + len as u64 > total {
-            self.give_up();
+            self.snapshot = None;
             return Piece::Gone;
         }
-        self.question = None;
+        receiving.asked_at = None;
         receiving.busy = true;
         receiving.failures = 0;
         Piece::Write
@@ -342,110 +543,16 @@ impl CatchUp {
         receiving.busy
     }
 
-    /// The snapshot was installed, or could not be.
-    pub fn snapshot_done(&mut self, installed: bool) {
-        self.snapshot = None;
-        if !installed {
-            self.turn += 1;
+    /// The snapshot was installed, or could not be: then others are asked first.
+    pub fn snapshot_done(&mut self, installed: bool, now: Time) {
+        let Some(receiving) = self.snapshot.take() else { return };
+        if !installed && let Some(peer) = self.peer(receiving.peer) {
+            peer.silent_since = Some(now);
         }
     }
 
     /// The snapshot that is being received, and how many bytes of it have come.
     pub fn receiving(&self) -> Option<(SnapshotInfo, u64)> {
         self.snapshot.as_ref().map(|receiving| (receiving.info, receiving.offset))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use synod_wire::{BatchBuilder, SessionId};
-
-    const PATIENCE: Duration = Duration::from_millis(10);
-    const RETRY: Duration = Duration::from_millis(100);
-
-    fn at(ms: u64) -> Time {
-        Time::from_nanos(ms * 1_000_000)
-    }
-
-    fn batch(len: usize) -> Batch {
-        let mut builder = BatchBuilder::new();
-        builder.push(SessionId(1), 1, 1, &vec![0; len]);
-        builder.finish()
-    }
-
-    #[test]
-    fn the_decided_log_keeps_what_it_should() {
-        let mut log = DecidedLog::new(Slot(1), Ballot::ZERO);
-        (1..=10).for_each(|slot| log.push(Slot(slot), Ballot::ZERO, batch(100)));
-        assert_eq!(log.from(Slot(9), 10_000).unwrap().len(), 2);
-        assert_eq!(log.from(Slot(1), 300).unwrap().len(), 2);
-        assert_eq!(log.from(Slot(1), 1).unwrap().len(), 1, "at least one");
-        assert_eq!(log.from(Slot(11), 1).unwrap().len(), 0);
-        log.trim(Slot(8), 3, u64::MAX);
-        assert!(log.from(Slot(5), 1).is_none());
-        assert!(log.from(Slot(6), 1).is_some(), "three slots behind the snapshot are kept");
-        log.trim(Slot(8), 3, 0);
-        assert!(log.from(Slot(8), 1).is_none(), "bytes bound it as well");
-        assert!(log.from(Slot(9), 1).is_some(), "what no snapshot covers stays");
-    }
-
-    #[test]
-    fn missing_slots_are_asked_for_after_a_while_and_of_others_in_turn() {
-        let mut catch_up = CatchUp::new([ReplicaId(2), ReplicaId(3)]);
-        let mut next = |ms, decided| catch_up.next(at(ms), Slot(decided), Slot(9), PATIENCE, RETRY);
-        assert_eq!(next(0, 5), None);
-        assert_eq!(next(5, 6), None, "progress: what is missing is on its way");
-        assert_eq!(next(10, 6), None);
-        assert_eq!(next(15, 6), Some((ReplicaId(2), Ask::Slots(Slot(7)))));
-        assert_eq!(next(20, 6), None);
-        assert_eq!(next(115, 6), Some((ReplicaId(3), Ask::Slots(Slot(7)))));
-        catch_up.fetched(ReplicaId(2), true, at(116));
-        assert!(catch_up.question.is_some(), "an answer nobody waits for");
-        catch_up.fetched(ReplicaId(3), true, at(117));
-        assert_eq!(
-            catch_up.next(at(117), Slot(8), Slot(9), PATIENCE, RETRY),
-            Some((ReplicaId(3), Ask::Slots(Slot(9)))),
-            "the rest is asked for at once"
-        );
-        assert_eq!(catch_up.next(at(118), Slot(9), Slot(9), PATIENCE, RETRY), None);
-    }
-
-    #[test]
-    fn where_most_are_out_of_reach_the_leader_is_asked_second() {
-        let mut catch_up = CatchUp::new([2, 3, 4, 5].map(ReplicaId));
-        catch_up.set_leader(Some(ReplicaId(5)));
-        let mut next = |ms| catch_up.next(at(ms), Slot(1), Slot(9), PATIENCE, RETRY).map(|(peer, _)| peer.0);
-        assert_eq!(next(0), None);
-        let asked: Vec<_> = (0..8).filter_map(|round| next(10 + 100 * round)).collect();
-        assert_eq!(asked, [2, 5, 3, 5, 4, 5, 2, 5]);
-    }
-
-    #[test]
-    fn whoever_is_ahead_can_be_asked() {
-        let mut catch_up = CatchUp::new([]);
-        let next = |catch_up: &mut CatchUp| catch_up.next(at(0), Slot(1), Slot(9), Duration::ZERO, RETRY);
-        assert_eq!(next(&mut catch_up), None, "nobody is known");
-        catch_up.heard(ReplicaId(7));
-        assert_eq!(next(&mut catch_up), Some((ReplicaId(7), Ask::Slots(Slot(2)))));
-    }
-
-    #[test]
-    fn a_snapshot_is_received_piece_by_piece() {
-        let mut catch_up = CatchUp::new([ReplicaId(2)]);
-        let info = SnapshotInfo { slot: Slot(8), bytes: 10 };
-        catch_up.next(at(0), Slot(1), Slot(9), Duration::ZERO, RETRY).unwrap();
-        assert!(catch_up.offered(ReplicaId(2), info, Slot(1), at(1)));
-        let ask = |catch_up: &mut CatchUp| catch_up.next(at(2), Slot(1), Slot(9), Duration::ZERO, RETRY);
-        assert_eq!(ask(&mut catch_up), Some((ReplicaId(2), Ask::Chunk { slot: Slot(8), offset: 0 })));
-        assert_eq!(catch_up.piece(ReplicaId(2), Slot(8), 5, 10, 5), Piece::Unexpected);
-        assert_eq!(catch_up.piece(ReplicaId(2), Slot(8), 0, 10, 6), Piece::Write);
-        assert_eq!(ask(&mut catch_up), None, "the piece is being written");
-        assert!(!catch_up.written(Slot(8), 6));
-        assert_eq!(ask(&mut catch_up), Some((ReplicaId(2), Ask::Chunk { slot: Slot(8), offset: 6 })));
-        assert_eq!(catch_up.piece(ReplicaId(2), Slot(8), 6, 10, 4), Piece::Write);
-        assert!(catch_up.written(Slot(8), 10));
-        catch_up.snapshot_done(true);
-        assert!(catch_up.receiving().is_none());
     }
 }

@@ -4,7 +4,7 @@
 //! replica applies it to its copy of the [`Group`] when the slot is delivered, with the same result.
 
 use bytes::Bytes;
-use synod_consensus::{ElectionKind, ProtocolKind};
+use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
 use crate::group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing, read_name};
@@ -45,6 +45,8 @@ pub enum Change {
         protocol: ProtocolKind,
         /// How it finds its leader.
         election: ElectionKind,
+        /// With which options, besides each replica's own.
+        overrides: Overrides,
     },
     /// A voter that lost its memory may vote again: in a new epoch, in which it has not said anything yet.
     Readmit {
@@ -127,15 +129,16 @@ impl Group {
                 member.info = info.clone();
                 Ok(false)
             }
-            Change::Order { protocol, election } => {
-                if (self.protocol, self.election) == (*protocol, *election) {
+            Change::Order { protocol, election, overrides } => {
+                if (self.protocol, self.election, &self.overrides) == (*protocol, *election, overrides) {
                     return Err(Refusal::NothingToDo);
                 }
                 // Decided all the same, it would stop every replica, and at each restart again.
-                if !protocol.elections().contains(election) {
+                if !protocol.elections().contains(election) || overrides.check(*protocol).is_err() {
                     return Err(Refusal::Malformed);
                 }
                 (self.protocol, self.election) = (*protocol, *election);
+                self.overrides.clone_from(overrides);
                 Ok(true)
             }
             Change::Readmit { id, life } => {
@@ -238,10 +241,11 @@ impl ChangeRequest {
                 writer.replica(*id);
                 info.encode(&mut writer);
             }
-            Change::Order { protocol, election } => {
+            Change::Order { protocol, election, overrides } => {
                 writer.u8(ORDER);
                 writer.bytes(protocol.to_string().as_bytes());
                 writer.bytes(election.to_string().as_bytes());
+                writer.bytes(overrides.to_string().as_bytes());
             }
             Change::Readmit { id, life } => {
                 writer.u8(READMIT);
@@ -272,6 +276,7 @@ impl ChangeRequest {
             ORDER => Change::Order {
                 protocol: read_name(&mut reader, "protocol")?,
                 election: read_name(&mut reader, "election")?,
+                overrides: read_name(&mut reader, "options")?,
             },
             READMIT => {
                 Change::Readmit { id: reader.replica("member")?, life: Incarnation(reader.u64("life")?) }
@@ -397,12 +402,30 @@ mod tests {
 
     #[test]
     fn a_protocol_is_not_changed_to_without_an_election_that_it_knows() {
-        let order = |protocol, election| change(&group(3), 3, Change::Order { protocol, election });
+        let overrides = Overrides::default();
+        let order = |protocol, election| {
+            change(&group(3), 3, Change::Order { protocol, election, overrides: overrides.clone() })
+        };
         let (raft, multipaxos) = (ProtocolKind::Raft, ProtocolKind::MultiPaxos);
         assert_eq!(order(raft, ElectionKind::Rotating), Err(Refusal::Malformed));
         assert_eq!(order(multipaxos, ElectionKind::Randomized), Err(Refusal::Malformed));
         let next = order(raft, ElectionKind::Randomized).unwrap();
         assert_eq!((next.protocol, next.epoch), (raft, Epoch(group(3).epoch.0 + 1)));
+    }
+
+    #[test]
+    fn options_alone_begin_an_epoch_if_the_protocol_heeds_them() {
+        let group = group(3);
+        let with = |text: &str| {
+            let overrides = text.parse().unwrap();
+            let order = Change::Order { protocol: group.protocol, election: group.election, overrides };
+            change(&group, 3, order)
+        };
+        assert_eq!(with(""), Err(Refusal::NothingToDo));
+        assert_eq!(with("head-start=off"), Err(Refusal::Malformed));
+        let next = with("window-max=9").unwrap();
+        assert_eq!((next.epoch, next.first), (Epoch(group.epoch.0 + 1), Slot(4)));
+        assert_eq!(next.options(&Options::default()).window_max, 9);
     }
 
     #[test]
@@ -423,7 +446,11 @@ mod tests {
             Change::Promote(ReplicaId(4)),
             Change::Remove(ReplicaId(1)),
             Change::Update { id: ReplicaId(1), info: info("y") },
-            Change::Order { protocol: group.protocol, election: group.election },
+            Change::Order {
+                protocol: group.protocol,
+                election: group.election,
+                overrides: "decision=all,window-max=9".parse().unwrap(),
+            },
             Change::Readmit { id: ReplicaId(1), life: Incarnation(7) },
         ];
         for change in changes {

@@ -38,7 +38,10 @@ use bytes::Bytes;
 use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Goal, Group, LogRecord, PeerMessage, Replica};
+use crate::{
+    Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Goal, Group, LogRecord, PeerMessage, Replica,
+    StateTransfer,
+};
 
 /// What a replica knows of epochs.
 #[derive(Debug)]
@@ -61,7 +64,7 @@ pub(crate) struct Known {
     /// Records are read: nothing is begun before all of them are.
     replaying: bool,
     /// Slots through this one are decided somewhere, as other replicas said.
-    elsewhere: Slot,
+    pub(crate) elsewhere: Slot,
     /// Who spoke in an epoch whose protocol did not run here yet, and was not heard; the last such epoch of each.
     early: BTreeMap<ReplicaId, Epoch>,
     /// Who has spoken in the epoch that runs here, so that it takes part in it.
@@ -280,7 +283,7 @@ impl Replica {
 
     fn group_changed(&mut self, actions: &mut Vec<Action>) {
         let known = self.group.known().map(|member| member.id);
-        self.catch_up.set_peers(known.filter(|&id| id != self.me).collect());
+        self.catch_up.set_peers(&known.filter(|&id| id != self.me).collect::<Vec<_>>());
         let group = &self.group;
         self.audience.progress.retain(|&id, _| group.member(id).is_some());
         self.audience.successors.clear();
@@ -469,9 +472,10 @@ impl Replica {
         }
     }
 
-    fn standing(&self, to: ReplicaId) -> Action {
+    pub(crate) fn standing(&self, to: ReplicaId) -> Action {
         let message = PeerMessage::Standing {
             epoch: self.known.running,
+            kept: self.decided.first(),
             decided: self.decided.last(),
             view: self.view,
         };
@@ -483,12 +487,16 @@ impl Replica {
         now: Time,
         from: ReplicaId,
         epoch: Epoch,
-        decided: Slot,
+        (kept, decided): (Slot, Slot),
         view: LeaderView,
         actions: &mut Vec<Action>,
     ) {
         self.known.elsewhere = self.known.elsewhere.max(decided);
         self.heard_ahead(from, decided);
+        self.catch_up.told(from, kept, decided, now);
+        if self.joins(from, decided) {
+            self.heard_joining(now, from, decided, actions);
+        }
         if self.group.learners().any(|(id, _)| id == from) {
             self.audience.progress.insert(from, decided);
             // Now, while it is up to date: on a busy log it will not be when this replica tells it of more.
@@ -540,6 +548,26 @@ impl Replica {
         self.group.voters().filter(others).collect()
     }
 
+    /// Whether a member that is so far does not take part in ordering yet.
+    pub(crate) fn joins(&self, id: ReplicaId, decided: Slot) -> bool {
+        let lacks_beginning = self.group.votes(id) && decided < self.group.first.prev();
+        lacks_beginning || self.group.learners().any(|(learner, _)| learner == id)
+    }
+
+    /// Whether others send this replica what it lacks without being asked.
+    pub(crate) fn is_pushed_to(&self) -> bool {
+        self.settings.state_transfer == StateTransfer::Eager
+            && self.protocol.is_none()
+            && !self.audience.retired
+    }
+
+    /// A session to a peer began: if it is to be told how far this replica is, it is told now.
+    pub(crate) fn greet(&self, peer: ReplicaId, actions: &mut Vec<Action>) {
+        if self.listeners().contains(&peer) {
+            actions.push(self.standing(peer));
+        }
+    }
+
     /// When [`Replica::tell_standing`] has something to do.
     pub(crate) fn standing_at(&self) -> Option<Time> {
         if self.wants_readmission() {
@@ -553,7 +581,8 @@ impl Replica {
 
     fn tell_interval(&self) -> Duration {
         let options = &self.settings.consensus;
-        if self.leads() && self.decided.last() > self.audience.told {
+        // Whoever is sent slots unasked says what it got: then more is sent.
+        if (self.leads() || self.is_pushed_to()) && self.decided.last() > self.audience.told {
             options.announce_delay_max
         } else {
             options.heartbeat_interval

@@ -240,4 +240,8 @@ pub struct ReplicaStatus {
     pub backlogged: bool,
     /// A snapshot that is being received, and how many bytes of it have come.
     pub receiving: Option<(SnapshotInfo, u64)>,
+    /// From how many peers the snapshot, or decided slots that are missing here, come.
+    pub sources: usize,
+    /// Bytes of decided batches that wait for those in front of them.
+    pub ahead_bytes: usize,
 }

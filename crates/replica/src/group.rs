@@ -5,7 +5,7 @@
 //! the slot behind it, and whatever the old epoch decides after it is void.
 
 use bytes::Bytes;
-use synod_consensus::{ElectionKind, MEMBERS_MAX, Members, Options, ProtocolKind};
+use synod_consensus::{ElectionKind, MEMBERS_MAX, Members, Options, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
 /// What the members of a group are known by.
@@ -65,6 +65,8 @@ pub struct Group {
     pub protocol: ProtocolKind,
     /// How it finds its leader.
     pub election: ElectionKind,
+    /// What else is the same for all that order.
+    pub overrides: Overrides,
     /// The members, by id.
     pub members: Vec<Member>,
     /// Those whom the last change removed: they are told of it, and may still be asked for what they know.
@@ -91,6 +93,7 @@ impl Group {
             first: Slot(1),
             protocol: options.protocol,
             election: options.election,
+            overrides: Overrides::default(),
             members,
             former: Vec::new(),
             next_id: ReplicaId(last + 1),
@@ -142,7 +145,9 @@ impl Group {
     /// The options of the present epoch.
     #[must_use]
     pub fn options(&self, local: &Options) -> Options {
-        Options { protocol: self.protocol, election: self.election, ..local.clone() }
+        let mut options = Options { protocol: self.protocol, election: self.election, ..local.clone() };
+        self.overrides.apply(&mut options);
+        options
     }
 
     /// The bytes for a log, a snapshot or a message.
@@ -154,6 +159,7 @@ impl Group {
         writer.slot(self.first);
         writer.bytes(self.protocol.to_string().as_bytes());
         writer.bytes(self.election.to_string().as_bytes());
+        writer.bytes(self.overrides.to_string().as_bytes());
         writer.replica(self.next_id);
         for members in [&self.members, &self.former] {
             writer.u32(u32::try_from(members.len()).expect("few members"));
@@ -170,11 +176,12 @@ impl Group {
         let first = reader.slot("first slot of the epoch")?;
         let protocol = read_name(&mut reader, "protocol")?;
         let election = read_name(&mut reader, "election")?;
+        let overrides = read_name(&mut reader, "options")?;
         let next_id = reader.replica("next id")?;
         let members = read_members(&mut reader)?;
         let former = read_members(&mut reader)?;
         reader.finish()?;
-        Ok(Group { version, epoch, first, protocol, election, members, former, next_id })
+        Ok(Group { version, epoch, first, protocol, election, overrides, members, former, next_id })
     }
 }
 

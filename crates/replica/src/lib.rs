@@ -14,15 +14,18 @@
 //! | `batcher.rs`, `proposals.rs` | the way of a command to its slot |
 //! | `executor.rs`, `session.rs` | execution, at most once |
 //! | `reads.rs` | linearizable reads without a log write |
-//! | `catch_up.rs` | missed decisions and snapshots |
+//! | `catch_up.rs`, `ahead.rs` | what this replica missed: whom to ask for what |
+//! | `transfer.rs`, `push.rs`, `decided.rs` | state from one replica to another: asked for, sent unasked, kept |
 //! | `group.rs`, `change.rs` | who belongs to the group and what orders; changes of that |
 //! | `epochs.rs` | from one epoch to the next; restarts; replicas that do not vote |
 //! | `record.rs` | what a replica writes down |
 //! | `message.rs` | what replicas say to each other |
 
+mod ahead;
 mod batcher;
 mod catch_up;
 mod change;
+mod decided;
 mod epochs;
 mod error;
 mod events;
@@ -30,15 +33,18 @@ mod executor;
 mod group;
 mod message;
 mod proposals;
+mod push;
 mod reads;
 mod record;
 mod replica;
 pub mod session;
 mod settings;
 mod state_machine;
+mod transfer;
 
-pub use catch_up::Decided;
+pub use catch_up::SEGMENTS_MAX;
 pub use change::{Change, ChangeRequest, Refusal, decode_reply, encode_reply};
+pub use decided::Decided;
 pub use error::RequestError;
 pub use events::{
     Action, Event, Installed, ReadId, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
@@ -49,5 +55,5 @@ pub use message::PeerMessage;
 pub use record::LogRecord;
 pub use replica::Replica;
 pub use session::SessionLimits;
-pub use settings::Settings;
+pub use settings::{Settings, StateTransfer, UnknownTransfer};
 pub use state_machine::{Frozen, StateMachine};

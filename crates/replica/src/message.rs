@@ -4,7 +4,7 @@ use bytes::Bytes;
 use synod_consensus::{LeaderView, Message};
 use synod_wire::{Batch, DecodeError, Encoded, Epoch, Reader, Slot, Writer};
 
-use crate::catch_up::Decided;
+use crate::decided::Decided;
 
 /// A message from one replica to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +16,14 @@ pub enum PeerMessage {
         /// What it says.
         message: Message,
     },
-    /// How far the sender is: leaders tell it to those who do not vote, those tell it to everybody, and a message
-    /// from an epoch that is over is answered with it. A voter that enters an epoch in which it was spoken to before tells
-    /// it to those who spoke.
+    /// How far the sender is: leaders tell it to those who do not vote, those tell it to everybody, who can be asked for
+    /// what they lack answer with it, and so is a message from an epoch that is over. A voter that enters an epoch in
+    /// which it was spoken to before tells it to those who spoke.
     Standing {
         /// Its epoch.
         epoch: Epoch,
+        /// The first slot that it can hand out as it was decided.
+        kept: Slot,
         /// Slots through this one are decided.
         decided: Slot,
         /// Who leads, as far as the sender knows.
@@ -41,19 +43,35 @@ pub enum PeerMessage {
         /// The slot.
         slot: Option<Slot>,
     },
-    /// Send what was decided from this slot on.
+    /// Send what was decided in these slots.
     Fetch {
         /// The first slot wanted.
         from: Slot,
+        /// The last slot wanted.
+        through: Slot,
     },
     /// Answers `Fetch` with decided batches of consecutive slots, as many as fit a message.
     Fetched {
         /// The slot of the first batch.
         from: Slot,
+        /// The first slot that the sender keeps.
+        kept: Slot,
+        /// The last slot that it keeps.
+        decided: Slot,
         /// The batches; empty if the sender has none from that slot on.
         batches: Vec<Decided>,
     },
-    /// Answers `Fetch` when the slots are not kept any more: there is a snapshot.
+    /// Decided batches of consecutive slots, for a replica that joins and did not ask.
+    Pushed {
+        /// The slot of the first batch.
+        from: Slot,
+        /// The sender has decided slots through this one.
+        decided: Slot,
+        /// The batches.
+        batches: Vec<Decided>,
+    },
+    /// Answers `Fetch` when the slots are not kept any more: there is a snapshot. Or a replica that joins lacks them and
+    /// did not ask.
     SnapshotOffer {
         /// The snapshot holds everything through this slot.
         slot: Slot,
@@ -90,6 +108,7 @@ const SNAPSHOT_OFFER: u8 = 7;
 const FETCH_CHUNK: u8 = 8;
 const CHUNK: u8 = 9;
 const STANDING: u8 = 10;
+const PUSHED: u8 = 11;
 
 impl PeerMessage {
     /// The bytes for a frame.
@@ -102,9 +121,10 @@ impl PeerMessage {
                 writer.u64(epoch.0);
                 message.encode(&mut writer);
             }
-            PeerMessage::Standing { epoch, decided, view } => {
+            PeerMessage::Standing { epoch, kept, decided, view } => {
                 writer.u8(STANDING);
                 writer.u64(epoch.0);
+                writer.slot(*kept);
                 writer.slot(*decided);
                 writer.ballot(view.ballot);
                 writer.replica(view.leader.unwrap_or_default());
@@ -123,18 +143,23 @@ impl PeerMessage {
                 writer.bool(slot.is_some());
                 writer.slot(slot.unwrap_or_default());
             }
-            PeerMessage::Fetch { from } => {
+            PeerMessage::Fetch { from, through } => {
                 writer.u8(FETCH);
                 writer.slot(*from);
+                writer.slot(*through);
             }
-            PeerMessage::Fetched { from, batches } => {
+            PeerMessage::Fetched { from, kept, decided, batches } => {
                 writer.u8(FETCHED);
                 writer.slot(*from);
-                writer.u32(u32::try_from(batches.len()).expect("bounded by the size of a message"));
-                for Decided { ballot, batch } in batches {
-                    writer.ballot(*ballot);
-                    writer.batch(batch);
-                }
+                writer.slot(*kept);
+                writer.slot(*decided);
+                write_batches(&mut writer, batches);
+            }
+            PeerMessage::Pushed { from, decided, batches } => {
+                writer.u8(PUSHED);
+                writer.slot(*from);
+                writer.slot(*decided);
+                write_batches(&mut writer, batches);
             }
             PeerMessage::SnapshotOffer { slot, total } => {
                 writer.u8(SNAPSHOT_OFFER);
@@ -167,11 +192,12 @@ impl PeerMessage {
             }
             STANDING => {
                 let epoch = Epoch(reader.u64("epoch")?);
+                let kept = reader.slot("kept")?;
                 let decided = reader.slot("decided")?;
                 let ballot = reader.ballot("ballot")?;
                 // Ids begin with 1.
                 let leader = Some(reader.replica("leader")?).filter(|leader| leader.0 != 0);
-                PeerMessage::Standing { epoch, decided, view: LeaderView { ballot, leader } }
+                PeerMessage::Standing { epoch, kept, decided, view: LeaderView { ballot, leader } }
             }
             FORWARD => PeerMessage::Forward(reader.batch("batch")?),
             READ_INDEX => PeerMessage::ReadIndex { token: reader.u64("token")? },
@@ -181,16 +207,18 @@ impl PeerMessage {
                 let slot = reader.slot("slot")?;
                 PeerMessage::ReadIndexAnswer { token, slot: known.then_some(slot) }
             }
-            FETCH => PeerMessage::Fetch { from: reader.slot("from")? },
-            FETCHED => {
-                let from = reader.slot("from")?;
-                let count = reader.u32("batches")?;
-                let mut batches = Vec::new();
-                for _ in 0..count {
-                    batches.push(Decided { ballot: reader.ballot("ballot")?, batch: reader.batch("batch")? });
-                }
-                PeerMessage::Fetched { from, batches }
-            }
+            FETCH => PeerMessage::Fetch { from: reader.slot("from")?, through: reader.slot("through")? },
+            FETCHED => PeerMessage::Fetched {
+                from: reader.slot("from")?,
+                kept: reader.slot("kept")?,
+                decided: reader.slot("decided")?,
+                batches: read_batches(&mut reader)?,
+            },
+            PUSHED => PeerMessage::Pushed {
+                from: reader.slot("from")?,
+                decided: reader.slot("decided")?,
+                batches: read_batches(&mut reader)?,
+            },
             SNAPSHOT_OFFER => {
                 PeerMessage::SnapshotOffer { slot: reader.slot("slot")?, total: reader.u64("total")? }
             }
@@ -210,6 +238,20 @@ impl PeerMessage {
     }
 }
 
+fn write_batches(writer: &mut Writer, batches: &[Decided]) {
+    writer.u32(u32::try_from(batches.len()).expect("bounded by the size of a message"));
+    for Decided { ballot, batch } in batches {
+        writer.ballot(*ballot);
+        writer.batch(batch);
+    }
+}
+
+fn read_batches(reader: &mut Reader) -> Result<Vec<Decided>, DecodeError> {
+    let count = reader.u32("batches")?;
+    let read = |_| Ok(Decided { ballot: reader.ballot("ballot")?, batch: reader.batch("batch")? });
+    (0..count).map(read).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,14 +265,21 @@ mod tests {
             PeerMessage::Forward(Batch::noop()),
             PeerMessage::Standing {
                 epoch: Epoch(2),
+                kept: Slot(4),
                 decided: Slot(9),
                 view: LeaderView { ballot, leader: Some(ReplicaId(3)) },
             },
             PeerMessage::ReadIndex { token: 3 },
             PeerMessage::ReadIndexAnswer { token: 3, slot: Some(Slot(0)) },
             PeerMessage::ReadIndexAnswer { token: 3, slot: None },
-            PeerMessage::Fetch { from: Slot(9) },
-            PeerMessage::Fetched { from: Slot(9), batches: vec![decided.clone(), decided] },
+            PeerMessage::Fetch { from: Slot(9), through: Slot(12) },
+            PeerMessage::Fetched {
+                from: Slot(9),
+                kept: Slot(4),
+                decided: Slot(30),
+                batches: vec![decided.clone(), decided.clone()],
+            },
+            PeerMessage::Pushed { from: Slot(9), decided: Slot(30), batches: vec![decided] },
             PeerMessage::SnapshotOffer { slot: Slot(9), total: 100 },
             PeerMessage::FetchChunk { slot: Slot(9), offset: 10 },
             PeerMessage::Chunk { slot: Slot(9), offset: 10, total: 100, bytes: Bytes::from_static(b"piece") },

@@ -12,16 +12,15 @@ use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId,
 use crate::{
     Group, LogRecord, PeerMessage, RequestError, Settings,
     batcher::{Batcher, Closed, Entry, Waiter},
-    catch_up::{Ask, CatchUp, Decided, DecidedLog, Piece},
+    catch_up::{Arrived, CatchUp, Piece},
+    decided::DecidedLog,
     epochs::{Audience, Known},
     events::{Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo},
     proposals::Proposals,
+    push::Pushes,
     reads::{Asker, READS_MAX, Reads},
     session::{is_replica, replica_session},
 };
-
-/// A snapshot of this size is written without a thought.
-const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
 
 /// See the module.
 pub struct Replica {
@@ -54,12 +53,14 @@ pub struct Replica {
     pub(crate) reads: Reads,
     pub(crate) decided: DecidedLog,
     pub(crate) catch_up: CatchUp,
-    executed: Slot,
+    /// Whom this replica sends decided slots without being asked.
+    pub(crate) pushes: Pushes,
+    pub(crate) executed: Slot,
     backlogged: bool,
-    snapshot: Option<SnapshotInfo>,
-    taking_snapshot: bool,
-    slots_since_snapshot: u64,
-    bytes_since_snapshot: u64,
+    pub(crate) snapshot: Option<SnapshotInfo>,
+    pub(crate) taking_snapshot: bool,
+    pub(crate) slots_since_snapshot: u64,
+    pub(crate) bytes_since_snapshot: u64,
     /// When this replica, as leader, last advanced the replicated clock.
     clock_at: Time,
     pub(crate) protocol_deadline: Time,
@@ -108,6 +109,7 @@ impl Replica {
             reads: Reads::new(incarnation),
             decided: DecidedLog::new(base.next(), ballot),
             catch_up: CatchUp::new(peers),
+            pushes: Pushes::default(),
             executed: base,
             backlogged: false,
             snapshot: info,
@@ -135,6 +137,10 @@ impl Replica {
                 if up && self.view.leader == Some(peer) {
                     self.proposals.forget_sent();
                     self.reads.ask_again();
+                }
+                self.catch_up.linked(peer, up);
+                if up {
+                    self.greet(peer, actions);
                 }
                 self.input(now, Input::Link { peer, up }, actions);
             }
@@ -165,7 +171,7 @@ impl Replica {
             }
             Event::ChunkWritten { slot, end } => {
                 if self.catch_up.written(slot, end) {
-                    self.install_snapshot(actions);
+                    self.install_snapshot(now, actions);
                 }
             }
             Event::SnapshotInstalled(installed) => self.snapshot_installed(now, installed, actions),
@@ -188,6 +194,7 @@ impl Replica {
         self.catch_up(now, actions);
         self.advance_clock(now);
         self.tell_standing(now, actions);
+        self.push_state(now, actions);
         self.batcher.end_burst();
         self.ask_for_timer(actions);
     }
@@ -205,6 +212,8 @@ impl Replica {
             kept_bytes: self.decided.bytes(),
             backlogged: self.backlogged,
             receiving: self.catch_up.receiving(),
+            sources: self.catch_up.sources(),
+            ahead_bytes: self.catch_up.ahead_bytes(),
         }
     }
 
@@ -282,8 +291,8 @@ impl Replica {
                     self.heard_other_epoch(from, epoch, actions);
                 }
             }
-            PeerMessage::Standing { epoch, decided, view } => {
-                self.heard_standing(now, from, epoch, decided, view, actions);
+            PeerMessage::Standing { epoch, kept, decided, view } => {
+                self.heard_standing(now, from, epoch, (kept, decided), view, actions);
             }
             PeerMessage::Forward(batch) => {
                 if self.leads() && !batch.is_noop() {
@@ -296,10 +305,18 @@ impl Replica {
                 }
             }
             PeerMessage::ReadIndexAnswer { token, slot } => self.reads_answered(token, slot),
-            PeerMessage::Fetch { from: slot } => self.answer_fetch(from, slot, actions),
-            PeerMessage::Fetched { from: slot, batches } => self.fetched(now, from, slot, batches, actions),
+            PeerMessage::Fetch { from: slot, through } => self.answer_fetch(from, slot, through, actions),
+            PeerMessage::Fetched { from: first, kept, decided, batches } => {
+                let arrived = Arrived { peer: from, first, batches };
+                self.fetched(now, arrived, (kept, decided), actions);
+            }
+            PeerMessage::Pushed { from: first, decided, batches } => {
+                self.pushed(now, Arrived { peer: from, first, batches }, decided, actions);
+            }
             PeerMessage::SnapshotOffer { slot, total } => {
-                self.catch_up.offered(from, SnapshotInfo { slot, bytes: total }, self.decided.last(), now);
+                let info = SnapshotInfo { slot, bytes: total };
+                let unasked = self.is_pushed_to();
+                self.catch_up.offered(from, info, self.decided.last(), unasked, now);
             }
             PeerMessage::FetchChunk { slot, offset } => {
                 let len_max = self.settings.chunk_bytes_max;
@@ -480,7 +497,7 @@ impl Replica {
         self.backlogged
     }
 
-    fn watch_backlog(&mut self, now: Time) {
+    pub(crate) fn watch_backlog(&mut self, now: Time) {
         let behind = self.decided.last().0.saturating_sub(self.executed.0);
         let max = self.settings.backlog_slots_max;
         let backlogged = if self.backlogged { behind > max / 2 } else { behind > max };
@@ -494,7 +511,6 @@ impl Replica {
 
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
         self.view = view;
-        self.catch_up.set_leader(view.leader.filter(|&leader| leader != self.me));
         self.reads.ask_again();
         if !self.leads() {
             self.proposals.drop_forwarded();
@@ -580,138 +596,6 @@ impl Replica {
         }
     }
 
-    // Catch-up.
-
-    fn catch_up(&mut self, now: Time, actions: &mut Vec<Action>) {
-        if self.backlogged {
-            return;
-        }
-        let status = self.protocol_status();
-        let (patience, retry) = (self.patience(), self.fetch_retry());
-        let next = self.catch_up.next(now, status.decided, status.decided_elsewhere, patience, retry);
-        if let Some((to, ask)) = next {
-            let message = match ask {
-                Ask::Slots(from) => PeerMessage::Fetch { from },
-                Ask::Chunk { slot, offset } => PeerMessage::FetchChunk { slot, offset },
-            };
-            actions.push(Action::Send { to, message, after: Lsn::ZERO });
-        }
-    }
-
-    /// Decisions that are missing for no longer than this are probably on their way.
-    fn patience(&self) -> std::time::Duration {
-        if self.protocol.is_none() {
-            // Nothing comes by itself.
-            return std::time::Duration::ZERO;
-        }
-        self.settings.consensus.heartbeat_interval / 4
-    }
-
-    fn fetch_retry(&self) -> std::time::Duration {
-        self.settings.consensus.election_timeout / 2
-    }
-
-    fn answer_fetch(&mut self, to: ReplicaId, from: Slot, actions: &mut Vec<Action>) {
-        let message = match (self.decided.from(from, self.settings.fetch_bytes_max), self.snapshot) {
-            (Some(batches), _) => PeerMessage::Fetched { from, batches },
-            (None, Some(snapshot)) => {
-                PeerMessage::SnapshotOffer { slot: snapshot.slot, total: snapshot.bytes }
-            }
-            (None, None) => PeerMessage::Fetched { from, batches: Vec::new() },
-        };
-        actions.push(Action::Send { to, message, after: Lsn::ZERO });
-    }
-
-    fn fetched(
-        &mut self,
-        now: Time,
-        peer: ReplicaId,
-        from: Slot,
-        batches: Vec<Decided>,
-        actions: &mut Vec<Action>,
-    ) {
-        let before = self.decided.last();
-        for (slot, Decided { ballot, batch }) in (from.0..).map(Slot).zip(batches) {
-            if slot > self.decided.last() {
-                self.learn(now, slot, ballot, batch, actions);
-            }
-        }
-        self.catch_up.fetched(peer, self.decided.last() > before, now);
-    }
-
-    // Snapshots.
-
-    fn take_snapshot_if_due(&mut self, actions: &mut Vec<Action>) {
-        // A snapshot is the whole state: one that is large should not be written again for a little log.
-        let large =
-            self.snapshot.map(|snapshot| snapshot.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
-        let due = self.slots_since_snapshot >= self.settings.snapshot_slots
-            && self.bytes_since_snapshot >= large.unwrap_or(0)
-            || self.bytes_since_snapshot >= self.settings.snapshot_log_bytes;
-        if !due || self.taking_snapshot || self.catch_up.receiving().is_some() {
-            return;
-        }
-        self.slots_since_snapshot = 0;
-        self.bytes_since_snapshot = 0;
-        if self.has(Bug::TrimPastSnapshot) {
-            let through = self.decided.last();
-            self.decided.trim(through, 0, 0);
-            actions.push(Action::Trim(through));
-            return;
-        }
-        self.taking_snapshot = true;
-        actions.push(Action::TakeSnapshot);
-    }
-
-    fn snapshot_taken(&mut self, now: Time, info: Option<SnapshotInfo>, actions: &mut Vec<Action>) {
-        self.taking_snapshot = false;
-        match info {
-            Some(info) => self.adopt_snapshot(now, info, actions),
-            // Try again sooner than after a whole interval.
-            None => self.slots_since_snapshot += self.settings.snapshot_slots * 9 / 10,
-        }
-    }
-
-    fn adopt_snapshot(&mut self, now: Time, info: SnapshotInfo, actions: &mut Vec<Action>) {
-        if self.snapshot.is_none_or(|snapshot| snapshot.slot < info.slot) {
-            self.snapshot = Some(info);
-            self.decided.trim(info.slot, self.settings.keep_slots, self.settings.keep_bytes);
-            self.carry_out(now, actions);
-            self.write_trimmed(info.slot, actions);
-            self.input(now, Input::Control(Control::Trim(info.slot)), actions);
-            actions.push(Action::Trim(info.slot));
-        }
-    }
-
-    fn install_snapshot(&mut self, actions: &mut Vec<Action>) {
-        let Some((info, _)) = self.catch_up.receiving() else { return };
-        if info.slot > self.decided.last() {
-            actions.push(Action::InstallSnapshot(info));
-        } else {
-            // The slots came another way meanwhile.
-            self.catch_up.snapshot_done(true);
-        }
-    }
-
-    fn snapshot_installed(&mut self, now: Time, installed: Option<Installed>, actions: &mut Vec<Action>) {
-        self.catch_up.snapshot_done(installed.is_some());
-        let Some(Installed { info, ballot, group }) = installed else { return };
-        self.executed = self.executed.max(info.slot);
-        if info.slot > self.decided.last() {
-            self.decided.restart_after(info.slot, ballot);
-            self.slots_since_snapshot = 0;
-            self.bytes_since_snapshot = 0;
-            self.adopt_snapshot(now, info, actions);
-            self.adopt_group(now, group, actions);
-            let ballot = self.ballot_in_epoch(info.slot, ballot);
-            self.input(now, Input::Control(Control::Installed { slot: info.slot, ballot }), actions);
-        } else {
-            self.adopt_snapshot(now, info, actions);
-        }
-        self.watch_backlog(now);
-        self.carry_out(now, actions);
-    }
-
     // Time.
 
     fn ask_for_timer(&mut self, actions: &mut Vec<Action>) {
@@ -721,7 +605,7 @@ impl Replica {
         deadlines.extend(expiry.into_iter().flatten().map(|oldest| oldest + timeout));
         deadlines.extend(self.reads.retry_at(self.forward_retry()));
         if !self.backlogged {
-            deadlines.extend(self.catch_up.deadline(self.patience(), self.fetch_retry()));
+            deadlines.extend(self.catch_up.deadline(&self.pace()));
         }
         deadlines.extend(self.standing_at());
         if self.leads() {

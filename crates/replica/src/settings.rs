@@ -1,10 +1,46 @@
 //! What can be set about a replica beside its protocol.
 
-use std::time::Duration;
+use std::{fmt, str::FromStr, time::Duration};
 
 use synod_consensus::Options;
 
 use crate::SessionLimits;
+
+/// How a replica that joins a group comes by what was decided before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StateTransfer {
+    /// It asks for it, several replicas at a time.
+    #[default]
+    Pull,
+    /// Those who vote send it unasked; what is lost on the way it asks for after a while.
+    Eager,
+}
+
+impl fmt::Display for StateTransfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StateTransfer::Pull => "pull",
+            StateTransfer::Eager => "eager",
+        })
+    }
+}
+
+/// A word that stands for no way of state transfer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown state transfer '{0}'; accepted: pull, eager")]
+pub struct UnknownTransfer(String);
+
+impl FromStr for StateTransfer {
+    type Err = UnknownTransfer;
+
+    fn from_str(text: &str) -> Result<StateTransfer, UnknownTransfer> {
+        match text {
+            "pull" => Ok(StateTransfer::Pull),
+            "eager" => Ok(StateTransfer::Eager),
+            _ => Err(UnknownTransfer(text.to_owned())),
+        }
+    }
+}
 
 /// Settings of a replica. Those of the protocol and of sessions must be the same on all replicas of a group.
 #[derive(Clone, Debug)]
@@ -37,6 +73,8 @@ pub struct Settings {
     pub kept_bytes_max: u64,
     /// Bytes of batches in one answer to a replica that lags.
     pub fetch_bytes_max: usize,
+    /// How a replica that joins comes by what was decided before; the same on all replicas, or it only asks.
+    pub state_transfer: StateTransfer,
     /// Bytes of a snapshot in one message.
     pub chunk_bytes_max: usize,
     /// Decided slots that may wait for execution; beyond that, nothing new is proposed or accepted.
@@ -63,6 +101,7 @@ impl Default for Settings {
             keep_bytes: 32 << 20,
             kept_bytes_max: 1 << 30,
             fetch_bytes_max: 1 << 20,
+            state_transfer: StateTransfer::default(),
             chunk_bytes_max: 512 << 10,
             backlog_slots_max: 10_000,
             caught_up_slots: 100,

@@ -152,6 +152,8 @@ impl Replica for InMemory {
             troubles: Vec::new(),
             peers: Vec::new(),
             receiving: None,
+            missing: 0,
+            sources: 0,
         }
     }
 
@@ -161,6 +163,7 @@ impl Replica for InMemory {
             epoch: 1,
             protocol: "none".into(),
             election: "none".into(),
+            options: String::new(),
             members: vec![self.member.clone()],
         }
     }

@@ -165,6 +165,10 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// Bytes of a snapshot that have come, and bytes that it has, while one is being fetched.
     pub receiving: Option<(u64, u64)>,
+    /// Slots that are decided elsewhere, as far as it knows, and that it lacks.
+    pub missing: u64,
+    /// From how many replicas those or the snapshot come.
+    pub sources: u64,
 }
 
 /// How a replica sees another.
@@ -191,6 +195,8 @@ pub struct Group {
     pub protocol: String,
     /// The election, such as `rotating`.
     pub election: String,
+    /// Options of the protocol that all replicas have, whatever they were started with: `KEY=VALUE,KEY=VALUE`.
+    pub options: String,
     /// The members, by id; ids grow, so one that was just added is the last.
     pub members: Vec<Member>,
 }
@@ -276,6 +282,8 @@ pub enum Change {
         protocol: Option<String>,
         /// The election; `None`: the protocol's own choice if the protocol changes, else as before.
         election: Option<String>,
+        /// Options for all replicas, in place of those before; `None`: none if the protocol changes, else as before.
+        options: Option<String>,
     },
 }
 

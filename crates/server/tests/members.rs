@@ -199,10 +199,10 @@ async fn the_native_call_says_more() {
     let group = status.group.unwrap();
     assert_eq!((group.version, group.members[0].votes, group.members[1].decided_slot), (2, true, 5));
 
-    let order = native::Reconfigure { protocol: "raft".into(), election: String::new() };
+    let order = native::Reconfigure { protocol: "raft".into(), election: String::new(), options: None };
     let request = native::ChangeRequest { expected_version: 0, change: Some(Asked::Reconfigure(order)) };
     client.change(request).await.unwrap();
-    let order = Change::Order { protocol: Some("raft".into()), election: None };
+    let order = Change::Order { protocol: Some("raft".into()), election: None, options: None };
     assert_eq!(replica.last_asked(), (None, order));
 
     replica.refuse(ChangeError::Stale { expected: 1, current: 9 });

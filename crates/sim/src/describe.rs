@@ -7,7 +7,7 @@ use synod_api::{
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
 use synod_consensus::{LeaderView, Message, Record, election, multipaxos, raft, sequence_paxos};
-use synod_replica::{ChangeRequest, LogRecord, PeerMessage};
+use synod_replica::{Change, ChangeRequest, Decided, LogRecord, PeerMessage};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
 
 /// A message between replicas.
@@ -23,7 +23,7 @@ pub fn message(message: &PeerMessage) -> String {
             };
             format!("{}{text}", in_epoch(*epoch))
         }
-        PeerMessage::Standing { epoch, decided, view } => {
+        PeerMessage::Standing { epoch, kept: _, decided, view } => {
             let leader = view.leader.map_or("no leader".to_owned(), |leader| format!("{leader} leads"));
             format!("Standing: epoch {epoch}, decided {decided}, {leader}")
         }
@@ -35,13 +35,16 @@ pub fn message(message: &PeerMessage) -> String {
         PeerMessage::ReadIndexAnswer { token, slot: None } => {
             format!("ReadIndexAnswer question {}: no leader", question(*token))
         }
-        PeerMessage::Fetch { from } => format!("Fetch from slot {from}"),
-        PeerMessage::Fetched { from, batches } if batches.is_empty() => {
+        PeerMessage::Fetch { from, through } if from == through => format!("Fetch slot {from}"),
+        PeerMessage::Fetch { from, through } => format!("Fetch slots {from} to {through}"),
+        PeerMessage::Fetched { from, batches, .. } if batches.is_empty() => {
             format!("Fetched nothing from slot {from}")
         }
-        PeerMessage::Fetched { from, batches } => {
-            let batches: Vec<String> = batches.iter().map(|decided| batch(&decided.batch)).collect();
-            format!("Fetched from slot {from}: {}", batches.join(" | "))
+        PeerMessage::Fetched { from, batches, .. } => {
+            format!("Fetched from slot {from}: {}", decided_batches(batches))
+        }
+        PeerMessage::Pushed { from, batches, .. } => {
+            format!("Pushed from slot {from}: {}", decided_batches(batches))
         }
         PeerMessage::SnapshotOffer { slot, .. } => format!("SnapshotOffer to slot {slot}"),
         PeerMessage::FetchChunk { slot, offset } => format!("FetchChunk of snapshot {slot} at byte {offset}"),
@@ -52,6 +55,11 @@ pub fn message(message: &PeerMessage) -> String {
             format!("Chunk of snapshot {slot}, bytes {offset} to {end}{last}")
         }
     }
+}
+
+fn decided_batches(batches: &[Decided]) -> String {
+    let batches: Vec<String> = batches.iter().map(|decided| batch(&decided.batch)).collect();
+    batches.join(" | ")
 }
 
 /// What a message is for, in words that serve all protocols: scripts name messages so.
@@ -88,6 +96,7 @@ pub fn class(message: &PeerMessage) -> &'static str {
         PeerMessage::ReadIndex { .. } | PeerMessage::ReadIndexAnswer { .. } => "read",
         PeerMessage::Fetch { .. }
         | PeerMessage::Fetched { .. }
+        | PeerMessage::Pushed { .. }
         | PeerMessage::SnapshotOffer { .. }
         | PeerMessage::FetchChunk { .. }
         | PeerMessage::Chunk { .. } => "catch-up",
@@ -437,6 +446,17 @@ pub fn view(view: LeaderView) -> String {
     }
 }
 
+/// A change of the group.
+pub(crate) fn change(change: &Change) -> String {
+    match change {
+        Change::Order { protocol, election, overrides } => {
+            let with = if overrides.is_empty() { String::new() } else { format!(", options: {overrides}") };
+            format!("Order {{ protocol: {protocol:?}, election: {election:?}{with} }}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
 /// The commands of a batch.
 #[must_use]
 pub fn batch(batch: &Batch) -> String {
@@ -449,7 +469,7 @@ pub fn batch(batch: &Batch) -> String {
             CommandKind::OpenSession => "open session".to_owned(),
             CommandKind::AdvanceClock => "clock".to_owned(),
             CommandKind::Reconfigure => match ChangeRequest::decode(entry.payload.clone()) {
-                Ok(request) => format!("at version {}: {:?}", request.expected, request.change),
+                Ok(request) => format!("at version {}: {}", request.expected, change(&request.change)),
                 Err(_) => "unreadable change".to_owned(),
             },
         };

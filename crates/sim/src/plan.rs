@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind, SequencePaxosOptions};
-use synod_replica::{SessionLimits, Settings};
+use synod_replica::{SessionLimits, Settings, StateTransfer};
 
 use crate::{
     network::{NetworkPlan, Wire, between},
@@ -295,6 +295,9 @@ impl Plan {
         let disk = draw_disk(rng);
         let mut settings = draw_settings(rng, protocol, network.delay_max);
         settings.consensus.election = election;
+        // Drawn apart, so that the rest of a seed's plan does not depend on it.
+        settings.state_transfer =
+            pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
 
         let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
@@ -403,6 +406,7 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
         keep_bytes: pick(rng, &[1_000, 1 << 20]),
         kept_bytes_max: snapshot_log_bytes * pick(rng, &[4, 1_000]),
         fetch_bytes_max: pick(rng, &[1, 500, 1 << 20]),
+        state_transfer: StateTransfer::default(),
         chunk_bytes_max: pick(rng, &[100, 1_000, 1 << 20]),
         backlog_slots_max: pick(rng, &[5, 50, 1_000]),
         caught_up_slots: pick(rng, &[0, 3, 100]),

@@ -72,7 +72,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
                 plan.replicas = 5;
                 plan.durability = Durability::Sync;
                 plan.network.wire = Wire::Datagram;
-                plan.network.loss = Odds::percent(20);
+                plan.network.loss = Odds::percent(30);
                 plan.faults.weights = FaultWeights { crash: 3, one_way: 1, ..no_faults };
                 plan.faults.leader = Odds::ALWAYS;
                 plan.faults.any_step = Odds::per_million(500);
@@ -81,6 +81,8 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
                 plan.settings.consensus.decision = Decision::Leader;
                 plan.settings.consensus.retransmit_after = timeout;
                 plan.settings.request_timeout = timeout * 2;
+                plan.duration = timeout * 120;
+                plan.clients.operations = 1200;
             }
         }
         Bug::VoteWithAmnesia => {

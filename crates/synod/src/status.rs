@@ -57,9 +57,9 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
     }
 }
 
-const HEAD: [&str; 15] = [
+const HEAD: [&str; 16] = [
     "ENDPOINT", "REPLICA", "ROLE", "LEADER", "BALLOT", "PROTOCOL", "EPOCH", "GROUP", "SLOT", "APPLIED",
-    "LAG", "LOG", "SNAPSHOT", "REVISION", "PEERS UP",
+    "LAG", "LOG", "SNAPSHOT", "REVISION", "PEERS UP", "RECEIVES",
 ];
 
 fn to_table(asked: &[Asked], newest: u64) -> String {
@@ -95,10 +95,21 @@ fn to_table(asked: &[Asked], newest: u64) -> String {
             snapshot,
             status.revision.to_string(),
             format!("{peers_up} of {}", status.peers.len()),
+            receives(status).unwrap_or_default(),
         ]);
         row
     };
     output::table(HEAD, asked.iter().map(row))
+}
+
+/// What a replica is receiving from how many others, if it is.
+fn receives(status: &StatusResponse) -> Option<String> {
+    let (received, total) = (status.snapshot_bytes_received, status.snapshot_bytes_total);
+    if total > 0 {
+        return Some(format!("snapshot, {} of {}, from {}", Bytes(received), Bytes(total), status.sources));
+    }
+    let slots = (status.sources > 0 && status.slots_missing > 0).then_some(status.slots_missing)?;
+    Some(format!("{slots} slots from {}", status.sources))
 }
 
 /// Why there is no status, in a word or two.
@@ -131,6 +142,7 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "ballot": status.ballot,
         "protocol": status.protocol,
         "election": status.election,
+        "options": group.map_or("", |group| group.options.as_str()),
         "durability": status.durability,
         "slot": status.decided_slot,
         "applied": status.applied_slot,
@@ -146,12 +158,30 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "members": group.map(members_json),
         "snapshot_bytes_received": status.snapshot_bytes_received,
         "snapshot_bytes_total": status.snapshot_bytes_total,
+        "slots_missing": status.slots_missing,
+        "sources": status.sources,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_received_is_told() {
+        let status = |slots_missing, sources, snapshot_bytes_total| StatusResponse {
+            slots_missing,
+            sources,
+            snapshot_bytes_received: snapshot_bytes_total / 2,
+            snapshot_bytes_total,
+            ..StatusResponse::default()
+        };
+        assert_eq!(receives(&status(0, 0, 0)), None);
+        assert_eq!(receives(&status(3, 0, 0)), None, "what is on its way by itself");
+        assert_eq!(receives(&status(70, 2, 0)).as_deref(), Some("70 slots from 2"));
+        let snapshot = receives(&status(70, 1, 2048));
+        assert_eq!(snapshot.as_deref(), Some("snapshot, 1.0 KiB of 2.0 KiB, from 1"));
+    }
 
     #[test]
     fn who_is_silent_has_a_row_too() {

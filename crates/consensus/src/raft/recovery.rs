@@ -80,14 +80,17 @@ impl Raft {
         // A replica that does not vote from the start joins an epoch that others have begun.
         let joins = born && members.index(members.me()).is_none() && base > Slot::ZERO;
         let given = restart.base_ballot != Ballot::ZERO || base == restart.begin || born && !joins;
-        let in_log = || replayed.entries.get(&base).map(|(entry, _)| entry.ballot);
+        let in_log = replayed.entries.get(&base).map(|(entry, _)| entry.ballot);
         let ballot = Some(restart.base_ballot)
             .filter(|_| given)
             .or(base_ballot.filter(|_| base_slot == base))
-            .or_else(in_log);
+            .or(in_log);
+        // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than the one
+        // in the log. Then what the log holds there and behind it was never decided, as in `learn`.
+        let replaced = in_log.is_some() && in_log != ballot;
         let seed = restart.incarnation.0.wrapping_mul(0x1_0001).wrapping_add(members.me().0);
         let mut log = Log::new(base, ballot, configuration.clone());
-        let covered = covered(&noted, base, &replayed);
+        let covered = covered(&noted, base, &replayed, replaced);
         let mut replica = Raft {
             term: replayed.term,
             voted_for: replayed.voted_for,
@@ -113,8 +116,10 @@ impl Raft {
             members,
             options,
         };
+        let last_entry = replayed.entries.last_key_value().map_or(base, |(&slot, _)| slot);
         // A hole: records were trimmed that a snapshot covered, and that is gone.
-        let behind: Vec<_> = replayed.entries.into_iter().filter(|(slot, _)| *slot > base).collect();
+        let behind = replayed.entries.into_iter().filter(|(slot, _)| *slot > base && !replaced);
+        let behind: Vec<_> = behind.collect();
         let hole = trimmed > base || behind.first().is_some_and(|(slot, _)| *slot != base.next());
         let amnesia = replayed.amnesia || restart.amnesia || hole;
         let mut decided = replayed.decided.max(restart.decided).max(base);
@@ -143,6 +148,10 @@ impl Raft {
         replica.stable = replica.log.last();
         replica.decided_elsewhere = decided;
         replica.deliver_through(decided.min(replica.log.last()), effects);
+        if replaced && !amnesia {
+            effects.append(Record::Truncated { from: base, last: last_entry }.into());
+            replica.write_base(effects);
+        }
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
         }
@@ -336,14 +345,15 @@ struct Covered {
 
 /// The snapshot at `base` may be later than what was noted last; then the entries between tell, if they are all there
 /// and known to be decided.
-fn covered(noted: &Base, base: Slot, replayed: &Replayed) -> Covered {
+fn covered(noted: &Base, base: Slot, replayed: &Replayed, replaced: bool) -> Covered {
     let (configuration, guess) = (noted.configuration.clone(), noted.guess.clone());
     if base <= noted.slot {
         return Covered { configuration, sure: true, guess };
     }
     let between: Vec<_> = replayed.entries.range(noted.slot.next()..=base).collect();
     let complete = between.len() as u64 == base.0 - noted.slot.0;
-    let sure = complete && base <= replayed.decided && between.iter().all(|(_, (_, learned))| !learned);
+    let sure =
+        complete && !replaced && base <= replayed.decided && between.iter().all(|(_, (_, learned))| !learned);
     let change = |(slot, (entry, _)): &(&Slot, &(Entry, bool))| {
         let voters = entry.voters.clone()?;
         Some(Configuration { slot: **slot, ballot: entry.ballot, voters })

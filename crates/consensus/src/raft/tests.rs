@@ -588,6 +588,43 @@ fn a_restart_delivers_what_was_decided() {
     assert_eq!(delivered(&effects), [(2, batch("b"))]);
 }
 
+/// What was decided came as a snapshot while the protocol did not run.
+#[test]
+fn a_restart_gives_up_what_stands_behind_an_entry_that_was_replaced() {
+    let record = |slot, text| Record::Entry { slot: Slot(slot), entry: entry(1, R2, text), decided: Slot(1) };
+    let records =
+        [Record::Amnesia(false), Record::Term { term: 1, voted_for: None }, record(2, "x"), record(3, "y")];
+    let start = |base_ballot| {
+        let mut effects = Effects::new(Lsn(records.len() as u64));
+        let restart = Restart {
+            records: records.iter().cloned().map(crate::Record::from).collect(),
+            base: Slot(2),
+            base_ballot,
+            decided: Slot(2),
+            ..Restart::first(Incarnation(7))
+        };
+        let options = Options { protocol: ProtocolKind::Raft, ..Options::default() };
+        let protocol = options.start(Members::new([R1, R2, R3], R2), restart, Time::ZERO, &mut effects);
+        let appended = effects.drain().filter_map(|effect| match effect {
+            Effect::Append { record: crate::Record::Raft(record), .. } => Some(record),
+            _ => None,
+        });
+        let appended: Vec<Record> = appended.collect();
+        let mut one = One { protocol, effects, now: Time::ZERO };
+        let asked = one.receive(R3, append(ballot(3, R3), 3, ballot(1, R2), vec![], 0));
+        let holds =
+            sent(&asked, R3).iter().any(|(message, _)| matches!(message, Message::AppendReply { .. }));
+        (appended, holds)
+    };
+    assert_eq!(start(ballot(1, R2)), (vec![], true), "it continues the log");
+    let (appended, holds) = start(ballot(2, R3));
+    assert!(!holds);
+    let [Record::Truncated { from, last }, Record::Base { slot, ballot: known, .. }] = &appended[..] else {
+        panic!("{appended:?}")
+    };
+    assert_eq!((*from, *last, *slot, *known), (Slot(2), Slot(3), Slot(2), Some(ballot(2, R3))));
+}
+
 #[test]
 fn a_survivor_decides_alone_what_it_accepted_whatever_its_log_says_of_voters() {
     let three = super::Configuration {

@@ -26,8 +26,8 @@ use synod_wire::{Batch, BatchBuilder, SessionId};
 trait Cluster {
     /// Proposes a batch at the leader.
     fn propose(&mut self, batch: &Batch);
-    /// Lets every replica take what waits for it, once.
-    fn round(&mut self);
+    /// Lets every replica take what waits for it, once. The caller has looked at the clock.
+    fn round(&mut self, now: Instant);
     /// Batches decided at the leader, and at all.
     fn decided(&self) -> (u64, u64);
 }
@@ -105,8 +105,9 @@ fn measure(
 fn wait(contestant: &Contestant, cluster: &mut dyn Cluster, done: impl Fn((u64, u64)) -> bool) {
     let began = Instant::now();
     while !done(cluster.decided()) {
-        cluster.round();
-        let stuck = began.elapsed() > Duration::from_secs(30);
+        let now = Instant::now();
+        cluster.round(now);
+        let stuck = now - began > Duration::from_secs(30);
         assert!(!stuck, "{} is stuck: {:?} batches decided", contestant.name, cluster.decided());
     }
 }

@@ -1,6 +1,6 @@
 //! The crate `omnipaxos`, with its authors' storage in memory.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 use omnipaxos::{
     ClusterConfig, OmniPaxos, ServerConfig,
@@ -46,7 +46,7 @@ pub fn start(replicas: usize) -> Box<dyn Cluster> {
     };
     loop {
         cluster.nodes.iter_mut().for_each(OmniPaxos::tick);
-        (0..20).for_each(|_| cluster.round());
+        (0..20).for_each(|_| cluster.round(Instant::now()));
         let leader =
             |node: &OmniPaxos<_, _>| node.get_current_leader().filter(|(_, is_accepting)| *is_accepting);
         if let Some((pid, _)) = leader(&cluster.nodes[0])
@@ -63,7 +63,7 @@ impl Cluster for Replicas {
         self.nodes[self.leader].append(Value(batch.clone())).expect("there is a leader and no stop-sign");
     }
 
-    fn round(&mut self) {
+    fn round(&mut self, _: Instant) {
         for index in 0..self.nodes.len() {
             let node = &mut self.nodes[index];
             while let Some(message) = self.inboxes[index].pop_front() {

@@ -1,6 +1,6 @@
 //! The crate `raft` (raft-rs), with its own storage in memory.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 use raft::{
     Config, RawNode, StateRole,
@@ -41,9 +41,9 @@ pub fn start(replicas: usize) -> Box<dyn Cluster> {
     };
     cluster.nodes[0].campaign().expect("a voter may campaign");
     while cluster.nodes[0].raft.state != StateRole::Leader {
-        cluster.round();
+        cluster.round(Instant::now());
     }
-    (0..10).for_each(|_| cluster.round());
+    (0..10).for_each(|_| cluster.round(Instant::now()));
     Box::new(cluster)
 }
 
@@ -90,7 +90,7 @@ impl Cluster for Replicas {
             .expect("it leads, and nothing is too large");
     }
 
-    fn round(&mut self) {
+    fn round(&mut self, _: Instant) {
         for index in 0..self.nodes.len() {
             while let Some(message) = self.inboxes[index].pop_front() {
                 self.nodes[index].step(message).expect("a message of this group");

@@ -74,7 +74,7 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
     }
     loop {
         cores.skipped += Duration::from_millis(1);
-        cores.round();
+        cores.round(Instant::now());
         let leads = |core: &Core| core.replica.status().protocol.role == Role::Leader;
         if let Some(leader) = cores.list.iter().position(leads)
             && cores.list.iter().all(|core| core.replica.status().protocol.view.leader == Some(ids[leader]))
@@ -131,8 +131,8 @@ impl Cluster for Cores {
         }
     }
 
-    fn round(&mut self) {
-        let now = Time::ZERO + self.skipped + self.began.elapsed();
+    fn round(&mut self, now: Instant) {
+        let now = Time::ZERO + self.skipped + (now - self.began);
         for index in 0..self.list.len() {
             let core = &mut self.list[index];
             if core.deadline <= now {

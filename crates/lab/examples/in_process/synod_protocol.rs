@@ -48,7 +48,7 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
     (0..replicas).for_each(|index| cluster.carry_out(index));
     loop {
         cluster.skipped += Duration::from_millis(1);
-        cluster.round();
+        cluster.round(Instant::now());
         // One that may propose, and that all follow.
         let leads =
             |replica: &Replica| replica.protocol.status().role == Role::Leader && replica.protocol.room() > 0;
@@ -90,8 +90,8 @@ impl Cluster for Replicas {
         self.list[self.leader].inbox.push_back(input);
     }
 
-    fn round(&mut self) {
-        let now = Time::ZERO + self.skipped + self.began.elapsed();
+    fn round(&mut self, now: Instant) {
+        let now = Time::ZERO + self.skipped + (now - self.began);
         for index in 0..self.list.len() {
             let replica = &mut self.list[index];
             if replica.deadline <= now {

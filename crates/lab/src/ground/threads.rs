@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use synod_consensus::Overrides;
 use synod_node::{Config, MemberAddress, Node};
 use synod_replica::Change;
 use synod_storage::Durability;
@@ -222,7 +223,9 @@ async fn perform(act: &Act, group: &Group, client: &Client, conduct: &Conduct) -
         if (now.protocol, now.election) == (protocol, election) {
             return Ok(());
         }
-        let asked = handle.change(now.version, Change::Order { protocol, election }).await;
+        let asked = handle
+            .change(now.version, Change::Order { protocol, election, overrides: Overrides::default() })
+            .await;
         if !matches!(asked, Ok(Ok(_))) {
             sleep(GLANCE_INTERVAL).await;
         }

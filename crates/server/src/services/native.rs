@@ -88,6 +88,8 @@ impl<R: Replica> Store<R> {
             group: Some(group.into()),
             snapshot_bytes_received: received,
             snapshot_bytes_total: total,
+            slots_missing: status.missing,
+            sources: status.sources,
         })
     }
 
@@ -124,8 +126,8 @@ impl TryFrom<Asked> for Change {
             Asked::Update(pb::UpdateMember { member, peer_urls }) => {
                 Change::Update { id: ReplicaId(member), peer_urls }
             }
-            Asked::Reconfigure(pb::Reconfigure { protocol, election }) => {
-                Change::Order { protocol: unless_empty(protocol), election: unless_empty(election) }
+            Asked::Reconfigure(pb::Reconfigure { protocol, election, options }) => {
+                Change::Order { protocol: unless_empty(protocol), election: unless_empty(election), options }
             }
         })
     }
@@ -157,6 +159,7 @@ impl From<Group> for pb::Group {
             members: members.collect(),
             protocol: group.protocol,
             election: group.election,
+            options: group.options,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One life of a replica: what may only grow, and what must stay small.
 
 use synod_consensus::{LeaderView, Role};
-use synod_replica::{ReplicaStatus, Settings};
+use synod_replica::{ReplicaStatus, SEGMENTS_MAX, Settings};
 use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
@@ -129,6 +129,9 @@ impl Watch {
         let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
         // One command may always enter.
         let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;
+        // An answer is larger than that if it is a single batch.
+        let batch_max = settings.batch_bytes_max as u64 + COMMAND_BYTES_MAX;
+        let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batch_max.max(settings.fetch_bytes_max as u64);
         let behind = status.protocol.decided.0 - status.executed.0;
         let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
         for (what, is, max) in [
@@ -136,6 +139,7 @@ impl Watch {
             ("bytes queued", status.queued_bytes as u64, queue_max),
             ("slots not executed", behind, behind_max),
             ("bytes of decided batches", status.kept_bytes, settings.kept_bytes_max),
+            ("bytes that wait for slots in front of them", status.ahead_bytes as u64, ahead_bytes_max),
         ] {
             demand(is <= max, Invariant::Bounded, || {
                 format!("{} has {is} {what}; at most {max} are allowed", self.id)

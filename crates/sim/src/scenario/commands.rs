@@ -12,7 +12,7 @@ use crate::{
     network::{NetworkPlan, Wire},
     odds::Odds,
     ops::{Answer, Op},
-    plan::{ChangePlan, ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan},
+    plan::{ChangePlan, ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan, SPARES_MAX},
     trace::Trace,
     world::{UnderWay, World},
 };
@@ -39,6 +39,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("run TIME", "let time pass; every message arrives at once; signs of life are not shown"),
     ("transfer N M", "ask replica N, which leads, to let replica M lead"),
     ("change-voters N A B ...", "ask replica N, which leads, to let replicas A, B, ... vote from now on"),
+    ("add N", "ask replica N to add a learner, which starts at once"),
     (
         "reconfigure N PROTOCOL [ELECTION]",
         "an operator asks replica N for an epoch in which another protocol orders, with its own election or this one",
@@ -61,7 +62,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, priorities, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
-                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, clock-interval";
+                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, state-transfer, clock-interval";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -141,6 +142,7 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
                 _ => Err("write change-voters 1 1 2 3: ask r1 to let r1, r2 and r3 vote".to_owned()),
             }
         }
+        "add" => checked(world.add_learner(one_replica(world, words)?)),
         "reconfigure" => reconfigure(world, words),
         "partition" => {
             let links = between_groups(world, words)?;
@@ -281,7 +283,7 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             padding_max: 0,
             stale_reads: Odds::NEVER,
         },
-        changes: ChangePlan::NONE,
+        changes: ChangePlan { spares: SPARES_MAX, ..ChangePlan::NONE },
         duration: Duration::ZERO,
     }
 }
@@ -315,6 +317,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "keep-slots" => settings.keep_slots = number(key, value)?,
         "chunk-bytes" => settings.chunk_bytes_max = number(key, value)?,
         "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
+        "state-transfer" => settings.state_transfer = value.parse().map_err(|error| format!("{error}"))?,
         "clock-interval" => settings.clock_interval = duration(value)?,
         _ => return Err(format!("there is no setting '{key}'; there are {SETTINGS}")),
     }

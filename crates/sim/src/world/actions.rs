@@ -47,8 +47,10 @@ impl World {
                 self.note_if(shown, of, || format!("log {lsn}: {}", describe::record(&record)));
             }
             Action::Send { to, message, after } => {
-                if let PeerMessage::Protocol { epoch, .. } = &message {
-                    life.watch.says(*epoch)?;
+                match &message {
+                    PeerMessage::Protocol { epoch, .. } => life.watch.says(*epoch)?,
+                    PeerMessage::Pushed { batches, .. } => self.coverage.slots_pushed += batches.len() as u64,
+                    _ => {}
                 }
                 if after > machine.disk.durable() {
                     life.held.push((after, to, message));

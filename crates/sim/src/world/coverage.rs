@@ -50,6 +50,8 @@ coverage! {
     messages_lost = "messages lost",
     /// Slots that replicas learned from others.
     slots_fetched = "slots fetched",
+    /// Slots that replicas sent to others that join, unasked.
+    slots_pushed = "slots pushed",
     /// Snapshots taken.
     snapshots_taken = "snapshots taken",
     /// Snapshots installed from others.

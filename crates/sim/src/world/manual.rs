@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use synod_consensus::Role;
-use synod_replica::{Event, PeerMessage};
+use synod_replica::{Event, Goal, PeerMessage};
 use synod_wire::{Batch, Time};
 
 use super::{Happening, World};
@@ -198,6 +198,12 @@ impl World {
     pub(crate) fn transfer(&mut self, of: usize, to: usize) -> Checked {
         let to = self.machines[to].id;
         self.step(of, Event::Transfer(to))?;
+        self.settle()
+    }
+
+    /// Asks a replica to add a learner. Its machine is there once that is decided.
+    pub(crate) fn add_learner(&mut self, of: usize) -> Checked {
+        self.ask_to_add(of, Goal::Learn)?;
         self.settle()
     }
 

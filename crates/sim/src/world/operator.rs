@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{ElectionKind, ProtocolKind, Role};
+use synod_consensus::{ElectionKind, Overrides, ProtocolKind, Role};
 use synod_replica::{
     Change, ChangeRequest, Event, Goal, Group, MemberInfo, Outcome, RequestError, RequestId, decode_reply,
 };
@@ -12,6 +12,7 @@ use synod_wire::{CommandKind, Incarnation, ReplicaId, Slot};
 use super::{Happening, World, machine::Machine};
 use crate::{
     check::{Checked, Invariant, Violation, demand},
+    describe,
     network::between,
     plan::Plan,
 };
@@ -152,7 +153,7 @@ impl World {
                 let others = orders.clone().filter(|order| *order != (group.protocol, group.election));
                 let order = if rng.u8(0..8) > 0 { rng.choice(others.collect::<Vec<_>>()) } else { None };
                 let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
-                Change::Order { protocol, election }
+                Change::Order { protocol, election, overrides: overrides(group.version, protocol) }
             }
             _ => {
                 let id = member(rng);
@@ -170,9 +171,24 @@ impl World {
         self.machines.iter().find(leads).map(|machine| machine.id)
     }
 
+    /// Asks a replica that is up to add the next member.
+    pub(super) fn ask_to_add(&mut self, of: usize, goal: Goal) -> Checked {
+        let Some(life) = &self.machines[of].life else { return Ok(()) };
+        let group = life.replica.group();
+        let change = Change::Add { info: info(group.next_id, 0), goal };
+        let expected = group.version;
+        self.ask_for_change(of, ChangeRequest { expected, change })
+    }
+
     fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
         self.coverage.changes_asked += 1;
-        self.note(of, || format!("is asked for {:?}, made for version {}", request.change, request.expected));
+        self.note(of, || {
+            format!(
+                "is asked for {}, made for version {}",
+                describe::change(&request.change),
+                request.expected
+            )
+        });
         let id = RequestId(self.clients.asked);
         self.clients.asked += 1;
         let payload = request.encode().to_bytes();
@@ -211,7 +227,7 @@ impl World {
     /// An operator asks for another order of things, for the group as this replica knows it.
     pub(crate) fn reorder(&mut self, of: usize, protocol: ProtocolKind, election: ElectionKind) -> Checked {
         let Some(life) = &self.machines[of].life else { return Ok(()) };
-        let change = Change::Order { protocol, election };
+        let change = Change::Order { protocol, election, overrides: Overrides::default() };
         let request = ChangeRequest { expected: life.replica.group().version, change };
         self.ask_for_change(of, request)?;
         self.settle()
@@ -328,4 +344,17 @@ fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
         voters
     };
     (0..1_usize << learners.len()).map(with).collect()
+}
+
+/// Options that a protocol heeds, now and then.
+fn overrides(version: u64, protocol: ProtocolKind) -> Overrides {
+    let some: &[&str] = match protocol {
+        ProtocolKind::MultiPaxos => &["window-max=1", "decision=all"],
+        ProtocolKind::SequencePaxos => {
+            &["window-max=3", "max-accept-sync=off,decide-on-accept=off", "head-start=off"]
+        }
+        ProtocolKind::Raft => &["window-max=2", "single-step-changes=on"],
+    };
+    let chosen = some.get(usize::try_from(version % 8).unwrap_or_default());
+    chosen.map_or_else(Overrides::default, |text| text.parse().expect("these are accepted"))
 }

@@ -143,6 +143,10 @@ pub struct ReconfigureArgs {
     /// before].
     #[arg(long)]
     election: Option<synod_consensus::ElectionKind>,
+    /// Options that all replicas order with from now on, whatever they were started with, such as
+    /// head-start=off,window-max=8; "" for none [default: none if another protocol is given, else as before].
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    options: Option<synod_consensus::Overrides>,
     #[command(flatten)]
     change: ChangeArgs,
 }
@@ -185,20 +189,24 @@ pub fn run(args: MemberArgs) -> Result<(), Failure> {
 
 /// Something else orders from now on.
 pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
-    let ReconfigureArgs { protocol, election, change } = args;
-    if protocol.is_none() && election.is_none() {
-        return Err(Failure::usage("give --protocol, --election, or both"));
+    let ReconfigureArgs { protocol, election, options, change } = args;
+    if protocol.is_none() && election.is_none() && options.is_none() {
+        return Err(Failure::usage("give --protocol, --election or --options"));
     }
     let text = |kind: Option<String>| kind.unwrap_or_default();
     let order = Reconfigure {
         protocol: text(protocol.map(|kind| kind.to_string())),
         election: text(election.map(|kind| kind.to_string())),
+        options: options.map(|options| options.to_string()),
     };
     block_on(async {
         let client = change.client.client()?;
         let changed = change.send(&client, Change::Reconfigure(order)).await?;
         let group = group(&changed)?;
-        let what = format!("Epoch {}: {} with election {}", group.epoch, group.protocol, group.election);
+        let mut what = format!("Epoch {}: {} with election {}", group.epoch, group.protocol, group.election);
+        if !group.options.is_empty() {
+            what += &format!(" and {}", group.options);
+        }
         let next = "Every replica goes over by itself; `synod status --cluster` shows how far they are.";
         view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
     })

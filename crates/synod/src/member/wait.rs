@@ -72,13 +72,21 @@ fn progress(told: &[(String, StatusResponse)], id: u64) -> String {
     let own = statuses().find(|status| status.replica == id);
     if let Some(status) = own.filter(|status| status.snapshot_bytes_total > 0) {
         let (received, total) = (status.snapshot_bytes_received, status.snapshot_bytes_total);
-        return format!("fetching a snapshot: {} of {}", Bytes(received), Bytes(total));
+        return format!("receiving a snapshot: {} of {}", Bytes(received), Bytes(total));
     }
     let others = statuses().filter_map(|status| status.group.as_ref()).flat_map(|group| &group.members);
     let told = others.filter(|member| member.id == id).map(|member| member.decided_slot);
     match own.map(|status| status.decided_slot).into_iter().chain(told).max().unwrap_or(0) {
         0 => "waiting for it to start".to_owned(),
-        slot => format!("catching up: slot {slot} of {}", slot.max(decided)),
+        slot => {
+            let sources = own.map_or(0, |status| status.sources);
+            let from = match sources {
+                0 => String::new(),
+                1 => ", from 1 replica".to_owned(),
+                more => format!(", from {more} replicas"),
+            };
+            format!("catching up: slot {slot} of {}{from}", slot.max(decided))
+        }
     }
 }
 
@@ -102,7 +110,12 @@ mod tests {
         assert_eq!(progress(&[status(1, 90, 0), status(2, 88, 30)], 4), "catching up: slot 30 of 90");
         let mut own = status(4, 40, 0);
         assert_eq!(progress(&[status(1, 90, 30), own.clone()], 4), "catching up: slot 40 of 90");
+        own.1.sources = 2;
+        assert_eq!(
+            progress(&[status(1, 90, 30), own.clone()], 4),
+            "catching up: slot 40 of 90, from 2 replicas"
+        );
         (own.1.snapshot_bytes_received, own.1.snapshot_bytes_total) = (1024, 2048);
-        assert_eq!(progress(&[status(1, 90, 0), own], 4), "fetching a snapshot: 1.0 KiB of 2.0 KiB");
+        assert_eq!(progress(&[status(1, 90, 0), own], 4), "receiving a snapshot: 1.0 KiB of 2.0 KiB");
     }
 }

@@ -121,6 +121,7 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings.snapshot_log_bytes = tuning.snapshot_log_bytes;
     settings.keep_slots = tuning.keep_slots;
     settings.keep_bytes = tuning.keep_bytes;
+    settings.state_transfer = tuning.state_transfer;
     settings
 }
 

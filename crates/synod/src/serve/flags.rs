@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use synod_consensus::{Decision, ElectionKind, ProtocolKind};
+use synod_replica::StateTransfer;
 use synod_storage::Durability;
 
 use super::{config, units};
@@ -262,6 +263,16 @@ pub struct Tuning {
         value_parser = units::bytes, help_heading = "Log and snapshots"
     )]
     pub keep_bytes: u64,
+    /// How a replica that joins comes by what was decided before: pull (it asks several replicas at a time) or eager
+    /// (those who vote send it unasked).
+    #[arg(
+        long,
+        env = "SYNOD_STATE_TRANSFER",
+        value_name = "HOW",
+        default_value = "pull",
+        help_heading = "Log and snapshots"
+    )]
+    pub state_transfer: StateTransfer,
 
     /// Threads that serve connections of clients.
     #[arg(

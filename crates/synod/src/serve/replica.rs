@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use synod_consensus::ProtocolKind;
+use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
 use synod_replica::{MemberInfo, Refusal, SessionCommand};
 use synod_server::{
@@ -65,6 +65,7 @@ impl Served {
             epoch: group.epoch.0,
             protocol: group.protocol.to_string(),
             election: group.election.to_string(),
+            options: group.overrides.to_string(),
             members,
         }
     }
@@ -141,6 +142,8 @@ impl Replica for Served {
             troubles,
             peers: peers.collect(),
             receiving: Some(status.receiving).filter(|&(_, total)| total > 0),
+            missing: status.decided_elsewhere.0.saturating_sub(status.decided.0),
+            sources: status.sources,
         }
     }
 
@@ -192,7 +195,7 @@ impl Replica for Served {
 /// A change as the log holds it, made for this group.
 fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_replica::Change, ChangeError> {
     use synod_replica::Change as Core;
-    let unacceptable = |error: synod_consensus::UnknownName| ChangeError::Unacceptable(error.to_string());
+    let unacceptable = |error: &dyn std::fmt::Display| ChangeError::Unacceptable(error.to_string());
     Ok(match change {
         Change::Add { name, peer_urls, goal } => {
             let taken = |member: &synod_replica::Member| {
@@ -218,20 +221,28 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
             let member = group.member(*id).ok_or(ChangeError::NotAMember)?;
             Core::Update { id: *id, info: MemberInfo { peer_urls: peer_urls.clone(), ..member.info.clone() } }
         }
-        Change::Order { protocol, election } => {
-            let protocol: ProtocolKind =
-                protocol.as_deref().map_or(Ok(group.protocol), str::parse).map_err(unacceptable)?;
+        Change::Order { protocol, election, options } => {
+            let protocol: ProtocolKind = protocol
+                .as_deref()
+                .map_or(Ok(group.protocol), str::parse)
+                .map_err(|error| unacceptable(&error))?;
             let elections = protocol.elections();
             // Another protocol brings its own election along, the same one keeps what it has.
             let usual = if protocol == group.protocol { group.election } else { elections[0] };
-            let election = election.as_deref().map_or(Ok(usual), str::parse).map_err(unacceptable)?;
+            let election =
+                election.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
             if !elections.contains(&election) {
                 let accepted: Vec<String> = elections.iter().map(ToString::to_string).collect();
                 let accepted = accepted.join(", ");
                 let why = format!("election {election} does not go with {protocol}; accepted: {accepted}");
                 return Err(ChangeError::Unacceptable(why));
             }
-            Core::Order { protocol, election }
+            let usual =
+                if protocol == group.protocol { group.overrides.clone() } else { Overrides::default() };
+            let overrides: Overrides =
+                options.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
+            overrides.check(protocol).map_err(|error| unacceptable(&error))?;
+            Core::Order { protocol, election, overrides }
         }
     })
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::Role;
+use synod_consensus::{Overrides, Role};
 use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo, RequestError, RequestId};
 use synod_wire::{Ballot, CommandKind, Epoch, Incarnation, ReplicaId, Time};
 
@@ -437,7 +437,7 @@ impl<'a> World<'a> {
             }
             What::Order(protocol, election) => {
                 let done = (group.protocol, group.election) == (protocol, election);
-                (!done).then_some(Change::Order { protocol, election })
+                (!done).then_some(Change::Order { protocol, election, overrides: Overrides::default() })
             }
             What::Replace(victim) => {
                 let victim = *act.victim.get_or_insert_with(|| match victim {

@@ -1,0 +1,212 @@
+//! Options of ordering that a group fixes for all its replicas, whatever each of them was started with.
+//!
+//! They are a part of the replicated group, so every replica of an epoch orders with the same ones. All of them can be
+//! read from text, `KEY=VALUE,KEY=VALUE`, which is also how they are written down.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use crate::{Options, ProtocolKind};
+
+/// What can be fixed: the key, the protocols that heed it, what is accepted, and how it is set.
+struct Key {
+    name: &'static str,
+    of: &'static [ProtocolKind],
+    accepted: &'static str,
+    /// False if the value is none.
+    set: fn(&mut Options, &str) -> bool,
+}
+
+const ON_OFF: &str = "on, off";
+const WINDOW_MAX: usize = 4096;
+
+/// A switch of an optimisation of Sequence Paxos.
+macro_rules! switch {
+    ($name:literal, $field:ident) => {
+        Key {
+            name: $name,
+            of: &[ProtocolKind::SequencePaxos],
+            accepted: ON_OFF,
+            set: |options, value| on_off(&mut options.sequence_paxos.$field, value),
+        }
+    };
+}
+
+const KEYS: &[Key] = &[
+    Key {
+        name: "window-max",
+        of: &[ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft],
+        accepted: "1 to 4096 slots",
+        set: |options, value| {
+            let slots = value.parse().ok().filter(|slots| (1..=WINDOW_MAX).contains(slots));
+            slots.map(|slots| options.window_max = slots).is_some()
+        },
+    },
+    Key {
+        name: "decision",
+        of: &[ProtocolKind::MultiPaxos],
+        accepted: "leader, all",
+        set: |options, value| value.parse().map(|decision| options.decision = decision).is_ok(),
+    },
+    switch!("batched-accepts", batched_accepts),
+    switch!("latest-decide", latest_decide),
+    switch!("latest-accepted", latest_accepted),
+    switch!("max-accept-sync", max_accept_sync),
+    switch!("head-start", head_start),
+    switch!("decide-on-accept", decide_on_accept),
+    Key {
+        name: "single-step-changes",
+        of: &[ProtocolKind::Raft],
+        accepted: ON_OFF,
+        set: |options, value| on_off(&mut options.single_step_changes, value),
+    },
+];
+
+fn on_off(switch: &mut bool, value: &str) -> bool {
+    match value {
+        "on" => *switch = true,
+        "off" => *switch = false,
+        _ => return false,
+    }
+    true
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// Only keys and values that are accepted.
+    values: BTreeMap<&'static str, String>,
+}
+
+/// Why options were not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// Not `KEY=VALUE`.
+    #[error("{0:?} is not KEY=VALUE")]
+    NotAPair(String),
+    /// No such key.
+    #[error("unknown option {0:?}; accepted: {keys}", keys = names(None))]
+    Unknown(String),
+    /// Given twice.
+    #[error("option {0} is given twice")]
+    Twice(&'static str),
+    /// The value is none of the key's.
+    #[error("{value:?} is not a value of option {key}; accepted: {accepted}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What is accepted.
+        accepted: &'static str,
+    },
+    /// The protocol does not heed it.
+    #[error("option {key} does not go with {protocol}; accepted: {keys}", keys = names(Some(*protocol)))]
+    Foreign {
+        /// The key.
+        key: &'static str,
+        /// The protocol.
+        protocol: ProtocolKind,
+    },
+}
+
+fn names(of: Option<ProtocolKind>) -> String {
+    let heeded = KEYS.iter().filter(|key| of.is_none_or(|protocol| key.of.contains(&protocol)));
+    heeded.map(|key| key.name).collect::<Vec<_>>().join(", ")
+}
+
+impl Overrides {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Whether a protocol heeds all of them.
+    ///
+    /// # Errors
+    /// Which one it does not heed.
+    pub fn check(&self, protocol: ProtocolKind) -> Result<(), OptionError> {
+        let foreign = self.keys().find(|key| !key.of.contains(&protocol));
+        foreign.map_or(Ok(()), |key| Err(OptionError::Foreign { key: key.name, protocol }))
+    }
+
+    /// Sets them.
+    pub fn apply(&self, options: &mut Options) {
+        for key in self.keys() {
+            (key.set)(options, &self.values[key.name]);
+        }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        KEYS.iter().filter(|key| self.values.contains_key(key.name))
+    }
+}
+
+impl FromStr for Overrides {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Overrides, OptionError> {
+        let mut values = BTreeMap::new();
+        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').ok_or_else(|| OptionError::NotAPair(pair.to_owned()))?;
+            let key = KEYS.iter().find(|key| key.name == name);
+            let key = key.ok_or_else(|| OptionError::Unknown(name.to_owned()))?;
+            if !(key.set)(&mut Options::default(), value) {
+                let (key, accepted) = (key.name, key.accepted);
+                return Err(OptionError::Value { key, value: value.to_owned(), accepted });
+            }
+            if values.insert(key.name, value.to_owned()).is_some() {
+                return Err(OptionError::Twice(key.name));
+            }
+        }
+        Ok(Overrides { values })
+    }
+}
+
+impl fmt::Display for Overrides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (key, value)) in self.values.iter().enumerate() {
+            write!(f, "{}{key}={value}", if index > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Decision;
+
+    #[test]
+    fn they_are_read_set_and_written() {
+        let given: Overrides = "window-max=7, decision=all,".parse().unwrap();
+        assert_eq!(given.to_string(), "decision=all,window-max=7");
+        assert_eq!(given.to_string().parse(), Ok(given.clone()));
+        let mut options = Options::default();
+        given.apply(&mut options);
+        assert_eq!((options.decision, options.window_max), (Decision::All, 7));
+        assert!(Overrides::default().is_empty() && "".parse() == Ok(Overrides::default()));
+    }
+
+    #[test]
+    fn every_switch_turns_something_off() {
+        for key in KEYS.iter().filter(|key| key.accepted == ON_OFF) {
+            let (mut on, mut off) = (Options::default(), Options::default());
+            assert!((key.set)(&mut on, "on") && (key.set)(&mut off, "off"));
+            assert_ne!(format!("{on:?}"), format!("{off:?}"), "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_accepted_is_named_with_what_is() {
+        let why = |text: &str| text.parse::<Overrides>().unwrap_err().to_string();
+        assert_eq!(why("head-start"), "\"head-start\" is not KEY=VALUE");
+        assert!(why("speed=high").starts_with("unknown option \"speed\"; accepted: window-max, decision"));
+        assert_eq!(why("decision=me"), "\"me\" is not a value of option decision; accepted: leader, all");
+        assert!(why("window-max=0").ends_with("accepted: 1 to 4096 slots"));
+        assert_eq!(why("head-start=on,head-start=off"), "option head-start is given twice");
+        let foreign = "head-start=off".parse::<Overrides>().unwrap().check(ProtocolKind::Raft);
+        let why = foreign.unwrap_err().to_string();
+        assert_eq!(why, "option head-start does not go with raft; accepted: window-max, single-step-changes");
+    }
+}

@@ -1,0 +1,210 @@
+//! Eager transfer of state: members send what a joining replica lacks without being asked (Ng 2020, sections 4.1 and
+//! 4.4).
+//!
+//! A replica that does not vote yet tells all voters how far it is. Each of them sends it its share of the slots behind
+//! that: every so many slots are one segment, and segments go round among the voters without the leader, whose outgoing
+//! links carry the proposals. So nobody has to ask who sends what. What is on its way is bounded, and the receiver's
+//! word that it has got so far makes room for more. Who leads and who is there may look different from different places:
+//! what everybody or nobody sends, or what is lost, the receiver fetches after a while (`catch_up.rs`).
+//!
+//! Where the slots are not kept any more, the first in the round offers its snapshot; the pieces are fetched.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use synod_wire::{Lsn, ReplicaId, Slot, Time};
+
+use crate::{Action, PeerMessage, Replica, StateTransfer, decided::Decided};
+
+/// Slots of a segment.
+const SEGMENT_SLOTS: u64 = 16;
+
+/// Messages on their way to a replica.
+const MESSAGES_MAX: usize = 256;
+
+/// They hold at most so many times the bytes of an answer to a replica that asks.
+const ANSWERS_MAX: usize = 4;
+
+/// What is sent to one replica.
+#[derive(Debug)]
+struct Push {
+    /// How far it was when it last said so, and when that was.
+    acknowledged: Slot,
+    heard_at: Time,
+    /// What this replica has to send of the slots through this one was sent.
+    sent: Slot,
+    /// On their way, as far as is known: the last slot of each message, and its bytes.
+    under_way: VecDeque<(Slot, usize)>,
+    bytes: usize,
+}
+
+impl Push {
+    fn new(acknowledged: Slot, now: Time) -> Push {
+        Push { acknowledged, heard_at: now, sent: acknowledged, under_way: VecDeque::new(), bytes: 0 }
+    }
+
+    /// The receiver has everything through a slot.
+    fn acknowledge(&mut self, slot: Slot, now: Time) {
+        if slot < self.acknowledged {
+            // It began anew, without what it had.
+            *self = Push::new(slot, now);
+            return;
+        }
+        (self.acknowledged, self.heard_at, self.sent) = (slot, now, self.sent.max(slot));
+        while let Some((_, bytes)) = self.under_way.front().filter(|(last, _)| *last <= slot) {
+            self.bytes -= bytes;
+            self.under_way.pop_front();
+        }
+    }
+
+    fn has_room(&self, bytes_max: usize) -> bool {
+        self.under_way.is_empty() || self.bytes < bytes_max && self.under_way.len() < MESSAGES_MAX
+    }
+
+    fn sends(&mut self, last: Slot, bytes: usize) {
+        self.sent = last;
+        self.under_way.push_back((last, bytes));
+        self.bytes += bytes;
+    }
+}
+
+/// Everybody whom this replica sends something unasked.
+#[derive(Debug, Default)]
+pub(crate) struct Pushes {
+    to: BTreeMap<ReplicaId, Push>,
+}
+
+/// The last slot of the segment of a slot, and whose share it is, as a place in the round.
+fn share(slot: Slot, sharers: usize) -> (Slot, usize) {
+    let segment = slot.0 / SEGMENT_SLOTS;
+    let sharer = usize::try_from(segment % sharers as u64).expect("less than their number");
+    (Slot((segment + 1).saturating_mul(SEGMENT_SLOTS) - 1), sharer)
+}
+
+impl Replica {
+    /// A replica that joins says how far it is: it is sent more, or told what it can ask for.
+    pub(crate) fn heard_joining(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        decided: Slot,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.settings.state_transfer == StateTransfer::Pull {
+            // It can ask here too. What the leader has it is told anyway.
+            if decided < self.decided.last() && !self.leads() {
+                actions.push(self.standing(from));
+            }
+            return;
+        }
+        if self.protocol.is_none() {
+            return;
+        }
+        let push = self.pushes.to.entry(from).or_insert_with(|| Push::new(decided, now));
+        push.acknowledge(decided, now);
+        let trimmed = decided.next() < self.decided.first();
+        if let Some(snapshot) =
+            self.snapshot.filter(|_| trimmed && self.sharers(from).first() == Some(&self.me))
+        {
+            let message = PeerMessage::SnapshotOffer { slot: snapshot.slot, total: snapshot.bytes };
+            actions.push(Action::Send { to: from, message, after: Lsn::ZERO });
+        }
+    }
+
+    /// Who sends something to a replica, in the order of the round.
+    fn sharers(&self, to: ReplicaId) -> Vec<ReplicaId> {
+        let able = |id: &ReplicaId| *id != to && !self.catch_up.is_down(*id);
+        let mut sharers: Vec<ReplicaId> = self.group.voters().filter(able).collect();
+        if sharers.len() > 1 {
+            sharers.retain(|&id| self.view.leader != Some(id));
+        }
+        sharers
+    }
+
+    /// Sends what others lack, as far as there is room.
+    pub(crate) fn push_state(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.pushes.to.is_empty() {
+            return;
+        }
+        let patience = self.settings.consensus.election_timeout;
+        let mut pushes = std::mem::take(&mut self.pushes);
+        pushes.to.retain(|&to, push| {
+            now < push.heard_at + patience && self.protocol.is_some() && self.joins(to, push.acknowledged)
+        });
+        for (&to, push) in &mut pushes.to {
+            let sharers = self.sharers(to);
+            let Some(place) = sharers.iter().position(|&id| id == self.me) else { continue };
+            self.push_to(to, push, (place, sharers.len()), actions);
+        }
+        self.pushes = pushes;
+    }
+
+    fn push_to(&self, to: ReplicaId, push: &mut Push, round: (usize, usize), actions: &mut Vec<Action>) {
+        let (place, sharers) = round;
+        let last = self.decided.last();
+        let bytes_max = self.settings.fetch_bytes_max;
+        while push.sent < last && push.has_room(bytes_max.saturating_mul(ANSWERS_MAX)) {
+            let from = push.sent.next();
+            let (end, sharer) = share(from, sharers);
+            if sharer != place {
+                push.sent = end.min(last);
+                continue;
+            }
+            let Some(batches) = self.decided.range(from, end, bytes_max) else { return };
+            let through = Slot(push.sent.0 + batches.len() as u64);
+            push.sends(through, batches.iter().map(Decided::size).sum());
+            let message = PeerMessage::Pushed { from, decided: last, batches };
+            actions.push(Action::Send { to, message, after: Lsn::ZERO });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::ZERO;
+
+    #[test]
+    fn every_slot_is_somebodys_share() {
+        for sharers in 1..=5 {
+            let mut counts = vec![0; sharers];
+            let mut slot = Slot(1);
+            while slot < Slot(400) {
+                let (end, sharer) = share(slot, sharers);
+                assert!(end >= slot);
+                assert!((slot.0..=end.0).all(|slot| share(Slot(slot), sharers) == (end, sharer)));
+                counts[sharer] += end.0 + 1 - slot.0;
+                slot = end.next();
+            }
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(most - least <= SEGMENT_SLOTS, "{counts:?}");
+        }
+        share(Slot(u64::MAX), 3);
+    }
+
+    #[test]
+    fn what_is_under_way_is_bounded_and_an_acknowledgement_makes_room() {
+        let mut push = Push::new(Slot(4), NOW);
+        assert!(push.has_room(0), "one message may always be on its way");
+        push.sends(Slot(8), 100);
+        assert!(push.has_room(101) && !push.has_room(100));
+        push.acknowledge(Slot(7), NOW);
+        assert!(!push.has_room(100));
+        push.acknowledge(Slot(8), NOW);
+        assert!(push.has_room(1));
+        (0..MESSAGES_MAX).for_each(|message| push.sends(Slot(9 + message as u64), 1));
+        assert!(!push.has_room(usize::MAX));
+    }
+
+    #[test]
+    fn a_receiver_that_lost_its_memory_is_sent_everything_again() {
+        let mut push = Push::new(Slot(4), NOW);
+        push.sends(Slot(8), 100);
+        push.acknowledge(Slot(6), NOW);
+        assert_eq!(push.sent, Slot(8));
+        push.acknowledge(Slot(20), NOW);
+        assert_eq!(push.sent, Slot(20), "it got the rest elsewhere");
+        push.acknowledge(Slot(0), NOW);
+        assert_eq!((push.sent, push.bytes), (Slot(0), 0));
+    }
+}

@@ -1,0 +1,192 @@
+//! State from one replica to another: what this one asks for, what it answers, what comes of it; and snapshots.
+
+use std::time::Duration;
+
+use synod_consensus::{Bug, Control, Input};
+use synod_wire::{Lsn, ReplicaId, Slot, Time};
+
+use crate::{
+    PeerMessage, Replica, StateTransfer,
+    catch_up::{Arrived, Ask, Pace},
+    decided::Decided,
+    events::{Action, Installed, SnapshotInfo},
+};
+
+/// A snapshot of this size is written without a thought.
+const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
+
+impl Replica {
+    // Decided slots.
+
+    /// Asks for what is missing.
+    pub(crate) fn catch_up(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.is_backlogged() {
+            return;
+        }
+        self.learn_ahead(now, actions);
+        let status = self.protocol_status();
+        let (pace, leader) = (self.pace(), self.view.leader);
+        for (to, ask) in self.catch_up.next(now, status.decided, status.decided_elsewhere, leader, &pace) {
+            let message = match ask {
+                Ask::Slots { from, through } => PeerMessage::Fetch { from, through },
+                Ask::Chunk { slot, offset } => PeerMessage::FetchChunk { slot, offset },
+            };
+            actions.push(Action::Send { to, message, after: Lsn::ZERO });
+        }
+    }
+
+    pub(crate) fn pace(&self) -> Pace {
+        let consensus = &self.settings.consensus;
+        let retry = consensus.election_timeout / 2;
+        let patience = match self.settings.state_transfer {
+            _ if self.protocol.is_some() => consensus.heartbeat_interval / 4,
+            // Nothing comes by itself.
+            StateTransfer::Pull => Duration::ZERO,
+            StateTransfer::Eager => retry,
+        };
+        let fresh = consensus.heartbeat_interval / 4;
+        // Longer than it takes to ask all others, one after the other.
+        let forget = consensus.election_timeout * 2;
+        Pace { patience, retry, fresh, forget, answer_bytes: self.settings.fetch_bytes_max }
+    }
+
+    pub(crate) fn answer_fetch(
+        &mut self,
+        to: ReplicaId,
+        from: Slot,
+        through: Slot,
+        actions: &mut Vec<Action>,
+    ) {
+        let kept = self.decided.first();
+        let decided = self.decided.last();
+        let batches = self.decided.range(from, through, self.settings.fetch_bytes_max);
+        let message = match (batches, self.snapshot) {
+            (None, Some(snapshot)) => {
+                PeerMessage::SnapshotOffer { slot: snapshot.slot, total: snapshot.bytes }
+            }
+            (batches, _) => {
+                PeerMessage::Fetched { from, kept, decided, batches: batches.unwrap_or_default() }
+            }
+        };
+        actions.push(Action::Send { to, message, after: Lsn::ZERO });
+    }
+
+    /// An answer came, of a peer that keeps slots from the first to the last of `keeps`.
+    pub(crate) fn fetched(
+        &mut self,
+        now: Time,
+        arrived: Arrived,
+        keeps: (Slot, Slot),
+        actions: &mut Vec<Action>,
+    ) {
+        let (decided, pace) = (self.decided.last(), self.pace());
+        self.catch_up.fetched(now, arrived, keeps, decided, &pace);
+        self.learn_ahead(now, actions);
+    }
+
+    /// A peer that has decided slots through `last` sends some unasked.
+    pub(crate) fn pushed(&mut self, now: Time, arrived: Arrived, last: Slot, actions: &mut Vec<Action>) {
+        self.known.elsewhere = self.known.elsewhere.max(last);
+        let (decided, pace) = (self.decided.last(), self.pace());
+        self.catch_up.pushed(now, arrived, last, decided, &pace);
+        self.learn_ahead(now, actions);
+    }
+
+    /// Takes what came, in order, as long as something is next and can be taken.
+    fn learn_ahead(&mut self, now: Time, actions: &mut Vec<Action>) {
+        loop {
+            let slot = self.decided.last().next();
+            let Some(Decided { ballot, batch }) = self.catch_up.front(slot).cloned() else { return };
+            self.learn(now, slot, ballot, batch, actions);
+            if self.decided.last() < slot {
+                // It is not the time for it; it is kept.
+                return;
+            }
+            self.catch_up.delivered(self.decided.last());
+        }
+    }
+
+    // Snapshots.
+
+    pub(crate) fn take_snapshot_if_due(&mut self, actions: &mut Vec<Action>) {
+        // A snapshot is the whole state: one that is large should not be written again for a little log.
+        let large =
+            self.snapshot.map(|snapshot| snapshot.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
+        let due = self.slots_since_snapshot >= self.settings.snapshot_slots
+            && self.bytes_since_snapshot >= large.unwrap_or(0)
+            || self.bytes_since_snapshot >= self.settings.snapshot_log_bytes;
+        if !due || self.taking_snapshot || self.catch_up.receiving().is_some() {
+            return;
+        }
+        self.slots_since_snapshot = 0;
+        self.bytes_since_snapshot = 0;
+        if self.has(Bug::TrimPastSnapshot) {
+            let through = self.decided.last();
+            self.decided.trim(through, 0, 0);
+            actions.push(Action::Trim(through));
+            return;
+        }
+        self.taking_snapshot = true;
+        actions.push(Action::TakeSnapshot);
+    }
+
+    pub(crate) fn snapshot_taken(
+        &mut self,
+        now: Time,
+        info: Option<SnapshotInfo>,
+        actions: &mut Vec<Action>,
+    ) {
+        self.taking_snapshot = false;
+        match info {
+            Some(info) => self.adopt_snapshot(now, info, actions),
+            // Try again sooner than after a whole interval.
+            None => self.slots_since_snapshot += self.settings.snapshot_slots * 9 / 10,
+        }
+    }
+
+    fn adopt_snapshot(&mut self, now: Time, info: SnapshotInfo, actions: &mut Vec<Action>) {
+        if self.snapshot.is_none_or(|snapshot| snapshot.slot < info.slot) {
+            self.snapshot = Some(info);
+            self.decided.trim(info.slot, self.settings.keep_slots, self.settings.keep_bytes);
+            self.carry_out(now, actions);
+            self.write_trimmed(info.slot, actions);
+            self.input(now, Input::Control(Control::Trim(info.slot)), actions);
+            actions.push(Action::Trim(info.slot));
+        }
+    }
+
+    /// All pieces of a snapshot are here.
+    pub(crate) fn install_snapshot(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let Some((info, _)) = self.catch_up.receiving() else { return };
+        if info.slot > self.decided.last() {
+            actions.push(Action::InstallSnapshot(info));
+        } else {
+            // The slots came another way meanwhile.
+            self.catch_up.snapshot_done(true, now);
+        }
+    }
+
+    pub(crate) fn snapshot_installed(
+        &mut self,
+        now: Time,
+        installed: Option<Installed>,
+        actions: &mut Vec<Action>,
+    ) {
+        self.catch_up.snapshot_done(installed.is_some(), now);
+        let Some(Installed { info, ballot, group }) = installed else { return };
+        self.executed = self.executed.max(info.slot);
+        if info.slot > self.decided.last() {
+            self.decided.restart_after(info.slot, ballot);
+            self.slots_since_snapshot = 0;
+            self.bytes_since_snapshot = 0;
+            self.adopt_snapshot(now, info, actions);
+            self.adopt_group(now, group, actions);
+            let ballot = self.ballot_in_epoch(info.slot, ballot);
+            self.input(now, Input::Control(Control::Installed { slot: info.slot, ballot }), actions);
+        } else {
+            self.adopt_snapshot(now, info, actions);
+        }
+        self.watch_backlog(now);
+        self.carry_out(now, actions);
+    }
+}
