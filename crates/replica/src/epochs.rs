@@ -147,7 +147,7 @@ impl Replica {
                     spoke = false;
                     entered = Some((group, amnesia));
                 }
-                LogRecord::Trimmed(slot) => self.known.trimmed = slot,
+                LogRecord::Trimmed(slot) => self.known.trimmed = self.known.trimmed.max(slot),
             }
         }
         let written = entered.as_ref().map_or(Epoch(1), |(group, _)| group.epoch);
@@ -333,10 +333,12 @@ impl Replica {
         last.into_iter().for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
     }
 
-    /// The log may forget slots through this one.
+    /// The log may forget slots through this one. If a later snapshot was lost, and this one takes its place, what that
+    /// one covered stays forgotten: the last record counts, and must not say less.
     pub(crate) fn write_trimmed(&mut self, slot: Slot, actions: &mut Vec<Action>) {
         let lsn = self.effects.number();
-        actions.push(Action::Append { lsn, record: LogRecord::Trimmed(slot) });
+        self.known.trimmed = self.known.trimmed.max(slot);
+        actions.push(Action::Append { lsn, record: LogRecord::Trimmed(self.known.trimmed) });
     }
 
     fn write_entered(&mut self, group: Group, actions: &mut Vec<Action>) {

@@ -4,7 +4,7 @@ use synod_consensus::{
     Options,
     multipaxos::{AcceptedValue, Record},
 };
-use synod_replica::{Action, Group, LogRecord, Recovered, Replica, Settings};
+use synod_replica::{Action, Event, Group, Installed, LogRecord, Recovered, Replica, Settings, SnapshotInfo};
 use synod_wire::{Ballot, Batch, BatchBuilder, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 const R1: ReplicaId = ReplicaId(1);
@@ -54,4 +54,29 @@ fn what_an_epoch_that_is_over_left_in_the_log_was_decided() {
 fn a_snapshot_that_is_lost_may_have_held_something_else_than_the_log() {
     // A snapshot was installed that covered slot 1, where the others had decided something else.
     assert_eq!(executed(Some(LogRecord::Trimmed(Slot(1)))), []);
+}
+
+#[test]
+fn what_a_lost_snapshot_covered_stays_forgotten_when_an_older_one_takes_its_place() {
+    let first = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+    let recovered = Recovered {
+        records: vec![LogRecord::Trimmed(Slot(5))],
+        last_lsn: Lsn(1),
+        snapshot: None,
+        amnesia: false,
+        incarnation: Incarnation(2),
+    };
+    let mut actions = Vec::new();
+    let now = Time::ZERO;
+    let mut replica = Replica::start(Settings::default(), R1, first.clone(), recovered, now, &mut actions);
+    let info = SnapshotInfo { slot: Slot(3), bytes: 1 };
+    let ballot = Ballot { round: 1, replica: R1 };
+    let older = Installed { info, ballot, group: first };
+    replica.step(now, Event::SnapshotInstalled(Some(older)), &mut actions);
+    let written = actions.into_iter().filter_map(|action| match action {
+        Action::Append { record: LogRecord::Trimmed(slot), .. } => Some(slot),
+        _ => None,
+    });
+    assert_eq!(written.collect::<Vec<_>>(), [Slot(5)]);
+    assert!(!replica.may_vote(), "slots 4 and 5 are still to come from others");
 }
