@@ -203,13 +203,15 @@ fn a_run_that_only_fails_is_given_up() {
 fn a_server_that_comes_back_is_used_again() {
     let server = Server::start(Behaviour::default());
     let address = server.address;
-    let mut options = lasting(options(&[&server]), 1_500 * MS);
+    let mut options = lasting(options(&[&server]), 4_000 * MS);
     options.clients = 4;
     options.load.interval = 100 * MS;
     let restarting = thread::spawn(move || {
-        thread::sleep(400 * MS);
+        while server.seen().puts < 10 {
+            thread::sleep(10 * MS);
+        }
         drop(server);
-        thread::sleep(200 * MS);
+        thread::sleep(500 * MS);
         Server::start_at(address, Behaviour::default())
     });
     let report = run(Operation::Put, &options).unwrap();
@@ -220,7 +222,7 @@ fn a_server_that_comes_back_is_used_again() {
         report.errors
     );
     assert!(server.seen().puts > 0, "the server that came back got requests");
-    let last = report.series.iter().rfind(|row| row.to_seconds > 1.3).unwrap();
+    let last = report.series.iter().rfind(|row| row.to_seconds > 3.5).unwrap();
     assert!(last.answered > 0 && last.failed == 0, "{last:?}");
 }
 
@@ -231,7 +233,7 @@ fn the_warm_up_is_discarded() {
     options.load.warmup = 300 * MS;
     let report = run(Operation::Put, &options).unwrap();
     assert_eq!(report.answered, 20);
-    assert!(server.seen().puts > 30, "{} puts", server.seen().puts);
+    assert!(server.seen().puts > 20, "{} puts: none of them was to warm up", server.seen().puts);
     assert!(report.series[0].from_seconds == 0.0 && report.seconds < 5.0);
 }
 

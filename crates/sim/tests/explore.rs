@@ -38,18 +38,21 @@ fn multipaxos_holds_in_every_state() {
     everything(ProtocolKind::MultiPaxos, Bounds { commands: 2, ..CALM }, 20_000);
     everything(ProtocolKind::MultiPaxos, Bounds { commands: 0, crashes: 1, losses: 1, ..CALM }, 2_000);
     everything(ProtocolKind::MultiPaxos, Bounds { duplicates: 1, ..CALM }, 10_000);
+    everything(ProtocolKind::MultiPaxos, Bounds { crashes: 1, catch_ups: 1, ..CALM }, 40_000);
 }
 
 #[test]
 fn sequence_paxos_holds_in_every_state() {
     everything(ProtocolKind::SequencePaxos, Bounds { commands: 0, crashes: 1, ..CALM }, 400_000);
     everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, crashes: 1, losses: 1, ..CALM }, 100_000);
+    everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, catch_ups: 2, ..CALM }, 100);
 }
 
 #[test]
 fn raft_holds_in_every_state() {
     everything(ProtocolKind::Raft, Bounds { commands: 0, crashes: 1, ..CALM }, 150_000);
     everything(ProtocolKind::Raft, CALM, 400_000);
+    everything(ProtocolKind::Raft, Bounds { replicas: 2, catch_ups: 2, crashes: 1, ..CALM }, 1_000);
 }
 
 /// Explores a protocol with a bug until that is found.

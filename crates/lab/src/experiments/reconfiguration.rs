@@ -3,10 +3,11 @@
 use std::borrow::Cow::Borrowed;
 
 use synod_consensus::ProtocolKind;
+use synod_replica::StateTransfer;
 
 use super::{
     charts,
-    judging::{at_most, highest, no_timeouts},
+    judging::{all_ratios, at_most, highest, is_near, no_timeouts, ratios},
     parameters::{CONCURRENT, ON_VIRTUAL, PROTOCOLS, REPLICAS, VIRTUAL_WINDOW},
     points::Field,
 };
@@ -20,6 +21,19 @@ const SMALL: Parameter = Parameter { default: "3", full: "3,5", ..REPLICAS };
 
 /// Much goes on in a window of seconds.
 const FEW: Parameter = Parameter { default: "10,100,1000", full: "10,100,1000,10000,100000", ..CONCURRENT };
+
+const TRANSFER: Parameter = Parameter {
+    key: "transfer",
+    help: "How a new replica comes by what was decided before: pull, eager, or both with a comma.",
+    default: "pull,eager",
+    full: "pull,eager",
+};
+
+const CHANGE: Chart = Chart {
+    title: Borrowed("How long the change takes, the new replica's catching up included"),
+    metric: Borrowed("change_ms"),
+    ..charts::GAP
+};
 
 const THROUGHPUT: Chart = Chart {
     title: Borrowed("Throughput over the whole window, with the change in it"),
@@ -42,12 +56,12 @@ pub const RECONFIGURATION: Experiment = Experiment {
     about: "A third into the window a new replica joins as a learner, fetches what was decided, and takes the place of \
             a follower or of the leader. The change of voters ends an epoch, with every protocol. Unlike the document's prototypes, Synod catches a new replica up before the change, holds back \
             what is proposed meanwhile, and keeps serving; so what remains is the change itself and, if the leader \
-            goes, an election. In virtual time; the document's eager transfer (pushed rather than fetched) has no \
-            counterpart in Synod.",
-    parameters: &[ON_VIRTUAL, VIRTUAL_WINDOW, PROTOCOLS, SMALL, FEW],
+            goes, an election. What was decided before is fetched by the new replica (pull), or sent to it by \
+            those who vote (eager). In virtual time.",
+    parameters: &[ON_VIRTUAL, VIRTUAL_WINDOW, PROTOCOLS, SMALL, FEW, TRANSFER],
     headline: "throughput",
     points: reconfiguration_points,
-    charts: &[charts::ANSWERS, charts::GAP, THROUGHPUT],
+    charts: &[charts::ANSWERS, charts::GAP, CHANGE, THROUGHPUT],
     facts: &[],
     shapes: &[
         Shape { id: "R6a", claim: "no proposal times out, with any protocol", judge: no_timeouts },
@@ -66,6 +80,11 @@ pub const RECONFIGURATION: Experiment = Experiment {
             claim: "service is back within two election timeouts (2 s) whoever is replaced",
             judge: back_soon,
         },
+        Shape {
+            id: "R6e",
+            claim: "throughput is the same whether the new replica pulls or is sent what was decided, within 10 %",
+            judge: same_transfer,
+        },
     ],
 };
 
@@ -74,9 +93,13 @@ fn reconfiguration_points(parameters: &Parameters) -> Result<Vec<Point>, LabErro
     field.sweep(|replicas, concurrent, points| {
         for ordering in Ordering::list(parameters, "protocols")? {
             for (name, victim) in [("follower", Victim::Follower), ("leader", Victim::Leader)] {
-                let series = format!("{ordering}, replace {name}, {replicas} replicas");
-                let load = with_replacement(parameters, concurrent, victim)?;
-                points.push(field.point(series, concurrent as f64, field.setup(replicas, ordering)?, load));
+                for transfer in parameters.list::<StateTransfer>("transfer")? {
+                    let mut setup = field.setup(replicas, ordering)?;
+                    setup.settings.state_transfer = transfer;
+                    let series = format!("{ordering}, replace {name}, {transfer}, {replicas} replicas");
+                    let load = with_replacement(parameters, concurrent, victim)?;
+                    points.push(field.point(series, concurrent as f64, setup, load));
+                }
             }
         }
         Ok(())
@@ -110,6 +133,18 @@ fn back_soon(measured: &Measured) -> Judgement {
     at_most(measured, "gap_ms", |_| true, 2000.0, " ms")
 }
 
+fn same_transfer(measured: &Measured) -> Judgement {
+    let all = measured.series();
+    let pulled = all.iter().filter(|series| series.contains(", pull, "));
+    let pairs: Vec<_> = pulled
+        .map(|pull| {
+            (pull.split(", pull").next().unwrap_or(pull), pull.replace("pull", "eager"), (*pull).to_owned())
+        })
+        .collect();
+    let ratios = ratios(measured, "throughput", &pairs);
+    all_ratios(&ratios, "eager over pull", |ratio| is_near(ratio.value, 1.0, 0.1))
+}
+
 /// Head start.
 pub const HEAD_START: Experiment = Experiment {
     name: "ng-head-start",
@@ -117,7 +152,7 @@ pub const HEAD_START: Experiment = Experiment {
     source: "Ng 2020, sections 4.4.3 and 5.4.3, figure 10, table 5.1 (N78, N53, R4)",
     about: "A follower is replaced a third into the window, with the head start of the last leader and without it. \
             New replicas have the highest ids, and ballot leader election prefers those. In virtual time.",
-    parameters: &[ON_VIRTUAL, VIRTUAL_WINDOW, SMALL, FEW],
+    parameters: &[ON_VIRTUAL, VIRTUAL_WINDOW, SMALL, FEW, TRANSFER],
     headline: "throughput",
     points: head_start_points,
     charts: &[
@@ -150,11 +185,14 @@ fn head_start_points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let field = Field::new(parameters, &[Ground::Virtual])?;
     field.sweep(|replicas, concurrent, points| {
         for (name, head_start) in [("with", true), ("without", false)] {
-            let mut setup = field.setup(replicas, Ordering::of(ProtocolKind::SequencePaxos))?;
-            setup.settings.consensus.sequence_paxos.head_start = head_start;
-            let series = format!("{name} head start, {replicas} replicas");
-            let load = with_replacement(parameters, concurrent, Victim::Follower)?;
-            points.push(field.point(series, concurrent as f64, setup, load));
+            for transfer in parameters.list::<StateTransfer>("transfer")? {
+                let mut setup = field.setup(replicas, Ordering::of(ProtocolKind::SequencePaxos))?;
+                setup.settings.consensus.sequence_paxos.head_start = head_start;
+                setup.settings.state_transfer = transfer;
+                let series = format!("{name} head start, {transfer}, {replicas} replicas");
+                let load = with_replacement(parameters, concurrent, Victim::Follower)?;
+                points.push(field.point(series, concurrent as f64, setup, load));
+            }
         }
         Ok(())
     })
@@ -194,16 +232,20 @@ mod tests {
     #[test]
     fn gaps_are_judged() {
         let mut measured = Measured::default();
+        let series = |who, transfer| format!("raft, replace {who}, {transfer}, 3 replicas");
         for (who, gap) in [("leader", 1500.0), ("follower", 20.0)] {
-            let series = format!("raft, replace {who}, 3 replicas");
-            measured.add(&series, 100.0, "gap_ms", gap);
-            measured.add(&series, 100.0, "timed_out", 0.0);
+            for transfer in ["pull", "eager"] {
+                measured.add(&series(who, transfer), 100.0, "gap_ms", gap);
+                measured.add(&series(who, transfer), 100.0, "timed_out", 0.0);
+                measured.add(&series(who, transfer), 100.0, "throughput", 1000.0);
+            }
         }
         for shape in RECONFIGURATION.shapes {
             assert_eq!((shape.judge)(&measured).verdict, Verdict::Holds, "{}", shape.id);
         }
-        measured.add("raft, replace follower, 3 replicas", 100.0, "gap_ms", 5000.0);
-        measured.add("raft, replace follower, 3 replicas", 100.0, "timed_out", 7.0);
+        measured.add(&series("follower", "pull"), 100.0, "gap_ms", 5000.0);
+        measured.add(&series("follower", "pull"), 100.0, "timed_out", 7.0);
+        measured.add(&series("follower", "pull"), 100.0, "throughput", 2000.0);
         for shape in RECONFIGURATION.shapes {
             assert_eq!((shape.judge)(&measured).verdict, Verdict::DoesNotHold, "{}", shape.id);
         }

@@ -67,6 +67,9 @@ fn section(page: &mut String, run: &Run) {
     if let Some(why) = &summary.cut_short {
         let _ = writeln!(page, "<p class=\"not\">The run ended early: {}.</p>", escape(why));
     }
+    if let Some(warning) = text::warning(summary, &run.environment) {
+        let _ = writeln!(page, "<p class=\"not\">{}</p>", escape(&warning));
+    }
     page.push_str("<ul>\n");
     for claim in &summary.verdicts {
         let verdict = claim.judgement.verdict;

@@ -37,6 +37,9 @@ fn section(page: &mut String, run: &Run) {
     if let Some(why) = &summary.cut_short {
         let _ = writeln!(page, "**The run ended early: {why}.**\n");
     }
+    if let Some(warning) = text::warning(summary, &run.environment) {
+        let _ = writeln!(page, "**{warning}**\n");
+    }
     page.push_str("| claim | measured | verdict |\n| --- | --- | --- |\n");
     for claim in &summary.verdicts {
         let (verdict, reason) = (claim.judgement.verdict.as_str(), cell(&claim.judgement.reason));

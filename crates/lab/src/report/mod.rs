@@ -108,6 +108,12 @@ mod tests {
         {
             assert!(markdown.contains(part), "{part} is missing in\n{markdown}");
         }
+        let crowded = |load| {
+            let mut run = run();
+            (run.environment.cores, run.environment.load_before) = (2, Some(load));
+            markdown::page(&[run]).contains("a load average of")
+        };
+        assert!(crowded(25.0) && !crowded(2.0));
         assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
         assert!(!html.contains("NaN") && !html.contains("inf"), "a picture has an impossible place");
         assert!(!html.contains("src=") && !html.contains("href=\"http"), "the page needs something else");

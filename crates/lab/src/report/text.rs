@@ -71,6 +71,18 @@ pub(super) fn rows(summary: &Summary, metric: &str) -> Vec<[String; 5]> {
     points.map(row).collect()
 }
 
+/// What to say first of a run with real replicas on a machine where much else ran: how fast they are depends on it more
+/// than on them.
+pub(super) fn warning(summary: &Summary, environment: &Environment) -> Option<String> {
+    let real = summary.parameters.get("on").is_some_and(|on| on != "virtual");
+    let load = environment.load_before.filter(|load| real && *load > 3.0 * environment.cores as f64)?;
+    Some(format!(
+        "The machine was crowded: a load average of {load:.1} on {} cores before the run began. Absolute figures, and \
+         verdicts that rest on them, say more about that than about the replicas.",
+        environment.cores
+    ))
+}
+
 /// How the points were run, and on what.
 pub(super) fn conduct(summary: &Summary, environment: &Environment) -> String {
     let parameters: Vec<_> = summary.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
