@@ -79,6 +79,8 @@ impl Replica {
         keeps: (Slot, Slot),
         actions: &mut Vec<Action>,
     ) {
+        // In an epoch that is over nobody else says how much more there is.
+        self.known.elsewhere = self.known.elsewhere.max(keeps.1);
         let (decided, pace) = (self.decided.last(), self.pace());
         self.catch_up.fetched(now, arrived, keeps, decided, &pace);
         self.learn_ahead(now, actions);
