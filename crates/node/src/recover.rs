@@ -104,9 +104,17 @@ pub fn force_new_cluster<S: StateMachine>(
             _ => {}
         }
     }
-    if !executor.group().counts(config.me) {
-        warnings.push("this replica did not vote: it has only what others told it".to_owned());
-    } else if let Err(why) = decide_accepted(config, records, incarnation, &mut executor) {
+    let group = executor.group();
+    let (counts, takes_part) = (group.counts(config.me), group.voting(config.me).is_some());
+    if !counts {
+        warnings.push("this replica did not vote, as far as it knows: it has what others told it".to_owned());
+    }
+    // A learner may have been promoted, and have voted, without having heard that this is decided.
+    let accepted =
+        if takes_part { decide_accepted(config, records, incarnation, &mut executor) } else { Ok(()) };
+    if let Err(why) = accepted
+        && counts
+    {
         return incomplete(why);
     }
     if executor.applied() == Slot::ZERO {

@@ -19,7 +19,7 @@ pub(super) struct Log {
     entries: VecDeque<Stored>,
     /// The first slot of each term in the log, ascending, with the term; where they begin, knowledge begins.
     runs: VecDeque<(Slot, Ballot)>,
-    /// The configurations in the log, ascending; the last one counts.
+    /// The configurations in the log, ascending: the last one that is delivered, and those behind it. The last counts.
     configurations: VecDeque<Configuration>,
     /// The record of the last entry that is not held any more.
     floor: Lsn,
@@ -145,11 +145,15 @@ impl Log {
         *self = Log { floor: self.floor, ..Log::new(base) };
     }
 
-    /// Forgets the terms and configurations of slots that a snapshot covers, but for those that last into the rest.
+    /// Forgets the terms of slots that a snapshot covers, but for that which lasts into the rest.
     pub(super) fn forget_before(&mut self, slot: Slot) {
         while self.runs.get(1).is_some_and(|(first, _)| *first <= slot) {
             self.runs.pop_front();
         }
+    }
+
+    /// What is decided through this slot stays: of the configurations in it only the last one can count.
+    pub(super) fn forget_configurations_before(&mut self, slot: Slot) {
         while self.configurations.get(1).is_some_and(|next| next.slot <= slot) {
             self.configurations.pop_front();
         }

@@ -309,6 +309,7 @@ impl Raft {
             effects.push(Effect::Deliver { slot, ballot: entry.ballot, batch: entry.batch.clone() });
             self.decided = slot;
         }
+        self.log.forget_configurations_before(self.decided);
         self.decided_elsewhere = self.decided_elsewhere.max(self.decided);
         self.verified = self.verified.max(self.decided);
         // A tail for followers that are a little behind; whoever leads next may need it as well.

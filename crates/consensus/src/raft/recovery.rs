@@ -168,6 +168,7 @@ impl Raft {
             // What stands behind it continues it.
             self.log.release(slot.next());
             self.log.forget_before(slot);
+            self.log.forget_configurations_before(slot);
         } else {
             self.truncate(self.log.first().max(self.decided.next()), effects);
             self.log.restart_after(base);
