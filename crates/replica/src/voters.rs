@@ -167,6 +167,11 @@ impl Replica {
         }
     }
 
+    /// Whether this replica learns until it can vote.
+    pub(crate) fn is_to_vote(&self) -> bool {
+        self.group.learners().any(|(id, goal)| id == self.me && goal != Goal::Learn)
+    }
+
     /// How far learners are, as they last said.
     pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
         self.audience.progress.iter().map(|(&id, &slot)| (id, slot))

@@ -338,3 +338,16 @@ fn everything_comes_whatever_is_lost() {
         }
     }
 }
+
+/// Those who have less than this replica answer, too; they must not keep it from those who have a snapshot.
+#[test]
+fn where_nobody_keeps_what_is_missing_who_is_further_is_asked() {
+    let mut laggard = Laggard::new(&[R2, R3], 9, 15, AT_ONCE);
+    laggard.leader = None;
+    assert_eq!(laggard.next(0), [(2, slots(10, 15))]);
+    laggard.fetched(1, R2, 10, 9, (1, 9));
+    laggard.catch_up.told(R3, Slot(14), Slot(15), at(1));
+    assert_eq!(laggard.next(1), [], "both have just said that they lack it");
+    assert_eq!(laggard.next(7), [(3, slots(10, 15))]);
+    assert!(laggard.offered(8, R3, 14, false));
+}
