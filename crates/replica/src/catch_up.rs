@@ -392,7 +392,12 @@ impl CatchUp {
         let asked =
             self.questions.iter().position(|question| question.peer == peer && question.from == first);
         if let Some(index) = asked {
-            self.questions.remove(index);
+            // Answers come in the order of the questions: those to what it was asked before are lost.
+            let mut place = 0;
+            self.questions.retain(|question| {
+                place += 1;
+                question.peer != peer || place > index + 1
+            });
         }
         if let Some(peer) = self.peer(peer) {
             peer.answers(now);
