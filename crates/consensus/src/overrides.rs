@@ -19,6 +19,9 @@ struct Key {
 const ON_OFF: &str = "on, off";
 const WINDOW_MAX: usize = 4096;
 
+/// Longer than any value: what is kept is bounded, whatever a number is written like.
+const VALUE_BYTES_MAX: usize = 16;
+
 /// A switch of an optimisation of Sequence Paxos.
 macro_rules! switch {
     ($name:literal, $field:ident) => {
@@ -145,7 +148,7 @@ impl FromStr for Overrides {
             let (name, value) = pair.split_once('=').ok_or_else(|| OptionError::NotAPair(pair.to_owned()))?;
             let key = KEYS.iter().find(|key| key.name == name);
             let key = key.ok_or_else(|| OptionError::Unknown(name.to_owned()))?;
-            if !(key.set)(&mut Options::default(), value) {
+            if value.len() > VALUE_BYTES_MAX || !(key.set)(&mut Options::default(), value) {
                 let (key, accepted) = (key.name, key.accepted);
                 return Err(OptionError::Value { key, value: value.to_owned(), accepted });
             }
@@ -198,6 +201,7 @@ mod tests {
         assert!(why("speed=high").starts_with("unknown option \"speed\"; accepted: window-max, decision"));
         assert_eq!(why("decision=me"), "\"me\" is not a value of option decision; accepted: leader, all");
         assert!(why("window-max=0").ends_with("accepted: 1 to 4096 slots"));
+        assert!(why(&format!("window-max={}1", "0".repeat(99))).ends_with("accepted: 1 to 4096 slots"));
         assert_eq!(why("head-start=on,head-start=off"), "option head-start is given twice");
         let foreign = "head-start=off".parse::<Overrides>().unwrap().check(ProtocolKind::Raft);
         let why = foreign.unwrap_err().to_string();

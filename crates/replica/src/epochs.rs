@@ -214,6 +214,11 @@ impl Replica {
             // next life would take its memory for whole.
             self.write_entered(newest, actions);
         }
+        if let Some(snapshot) = self.snapshot.filter(|snapshot| snapshot.slot > self.known.trimmed) {
+            // A crash came between the snapshot and this record. If the snapshot is from a peer, the log does not hold
+            // what it covers; and it may be lost later.
+            self.write_trimmed(snapshot.slot, actions);
+        }
         self.group_changed(actions);
         self.begin(now, false);
         self.carry_out(now, actions);

@@ -141,8 +141,11 @@ impl Replica {
         self.taking_snapshot = false;
         match info {
             Some(info) => self.adopt_snapshot(now, info, actions),
-            // Try again sooner than after a whole interval.
-            None => self.slots_since_snapshot += self.settings.snapshot_slots * 9 / 10,
+            // Try again sooner than after a whole interval, also if the state is large.
+            None => {
+                self.slots_since_snapshot += self.settings.snapshot_slots * 9 / 10;
+                self.bytes_since_snapshot += self.settings.snapshot_log_bytes / 10 * 9;
+            }
         }
     }
 

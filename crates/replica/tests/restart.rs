@@ -51,6 +51,15 @@ fn executed(behind: Option<LogRecord>) -> Vec<Slot> {
     actions.into_iter().filter_map(slot_of).collect()
 }
 
+/// The records written that say through which slot the log may forget.
+fn trimmed(actions: &[Action]) -> Vec<Slot> {
+    let slot_of = |action: &Action| match action {
+        Action::Append { record: LogRecord::Trimmed(slot), .. } => Some(*slot),
+        _ => None,
+    };
+    actions.iter().filter_map(slot_of).collect()
+}
+
 #[test]
 fn what_an_epoch_that_is_over_left_in_the_log_was_decided() {
     assert_eq!(executed(None), [Slot(1)]);
@@ -79,11 +88,7 @@ fn what_a_lost_snapshot_covered_stays_forgotten_when_an_older_one_takes_its_plac
     let ballot = Ballot { round: 1, replica: R1 };
     let older = Installed { info, ballot, group: first };
     replica.step(now, Event::SnapshotInstalled(Some(older)), &mut actions);
-    let written = actions.into_iter().filter_map(|action| match action {
-        Action::Append { record: LogRecord::Trimmed(slot), .. } => Some(slot),
-        _ => None,
-    });
-    assert_eq!(written.collect::<Vec<_>>(), [Slot(5)]);
+    assert_eq!(trimmed(&actions), [Slot(5)]);
     assert!(!replica.may_vote(), "slots 4 and 5 are still to come from others");
 }
 
@@ -118,4 +123,25 @@ fn without_memory_in_an_epoch_that_is_over_a_replica_asks_for_all_that_its_peers
     let fetched = PeerMessage::Fetched { from: Slot(1), kept: Slot(1), decided: Slot(99), batches };
     let (from, through) = asked(now, fetched).expect("it asks on");
     assert!(from == Slot(2) && through > from, "{from}-{through}");
+}
+
+#[test]
+fn a_start_writes_what_its_snapshot_covers_if_a_crash_came_before() {
+    let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+    let written = |records: Vec<LogRecord>| {
+        let info = SnapshotInfo { slot: Slot(3), bytes: 1 };
+        let installed = Installed { info, ballot: Ballot { round: 1, replica: R1 }, group: group.clone() };
+        let recovered = Recovered {
+            last_lsn: Lsn(records.len() as u64),
+            records,
+            snapshot: Some(installed),
+            amnesia: false,
+            incarnation: Incarnation(2),
+        };
+        let mut actions = Vec::new();
+        Replica::start(Settings::default(), R1, group.clone(), recovered, Time::ZERO, &mut actions);
+        trimmed(&actions)
+    };
+    assert_eq!(written(vec![LogRecord::Trimmed(Slot(2))]), [Slot(3)]);
+    assert_eq!(written(vec![LogRecord::Trimmed(Slot(3))]), []);
 }
