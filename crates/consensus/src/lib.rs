@@ -39,3 +39,4 @@ pub use planted::Bug;
 pub use protocol::{
     ChangeRefused, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Role, Status,
 };
+pub use raft::VoterSets;

@@ -3,7 +3,7 @@
 //! Every protocol has its own types in its folder; here they are joined, so that one transport and one log
 //! carry any of them. The first byte tells which protocol wrote what follows.
 
-use synod_wire::{DecodeError, Keep, Reader, ReplicaId, Writer};
+use synod_wire::{DecodeError, Keep, Reader, Writer};
 
 use crate::{election, multipaxos, raft, sequence_paxos};
 
@@ -94,12 +94,12 @@ impl Record {
         }
     }
 
-    /// The record as it would be if `voters` had voted from the first: where a log itself says who votes, it says this
-    /// instead. For those who begin anew after the others are gone for good.
+    /// The record as it would be if voters had never changed, where a log itself says so. For those who begin anew
+    /// after the others are gone for good.
     #[must_use]
-    pub fn as_if_voted_by(self, voters: &[ReplicaId]) -> Record {
+    pub fn without_voters(self) -> Record {
         match self {
-            Record::Raft(record) => Record::Raft(record.as_if_voted_by(voters)),
+            Record::Raft(record) => Record::Raft(record.without_voters()),
             // Their logs do not say it.
             other @ (Record::MultiPaxos(_) | Record::SequencePaxos(_)) => other,
         }

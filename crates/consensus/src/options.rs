@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use synod_wire::{Ballot, Incarnation, Slot, Time};
+use synod_wire::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos, raft::Raft,
@@ -149,8 +149,6 @@ pub struct Options {
     pub inflight_bytes_max: usize,
     /// Raft: bytes of batches in one message; one entry may always leave.
     pub append_bytes_max: usize,
-    /// Raft: change voters without a joint phase where exactly one replica is added or removed.
-    pub single_step_changes: bool,
     #[doc(hidden)]
     pub planted: Option<Bug>,
 }
@@ -207,7 +205,6 @@ impl Default for Options {
             inflight_max: 64,
             inflight_bytes_max: 8 << 20,
             append_bytes_max: 1 << 20,
-            single_step_changes: false,
             planted: None,
         }
     }
@@ -237,10 +234,13 @@ impl Options {
 pub struct Restart {
     /// The records of its write-ahead log, in order.
     pub records: Vec<Record>,
+    /// While voters change (see [`crate::ProtocolKind::changes_voters_itself`]): who voted before, as of `base`. The
+    /// members that the protocol is started with are those who are to vote.
+    pub outgoing: Vec<ReplicaId>,
     /// Everything through this slot is decided and need not be delivered: a snapshot holds it, or an earlier
     /// epoch decided it.
     pub base: Slot,
-    /// As the slot `base` was delivered; [`Ballot::ZERO`] if the epoch began behind it, or if that is not known.
+    /// As the slot `base` was delivered; [`Ballot::ZERO`] if the epoch began behind it.
     pub base_ballot: Ballot,
     /// The slot before the epoch's first.
     pub begin: Slot,
@@ -262,6 +262,7 @@ impl Restart {
     pub fn first(incarnation: Incarnation) -> Restart {
         Restart {
             records: Vec::new(),
+            outgoing: Vec::new(),
             base: Slot::ZERO,
             base_ballot: Ballot::ZERO,
             begin: Slot::ZERO,

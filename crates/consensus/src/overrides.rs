@@ -56,12 +56,6 @@ const KEYS: &[Key] = &[
     switch!("max-accept-sync", max_accept_sync),
     switch!("head-start", head_start),
     switch!("decide-on-accept", decide_on_accept),
-    Key {
-        name: "single-step-changes",
-        of: &[ProtocolKind::Raft],
-        accepted: ON_OFF,
-        set: |options, value| on_off(&mut options.single_step_changes, value),
-    },
 ];
 
 fn on_off(switch: &mut bool, value: &str) -> bool {
@@ -211,6 +205,6 @@ mod tests {
         assert_eq!(why("head-start=on,head-start=off"), "option head-start is given twice");
         let foreign = "head-start=off".parse::<Overrides>().unwrap().check(ProtocolKind::Raft);
         let why = foreign.unwrap_err().to_string();
-        assert_eq!(why, "option head-start does not go with raft; accepted: window-max, single-step-changes");
+        assert_eq!(why, "option head-start does not go with raft; accepted: window-max");
     }
 }

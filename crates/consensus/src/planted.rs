@@ -31,6 +31,12 @@ pub enum Bug {
     SnapshotOfOldGroup,
     /// A replica that was removed ends its service when the first of its successors has gone on.
     RetireEarly,
+    /// A replica that was removed ends its service while the voters before the change still count.
+    RetireUnsettled,
+    /// What is learned from a peer does not say who votes from its slot on.
+    LearnWithoutVoters,
+    /// A snapshot says who is to vote, but not that those before still count.
+    RestartUnsettled,
     /// A leader answers a read without asking whether it still leads.
     ReadWithoutConfirmation,
     /// A new leader puts no-ops where acceptors reported values.
@@ -79,6 +85,8 @@ pub enum Bug {
     RaftCountOldTerms,
     /// Raft: under a joint configuration a majority of all voters counts as a quorum.
     RaftUnionMajority,
+    /// Raft: voters are changed before the leader has committed anything, or the change before.
+    RaftChangeAtOnce,
     /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
     ElectionMajorityOffByOne,
     /// Its replies carry the highest ballot known instead of the replier's own (E4).
@@ -99,6 +107,15 @@ impl Bug {
         Bug::LearnUnrecorded,
         Bug::SnapshotOfOldGroup,
         Bug::RetireEarly,
+    ];
+
+    /// Those of a group whose protocol changes voters itself.
+    pub const VOTERS: &'static [Bug] = &[
+        Bug::RetireUnsettled,
+        Bug::LearnWithoutVoters,
+        Bug::RestartUnsettled,
+        Bug::RaftChangeAtOnce,
+        Bug::RaftUnionMajority,
     ];
 
     /// Those of a protocol that the simulator finds by running seeds.
@@ -135,7 +152,6 @@ impl Bug {
         Bug::RaftAckBeforeDurable,
         Bug::RaftTruncateAlways,
         Bug::RaftCountOldTerms,
-        Bug::RaftUnionMajority,
     ];
 
     const MULTIPAXOS: &'static [Bug] = &[

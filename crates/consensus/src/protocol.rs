@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Message, Record};
+use crate::{Message, Record, VoterSets};
 
 /// An ordering protocol: a pure state machine that is given [`Input`]s and answers with [`Effect`]s.
 ///
@@ -84,6 +84,9 @@ pub enum Control {
         ballot: Ballot,
         /// What was decided there.
         batch: Batch,
+        /// Who votes from this slot on, if the protocol changes that itself and the batch is one that comes with
+        /// that: the same as its leader proposed it with.
+        voters: Option<VoterSets>,
     },
     /// A snapshot was installed: everything through `slot` is decided and executed.
     Installed {
@@ -91,6 +94,8 @@ pub enum Control {
         slot: Slot,
         /// As the slot was delivered where the snapshot was taken.
         ballot: Ballot,
+        /// Who votes as of this slot.
+        voters: VoterSets,
     },
     /// A snapshot through this slot is on stable storage; the log may forget slots through it once what the
     /// protocol appends now is durable.
@@ -99,14 +104,16 @@ pub enum Control {
     Backlogged(bool),
     /// Let this member lead instead. Ignored unless this replica leads.
     Transfer(ReplicaId),
-    /// Let these replicas vote from now on, within this epoch. Only a protocol that changes voters itself does
-    /// so (see [`crate::ProtocolKind::changes_voters_itself`]), and only its leader; it answers with
-    /// [`Effect::Voters`] whenever the voters that count change, or with [`Effect::ChangeRefused`].
+    /// Order this batch, and let these replicas vote from its slot on, within this epoch. Given only while
+    /// [`Protocol::room`] is positive, to a protocol that changes voters itself (see
+    /// [`crate::ProtocolKind::changes_voters_itself`]). It refuses ([`Effect::ChangeRefused`]) until everything that
+    /// came with voters before is delivered; so whoever decides, from what is delivered, who is to vote behind this
+    /// batch, is right about it wherever the batch is decided.
     ChangeVoters {
-        /// Everybody who is to vote; each new one must have caught up as a learner.
-        voters: Vec<ReplicaId>,
-        /// The command that describes the change for the replica layer. It is delivered once the change is
-        /// certain to happen.
+        /// Who is to vote; each new one must have caught up. Those of now, if the batch changes something else.
+        /// Two groups at once are left by the leader itself, with [`Batch::settling`], once they are certain.
+        voters: VoterSets,
+        /// What the replica layer knows the change by.
         batch: Batch,
     },
 }
@@ -116,28 +123,12 @@ pub enum Control {
 pub enum ChangeRefused {
     /// This replica does not lead.
     NotLeading,
-    /// An earlier change is not complete, or leadership is being handed over.
+    /// An earlier change is not complete, or leadership is being handed over: offer it again in a moment.
     Pending,
-    /// The leader has not committed anything in its own term yet; ask again in a moment.
+    /// The leader has not committed anything in its own term yet: offer it again in a moment.
     TooEarly,
-    /// Nobody, somebody twice, too many, or the voters that there are already.
-    Senseless,
     /// This replica is to vote and has not caught up.
     Behind(ReplicaId),
-}
-
-impl std::fmt::Display for ChangeRefused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ChangeRefused::NotLeading => f.write_str("this replica does not lead"),
-            ChangeRefused::Pending => f.write_str("an earlier change is not complete"),
-            ChangeRefused::TooEarly => f.write_str("the leader has only begun; ask again in a moment"),
-            ChangeRefused::Senseless => {
-                f.write_str("name at least one voter, nobody twice, and not just those who vote already")
-            }
-            ChangeRefused::Behind(replica) => write!(f, "{replica} has not caught up"),
-        }
-    }
 }
 
 /// Names a read that waits for its slot.
@@ -183,18 +174,7 @@ pub enum Effect {
         /// The slot, if leadership was confirmed.
         slot: Option<Slot>,
     },
-    /// These replicas vote, as far as this replica's log goes; the change may still be undone. Given by protocols
-    /// that change voters themselves, whenever it changes.
-    Voters {
-        /// The log entry that says so; it is certain once delivered.
-        slot: Slot,
-        /// Who votes, in ascending order.
-        voters: Vec<ReplicaId>,
-        /// While a change is under way: whose majority is needed as well. The change is complete once an entry
-        /// without these is delivered.
-        outgoing: Vec<ReplicaId>,
-    },
-    /// Answers [`Control::ChangeVoters`].
+    /// Answers [`Control::ChangeVoters`] if the batch was not taken.
     ChangeRefused(ChangeRefused),
     /// Call with [`Input::Timer`] at this instant; replaces the deadline before.
     Deadline(Time),

@@ -125,8 +125,9 @@ impl Handle {
         self.inner.shared.retired.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    /// Changes the group, if it is still the one of version `expected`; the group as it is then. A change of who
-    /// votes or of what orders begins an epoch, which takes a moment in which commands wait.
+    /// Changes the group, if it is still the one of version `expected`; the group as it is then. A change of what
+    /// orders begins an epoch, which takes a moment in which commands wait; so does one of who votes, unless the
+    /// protocol changes voters itself.
     ///
     /// # Errors
     /// The outer error as of [`Handle::execute`]; the inner one says why the group stays as it is.

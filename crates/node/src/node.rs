@@ -9,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::{Sender, bounded, unbounded};
-use synod_consensus::Role;
+use synod_consensus::{Role, VoterSets};
 use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
 };
@@ -125,7 +125,8 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
     };
 
     // A group that was of one member when the snapshot was taken may have grown since; but not without a peer.
-    let alone = executor.group().voters().eq([config.me]) && peers.births().is_empty();
+    let alone =
+        executor.group().voter_sets() == VoterSets::simple(vec![config.me]) && peers.births().is_empty();
     let options = synod_storage::Options {
         durability: config.durability,
         segment_bytes: config.segment_bytes,
@@ -222,7 +223,7 @@ impl Node {
         let replica =
             Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
         shared.group.store(Some(Arc::new(replica.group().clone())));
-        let alone = replica.group().voters().eq([config.me]);
+        let alone = replica.group().voter_sets() == VoterSets::simple(vec![config.me]);
         if alone && replica.status().protocol.role == Role::Recovering {
             let reason = "a snapshot that the log relies on is missing".to_owned();
             return Err(StartError::DamagedAlone(reason, data_dir.path().to_owned()));

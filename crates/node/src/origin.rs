@@ -23,7 +23,7 @@ pub struct Origin {
 }
 
 /// Leads the encoding.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl Origin {
     /// Of a cluster that begins.

@@ -104,9 +104,17 @@ pub fn force_new_cluster<S: StateMachine>(
             _ => {}
         }
     }
-    if !executor.group().votes(config.me) {
-        warnings.push("this replica did not vote: it has only what others told it".to_owned());
-    } else if let Err(why) = decide_accepted(config, records, incarnation, &mut executor) {
+    let group = executor.group();
+    let (counts, takes_part) = (group.counts(config.me), group.voting(config.me).is_some());
+    if !counts {
+        warnings.push("this replica did not vote, as far as it knows: it has what others told it".to_owned());
+    }
+    // A learner may have been promoted, and have voted, without having heard that this is decided.
+    let accepted =
+        if takes_part { decide_accepted(config, records, incarnation, &mut executor) } else { Ok(()) };
+    if let Err(why) = accepted
+        && counts
+    {
         return incomplete(why);
     }
     if executor.applied() == Slot::ZERO {
@@ -197,10 +205,7 @@ fn decide_accepted<S: StateMachine>(
     let options = executor.group().options(&config.settings.consensus);
     let begin = executor.group().first.prev();
     let restart = Restart {
-        records: of_epoch(records, epoch)
-            .into_iter()
-            .map(|record| record.as_if_voted_by(&[config.me]))
-            .collect(),
+        records: of_epoch(records, epoch).into_iter().map(|record| record.without_voters()).collect(),
         base: executor.applied(),
         // Ballots of different epochs can not be compared.
         base_ballot: if executor.applied() > begin { executor.ballot() } else { Ballot::ZERO },
@@ -209,6 +214,7 @@ fn decide_accepted<S: StateMachine>(
         amnesia: false,
         incarnation,
         head_start: true,
+        outgoing: Vec::new(),
     };
     let mut now = beginning();
     let mut effects = Effects::new(synod_wire::Lsn::ZERO);
@@ -232,7 +238,6 @@ fn decide_accepted<S: StateMachine>(
                 Effect::Send { .. }
                 | Effect::Leader(_)
                 | Effect::ReadIndex { .. }
-                | Effect::Voters { .. }
                 | Effect::ChangeRefused(_) => {}
             }
         }
@@ -272,7 +277,9 @@ fn of_epoch(records: Vec<LogRecord>, wanted: Epoch) -> Vec<Record> {
 /// The group with which the new cluster begins: the survivor alone, under an id that nobody had.
 fn new_group(old: &Group, config: &Config, last: Slot) -> Group {
     let id = old.next_id;
-    let mut info = old.member(config.me).map(|member| member.info.clone()).unwrap_or_default();
+    // What it accepted may have removed it.
+    let mut this = old.known().filter(|member| member.id == config.me);
+    let mut info = this.next().map(|member| member.info.clone()).unwrap_or_default();
     info.name.clone_from(&config.name);
     Group {
         version: old.version + 1,
@@ -283,6 +290,7 @@ fn new_group(old: &Group, config: &Config, last: Slot) -> Group {
         overrides: old.overrides.clone(),
         members: vec![Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) }],
         former: Vec::new(),
+        outgoing: Vec::new(),
         next_id: ReplicaId(id.0 + 1),
     }
 }

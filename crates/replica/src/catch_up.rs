@@ -331,10 +331,15 @@ impl CatchUp {
         let idle = among.filter_map(|(index, peer)| {
             let busy = self.questions.iter().filter(|question| question.peer == peer.id).count();
             let most = if peer.has(slot) && first <= Rank::Leads { QUESTIONS_PER_PEER } else { 1 };
-            let last = peer.keeps.map_or(Slot(u64::MAX), |keeps| keeps.last);
             let place = (index + self.peers.len() - self.turn % self.peers.len()) % self.peers.len();
-            // Who has less is asked for what it has: others can be asked for the rest.
-            (busy < most).then_some((busy, !peer.has(slot), last, place, index))
+            let order = match peer.keeps {
+                // Who has less is asked for what it has: others can be asked for the rest.
+                Some(keeps) if peer.has(slot) => keeps.last.0,
+                // Who is further may have a snapshot of what it does not keep any more.
+                Some(keeps) => u64::MAX - keeps.last.0,
+                None => u64::MAX,
+            };
+            (busy < most).then_some((busy, !peer.has(slot), order, place, index))
         });
         idle.min().map(|(.., index)| index)
     }
@@ -387,7 +392,12 @@ impl CatchUp {
         let asked =
             self.questions.iter().position(|question| question.peer == peer && question.from == first);
         if let Some(index) = asked {
-            self.questions.remove(index);
+            // Answers come in the order of the questions: those to what it was asked before are lost.
+            let mut place = 0;
+            self.questions.retain(|question| {
+                place += 1;
+                question.peer != peer || place > index + 1
+            });
         }
         if let Some(peer) = self.peer(peer) {
             peer.answers(now);

@@ -48,9 +48,9 @@ pub enum Change {
         /// With which options, besides each replica's own.
         overrides: Overrides,
     },
-    /// A voter that lost its memory may vote again: in a new epoch, in which it has not said anything yet.
+    /// A replica that lost its memory may take part again: in a new epoch, in which it has not said anything yet.
     Readmit {
-        /// The voter.
+        /// A voter; or a learner that is to vote within the epoch.
         id: ReplicaId,
         /// Its life that remembers nothing.
         life: Incarnation,
@@ -91,6 +91,19 @@ pub enum Refusal {
     /// What was asked is not a change.
     #[error("this is not a change")]
     Malformed,
+    /// Decisions still need a majority of those who voted before the last change.
+    #[error("the last change of voters is not complete; ask again in a moment")]
+    Unsettled,
+}
+
+/// What a change concerns.
+enum Concerns {
+    /// Who belongs to the group, or what a member is known by.
+    Members,
+    /// Who votes.
+    Voters,
+    /// What orders, or with which memory.
+    Ordering,
 }
 
 impl Group {
@@ -103,22 +116,30 @@ impl Group {
         if expected != current {
             return Err(Refusal::Stale { expected, current });
         }
+        if !self.outgoing.is_empty() {
+            return Err(Refusal::Unsettled);
+        }
         let mut next = Group { version: current + 1, former: Vec::new(), ..self.clone() };
-        let new_epoch = next.alter(&request.change)?;
-        if new_epoch {
-            next.epoch = Epoch(self.epoch.0 + 1);
-            next.first = slot.next();
+        match next.alter(&request.change)? {
+            Concerns::Members => {}
+            Concerns::Voters if self.protocol.changes_voters_itself() => {
+                next.outgoing = self.voters_before(&next);
+            }
+            Concerns::Voters | Concerns::Ordering => {
+                next.epoch = Epoch(self.epoch.0 + 1);
+                next.first = slot.next();
+            }
         }
         next.former =
             self.members.iter().filter(|member| next.member(member.id).is_none()).cloned().collect();
         Ok(next)
     }
 
-    /// Makes a change; true if the voters or the ordering changed.
-    fn alter(&mut self, change: &Change) -> Result<bool, Refusal> {
+    /// Makes a change.
+    fn alter(&mut self, change: &Change) -> Result<Concerns, Refusal> {
         match change {
-            Change::Add { info, goal } => self.add(info, *goal).map(|()| false),
-            Change::Promote(id) => self.promote(*id).map(|()| true),
+            Change::Add { info, goal } => self.add(info, *goal).map(|()| Concerns::Members),
+            Change::Promote(id) => self.promote(*id).map(|()| Concerns::Voters),
             Change::Remove(id) => self.remove(*id),
             Change::Update { id, info } => {
                 self.check_addresses(Some(*id), info)?;
@@ -127,7 +148,7 @@ impl Group {
                     return Err(Refusal::NothingToDo);
                 }
                 member.info = info.clone();
-                Ok(false)
+                Ok(Concerns::Members)
             }
             Change::Order { protocol, election, overrides } => {
                 if (self.protocol, self.election, &self.overrides) == (*protocol, *election, overrides) {
@@ -139,15 +160,17 @@ impl Group {
                 }
                 (self.protocol, self.election) = (*protocol, *election);
                 self.overrides.clone_from(overrides);
-                Ok(true)
+                Ok(Concerns::Ordering)
             }
             Change::Readmit { id, life } => {
+                let learners_too = self.protocol.changes_voters_itself();
                 let member = self.member_mut(*id)?;
-                if member.readmitted >= *life || member.standing != Standing::Voter {
+                let takes_part = member.standing == Standing::Voter || learners_too;
+                if member.readmitted >= *life || !takes_part {
                     return Err(Refusal::NothingToDo);
                 }
                 member.readmitted = *life;
-                Ok(true)
+                Ok(Concerns::Ordering)
             }
         }
     }
@@ -194,7 +217,7 @@ impl Group {
         Ok(())
     }
 
-    fn remove(&mut self, id: ReplicaId) -> Result<bool, Refusal> {
+    fn remove(&mut self, id: ReplicaId) -> Result<Concerns, Refusal> {
         let voted = self.member_mut(id)?.standing == Standing::Voter;
         if voted && self.voters().count() == 1 {
             return Err(Refusal::LastVoter(id));
@@ -205,7 +228,7 @@ impl Group {
                 member.standing = Standing::Learner(Goal::Vote);
             }
         }
-        Ok(voted)
+        Ok(if voted { Concerns::Voters } else { Concerns::Members })
     }
 }
 
@@ -307,6 +330,7 @@ pub fn encode_reply(result: &Result<Group, Refusal>) -> Bytes {
                 Refusal::AddressTaken(id, url) => (6, id.0, 0, url.as_str()),
                 Refusal::NothingToDo => (7, 0, 0, ""),
                 Refusal::Malformed => (8, 0, 0, ""),
+                Refusal::Unsettled => (9, 0, 0, ""),
             };
             writer.u8(tag);
             writer.u64(a);
@@ -342,6 +366,7 @@ pub fn decode_reply(reply: Bytes) -> Result<Result<Group, Refusal>, DecodeError>
         6 => Refusal::AddressTaken(id, text),
         7 => Refusal::NothingToDo,
         8 => Refusal::Malformed,
+        9 => Refusal::Unsettled,
         value => return Err(DecodeError::Undefined { field: "refusal", value: value.into() }),
     }))
 }
@@ -462,7 +487,8 @@ mod tests {
             }
         }
         let refusal = Refusal::AddressTaken(ReplicaId(4), "http://d:1".to_owned());
-        for reply in [Ok(group), Err(refusal), Err(Refusal::Stale { expected: 1, current: 2 })] {
+        let refusals = [refusal, Refusal::Stale { expected: 1, current: 2 }, Refusal::Unsettled];
+        for reply in refusals.into_iter().map(Err).chain([Ok(group)]) {
             assert_eq!(decode_reply(encode_reply(&reply)), Ok(reply));
         }
     }

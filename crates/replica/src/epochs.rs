@@ -1,7 +1,8 @@
 //! From one epoch to the next; restarts; replicas that take no part in ordering.
 //!
-//! A decided change of voters or of the protocol ends an epoch (Ng 2020, sections 2.4.3 and 4.4). Every replica that
-//! delivers it stops the old protocol and, if it votes in the new epoch, starts the new one behind it. The argument:
+//! A decided change of voters or of the protocol ends an epoch (Ng 2020, sections 2.4.3 and 4.4); changes of voters that
+//! a protocol makes itself, within its epoch, are the subject of `voters.rs`. Every replica that delivers the end of an
+//! epoch stops the old protocol and, if it takes part in the new epoch, starts the new one behind it. The argument:
 //!
 //! - **One end.** The old protocol decides one batch a slot, so all replicas see the same change end the epoch in the
 //!   same slot, and begin the next one from the same state. What the old protocol decides in later slots is void: no
@@ -20,7 +21,8 @@
 //!   later says so ([`PeerMessage::Standing`]) to whoever spoke to it in vain, and is spoken to again, as at the
 //!   beginning of a session. Nothing waits for the time after which a message is sent again.
 //! - **Learners** follow the log by fetching what is decided, told of it by the leader; what they learn they write
-//!   down, so that an epoch may begin with voters who all were learners before.
+//!   down, so that an epoch may begin with voters who all were learners before. Where the protocol changes voters
+//!   itself they run it as well, without a vote.
 //! - **A voter without memory** may vote again in an epoch that was begun for its present life: it has said nothing
 //!   in it. It asks for such an epoch itself ([`Change::Readmit`]), unless its protocol knows a way of its own. An
 //!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either. A
@@ -34,12 +36,11 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Goal, Group, LogRecord, PeerMessage, Replica,
+    Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, LogRecord, PeerMessage, Refusal, Replica,
     StateTransfer,
 };
 
@@ -104,12 +105,19 @@ pub(crate) struct Audience {
     told_at: Time,
     told: Slot,
     /// How far learners are, as they said.
-    progress: BTreeMap<ReplicaId, Slot>,
+    pub(crate) progress: BTreeMap<ReplicaId, Slot>,
     /// Voters that entered the epoch in which this replica is no member any more.
     successors: BTreeSet<ReplicaId>,
     retired: bool,
     /// When this replica last asked for a change by itself.
-    asked_at: Time,
+    pub(crate) asked_at: Time,
+}
+
+impl Audience {
+    /// What was asked for came too early.
+    pub(crate) fn may_ask_again(&mut self) {
+        self.asked_at = Time::ZERO;
+    }
 }
 
 /// Records may be missing among these: the value that a slot had last may have been in one of them, so only those that
@@ -242,8 +250,10 @@ impl Replica {
 
     /// The start of the present epoch's protocol, from where this replica is.
     fn restart(&self) -> Restart {
+        let outgoing = if self.has(Bug::RestartUnsettled) { Vec::new() } else { self.group.outgoing.clone() };
         Restart {
             records: Vec::new(),
+            outgoing,
             base: self.decided.last(),
             base_ballot: self.ballot_in_epoch(self.decided.last(), self.decided.ballot()),
             begin: self.group.first.prev(),
@@ -263,10 +273,9 @@ impl Replica {
     // From one epoch to the next.
 
     /// A change is decided; all replicas find the same outcome.
-    pub(crate) fn change_group(&mut self, slot: Slot, payload: Bytes, actions: &mut Vec<Action>) {
+    pub(crate) fn change_group(&mut self, changed: Result<Group, Refusal>, actions: &mut Vec<Action>) {
         self.stopping = false;
-        let Ok(request) = ChangeRequest::decode(payload) else { return };
-        let Ok(next) = self.group.apply(slot, &request) else { return };
+        let Ok(next) = changed else { return };
         self.known.ended |= next.epoch != self.group.epoch;
         self.group = next;
         if !self.known.replaying {
@@ -330,7 +339,7 @@ impl Replica {
 
     /// The last word of the old protocol: that the change is decided. Otherwise the others would miss it, and what is
     /// said to them in the new epoch, until they are asked again.
-    fn say_what_ended_it(&mut self, now: Time, actions: &mut Vec<Action>) {
+    pub(crate) fn say_what_ended_it(&mut self, now: Time, actions: &mut Vec<Action>) {
         let Some(protocol) = &mut self.protocol else { return };
         protocol.flush(now, &mut self.effects);
         let last: Vec<Effect> = self.effects.drain().collect();
@@ -353,9 +362,12 @@ impl Replica {
         actions.push(Action::Append { lsn, record: LogRecord::Entered { group, amnesia } });
     }
 
-    /// Starts the present epoch's protocol, if this replica votes in it and has the state with which it began.
+    /// Starts the present epoch's protocol, if this replica takes part in it and has the state with which it began.
     fn begin(&mut self, now: Time, head_start: bool) {
+        // One without memory that does not vote would not hear from the leader: it fetches what is decided.
+        let hears = !self.known.amnesia || self.group.counts(self.me);
         let here = self.group.epoch == self.known.running
+            && hears
             && (self.decided.last() >= self.known.needed() || self.has(Bug::EnterTooSoon));
         let Some(members) = self.group.voting(self.me).filter(|_| here && self.protocol.is_none()) else {
             return;
@@ -411,19 +423,6 @@ impl Replica {
         }
     }
 
-    /// Proposes a batch here. Behind a change that ends the epoch nothing is proposed until its fate is known.
-    pub(crate) fn order(&mut self, now: Time, batch: Batch, awaited: bool, actions: &mut Vec<Action>) {
-        if let Some(payload) = batch.reconfiguration()
-            && let Ok(request) = ChangeRequest::decode(payload)
-            && let Ok(next) = self.group.apply(self.decided.last().next(), &request)
-        {
-            self.stopping = next.epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
-        }
-        // Everybody waits for what ends an epoch: the followers are told at once that it is decided.
-        let awaited = awaited || self.stopping;
-        self.input(now, Input::Propose { batch, awaited }, actions);
-    }
-
     /// A peer told what was decided in a slot.
     pub(crate) fn learn(
         &mut self,
@@ -434,7 +433,9 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         if self.protocol.is_some() {
-            return self.input(now, Input::Control(Control::Learn { slot, ballot, batch }), actions);
+            let voters =
+                self.group.voters_behind(slot, &batch).filter(|_| !self.has(Bug::LearnWithoutVoters));
+            return self.input(now, Input::Control(Control::Learn { slot, ballot, batch, voters }), actions);
         }
         if slot == self.decided.last().next() && !self.is_backlogged() {
             if !self.has(Bug::LearnUnrecorded) {
@@ -509,8 +510,11 @@ impl Replica {
             // Now, while it is up to date: on a busy log it will not be when this replica tells it of more.
             self.promote_learners(now);
         }
-        if self.group.member(from).is_none() && self.group.votes(self.me) && epoch <= self.known.running {
-            // It was removed, and wants to know whether it is still needed.
+        // It was removed, and wants to know whether it is still needed; or it does not know that it votes. (Who is
+        // answered is behind, so that is not answered in turn.)
+        let removed = self.group.member(from).is_none() && self.group.votes(self.me);
+        let lost = decided < self.decided.last() && self.group.votes(from) && self.protocol.is_some();
+        if (removed || lost) && epoch <= self.known.running {
             actions.push(self.standing(from));
         }
         // One that is still to join is not a member yet, as far as it knows.
@@ -536,7 +540,9 @@ impl Replica {
     /// Ends the service of a replica that is not a member any more, once a quorum went on without it.
     fn retire(&mut self, actions: &mut Vec<Action>) {
         let voters = if self.has(Bug::RetireEarly) { 1 } else { self.group.voters().count() };
-        if self.audience.successors.len() > voters / 2 && !self.audience.retired {
+        // Those who voted before may still be needed; see `voters.rs`.
+        let settled = self.group.outgoing.is_empty() || self.has(Bug::RetireUnsettled);
+        if settled && self.audience.successors.len() > voters / 2 && !self.audience.retired {
             self.audience.retired = true;
             actions.push(Action::Retired);
         }
@@ -548,7 +554,7 @@ impl Replica {
         if self.leads() {
             return self.group.learners().map(|(id, _)| id).filter(others).collect();
         }
-        if self.protocol.is_some() || self.audience.retired {
+        if self.protocol.is_some() && self.group.counts(self.me) || self.audience.retired {
             return Vec::new();
         }
         // A learner or a replica that was removed. The leader asks nothing, so it is told by itself.
@@ -588,15 +594,18 @@ impl Replica {
 
     fn tell_interval(&self) -> Duration {
         let options = &self.settings.consensus;
-        // Whoever is sent slots unasked says what it got: then more is sent.
-        if (self.leads() || self.is_pushed_to()) && self.decided.last() > self.audience.told {
+        // Whoever is sent slots unasked says what it got: then more is sent, or it is promoted. (What it said a while
+        // ago is never all that there is, even if the log goes on only now and then.)
+        let told_unasked =
+            self.leads() || self.is_pushed_to() || self.protocol.is_some() && self.is_to_vote();
+        if told_unasked && self.decided.last() > self.audience.told {
             options.announce_delay_max
         } else {
             options.heartbeat_interval
         }
     }
 
-    fn ask_interval(&self) -> Duration {
+    pub(crate) fn ask_interval(&self) -> Duration {
         self.settings.consensus.election_timeout * 2
     }
 
@@ -623,48 +632,18 @@ impl Replica {
         self.promote_learners(now);
     }
 
-    /// Whether this replica should ask for an epoch in which it may vote again.
+    /// Whether this replica should ask for an epoch in which it may take part again.
     fn wants_readmission(&self) -> bool {
-        self.protocol.is_some()
+        let learns = !self.group.votes(self.me) && self.group.voting(self.me).is_some();
+        (self.protocol.is_some() || learns)
             && !self.group.protocol.recovers_itself()
             && self.view.leader.is_some()
             && self.forgets()
     }
 
-    /// A leader promotes the learners that are there to vote and have caught up.
-    fn promote_learners(&mut self, now: Time) {
-        if !self.leads() || self.stopping || now < self.audience.asked_at + self.ask_interval() {
-            return;
-        }
-        let ready = self.group.learners().find(|&(id, goal)| goal != Goal::Learn && self.has_caught_up(id));
-        if let Some((id, _)) = ready {
-            self.ask_for(now, Change::Promote(id));
-        }
-    }
-
-    /// How far learners are, as they last said.
-    pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
-        self.audience.progress.iter().map(|(&id, &slot)| (id, slot))
-    }
-
-    /// Whether a learner has (nearly) everything that is decided, as far as it said.
-    #[must_use]
-    pub fn has_caught_up(&self, learner: ReplicaId) -> bool {
-        let at = self.audience.progress.get(&learner);
-        at.is_some_and(|at| at.0 + self.settings.caught_up_slots >= self.decided.last().0)
-    }
-
-    fn ask_for(&mut self, now: Time, change: Change) {
+    pub(crate) fn ask_for(&mut self, now: Time, change: Change) {
         self.audience.asked_at = now;
         let request = ChangeRequest { expected: self.group.version, change };
         self.own_command(now, None, CommandKind::Reconfigure, &request.encode().to_bytes());
-    }
-
-    /// Whether a change promotes a learner that has not caught up: it would not help to form a quorum.
-    pub(crate) fn is_premature(&self, payload: &Bytes) -> bool {
-        let Ok(request) = ChangeRequest::decode(payload.clone()) else { return false };
-        let Change::Promote(promoted) = request.change else { return false };
-        let learns = self.group.learners().any(|(id, _)| id == promoted);
-        learns && !self.has_caught_up(promoted)
     }
 }

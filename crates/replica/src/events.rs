@@ -107,14 +107,6 @@ pub enum Event {
     SnapshotInstalled(Option<Installed>),
     /// An operator wants this member to lead.
     Transfer(ReplicaId),
-    /// Let these replicas vote from now on, within the epoch; for protocols that change voters themselves. What came of
-    /// it is seen by [`crate::Replica::voters`] and [`crate::Replica::take_refusal`].
-    ChangeVoters {
-        /// Everybody who is to vote.
-        voters: Vec<ReplicaId>,
-        /// The command that describes the change.
-        batch: Batch,
-    },
 }
 
 /// What a replica wants done.

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use synod_wire::{Ballot, Batch, Command, CommandKind, Reader, Slot, Writer};
 
 use crate::{
-    ChangeRequest, Frozen, Group, Refusal, RequestError, StateMachine, encode_reply,
+    Frozen, Group, Refusal, RequestError, StateMachine, encode_reply,
     session::{SessionLimits, SessionTable, Verdict},
 };
 
-const SNAPSHOT_VERSION: u32 = 2;
+const SNAPSHOT_VERSION: u32 = 3;
 
 /// What became of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,8 +95,8 @@ impl<S: StateMachine> Executor<S> {
         assert_eq!(slot, self.applied.next(), "slots are executed in order, without gaps");
         self.applied = slot;
         self.ballot = ballot;
-        if let Some(payload) = batch.reconfiguration() {
-            return vec![Outcome::Reply(self.reconfigure(slot, payload))];
+        if let Some(changed) = self.group.behind(slot, batch) {
+            return vec![Outcome::Reply(self.reconfigure(changed))];
         }
         batch.commands().map(|command| self.execute_command(slot, &command)).collect()
     }
@@ -104,11 +104,7 @@ impl<S: StateMachine> Executor<S> {
     /// Changes the group, as the replica around the protocol did when it delivered this slot. The session table is
     /// not asked: a change that is ordered twice is refused the second time, since the group is not the one that it
     /// was made for any more.
-    fn reconfigure(&mut self, slot: Slot, payload: Bytes) -> Bytes {
-        let changed = match ChangeRequest::decode(payload) {
-            Ok(request) => self.group.apply(slot, &request),
-            Err(_) => Err(Refusal::Malformed),
-        };
+    fn reconfigure(&mut self, changed: Result<Group, Refusal>) -> Bytes {
         let reply = encode_reply(&changed);
         if let Ok(group) = changed {
             self.group = group;
@@ -146,7 +142,7 @@ impl<S: StateMachine> Executor<S> {
                 Bytes::new()
             }
             // One that is not alone in its batch was not made by this program.
-            CommandKind::Reconfigure => encode_reply(&Err(Refusal::Malformed)),
+            CommandKind::Reconfigure | CommandKind::Settle => encode_reply(&Err(Refusal::Malformed)),
         }
     }
 

@@ -1,11 +1,12 @@
 //! Who belongs to a group and how it orders: replicated state, which [changes](crate::Change) in the log replace.
 //!
-//! A group's life is a sequence of **epochs**. An epoch fixes who votes and which protocol orders. A decided change
+//! A group's life is a sequence of **epochs**. An epoch fixes which protocol orders, and who votes. A decided change
 //! that alters either ends the epoch: it is the **stop-sign** of Ng 2020 (section 2.4.3), the next epoch begins with
-//! the slot behind it, and whatever the old epoch decides after it is void.
+//! the slot behind it, and whatever the old epoch decides after it is void. A protocol that changes voters itself does
+//! so within its epoch; see `voters.rs`.
 
 use bytes::Bytes;
-use synod_consensus::{ElectionKind, MEMBERS_MAX, Members, Options, Overrides, ProtocolKind};
+use synod_consensus::{ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
 /// What the members of a group are known by.
@@ -71,6 +72,9 @@ pub struct Group {
     pub members: Vec<Member>,
     /// Those whom the last change removed: they are told of it, and may still be asked for what they know.
     pub former: Vec<Member>,
+    /// While voters change within the epoch: who voted before. A majority of these is needed as well, and nothing
+    /// else can change. Empty otherwise.
+    pub outgoing: Vec<ReplicaId>,
     /// The id of the next member.
     pub next_id: ReplicaId,
 }
@@ -96,6 +100,7 @@ impl Group {
             overrides: Overrides::default(),
             members,
             former: Vec::new(),
+            outgoing: Vec::new(),
             next_id: ReplicaId(last + 1),
         }
     }
@@ -131,12 +136,6 @@ impl Group {
         })
     }
 
-    /// The voters as one of them sees them.
-    #[must_use]
-    pub fn voting(&self, me: ReplicaId) -> Option<Members> {
-        self.votes(me).then(|| Members::new(self.voters(), me))
-    }
-
     /// All whom a replica may talk to: members and those who were members until the last change.
     pub fn known(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().chain(&self.former)
@@ -165,6 +164,8 @@ impl Group {
             writer.u32(u32::try_from(members.len()).expect("few members"));
             members.iter().for_each(|member| member.encode(&mut writer));
         }
+        writer.u32(u32::try_from(self.outgoing.len()).expect("few members"));
+        self.outgoing.iter().for_each(|&id| writer.replica(id));
         writer.finish()
     }
 
@@ -180,8 +181,10 @@ impl Group {
         let next_id = reader.replica("next id")?;
         let members = read_members(&mut reader)?;
         let former = read_members(&mut reader)?;
+        let count = reader.u32("outgoing voters")?;
+        let outgoing = (0..count).map(|_| reader.replica("outgoing voter")).collect::<Result<_, _>>()?;
         reader.finish()?;
-        Ok(Group { version, epoch, first, protocol, election, overrides, members, former, next_id })
+        Ok(Group { version, epoch, first, protocol, election, overrides, members, former, outgoing, next_id })
     }
 }
 

@@ -17,6 +17,7 @@
 //! | `catch_up.rs`, `ahead.rs` | what this replica missed: whom to ask for what |
 //! | `transfer.rs`, `push.rs`, `decided.rs` | state from one replica to another: asked for, sent unasked, kept |
 //! | `group.rs`, `change.rs` | who belongs to the group and what orders; changes of that |
+//! | `voters.rs` | changes of voters within an epoch; learners |
 //! | `epochs.rs` | from one epoch to the next; restarts; replicas that do not vote |
 //! | `record.rs` | what a replica writes down |
 //! | `message.rs` | what replicas say to each other |
@@ -41,6 +42,7 @@ pub mod session;
 mod settings;
 mod state_machine;
 mod transfer;
+mod voters;
 
 pub use catch_up::SEGMENTS_MAX;
 pub use change::{Change, ChangeRequest, Refusal, decode_reply, encode_reply};

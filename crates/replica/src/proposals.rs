@@ -116,6 +116,11 @@ impl Proposals {
         self.remove(index)
     }
 
+    /// This batch is not going to be proposed here: if it is one of ours, who waits for it.
+    pub fn give_up(&mut self, batch: &Batch) -> Option<Closed> {
+        self.delivered(batch)
+    }
+
     fn remove(&mut self, index: usize) -> Option<Closed> {
         let Outstanding { closed, .. } = self.outstanding.remove(index)?;
         self.bytes -= closed.batch.bytes().len();

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use synod_consensus::{Bug, ChangeRefused, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken};
+use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use crate::{
@@ -33,10 +33,6 @@ pub struct Replica {
     pub(crate) known: Known,
     /// Whom a replica tells how far it is, and who told this one.
     pub(crate) audience: Audience,
-    /// Who votes, where the protocol changes that itself, and who did before a change that is under way.
-    voters: Vec<ReplicaId>,
-    outgoing_voters: Vec<ReplicaId>,
-    change_refused: Option<ChangeRefused>,
     session: SessionId,
     /// The present epoch's; none while this replica takes no part in ordering.
     pub(crate) protocol: Option<Box<dyn Protocol>>,
@@ -46,6 +42,10 @@ pub struct Replica {
     pub(crate) proposals: Proposals,
     /// A change that was proposed here ends the epoch, probably: what is proposed behind it would be void.
     pub(crate) stopping: bool,
+    /// A change that the protocol is being asked to take, and whether another replica waits for it; ...
+    pub(crate) offered: Option<(Batch, bool)>,
+    /// ... and one that it does not take yet: what comes behind it waits as well.
+    pub(crate) held_back: Option<(Batch, bool)>,
     /// The next number in the own session.
     next_sequence: u64,
     /// Commands of clients that identify themselves: which request waits.
@@ -95,15 +95,14 @@ impl Replica {
             session: replica_session(me, incarnation),
             known: Known::new(&group, amnesia),
             audience: Audience::default(),
-            voters: group.voters().collect(),
-            outgoing_voters: Vec::new(),
-            change_refused: None,
             protocol: None,
             effects: Effects::new(last_lsn),
             view: LeaderView::default(),
             batcher: Batcher::new(settings.batch_bytes_max, settings.batch_delay_max),
             proposals: Proposals::default(),
             stopping: false,
+            offered: None,
+            held_back: None,
             next_sequence: 1,
             clients: BTreeMap::new(),
             reads: Reads::new(incarnation),
@@ -176,9 +175,6 @@ impl Replica {
             }
             Event::SnapshotInstalled(installed) => self.snapshot_installed(now, installed, actions),
             Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
-            Event::ChangeVoters { voters, batch } => {
-                self.input(now, Input::Control(Control::ChangeVoters { voters, batch }), actions);
-            }
         }
     }
 
@@ -240,7 +236,7 @@ impl Replica {
         loop {
             let epoch = self.known.running;
             let effects: Vec<Effect> = self.effects.drain().collect();
-            if effects.is_empty() && !self.enter_next_epoch(now, actions) {
+            if effects.is_empty() && !self.enter_next_epoch(now, actions) && !self.leave(now, actions) {
                 return;
             }
             effects.into_iter().for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
@@ -272,12 +268,8 @@ impl Replica {
                 self.read_index(token, slot.filter(|_| !over), actions);
             }
             Effect::Deadline(deadline) if !over => self.protocol_deadline = deadline,
-            Effect::Voters { voters, outgoing, .. } if !over => {
-                self.voters = voters;
-                self.outgoing_voters = outgoing;
-            }
-            Effect::ChangeRefused(refused) => self.change_refused = Some(refused),
-            Effect::Deliver { .. } | Effect::Leader(_) | Effect::Deadline(_) | Effect::Voters { .. } => {}
+            Effect::ChangeRefused(refused) => self.change_refused(refused, actions),
+            Effect::Deliver { .. } | Effect::Leader(_) | Effect::Deadline(_) => {}
         }
     }
 
@@ -287,6 +279,7 @@ impl Replica {
                 if epoch == self.known.running && self.protocol.is_some() {
                     self.meets(from);
                     self.input(now, Input::Receive { from, message }, actions);
+                    self.heard_in_epoch(from);
                 } else {
                     self.heard_other_epoch(from, epoch, actions);
                 }
@@ -413,12 +406,15 @@ impl Replica {
             return self.forward(now, leader, ballot, actions);
         }
         while self.room() > 0 {
+            let held_back = self.held_back.take();
             // What a leader proposed the protocol keeps proposing, as long as it leads.
-            let again = self.proposals.resend(ballot, now, std::time::Duration::MAX);
+            let mut again = || self.proposals.resend(ballot, now, std::time::Duration::MAX);
             let forwarded = |batch| (batch, true);
             let own = |batch| (batch, false);
-            let next =
-                again.map(own).or_else(|| self.proposals.take_forwarded().map(forwarded)).or_else(|| {
+            let next = held_back
+                .or_else(|| again().map(own))
+                .or_else(|| self.proposals.take_forwarded().map(forwarded))
+                .or_else(|| {
                     let closed = self.batcher.take(now)?;
                     let batch = closed.batch.clone();
                     self.proposals.add(closed, ballot, now);
@@ -426,6 +422,9 @@ impl Replica {
                 });
             let Some((batch, awaited)) = next else { break };
             self.order(now, batch, awaited, actions);
+            if self.held_back.is_some() {
+                break;
+            }
         }
     }
 
@@ -470,17 +469,17 @@ impl Replica {
         self.bytes_since_snapshot += batch.bytes().len() as u64;
         let ours = self.proposals.delivered(&batch);
         let requests = ours.map_or_else(Vec::new, |closed| self.requests_of(&closed));
-        let change = batch.reconfiguration();
+        let changed = self.group.behind(slot, &batch);
         actions.push(Action::Execute { slot, ballot, batch, requests });
-        if let Some(change) = change {
-            self.change_group(slot, change, actions);
+        if let Some(changed) = changed {
+            self.change_group(changed, actions);
         }
         self.take_snapshot_if_due(actions);
         self.watch_backlog(now);
     }
 
     /// The requests that wait for a batch, each with its command's place.
-    fn requests_of(&mut self, closed: &Closed) -> Vec<(usize, RequestId)> {
+    pub(crate) fn requests_of(&mut self, closed: &Closed) -> Vec<(usize, RequestId)> {
         let mut requests = Vec::with_capacity(closed.waiters.len());
         for (place, waiter) in closed.waiters.iter().enumerate() {
             let request = match *waiter {
@@ -515,6 +514,7 @@ impl Replica {
         if !self.leads() {
             self.proposals.drop_forwarded();
             self.stopping = false;
+            self.held_back = None;
         }
         self.clock_at = now;
         actions.push(Action::Leader(view));
@@ -610,7 +610,7 @@ impl Replica {
         deadlines.extend(self.standing_at());
         if self.leads() {
             deadlines.push(self.clock_at + self.settings.clock_interval);
-            if self.room() > 0 {
+            if self.room() > 0 && self.held_back.is_none() {
                 deadlines.extend(self.batcher.deadline());
             }
         } else if self.view.leader.is_some() {
@@ -624,17 +624,6 @@ impl Replica {
             self.deadline = Some(deadline);
             actions.push(Action::Deadline(deadline));
         }
-    }
-
-    /// Who votes, as far as this replica knows, and, while a change is under way, who did before.
-    #[must_use]
-    pub fn voters(&self) -> (&[ReplicaId], &[ReplicaId]) {
-        (&self.voters, &self.outgoing_voters)
-    }
-
-    /// Why the last change of voters was not begun, once.
-    pub fn take_refusal(&mut self) -> Option<ChangeRefused> {
-        self.change_refused.take()
     }
 
     /// The group as it is after the last delivered slot.

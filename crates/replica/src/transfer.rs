@@ -79,6 +79,8 @@ impl Replica {
         keeps: (Slot, Slot),
         actions: &mut Vec<Action>,
     ) {
+        // In an epoch that is over nobody else says how much more there is.
+        self.known.elsewhere = self.known.elsewhere.max(keeps.1);
         let (decided, pace) = (self.decided.last(), self.pace());
         self.catch_up.fetched(now, arrived, keeps, decided, &pace);
         self.learn_ahead(now, actions);
@@ -185,7 +187,9 @@ impl Replica {
             self.adopt_snapshot(now, info, actions);
             self.adopt_group(now, group, actions);
             let ballot = self.ballot_in_epoch(info.slot, ballot);
-            self.input(now, Input::Control(Control::Installed { slot: info.slot, ballot }), actions);
+            let voters = self.group.voter_sets();
+            let installed = Control::Installed { slot: info.slot, ballot, voters };
+            self.input(now, Input::Control(installed), actions);
         } else {
             self.adopt_snapshot(now, info, actions);
         }

@@ -1,10 +1,16 @@
 //! What a replica makes of its log when it starts.
 
+use std::time::Duration;
+
 use synod_consensus::{
-    Options,
+    Options, ProtocolKind,
     multipaxos::{AcceptedValue, Record},
+    raft::Message,
 };
-use synod_replica::{Action, Event, Group, Installed, LogRecord, Recovered, Replica, Settings, SnapshotInfo};
+use synod_replica::{
+    Action, Decided, Event, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, Settings,
+    SnapshotInfo,
+};
 use synod_wire::{Ballot, Batch, BatchBuilder, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 const R1: ReplicaId = ReplicaId(1);
@@ -84,6 +90,39 @@ fn what_a_lost_snapshot_covered_stays_forgotten_when_an_older_one_takes_its_plac
     replica.step(now, Event::SnapshotInstalled(Some(older)), &mut actions);
     assert_eq!(trimmed(&actions), [Slot(5)]);
     assert!(!replica.may_vote(), "slots 4 and 5 are still to come from others");
+}
+
+/// Its own epoch is silent, and of the later one it understands only that there is one.
+#[test]
+fn without_memory_in_an_epoch_that_is_over_a_replica_asks_for_all_that_its_peers_have() {
+    let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
+    let recovered = Recovered {
+        records: Vec::new(),
+        last_lsn: Lsn::ZERO,
+        snapshot: None,
+        amnesia: true,
+        incarnation: Incarnation(2),
+    };
+    let (mut now, r2, mut actions) = (Time::ZERO, ReplicaId(2), Vec::new());
+    let mut replica = Replica::start(Settings::default(), R1, first, recovered, now, &mut actions);
+    let message = Message::Commit { ballot: Ballot { round: 1, replica: r2 }, through: Slot(100) }.into();
+    let later = PeerMessage::Protocol { epoch: Epoch(2), message };
+    let mut asked = |now, message| {
+        let mut actions = Vec::new();
+        replica.step(now, Event::Receive { from: r2, message }, &mut actions);
+        replica.flush(now, &mut actions);
+        replica.flush(now + Duration::from_secs(1), &mut actions);
+        actions.into_iter().find_map(|action| match action {
+            Action::Send { message: PeerMessage::Fetch { from, through }, .. } => Some((from, through)),
+            _ => None,
+        })
+    };
+    assert_eq!(asked(now, later), Some((Slot(1), Slot(1))), "one more at least");
+    now += Duration::from_secs(1);
+    let batches = vec![Decided { ballot: Ballot { round: 1, replica: r2 }, batch: batch("a") }];
+    let fetched = PeerMessage::Fetched { from: Slot(1), kept: Slot(1), decided: Slot(99), batches };
+    let (from, through) = asked(now, fetched).expect("it asks on");
+    assert!(from == Slot(2) && through > from, "{from}-{through}");
 }
 
 #[test]

@@ -318,6 +318,9 @@ pub enum ChangeError {
     /// Things are already as the change would make them.
     #[error("nothing would change")]
     NothingToDo,
+    /// The last change of voters is not complete.
+    #[error("the last change of voters is not complete; ask again in a moment")]
+    Unsettled,
     /// The change is not one that this replica can make; says what is accepted.
     #[error("{0}")]
     Unacceptable(String),

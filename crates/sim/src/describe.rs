@@ -7,7 +7,7 @@ use synod_api::{
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
 use synod_consensus::{LeaderView, Message, Record, election, multipaxos, raft, sequence_paxos};
-use synod_replica::{Change, ChangeRequest, Decided, LogRecord, PeerMessage};
+use synod_replica::{Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, PeerMessage, Standing};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
 
 /// A message between replicas.
@@ -149,7 +149,7 @@ fn raft_class(message: &raft::Message) -> &'static str {
         Message::Conflict { .. } | Message::Stale { .. } => "refusal",
         Message::TimeoutNow { .. } => "transfer",
         Message::Priority { .. } => "election",
-        Message::Follow | Message::Ask { .. } | Message::Told { .. } => "recovery",
+        Message::Follow => "recovery",
     }
 }
 
@@ -278,19 +278,15 @@ fn election_message(message: &election::Message) -> String {
 fn raft_message(message: &raft::Message) -> String {
     use raft::Message;
     match message {
-        Message::Vote { term, rehearsal, transfer, last, last_ballot, blind, .. } => {
+        Message::Vote { term, rehearsal, transfer, last, last_ballot } => {
             let name = if *rehearsal { "PreVote" } else { "Vote" };
             let asked = if *transfer { ", as the leader wishes" } else { "" };
-            let blind = if blind.0 == 0 { String::new() } else { format!(", blind through slot {blind}") };
-            format!("{name} term {term}, log to slot {last} in {last_ballot}{asked}{blind}")
+            format!("{name} term {term}, log to slot {last} in {last_ballot}{asked}")
         }
-        Message::VoteReply { term, rehearsal, granted, missed } => {
+        Message::VoteReply { term, rehearsal, granted } => {
             let name = if *rehearsal { "PreVoteReply" } else { "VoteReply" };
             let answer = if *granted { "yes" } else { "no" };
-            let missed: Vec<String> = missed.iter().map(configuration).collect();
-            let missed =
-                if missed.is_empty() { String::new() } else { format!("; knows {}", missed.join(", ")) };
-            format!("{name} term {term}: {answer}{missed}")
+            format!("{name} term {term}: {answer}")
         }
         Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
             let entries: Vec<String> = entries.iter().map(|entry| raft_entry(*ballot, entry)).collect();
@@ -312,11 +308,6 @@ fn raft_message(message: &raft::Message) -> String {
         Message::TimeoutNow { ballot } => format!("TimeoutNow from {ballot}"),
         Message::Priority { priority } => format!("Priority {priority}"),
         Message::Follow => "Follow".to_owned(),
-        Message::Ask { slot } => format!("Ask about slot {slot}"),
-        Message::Told { slot, ballot, configuration: told } => {
-            let told = told.as_ref().map_or("not sure who votes".to_owned(), configuration);
-            format!("Told slot {slot} in {ballot}, {told}")
-        }
     }
 }
 
@@ -333,17 +324,13 @@ fn voters(sets: &raft::VoterSets) -> String {
     format!("[majority of {}{before}]", names(sets.incoming()))
 }
 
-fn configuration(configuration: &raft::Configuration) -> String {
-    format!("since slot {}: {}", configuration.slot, voters(&configuration.voters))
-}
-
 fn raft_record(record: &raft::Record) -> String {
     use raft::Record as R;
     match record {
         R::Term { term, voted_for: Some(candidate) } => format!("term {term}, votes for {candidate}"),
         R::Term { term, voted_for: None } => format!("term {term}"),
         R::Entry { slot, entry, decided } if decided >= slot => {
-            format!("learned slot {slot} in {}: {}", entry.ballot, batch(&entry.batch))
+            format!("learned slot {slot} in {}: {}", entry.ballot, raft_entry(entry.ballot, entry))
         }
         R::Entry { slot, entry, decided } => {
             format!(
@@ -353,10 +340,6 @@ fn raft_record(record: &raft::Record) -> String {
             )
         }
         R::Truncated { from, last } => format!("slots {from} to {last} removed"),
-        R::Base { slot, ballot, configuration: counts, trimmed, .. } => {
-            let term = ballot.map_or("an unknown term".to_owned(), |ballot| ballot.to_string());
-            format!("slot {slot} is in {term}, {}; a snapshot covers {trimmed}", configuration(counts))
-        }
         R::Amnesia(true) => "the log before this is lost".to_owned(),
         R::Amnesia(false) => "the log is whole".to_owned(),
     }
@@ -446,15 +429,43 @@ pub fn view(view: LeaderView) -> String {
     }
 }
 
-/// A change of the group.
-pub(crate) fn change(change: &Change) -> String {
-    match change {
+/// A change, and the version of the group that it is made for.
+#[must_use]
+pub fn change(request: &ChangeRequest) -> String {
+    let change = match &request.change {
+        Change::Add { info, goal } => format!("add {}{}", info.name, purpose(*goal)),
+        Change::Promote(id) => format!("promote {id}"),
+        Change::Remove(id) => format!("remove {id}"),
+        Change::Update { id, info } => format!("update {id} to {}", info.peer_urls.join(" ")),
         Change::Order { protocol, election, overrides } => {
             let with = if overrides.is_empty() { String::new() } else { format!(", options: {overrides}") };
-            format!("Order {{ protocol: {protocol:?}, election: {election:?}{with} }}")
+            format!("order by {protocol}, election {election}{with}")
         }
-        other => format!("{other:?}"),
+        Change::Readmit { id, life } => format!("readmit life {life} of {id}"),
+    };
+    format!("{change} (of version {})", request.expected)
+}
+
+fn purpose(goal: Goal) -> String {
+    match goal {
+        Goal::Learn => String::new(),
+        Goal::Vote => ", to vote".to_owned(),
+        Goal::Replace(old) => format!(", to replace {old}"),
     }
+}
+
+/// Who belongs to a group, and whose majorities decide.
+#[must_use]
+pub fn group(group: &Group) -> String {
+    let member = |member: &Member| match member.standing {
+        Standing::Voter => member.id.to_string(),
+        Standing::Learner(goal) => format!("{} learns{}", member.id, purpose(goal)),
+    };
+    let members: Vec<String> = group.members.iter().map(member).collect();
+    let outgoing: Vec<String> = group.outgoing.iter().map(ToString::to_string).collect();
+    let before =
+        if outgoing.is_empty() { String::new() } else { format!("; as before: {}", outgoing.join(" ")) };
+    format!("version {}, epoch {}: {}{before}", group.version, group.epoch, members.join(", "))
 }
 
 /// The commands of a batch.
@@ -469,9 +480,10 @@ pub fn batch(batch: &Batch) -> String {
             CommandKind::OpenSession => "open session".to_owned(),
             CommandKind::AdvanceClock => "clock".to_owned(),
             CommandKind::Reconfigure => match ChangeRequest::decode(entry.payload.clone()) {
-                Ok(request) => format!("at version {}: {}", request.expected, change(&request.change)),
+                Ok(request) => change(&request),
                 Err(_) => "unreadable change".to_owned(),
             },
+            CommandKind::Settle => return "the change of voters is complete".to_owned(),
         };
         // The sessions of replicas have large numbers; they say nothing to a reader.
         let of_client = entry.session.0 >> 63 == 0;

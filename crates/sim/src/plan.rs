@@ -117,8 +117,6 @@ pub struct FaultWeights {
     pub change: u32,
     /// An operator wants another replica to lead.
     pub transfer: u32,
-    /// The leader is asked to change who votes within the epoch; for protocols that do so themselves.
-    pub voters: u32,
 }
 
 /// What an operator does besides the faults, when [`FaultWeights::change`] has its turn.
@@ -132,6 +130,8 @@ pub struct ChangePlan {
     pub stale: Odds,
     /// How often a change whose outcome is not known is asked for again.
     pub again: Odds,
+    /// Whether what orders may change as well; otherwise more members are replaced.
+    pub orders: bool,
     /// How often the change is that a voter is readmitted, most of all one that lost its memory.
     pub readmit: Odds,
     /// How long after it was added a replica is started.
@@ -139,17 +139,13 @@ pub struct ChangePlan {
 }
 
 impl ChangePlan {
-    /// Whether nobody changes anything.
-    fn is_none(&self) -> bool {
-        self.burst_max == 0
-    }
-
     /// Nobody changes anything.
     pub const NONE: ChangePlan = ChangePlan {
         spares: 0,
         burst_max: 0,
         stale: Odds::NEVER,
         again: Odds::NEVER,
+        orders: false,
         readmit: Odds::NEVER,
         joins: (Duration::ZERO, Duration::ZERO),
     };
@@ -320,15 +316,14 @@ impl Plan {
         let burst = pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]);
         let mut faults = draw_faults(rng, settings.consensus.election_timeout);
         // Drawn last, and for every second seed: the others show what a group that never changes does.
-        let changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
+        let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
         let mut durability = durability;
-        if protocol.changes_voters_itself()
-            && let Some(voters) = draw_voters(seed, &mut settings)
-            && changes.is_none()
-        {
-            // Where voters change, logs are not lost: a minority of everybody may be all who vote.
+        if protocol == ProtocolKind::Raft && draw_raft(seed, &mut settings) {
+            // Stop-signs would hide what voters do that change within an epoch.
+            (changes.orders, changes.readmit, changes.spares) = (false, Odds::NEVER, SPARES_MAX);
+            faults.weights.change *= 2;
+            faults.weights.lose_log = 0;
             durability = Durability::Sync;
-            faults.weights = FaultWeights { lose_log: 0, lose_snapshot: 0, voters, ..faults.weights };
         }
         let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
         let plan = Plan {
@@ -454,7 +449,6 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         reset: weight(4),
         change: 0,
         transfer: 0,
-        voters: 0,
     };
     // From a fault now and then to one before the last has been got over.
     let gap = election_timeout * pick(rng, &[1, 3, 6]);
@@ -467,19 +461,16 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
     }
 }
 
-/// An operator for seeds that are odd.
-/// For a third of the seeds: how often voters change within an epoch. Drawn apart, and with what only such a protocol
-/// has.
-fn draw_voters(seed: u64, settings: &mut Settings) -> Option<u32> {
+/// What only Raft has, drawn apart; and whether its epoch should last.
+fn draw_raft(seed: u64, settings: &mut Settings) -> bool {
     let mut rng = Rng::with_seed(seed ^ 0xc_4a_96);
     settings.consensus.inflight_max = pick(&mut rng, &[1, 2, 64]);
     settings.consensus.inflight_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
     settings.consensus.append_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
-    settings.consensus.single_step_changes = rng.bool();
-    let weight = rng.u32(1..=20);
-    (rng.u8(0..3) == 0).then_some(weight)
+    rng.u8(0..3) == 0
 }
 
+/// An operator for seeds that are odd.
 fn draw_changes(seed: u64, election_timeout: Duration, weights: &mut FaultWeights) -> ChangePlan {
     if seed.is_multiple_of(2) {
         return ChangePlan::NONE;
@@ -492,6 +483,7 @@ fn draw_changes(seed: u64, election_timeout: Duration, weights: &mut FaultWeight
         burst_max: pick(rng, &[1, 1, 3]),
         stale: Odds::percent(pick(rng, &[0, 5, 20])),
         again: Odds::percent(pick(rng, &[0, 50])),
+        orders: true,
         readmit: Odds::percent(pick(rng, &[5, 20, 60])),
         joins: (Duration::ZERO, election_timeout * pick(rng, &[0, 1, 4])),
     }

@@ -134,15 +134,6 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.operations = 400;
             plan.durability = Durability::Sync;
         }
-        // A joint configuration while the network is parted.
-        Bug::RaftUnionMajority => {
-            plan.replicas = plan.replicas.max(5);
-            plan.durability = Durability::Sync;
-            plan.settings.consensus.single_step_changes = false;
-            plan.faults.weights = FaultWeights { crash: 1, split: 3, voters: 6, ..no_faults };
-            plan.faults.gap = (timeout / 8, timeout);
-            plan.faults.lasts = (timeout / 4, timeout * 2);
-        }
         // Nobody leads after everybody was down.
         Bug::ElectionForgetsPromise => {
             plan.faults.weights = FaultWeights { crash_all: 1, ..no_faults };
@@ -226,6 +217,34 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     plan
 }
 
+/// What a seed draws, with many changes of voters within an epoch, most of them replacements.
+fn plan_of_voters(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = plan_of_changes(seed, protocol, bug);
+    let timeout = plan.settings.consensus.election_timeout;
+    (plan.changes.orders, plan.changes.readmit) = (false, Odds::NEVER);
+    plan.changes.joins = (Duration::ZERO, Duration::ZERO);
+    plan.durability = Durability::Sync;
+    let weights = FaultWeights { change: 10, ..FaultWeights::default() };
+    plan.faults.weights = match bug {
+        // All begin again from snapshots that were taken in the middle of a change.
+        Bug::RestartUnsettled => {
+            plan.settings.snapshot_slots = 1;
+            (plan.settings.chunk_bytes_max, plan.settings.fetch_bytes_max) = (1 << 20, 1 << 20);
+            plan.settings.keep_slots = 100;
+            FaultWeights { crash_all: 6, ..weights }
+        }
+        Bug::RaftChangeAtOnce => FaultWeights { crash: 6, transfer: 6, ..weights },
+        // A change takes longer to settle than a removed replica needs to hear from the others.
+        Bug::RetireUnsettled => {
+            plan.settings.consensus.heartbeat_interval = timeout / 40;
+            plan.disk.sync = (timeout / 20, timeout / 8);
+            FaultWeights { stall: 2, partial: 1, ..weights }
+        }
+        _ => FaultWeights { split: 3, partial: 3, ..weights },
+    };
+    plan
+}
+
 #[test]
 fn nothing_is_found_where_snapshots_are_lost_while_the_group_changes() {
     for seed in 0..80 {
@@ -239,6 +258,11 @@ fn nothing_is_found_where_snapshots_are_lost_while_the_group_changes() {
 #[test]
 fn every_planted_bug_of_epochs_is_found_and_nothing_without_it() {
     Bug::EPOCHS.iter().for_each(|&bug| find(ProtocolKind::MultiPaxos, bug, plan_of_changes));
+}
+
+#[test]
+fn every_planted_bug_of_voters_that_change_is_found_and_nothing_without_it() {
+    Bug::VOTERS.iter().for_each(|&bug| find(ProtocolKind::Raft, bug, plan_of_voters));
 }
 
 #[test]

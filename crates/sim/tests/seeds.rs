@@ -5,6 +5,9 @@ use synod_sim::{Coverage, check::Invariant, plan::Plan};
 
 const PROTOCOL: ProtocolKind = ProtocolKind::MultiPaxos;
 
+/// What happens with Raft: other protocols change voters by a new epoch, unless they come to be Raft.
+const WITHIN_AN_EPOCH: [&str; 2] = ["changes of voters within an epoch", "joint changes"];
+
 /// Every seed passes, and enough happens in them: a world in which nothing happens would pass, too.
 fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
     let mut coverage = Coverage::default();
@@ -30,8 +33,9 @@ fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
         coverage.trials_skipped,
         coverage.trials
     );
-    for (what, count) in coverage.counts().into_iter().filter(|(what, _)| *what != "trials skipped") {
-        assert!(count >= 20, "only {count} {what}");
+    for (what, count) in coverage.counts() {
+        let wanted = protocol == ProtocolKind::Raft || !WITHIN_AN_EPOCH.contains(&what);
+        assert!(count >= 20 || !wanted || what == "trials skipped", "only {count} {what}");
     }
 }
 

@@ -100,8 +100,19 @@ fn nothing_is_missing(endpoint: &str, acknowledged: &BTreeSet<String>) {
 
 #[test]
 fn members_come_go_and_are_replaced_under_load() {
+    members_come_and_go("multipaxos");
+}
+
+#[test]
+fn so_they_do_within_an_epoch_of_raft() {
+    members_come_and_go("raft");
+}
+
+fn members_come_and_go(protocol: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &FLAGS);
+    let ordering = format!("--protocol={protocol}");
+    let flags: Vec<_> = FLAGS.into_iter().chain([ordering.as_str()]).collect();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
     let three = cluster.endpoints();
     let all = three.join(",");
     let load = Load::start(&three);
@@ -182,9 +193,13 @@ fn members_come_go_and_are_replaced_under_load() {
 
     // What orders is changed too, and back.
     let some = rest_of(&urls, old).join(",");
+    let epoch = |url: &str| status(url).unwrap()["epoch"].as_u64();
+    let changes = if protocol == "raft" { 0 } else { 4 };
+    let any = rest_of(&urls, old).swap_remove(0);
+    assert_eq!(epoch(&any), Some(1 + changes), "voters changed four times");
     done(&some, &["reconfigure", "--protocol", "sequence-paxos"]);
     load.progress(100);
-    done(&some, &["reconfigure", "--protocol", "multipaxos"]);
+    done(&some, &["reconfigure", "--protocol", protocol]);
     load.progress(100);
 
     let acknowledged = load.stop();

@@ -23,6 +23,8 @@ pub enum CommandKind {
     AdvanceClock,
     /// The group: a change of members or of the ordering protocol. It is alone in its batch.
     Reconfigure,
+    /// The group: a change of voters that was under way within an epoch is complete. It is alone in its batch.
+    Settle,
 }
 
 impl CommandKind {
@@ -32,6 +34,7 @@ impl CommandKind {
             1 => CommandKind::OpenSession,
             2 => CommandKind::AdvanceClock,
             3 => CommandKind::Reconfigure,
+            4 => CommandKind::Settle,
             value => return Err(DecodeError::Undefined { field: "command kind", value: value.into() }),
         })
     }
@@ -66,6 +69,20 @@ impl Batch {
     #[must_use]
     pub fn noop() -> Batch {
         Batch::default()
+    }
+
+    /// The batch with which a leader completes a change of voters; nobody asked for it, and nobody is answered.
+    #[must_use]
+    pub fn settling() -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.push_as(CommandKind::Settle, SessionId(0), 0, 0, &[]);
+        builder.finish()
+    }
+
+    /// Whether this is [`Batch::settling`].
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        self.bytes.len() == COMMAND_HEADER_BYTES && self.bytes[24] == CommandKind::Settle as u8
     }
 
     /// Whether this is the batch without commands.
@@ -238,6 +255,19 @@ mod tests {
         let mut bytes = builder.finish().bytes().to_vec();
         bytes[25] = 200;
         assert!(Batch::from_parts(bytes.into(), 0).is_err());
+    }
+
+    #[test]
+    fn what_changes_a_group_is_told_from_the_rest() {
+        let settling = Batch::settling();
+        assert!(settling.is_settling() && settling.is_intact() && settling.reconfiguration().is_none());
+        let mut builder = BatchBuilder::new();
+        builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, b"change");
+        let change = builder.finish();
+        assert_eq!(change.reconfiguration().unwrap(), "change");
+        assert!(!change.is_settling() && !Batch::noop().is_settling());
+        let again = Batch::from_parts(settling.bytes().clone(), settling.crc()).unwrap();
+        assert!(again.is_settling());
     }
 
     #[test]

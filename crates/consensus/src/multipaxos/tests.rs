@@ -236,6 +236,7 @@ fn an_announced_decision_covers_only_values_of_its_own_ballot() {
         slot: Slot(1),
         ballot: Ballot::ZERO,
         batch: batch("decided"),
+        voters: None,
     }));
     assert_eq!(delivered(&effects), [(1, batch("decided"))]);
 }
@@ -339,7 +340,12 @@ fn without_its_log_a_replica_votes_only_after_its_peers_have_told_it_what_it_may
     one.receive(R1, answer(Some(Slot(2))));
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Recovering, "slot 1 may hold its own vote");
-    one.step(Input::Control(Control::Learn { slot: Slot(1), ballot: Ballot::ZERO, batch: batch("x") }));
+    one.step(Input::Control(Control::Learn {
+        slot: Slot(1),
+        ballot: Ballot::ZERO,
+        batch: batch("x"),
+        voters: None,
+    }));
     assert_eq!(one.protocol.status().role, Role::Recovering, "what it learned must be durable");
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Follower);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 
-use super::{Configuration, Message, Raft, State};
+use super::{Message, Raft, State};
 use crate::{Bug, Effects, resend::Resend};
 
 /// When a replica that hears no leader tries to lead.
@@ -174,8 +174,7 @@ impl Raft {
 
     /// Asks for votes: whether they would be given, or in earnest.
     pub(super) fn campaign(&mut self, now: Time, rehearsal: bool, transfer: bool, effects: &mut Effects) {
-        if self.log.last_ballot().is_none() || self.guesses || !self.may_stand() {
-            // Whether another log is more up to date, or whose votes count, can not be said; see `recovery.rs`.
+        if !self.may_stand() {
             self.state = State::Follower;
             return self.patience.begin(now, self.options.priority);
         }
@@ -198,9 +197,7 @@ impl Raft {
             rehearsal: candidate.rehearsal,
             transfer: candidate.transfer,
             last: self.log.last(),
-            last_ballot: self.log.last_ballot()?,
-            configuration: self.log.configuration().slot,
-            blind: self.blind,
+            last_ballot: self.log.last_ballot(),
         })
     }
 
@@ -236,28 +233,22 @@ impl Raft {
     }
 
     pub(super) fn on_vote(&mut self, now: Time, from: ReplicaId, question: &Message, effects: &mut Effects) {
-        let &Message::Vote { term, rehearsal, transfer, last, last_ballot, configuration, blind } = question
-        else {
-            return;
-        };
+        let &Message::Vote { term, rehearsal, transfer, last, last_ballot } = question else { return };
         let leads = matches!(self.state, State::Leader(_));
         if !transfer && term > self.term && (leads || self.patience.has_leader(now)) {
             // The leader is well. Not answering is what makes the asker wait.
             return;
         }
-        let missed = self.log.configurations_in(configuration, blind);
-        let up_to_date = self.log.last_ballot().is_some_and(|own| {
-            if self.options.has(Bug::RaftVoteByLength) {
-                last >= self.log.last()
-            } else {
-                (last_ballot, last) >= (own, self.log.last())
-            }
-        });
+        let up_to_date = if self.options.has(Bug::RaftVoteByLength) {
+            last >= self.log.last()
+        } else {
+            (last_ballot, last) >= (self.log.last_ballot(), self.log.last())
+        };
         if rehearsal {
             let granted = term > self.term && up_to_date;
             let term = if granted { term } else { self.term };
             let after = self.vote_lsn();
-            effects.send(from, Message::VoteReply { term, rehearsal, granted, missed }, after);
+            effects.send(from, Message::VoteReply { term, rehearsal, granted }, after);
             return;
         }
         if term < self.term {
@@ -278,7 +269,7 @@ impl Raft {
             self.patience.begin(now, self.options.priority);
         }
         let after = self.vote_lsn();
-        effects.send(from, Message::VoteReply { term, rehearsal, granted, missed }, after);
+        effects.send(from, Message::VoteReply { term, rehearsal, granted }, after);
     }
 
     pub(super) fn on_vote_reply(
@@ -287,7 +278,6 @@ impl Raft {
         from: ReplicaId,
         term: u64,
         (rehearsal, granted): (bool, bool),
-        missed: Vec<Configuration>,
         effects: &mut Effects,
     ) {
         if !granted && term > self.term {
@@ -297,22 +287,7 @@ impl Raft {
         if term != candidate.term || rehearsal != candidate.rehearsal || !granted {
             return;
         }
-        // This replica may have got an entry by catch-up that changed who votes. The majority that committed such an
-        // entry has it in their logs, so a quorum of the configuration known here tells of it.
-        let mut unclear = false;
-        for configuration in missed {
-            match self.log.ballot_at(configuration.slot) {
-                Some(ballot) if ballot == configuration.ballot => {
-                    self.log.learn_configuration(configuration.slot, configuration);
-                    self.state = State::Follower;
-                    return self.patience.begin(now, self.options.priority);
-                }
-                // It holds an entry there that was never decided.
-                Some(_) => {}
-                None => unclear = true,
-            }
-        }
-        if !unclear && !candidate.granted.contains(&from) {
+        if !candidate.granted.contains(&from) {
             candidate.granted.push(from);
             self.count_votes(now, effects);
         }

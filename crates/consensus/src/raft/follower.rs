@@ -46,10 +46,6 @@ impl Raft {
             effects.send(ballot.replica, conflict, self.term_lsn);
             return;
         }
-        if self.log.ballot_at(prev).is_none() {
-            // Then it is the end of what came by catch-up, and the leader has every decided entry.
-            self.log.learn_ballot(prev, prev_ballot);
-        }
         let congested = self.is_congested();
         let mut through = prev;
         for (slot, entry) in (prev.0 + 1..).map(Slot).zip(entries) {

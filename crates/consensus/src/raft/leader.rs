@@ -30,7 +30,7 @@ pub(super) struct Leader {
     /// ...what all of them were told...
     announced: Slot,
     /// ...and the last slot whose decision another replica waits for.
-    awaited: Slot,
+    pub(super) awaited: Slot,
     heartbeat_at: Time,
     pub(super) rounds: ReadRounds,
     transfer: Option<Transfer>,
@@ -105,8 +105,6 @@ impl Raft {
             rounds: ReadRounds::default(),
             transfer: None,
         }));
-        // A quorum has said that no change of voters was missed.
-        self.is_sure(effects);
         self.track_voters(now);
         self.append(Entry { ballot, batch: Batch::noop(), voters: None }, effects);
         self.replicate(now, effects);

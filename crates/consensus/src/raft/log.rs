@@ -19,7 +19,7 @@ pub(super) struct Log {
     entries: VecDeque<Stored>,
     /// The first slot of each term in the log, ascending, with the term; where they begin, knowledge begins.
     runs: VecDeque<(Slot, Ballot)>,
-    /// The configurations in the log, ascending; the last one counts.
+    /// The configurations in the log, ascending: the last one that is delivered, and those behind it. The last counts.
     configurations: VecDeque<Configuration>,
     /// The record of the last entry that is not held any more.
     floor: Lsn,
@@ -33,13 +33,13 @@ pub(super) struct Stored {
 }
 
 impl Log {
-    /// An empty log behind `base`.
-    pub(super) fn new(base: Slot, ballot: Option<Ballot>, configuration: Configuration) -> Log {
+    /// An empty log behind the slot of `base`, as of which that counts.
+    pub(super) fn new(base: Configuration) -> Log {
         Log {
-            first: base.next(),
+            first: base.slot.next(),
             entries: VecDeque::new(),
-            runs: ballot.map(|ballot| (base, ballot)).into_iter().collect(),
-            configurations: VecDeque::from([configuration]),
+            runs: VecDeque::from([(base.slot, base.ballot)]),
+            configurations: VecDeque::from([base]),
             floor: Lsn::ZERO,
         }
     }
@@ -74,9 +74,9 @@ impl Log {
         self.runs.iter().rev().find(|(first, _)| *first <= slot).map(|&(_, ballot)| ballot)
     }
 
-    /// The term of the last slot, if it is known.
-    pub(super) fn last_ballot(&self) -> Option<Ballot> {
-        self.runs.back().map(|&(_, ballot)| ballot)
+    /// The term of the last slot.
+    pub(super) fn last_ballot(&self) -> Ballot {
+        self.runs.back().expect("there is always one").1
     }
 
     /// The first slot of the term that a slot has.
@@ -140,29 +140,20 @@ impl Log {
         }
     }
 
-    /// The log ends at `base`, which came by a snapshot. Its term may be unknown; configurations stay known, as far
-    /// as they go.
-    pub(super) fn restart_after(&mut self, base: Slot, ballot: Option<Ballot>) {
-        self.entries.clear();
-        self.first = base.next();
-        self.runs = ballot.map(|ballot| (base, ballot)).into_iter().collect();
+    /// The log ends at `base`, which came by a snapshot.
+    pub(super) fn restart_after(&mut self, base: Configuration) {
+        *self = Log { floor: self.floor, ..Log::new(base) };
     }
 
-    /// A peer said what the term of a slot is. Slots before it stay unknown, if they are.
-    pub(super) fn learn_ballot(&mut self, slot: Slot, ballot: Ballot) {
-        if slot <= self.last() && self.runs.front().is_none_or(|&(first, _)| slot < first) {
-            self.runs.push_front((slot, ballot));
-            if self.runs.get(1).is_some_and(|&(_, next)| next == ballot) {
-                self.runs.remove(1);
-            }
-        }
-    }
-
-    /// Forgets the terms and configurations of slots that a snapshot covers, but for those that last into the rest.
+    /// Forgets the terms of slots that a snapshot covers, but for that which lasts into the rest.
     pub(super) fn forget_before(&mut self, slot: Slot) {
         while self.runs.get(1).is_some_and(|(first, _)| *first <= slot) {
             self.runs.pop_front();
         }
+    }
+
+    /// What is decided through this slot stays: of the configurations in it only the last one can count.
+    pub(super) fn forget_configurations_before(&mut self, slot: Slot) {
         while self.configurations.get(1).is_some_and(|next| next.slot <= slot) {
             self.configurations.pop_front();
         }
@@ -178,33 +169,10 @@ impl Log {
         self.configurations.back().expect("there is always one")
     }
 
-    /// Who votes as of a slot, as far as it is known.
+    /// Who votes as of a slot; as of the first one known, if that is later.
     pub(super) fn configuration_at(&self, slot: Slot) -> &Configuration {
         let found = self.configurations.iter().rev().find(|configuration| configuration.slot <= slot);
         found.unwrap_or(&self.configurations[0])
-    }
-
-    /// The configurations behind one slot and through another.
-    pub(super) fn configurations_in(&self, after: Slot, through: Slot) -> Vec<Configuration> {
-        let wanted =
-            |configuration: &&Configuration| configuration.slot > after && configuration.slot <= through;
-        self.configurations.iter().filter(wanted).cloned().collect()
-    }
-
-    /// The configuration that is certain if all others are guesses.
-    pub(super) fn first_configuration(&self) -> &Configuration {
-        &self.configurations[0]
-    }
-
-    /// Remembers a configuration that may have been decided in a slot that a snapshot covers.
-    pub(super) fn guess_configuration(&mut self, configuration: Configuration) {
-        self.configurations.push_back(configuration);
-    }
-
-    /// As of a slot this configuration counts: what else was believed about slots through it was wrong.
-    pub(super) fn learn_configuration(&mut self, as_of: Slot, configuration: Configuration) {
-        self.configurations.retain(|known| known.slot > as_of);
-        self.configurations.push_front(configuration);
     }
 }
 
@@ -221,8 +189,7 @@ mod tests {
     /// Slots 1.. with entries of these terms.
     fn log(terms: &[u64]) -> Log {
         let voters = VoterSets::simple(vec![ReplicaId(1)]);
-        let configuration = Configuration { slot: Slot::ZERO, ballot: Ballot::ZERO, voters };
-        let mut log = Log::new(Slot::ZERO, Some(Ballot::ZERO), configuration);
+        let mut log = Log::new(Configuration { slot: Slot::ZERO, ballot: Ballot::ZERO, voters });
         for (lsn, &term) in (1..).zip(terms) {
             log.append(Entry { ballot: ballot(term), batch: Batch::noop(), voters: None }, Lsn(lsn));
         }
@@ -259,8 +226,16 @@ mod tests {
         log.append(Entry { ballot: ballot(1), batch: Batch::noop(), voters: Some(voters.clone()) }, Lsn(2));
         assert_eq!(log.configuration().voters, voters);
         assert_eq!(log.configuration_at(Slot(1)).slot, Slot::ZERO);
+        let mut delivered = log.clone();
+        delivered.forget_configurations_before(Slot(1));
+        assert_eq!(delivered.configurations.len(), 2, "slot 2 may still be truncated");
+        delivered.forget_configurations_before(Slot(2));
+        assert_eq!(delivered.configurations.len(), 1);
         log.truncate(Slot(2));
         assert_eq!(log.configuration().slot, Slot::ZERO);
         assert_eq!(log.last(), Slot(1));
+        log.restart_after(Configuration { slot: Slot(7), ballot: ballot(3), voters: voters.clone() });
+        assert_eq!((log.last(), log.last_ballot()), (Slot(7), ballot(3)));
+        assert_eq!(log.configuration().voters, voters);
     }
 }

@@ -9,13 +9,27 @@
 //! other. That, and overlapping changes in general, are only safe if a leader begins no change before it has committed
 //! an entry of its own term: otherwise two leaders can decide by majorities that do not meet, each of its own
 //! uncommitted configuration.
+//!
+//! # Two who know it
+//!
+//! The replica layer names the voters that come with a batch ([`Control::ChangeVoters`](crate::Control::ChangeVoters)),
+//! and every replica finds the same ones when it delivers that batch. For that to be the same at last, everything
+//! that comes with voters is taken **one at a time**: while such an entry is in the log and not delivered, the next
+//! one is refused. So what the leader had delivered when it proposed a batch, is what counts where it is decided: between
+//! the two there is nothing else that speaks of voters. That includes batches that change something else about the
+//! group, since they decide whether the next one counts. What this module adds by itself is [`Batch::settling`], which
+//! every replica recognises.
+//!
+//! In return the replica layer can say who votes behind any decided slot. An entry that was fetched from a peer comes
+//! with its voters, and a snapshot with those of its slot ([`Control::Learn`](crate::Control::Learn),
+//! [`Control::Installed`](crate::Control::Installed), [`Restart::outgoing`](crate::Restart::outgoing)).
 
 use std::sync::Arc;
 
-use synod_wire::{Batch, ReplicaId, Slot, Time};
+use synod_wire::{Batch, ReplicaId, Time};
 
 use super::{Message, Raft, State, messages::Entry};
-use crate::{ChangeRefused, Effect, Effects, MEMBERS_MAX, members::reached_by};
+use crate::{Bug, ChangeRefused, Effect, Effects, members::reached_by};
 
 /// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,17 +114,6 @@ impl VoterSets {
     pub(super) fn union(&self) -> VoterSets {
         VoterSets::simple(self.all())
     }
-
-    /// What to append for a change to these voters.
-    fn step_towards(&self, voters: &[ReplicaId], single_step: bool) -> VoterSets {
-        let added = voters.iter().filter(|id| !self.incoming().contains(id)).count();
-        let removed = self.incoming().iter().filter(|id| !voters.contains(id)).count();
-        if single_step && added + removed == 1 {
-            VoterSets::simple(voters.to_vec())
-        } else {
-            VoterSets::joint(voters.to_vec(), self.incoming().to_vec())
-        }
-    }
 }
 
 impl Raft {
@@ -133,42 +136,40 @@ impl Raft {
     pub(super) fn change_voters(
         &mut self,
         now: Time,
-        voters: Vec<ReplicaId>,
+        voters: VoterSets,
         batch: Batch,
         effects: &mut Effects,
     ) {
         match self.may_change_to(&voters) {
             Err(refused) => effects.push(Effect::ChangeRefused(refused)),
-            Ok(sets) => self.append_configuration(now, batch, sets, effects),
+            Ok(()) => self.append_configuration(now, batch, voters, effects),
         }
     }
 
-    fn may_change_to(&self, voters: &[ReplicaId]) -> Result<VoterSets, ChangeRefused> {
+    fn may_change_to(&self, voters: &VoterSets) -> Result<(), ChangeRefused> {
         let State::Leader(leader) = &self.state else { return Err(ChangeRefused::NotLeading) };
-        let wanted = VoterSets::simple(voters.to_vec());
         let current = self.log.configuration();
-        if self.decided < leader.term_start {
+        if self.decided < leader.term_start && !self.options.has(Bug::RaftChangeAtOnce) {
             return Err(ChangeRefused::TooEarly);
         }
-        if current.slot > self.decided || current.voters.is_joint() || leader.is_transferring() {
+        let pending = current.slot > self.decided && !self.options.has(Bug::RaftChangeAtOnce);
+        if pending || leader.is_transferring() {
             return Err(ChangeRefused::Pending);
         }
-        let distinct = wanted.incoming().len() == voters.len() && voters.len() <= MEMBERS_MAX;
-        if voters.is_empty() || !distinct || wanted == current.voters {
-            return Err(ChangeRefused::Senseless);
-        }
         // A voter that has to fetch half the log first would only stop the others.
-        for &id in wanted.incoming().iter().filter(|&&id| !current.voters.contains(id)) {
+        for &id in voters.incoming().iter().filter(|&&id| !current.voters.contains(id)) {
             let known = id == self.members.me() || leader.has_caught_up(id, self.log.first());
             if !known {
                 return Err(ChangeRefused::Behind(id));
             }
         }
-        Ok(current.voters.step_towards(wanted.incoming(), self.options.single_step_changes))
+        Ok(())
     }
 
     fn append_configuration(&mut self, now: Time, batch: Batch, voters: VoterSets, effects: &mut Effects) {
-        let State::Leader(leader) = &self.state else { return };
+        let State::Leader(leader) = &mut self.state else { return };
+        // All wait for it: it is announced at once.
+        leader.awaited = self.log.last().next();
         let entry = Entry { ballot: leader.ballot, batch, voters: Some(voters) };
         self.append(entry, effects);
         self.track_voters(now);
@@ -184,7 +185,7 @@ impl Raft {
         }
         if current.voters.is_joint() {
             let voters = VoterSets::simple(current.voters.incoming().to_vec());
-            return self.append_configuration(now, Batch::noop(), voters, effects);
+            return self.append_configuration(now, Batch::settling(), voters, effects);
         }
         if !self.votes() {
             // Who stays hears that the change is complete, and who has everything need not wait for a time-out.
@@ -195,17 +196,6 @@ impl Raft {
                 effects.send(heir, Message::TimeoutNow { ballot }, synod_wire::Lsn::ZERO);
             }
             self.step_down(now, effects);
-        }
-    }
-
-    /// Tells the replica layer when the voters change.
-    pub(super) fn report_voters(&mut self, effects: &mut Effects) {
-        let current = self.log.configuration();
-        if self.reported_voters != (current.slot, current.ballot) {
-            self.reported_voters = (current.slot, current.ballot);
-            let slot: Slot = current.slot;
-            let (voters, outgoing) = (current.voters.incoming().to_vec(), current.voters.outgoing().to_vec());
-            effects.push(Effect::Voters { slot, voters, outgoing });
         }
     }
 }
@@ -268,14 +258,5 @@ mod tests {
                 assert!(quorums(&other).iter().all(|quorum| one & quorum != 0));
             }
         }
-    }
-
-    #[test]
-    fn one_replica_more_or_less_may_go_in_one_step() {
-        let old = VoterSets::simple(ids(0b111));
-        assert!(!old.step_towards(&ids(0b1111), true).is_joint());
-        assert!(!old.step_towards(&ids(0b011), true).is_joint());
-        assert!(old.step_towards(&ids(0b1111), false).is_joint());
-        assert!(old.step_towards(&ids(0b1011), true).is_joint(), "one in, one out");
     }
 }

@@ -51,10 +51,6 @@ pub enum Message {
         last: Slot,
         /// ... and its term.
         last_ballot: Ballot,
-        /// The slot of the configuration that the sender goes by.
-        configuration: Slot,
-        /// Entries through this slot came by catch-up, which does not tell who votes. Zero: none did.
-        blind: Slot,
     },
     /// Answers `Vote`.
     VoteReply {
@@ -64,9 +60,6 @@ pub enum Message {
         rehearsal: bool,
         /// Whether the vote is (or would be) given.
         granted: bool,
-        /// Configurations in the sender's log that the candidate may have missed: behind its `configuration`,
-        /// through its `blind`.
-        missed: Vec<Configuration>,
     },
     /// Entries for the receiver's log.
     Append {
@@ -154,20 +147,6 @@ pub enum Message {
     /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be told what is
     /// decided.
     Follow,
-    /// The sender got its log up to this slot by catch-up. Which term has that entry, and who votes?
-    Ask {
-        /// The last slot that it has delivered.
-        slot: Slot,
-    },
-    /// Answers `Ask`.
-    Told {
-        /// As asked.
-        slot: Slot,
-        /// The entry's term.
-        ballot: Ballot,
-        /// Who votes, as of this slot, if the sender is sure.
-        configuration: Option<Configuration>,
-    },
 }
 
 impl From<Message> for crate::Message {
@@ -191,31 +170,6 @@ impl Entry {
         let voters = if reader.bool("changes voters")? { Some(read_voters(reader)?) } else { None };
         Ok(Entry { ballot, voters, batch: reader.batch("entry's batch")? })
     }
-}
-
-impl Configuration {
-    fn encode(&self, writer: &mut Writer) {
-        writer.slot(self.slot);
-        writer.ballot(self.ballot);
-        write_voters(writer, &self.voters);
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Configuration, DecodeError> {
-        Ok(Configuration {
-            slot: reader.slot("configuration's slot")?,
-            ballot: reader.ballot("configuration's ballot")?,
-            voters: read_voters(reader)?,
-        })
-    }
-}
-
-fn write_optional(writer: &mut Writer, configuration: Option<&Configuration>) {
-    writer.bool(configuration.is_some());
-    configuration.iter().for_each(|configuration| configuration.encode(writer));
-}
-
-fn read_optional(reader: &mut Reader) -> Result<Option<Configuration>, DecodeError> {
-    reader.bool("has configuration")?.then(|| Configuration::decode(reader)).transpose()
 }
 
 fn write_voters(writer: &mut Writer, voters: &VoterSets) {
@@ -248,31 +202,25 @@ const HEARTBEAT_ACK: u8 = 8;
 const STALE: u8 = 9;
 const TIMEOUT_NOW: u8 = 10;
 const FOLLOW: u8 = 11;
-const ASK: u8 = 12;
-const TOLD: u8 = 13;
-const PRIORITY: u8 = 14;
+const PRIORITY: u8 = 12;
 
 impl Message {
     /// Writes the message.
     pub fn encode(&self, writer: &mut Writer) {
         match self {
-            Message::Vote { term, rehearsal, transfer, last, last_ballot, configuration, blind } => {
+            Message::Vote { term, rehearsal, transfer, last, last_ballot } => {
                 writer.u8(VOTE);
                 writer.u64(*term);
                 writer.bool(*rehearsal);
                 writer.bool(*transfer);
                 writer.slot(*last);
                 writer.ballot(*last_ballot);
-                writer.slot(*configuration);
-                writer.slot(*blind);
             }
-            Message::VoteReply { term, rehearsal, granted, missed } => {
+            Message::VoteReply { term, rehearsal, granted } => {
                 writer.u8(VOTE_REPLY);
                 writer.u64(*term);
                 writer.bool(*rehearsal);
                 writer.bool(*granted);
-                writer.u32(u32::try_from(missed.len()).expect("few configurations"));
-                missed.iter().for_each(|configuration| configuration.encode(writer));
             }
             Message::Append { ballot, session, prev, prev_ballot, entries, commit } => {
                 writer.u8(APPEND);
@@ -330,16 +278,6 @@ impl Message {
                 writer.u8(*priority);
             }
             Message::Follow => writer.u8(FOLLOW),
-            Message::Ask { slot } => {
-                writer.u8(ASK);
-                writer.slot(*slot);
-            }
-            Message::Told { slot, ballot, configuration } => {
-                writer.u8(TOLD);
-                writer.slot(*slot);
-                writer.ballot(*ballot);
-                write_optional(writer, configuration.as_ref());
-            }
         }
     }
 
@@ -352,14 +290,11 @@ impl Message {
                 transfer: reader.bool("transfer")?,
                 last: reader.slot("last")?,
                 last_ballot: reader.ballot("last ballot")?,
-                configuration: reader.slot("configuration")?,
-                blind: reader.slot("blind")?,
             },
             VOTE_REPLY => Message::VoteReply {
                 term: reader.u64("term")?,
                 rehearsal: reader.bool("rehearsal")?,
                 granted: reader.bool("granted")?,
-                missed: read_list(reader, "missed", Configuration::decode)?,
             },
             APPEND => {
                 let ballot = reader.ballot("ballot")?;
@@ -367,7 +302,10 @@ impl Message {
                 let prev = reader.slot("prev")?;
                 let prev_ballot = reader.ballot("prev ballot")?;
                 let commit = reader.slot("commit")?;
-                let entries = read_list(reader, "entries", Entry::decode)?;
+                // The count is not trusted: nothing is reserved for it.
+                let entries: Result<_, _> =
+                    (0..reader.u32("entries")?).map(|_| Entry::decode(reader)).collect();
+                let entries = entries?;
                 Message::Append { ballot, session, prev, prev_ballot, entries, commit }
             }
             APPEND_REPLY => Message::AppendReply {
@@ -399,24 +337,9 @@ impl Message {
             TIMEOUT_NOW => Message::TimeoutNow { ballot: reader.ballot("ballot")? },
             PRIORITY => Message::Priority { priority: reader.u8("priority")? },
             FOLLOW => Message::Follow,
-            ASK => Message::Ask { slot: reader.slot("slot")? },
-            TOLD => Message::Told {
-                slot: reader.slot("slot")?,
-                ballot: reader.ballot("ballot")?,
-                configuration: read_optional(reader)?,
-            },
             value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
         })
     }
-}
-
-fn read_list<T>(
-    reader: &mut Reader,
-    field: &'static str,
-    one: impl Fn(&mut Reader) -> Result<T, DecodeError>,
-) -> Result<Vec<T>, DecodeError> {
-    // The count is not trusted: nothing is reserved for it.
-    (0..reader.u32(field)?).map(|_| one(reader)).collect()
 }
 
 /// What a replica must remember across a crash.
@@ -440,8 +363,7 @@ pub enum Record {
         /// What.
         entry: Entry,
         /// When this was written, slots through this one were decided, with the entries that the log holds; not
-        /// less than `slot` if a peer told that this entry is decided. Then it may be one that changes voters,
-        /// and does not say so.
+        /// less than `slot` if a peer told that this entry is decided.
         decided: Slot,
     },
     /// The entries from `from` through `last` were removed.
@@ -451,28 +373,12 @@ pub enum Record {
         /// The last that there was.
         last: Slot,
     },
-    /// A snapshot, or what a peer told, covers the log through this slot.
-    Base {
-        /// The slot.
-        slot: Slot,
-        /// Its term, if known.
-        ballot: Option<Ballot>,
-        /// Who votes as of this slot, as far as this replica knows.
-        configuration: Configuration,
-        /// A later configuration that may have been decided in front of it.
-        guess: Option<Configuration>,
-        /// Entries through this slot came by catch-up, so that a later configuration may be among them.
-        blind: Slot,
-        /// Records through this slot may be trimmed.
-        trimmed: Slot,
-    },
     /// Whether this replica lost a log, and so never votes. `false` is also the first record of a new log.
     Amnesia(bool),
 }
 
 const STATE_TERM: u8 = 1;
-const STATE_BASE: u8 = 2;
-const STATE_AMNESIA: u8 = 3;
+const STATE_AMNESIA: u8 = 2;
 
 impl From<Record> for crate::Record {
     fn from(record: Record) -> crate::Record {
@@ -486,24 +392,18 @@ impl Record {
     pub fn keep(&self) -> Keep {
         match self {
             Record::Term { .. } => Keep::State(STATE_TERM),
-            Record::Base { .. } => Keep::State(STATE_BASE),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
             Record::Entry { slot, .. } => Keep::Slot(*slot),
             Record::Truncated { last, .. } => Keep::Slot(*last),
         }
     }
 
-    /// See [`crate::Record::as_if_voted_by`].
+    /// See [`crate::Record::without_voters`].
     #[must_use]
-    pub fn as_if_voted_by(self, voters: &[ReplicaId]) -> Record {
+    pub fn without_voters(self) -> Record {
         match self {
             Record::Entry { slot, entry, decided } => {
                 Record::Entry { slot, entry: Entry { voters: None, ..entry }, decided }
-            }
-            Record::Base { slot, ballot, configuration, trimmed, .. } => {
-                let voters = VoterSets::simple(voters.to_vec());
-                let configuration = Configuration { voters, ..configuration };
-                Record::Base { slot, ballot, configuration, guess: None, blind: Slot::ZERO, trimmed }
             }
             other => other,
         }
@@ -529,18 +429,8 @@ impl Record {
                 writer.slot(*from);
                 writer.slot(*last);
             }
-            Record::Base { slot, ballot, configuration, guess, blind, trimmed } => {
-                writer.u8(4);
-                writer.slot(*slot);
-                writer.bool(ballot.is_some());
-                writer.ballot(ballot.unwrap_or_default());
-                writer.slot(*blind);
-                writer.slot(*trimmed);
-                configuration.encode(writer);
-                write_optional(writer, guess.as_ref());
-            }
             Record::Amnesia(amnesia) => {
-                writer.u8(5);
+                writer.u8(4);
                 writer.bool(*amnesia);
             }
         }
@@ -559,16 +449,7 @@ impl Record {
                 Record::Entry { slot, decided, entry: Entry::decode(reader)? }
             }
             3 => Record::Truncated { from: reader.slot("from")?, last: reader.slot("last")? },
-            4 => {
-                let slot = reader.slot("slot")?;
-                let known = reader.bool("ballot known")?;
-                let ballot = Some(reader.ballot("ballot")?).filter(|_| known);
-                let (blind, trimmed) = (reader.slot("blind")?, reader.slot("trimmed")?);
-                let configuration = Configuration::decode(reader)?;
-                let guess = read_optional(reader)?;
-                Record::Base { slot, ballot, configuration, guess, blind, trimmed }
-            }
-            5 => Record::Amnesia(reader.bool("amnesia")?),
+            4 => Record::Amnesia(reader.bool("amnesia")?),
             value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
         })
     }
@@ -579,9 +460,8 @@ mod tests {
     use super::*;
     use synod_wire::{BatchBuilder, SessionId};
 
-    fn configuration() -> Configuration {
-        let voters = VoterSets::joint(vec![ReplicaId(1), ReplicaId(4)], vec![ReplicaId(1)]);
-        Configuration { slot: Slot(2), ballot: Ballot { round: 1, replica: ReplicaId(1) }, voters }
+    fn voters() -> VoterSets {
+        VoterSets::joint(vec![ReplicaId(1), ReplicaId(4)], vec![ReplicaId(1)])
     }
 
     fn samples() -> Vec<Message> {
@@ -589,18 +469,10 @@ mod tests {
         let mut builder = BatchBuilder::new();
         builder.push(SessionId(1), 1, 1, b"x");
         let entry = Entry { ballot, batch: builder.finish(), voters: None };
-        let change = Entry { voters: Some(configuration().voters), ..entry.clone() };
+        let change = Entry { voters: Some(voters()), ..entry.clone() };
         vec![
-            Message::Vote {
-                term: 6,
-                rehearsal: true,
-                transfer: false,
-                last: Slot(9),
-                last_ballot: ballot,
-                configuration: Slot(2),
-                blind: Slot(7),
-            },
-            Message::VoteReply { term: 6, rehearsal: true, granted: true, missed: vec![configuration()] },
+            Message::Vote { term: 6, rehearsal: true, transfer: false, last: Slot(9), last_ballot: ballot },
+            Message::VoteReply { term: 6, rehearsal: true, granted: true },
             Message::Append {
                 ballot,
                 session: 3,
@@ -618,9 +490,6 @@ mod tests {
             Message::TimeoutNow { ballot },
             Message::Priority { priority: 9 },
             Message::Follow,
-            Message::Ask { slot: Slot(4) },
-            Message::Told { slot: Slot(4), ballot, configuration: Some(configuration()) },
-            Message::Told { slot: Slot(4), ballot, configuration: None },
         ]
     }
 
@@ -643,20 +512,12 @@ mod tests {
     #[test]
     fn records_survive_the_disk() {
         let ballot = Ballot { round: 5, replica: ReplicaId(2) };
-        let entry = Entry { ballot, batch: Batch::noop(), voters: Some(configuration().voters) };
+        let entry = Entry { ballot, batch: Batch::noop(), voters: Some(voters()) };
         for record in [
             Record::Term { term: 5, voted_for: Some(ReplicaId(3)) },
             Record::Term { term: 5, voted_for: None },
             Record::Entry { slot: Slot(3), entry, decided: Slot(2) },
             Record::Truncated { from: Slot(3), last: Slot(9) },
-            Record::Base {
-                slot: Slot(3),
-                ballot: Some(ballot),
-                configuration: configuration(),
-                guess: Some(configuration()),
-                blind: Slot(2),
-                trimmed: Slot(1),
-            },
             Record::Amnesia(true),
         ] {
             let record = crate::Record::from(record);

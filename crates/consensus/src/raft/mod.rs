@@ -26,9 +26,10 @@
 //!   ([`Control::Learn`], [`Control::Installed`]), with their ballots. A decided entry that differs from the one in
 //!   the log shows that everything behind the latter is undecided for ever, so it goes; and a decided entry of a
 //!   higher term raises this replica's term, so that no leader of an older one can append behind it.
+//! - **Who votes is the replica layer's to say.** It knows who votes behind every decided slot, and says so with whatever
+//!   comes from outside the leader's log: a restart, a fetched entry, a snapshot. See `membership.rs`.
 //! - **A leader sends no snapshots.** A follower that needs more than the leader holds hears how far decisions go,
 //!   catches up, says so with its next `HeartbeatAck`, and is probed again.
-//! - **Catch-up does not say who votes.** See `recovery.rs` for how that gap is closed.
 //! - **A replica whose log may miss records never votes again in its epoch**: it only learns.
 
 mod election;
@@ -52,13 +53,13 @@ use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
-    disk_watch::DiskWatch, resend::Resend,
+    disk_watch::DiskWatch,
 };
 
 /// One Raft replica.
 #[derive(Clone, Debug)]
 pub struct Raft {
-    /// The epoch's first voters; who votes now is in the log.
+    /// Who voted when this life began; who votes now is in the log.
     members: Members,
     options: Options,
     /// No message of a lower term is obeyed.
@@ -69,8 +70,6 @@ pub struct Raft {
     term_lsn: Lsn,
     /// What was last reported with [`Effect::Leader`].
     view: LeaderView,
-    /// The configuration that was last reported with [`Effect::Voters`].
-    reported_voters: (Slot, Ballot),
     state: State,
     patience: Patience,
     log: Log,
@@ -82,15 +81,6 @@ pub struct Raft {
     verified: Slot,
     /// The own entries through this slot are on stable storage.
     stable: Slot,
-    /// Entries through this slot may have come by catch-up, which does not tell who votes; zero if none did since
-    /// that was last made sure.
-    blind: Slot,
-    /// The configuration in the log may never have been decided: a snapshot covers its slot. See `recovery.rs`.
-    guesses: bool,
-    /// While something about what came by catch-up is unknown: when peers are asked again.
-    asking: Option<Resend>,
-    /// Records of slots through this one may be gone.
-    trimmed: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
     /// The last record appended.
@@ -135,13 +125,11 @@ impl Protocol for Raft {
             self.appended = effects.last_lsn();
         }
         self.report_leader(effects);
-        self.report_voters(effects);
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
         self.replicate(now, effects);
         self.announce(now, effects);
-        self.ask_if_blind(now, effects);
         self.ask_for_timer(effects);
     }
 
@@ -159,6 +147,7 @@ impl Protocol for Raft {
     fn status(&self) -> Status {
         Status {
             role: match self.state {
+                State::Follower if !self.votes() => Role::Learner,
                 State::Follower => Role::Follower,
                 State::Candidate(_) => Role::Candidate,
                 State::Leader(_) => Role::Leader,
@@ -190,8 +179,8 @@ impl Raft {
         }
         match message {
             Message::Vote { .. } => self.on_vote(now, from, &message, effects),
-            Message::VoteReply { term, rehearsal, granted, missed } => {
-                self.on_vote_reply(now, from, term, (rehearsal, granted), missed, effects);
+            Message::VoteReply { term, rehearsal, granted } => {
+                self.on_vote_reply(now, from, term, (rehearsal, granted), effects);
             }
             Message::Append { ballot, session, prev, prev_ballot, entries, commit } => {
                 if self.follow(now, from, ballot, effects) {
@@ -231,22 +220,21 @@ impl Raft {
             Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),
             Message::Priority { priority } => self.on_priority(now, from, priority),
             Message::Follow => self.on_follow(now, from, effects),
-            Message::Ask { slot } => self.on_ask(from, slot, effects),
-            Message::Told { slot, ballot, configuration } => {
-                self.on_told(slot, ballot, configuration, effects);
-            }
         }
     }
 
     fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
         match control {
             Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballot, batch } => self.learn(now, slot, ballot, batch, effects),
-            Control::Installed { slot, ballot } => {
-                let ballot = Some(ballot).filter(|&ballot| ballot != Ballot::ZERO);
-                self.installed(now, slot, ballot, effects);
+            Control::Learn { slot, ballot, batch, voters } => {
+                self.learn(now, slot, Entry { ballot, batch, voters }, effects);
             }
-            Control::Trim(slot) => self.trim(now, slot, effects),
+            Control::Installed { slot, ballot, voters } => {
+                self.installed(now, Configuration { slot, ballot, voters }, effects);
+            }
+            // What an installed snapshot covers is forgotten once its term is told, which follows.
+            Control::Trim(slot) if slot > self.decided => {}
+            Control::Trim(slot) => self.log.forget_before(slot),
             Control::Backlogged(backlogged) => self.backlogged = backlogged,
             Control::Transfer(to) => self.transfer(now, to, effects),
             Control::ChangeVoters { voters, batch } => self.change_voters(now, voters, batch, effects),
@@ -321,6 +309,7 @@ impl Raft {
             effects.push(Effect::Deliver { slot, ballot: entry.ballot, batch: entry.batch.clone() });
             self.decided = slot;
         }
+        self.log.forget_configurations_before(self.decided);
         self.decided_elsewhere = self.decided_elsewhere.max(self.decided);
         self.verified = self.verified.max(self.decided);
         // A tail for followers that are a little behind; whoever leads next may need it as well.
@@ -379,10 +368,9 @@ impl Raft {
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let ask_at = self.asking.as_ref().map_or(Time::NEVER, Resend::at);
         let deadline = match &self.state {
-            State::Follower => self.patience.ends_at().min(ask_at),
-            State::Candidate(candidate) => self.patience.ends_at().min(candidate.resend_at()).min(ask_at),
+            State::Follower => self.patience.ends_at(),
+            State::Candidate(candidate) => self.patience.ends_at().min(candidate.resend_at()),
             State::Leader(leader) => leader.tick_at(),
             State::Recovering => Time::NEVER,
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use super::{Entry, Message, Record};
+use super::{Entry, Message, Record, VoterSets};
 use crate::{
     ChangeRefused, Control, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, ReadToken,
     Restart, Role,
@@ -90,9 +90,9 @@ impl One {
     fn elected() -> One {
         let mut one = One::new(R1);
         one.wait(T);
-        one.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true, missed: Vec::new() });
+        one.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true });
         one.durable();
-        one.receive(R2, Message::VoteReply { term: 1, rehearsal: false, granted: true, missed: Vec::new() });
+        one.receive(R2, Message::VoteReply { term: 1, rehearsal: false, granted: true });
         assert_eq!(one.role(), Role::Leader);
         one.durable();
         one.matched(R2, 1, 1);
@@ -109,15 +109,7 @@ impl One {
 }
 
 fn vote(term: u64, last: u64, last_ballot: Ballot) -> Message {
-    Message::Vote {
-        term,
-        rehearsal: false,
-        transfer: false,
-        last: Slot(last),
-        last_ballot,
-        configuration: Slot::ZERO,
-        blind: Slot::ZERO,
-    }
+    Message::Vote { term, rehearsal: false, transfer: false, last: Slot(last), last_ballot }
 }
 
 fn append(leader: Ballot, prev: u64, prev_ballot: Ballot, entries: Vec<Entry>, commit: u64) -> Message {
@@ -205,24 +197,18 @@ fn who_hears_a_leader_votes_for_nobody_else_unless_the_leader_wishes() {
         follower.receive(R2, vote(9, 9, ballot(8, R2))).is_empty(),
         "a removed or parted replica disturbs"
     );
-    let Message::Vote { last, last_ballot, configuration, blind, .. } = vote(2, 9, ballot(1, R1)) else {
-        unreachable!()
-    };
-    let wished =
-        Message::Vote { term: 2, rehearsal: false, transfer: true, last, last_ballot, configuration, blind };
+    let Message::Vote { last, last_ballot, .. } = vote(2, 9, ballot(1, R1)) else { unreachable!() };
+    let wished = Message::Vote { term: 2, rehearsal: false, transfer: true, last, last_ballot };
     assert_eq!(granted(&follower.receive(R2, wished), R2).map(|it| it.0), Some(true));
 }
 
 #[test]
 fn a_rehearsal_changes_nothing() {
     let mut voter = One::new(R3);
-    let Message::Vote { term, transfer, last, last_ballot, configuration, blind, .. } =
-        vote(1, 0, Ballot::ZERO)
-    else {
+    let Message::Vote { term, transfer, last, last_ballot, .. } = vote(1, 0, Ballot::ZERO) else {
         unreachable!()
     };
-    let rehearsal =
-        Message::Vote { term, rehearsal: true, transfer, last, last_ballot, configuration, blind };
+    let rehearsal = Message::Vote { term, rehearsal: true, transfer, last, last_ballot };
     let effects = voter.receive(R1, rehearsal);
     assert_eq!(granted(&effects, R1).map(|it| it.0), Some(true));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Append { .. })));
@@ -333,7 +319,7 @@ fn a_decided_entry_that_differs_replaces_the_rest_of_the_log() {
     let mut follower = One::new(R2);
     follower
         .receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a"), entry(1, R1, "b")], 0));
-    let decided = Control::Learn { slot: Slot(1), ballot: ballot(2, R3), batch: batch("c") };
+    let decided = Control::Learn { slot: Slot(1), ballot: ballot(2, R3), batch: batch("c"), voters: None };
     let effects = follower.step(Input::Control(decided));
     assert_eq!(delivered(&effects), [(1, batch("c"))]);
     let stale = follower.receive(R1, append(ballot(1, R1), 2, ballot(1, R1), vec![entry(1, R1, "d")], 0));
@@ -350,9 +336,9 @@ fn only_entries_of_the_own_term_are_counted() {
     ];
     let (mut leader, _) = One::restarted(R1, records);
     leader.wait(T * 2);
-    leader.receive(R2, Message::VoteReply { term: 3, rehearsal: true, granted: true, missed: Vec::new() });
+    leader.receive(R2, Message::VoteReply { term: 3, rehearsal: true, granted: true });
     leader.durable();
-    leader.receive(R2, Message::VoteReply { term: 3, rehearsal: false, granted: true, missed: Vec::new() });
+    leader.receive(R2, Message::VoteReply { term: 3, rehearsal: false, granted: true });
     leader.durable();
     assert!(delivered(&leader.matched(R2, 1, 1)).is_empty(), "a majority has slot 1");
     let effects = leader.matched(R2, 1, 2);
@@ -383,9 +369,9 @@ fn entries_that_wait_leave_together() {
     leader.effects = Effects::new(other.effects.last_lsn());
     leader.now = Time::ZERO;
     leader.wait(T);
-    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true, missed: Vec::new() });
+    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true });
     leader.durable();
-    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: false, granted: true, missed: Vec::new() });
+    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: false, granted: true });
     leader.matched(R2, 1, 1);
     assert_eq!(sent(&leader.propose("a"), R2).len(), 1);
     for text in ["b", "c", "d"] {
@@ -478,9 +464,12 @@ fn answers_to_an_earlier_tracking_of_a_replica_mean_nothing() {
     assert_eq!(delivered(&leader.matched(R2, 1, 2)), [(2, batch("x"))]);
 }
 
-fn change(one: &mut One, voters: &[ReplicaId]) -> Vec<Effect> {
-    let voters = voters.to_vec();
+fn change(one: &mut One, voters: VoterSets) -> Vec<Effect> {
     one.step(Input::Control(Control::ChangeVoters { voters, batch: batch("change") }))
+}
+
+fn simple(voters: &[ReplicaId]) -> VoterSets {
+    VoterSets::simple(voters.to_vec())
 }
 
 fn refusal(effects: &[Effect]) -> Option<ChangeRefused> {
@@ -490,9 +479,12 @@ fn refusal(effects: &[Effect]) -> Option<ChangeRefused> {
     })
 }
 
-fn reported(effects: &[Effect]) -> Option<(Vec<ReplicaId>, Vec<ReplicaId>)> {
+/// The voters that a new entry of the log brings.
+fn brought(effects: &[Effect]) -> Option<VoterSets> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Voters { voters, outgoing, .. } => Some((voters.clone(), outgoing.clone())),
+        Effect::Append { record: crate::Record::Raft(Record::Entry { entry, .. }), .. } => {
+            entry.voters.clone()
+        }
         _ => None,
     })
 }
@@ -500,37 +492,34 @@ fn reported(effects: &[Effect]) -> Option<(Vec<ReplicaId>, Vec<ReplicaId>)> {
 #[test]
 fn a_change_goes_through_both_majorities_and_leaves_by_itself() {
     let mut leader = One::elected();
-    assert_eq!(refusal(&change(&mut leader, &[R1, R4])), Some(ChangeRefused::Behind(R4)));
+    let joint = VoterSets::joint(vec![R1, R4], vec![R1, R2, R3]);
+    assert_eq!(refusal(&change(&mut leader, joint.clone())), Some(ChangeRefused::Behind(R4)));
     leader.receive(R4, Message::Follow);
     leader.matched(R4, 3, 1);
-    let effects = change(&mut leader, &[R1, R4]);
-    assert_eq!(reported(&effects), Some((vec![R1, R4], vec![R1, R2, R3])), "from the append on");
-    assert_eq!(refusal(&change(&mut leader, &[R1])), Some(ChangeRefused::Pending), "one at a time");
+    assert_eq!(brought(&change(&mut leader, joint.clone())), Some(joint.clone()));
+    assert_eq!(refusal(&change(&mut leader, joint)), Some(ChangeRefused::Pending), "one at a time");
     leader.durable();
     assert!(delivered(&leader.matched(R4, 3, 2)).is_empty(), "r1 and r4 are no majority of the old");
     let effects = leader.matched(R2, 1, 2);
     assert_eq!(delivered(&effects), [(2, batch("change"))]);
-    assert_eq!(reported(&effects), Some((vec![R1, R4], vec![])), "the new voters alone");
+    assert_eq!(brought(&effects), Some(simple(&[R1, R4])), "the new voters alone");
     leader.durable();
-    assert_eq!(delivered(&leader.matched(R4, 3, 3)), [(3, Batch::noop())], "r2 and r3 are not needed");
+    assert_eq!(delivered(&leader.matched(R4, 3, 3)), [(3, Batch::settling())], "r2 and r3 are not needed");
 }
 
 #[test]
 fn a_leader_that_removes_itself_does_not_count_itself_and_leaves_office() {
     let mut leader = One::elected();
-    change(&mut leader, &[R2, R3]);
+    change(&mut leader, simple(&[R2, R3]));
     leader.durable();
-    leader.matched(R2, 1, 2);
-    leader.matched(R3, 2, 2);
-    leader.durable();
-    assert!(delivered(&leader.matched(R2, 1, 3)).is_empty(), "one of two");
-    let effects = leader.matched(R3, 2, 3);
-    assert_eq!(delivered(&effects), [(3, Batch::noop())]);
-    assert_eq!(leader.role(), Role::Follower);
+    assert!(delivered(&leader.matched(R2, 1, 2)).is_empty(), "one of two");
+    let effects = leader.matched(R3, 2, 2);
+    assert_eq!(delivered(&effects), [(2, batch("change"))]);
+    assert_eq!(leader.role(), Role::Learner);
     let heirs = [R2, R3].map(|id| sent(&effects, id)).concat();
     assert!(heirs.iter().any(|(message, _)| matches!(message, Message::TimeoutNow { .. })));
     let effects = leader.wait(T * 2);
-    assert_eq!(leader.role(), Role::Follower, "and never stands again: {effects:?}");
+    assert_eq!(leader.role(), Role::Learner, "and never stands again: {effects:?}");
 }
 
 /// Two leaders with changes of their own, neither committed, can decide by majorities that do not meet.
@@ -538,36 +527,94 @@ fn a_leader_that_removes_itself_does_not_count_itself_and_leaves_office() {
 fn a_leader_changes_nothing_before_it_has_committed_something() {
     let mut leader = One::new(R1);
     leader.wait(T);
-    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true, missed: Vec::new() });
+    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true });
     leader.durable();
-    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: false, granted: true, missed: Vec::new() });
+    leader.receive(R2, Message::VoteReply { term: 1, rehearsal: false, granted: true });
     assert_eq!(leader.role(), Role::Leader);
-    assert_eq!(refusal(&change(&mut leader, &[R1, R2])), Some(ChangeRefused::TooEarly));
-    assert_eq!(refusal(&change(&mut One::new(R2), &[R1])), Some(ChangeRefused::NotLeading));
+    assert_eq!(refusal(&change(&mut leader, simple(&[R1, R2]))), Some(ChangeRefused::TooEarly));
+    assert_eq!(refusal(&change(&mut One::new(R2), simple(&[R1]))), Some(ChangeRefused::NotLeading));
+}
+
+/// What a batch makes of the group depends on the batches before it that speak of the group.
+#[test]
+fn also_what_leaves_the_voters_as_they_are_is_taken_one_at_a_time() {
     let mut leader = One::elected();
-    assert_eq!(refusal(&change(&mut leader, &[])), Some(ChangeRefused::Senseless));
-    assert_eq!(refusal(&change(&mut leader, &[R1, R1])), Some(ChangeRefused::Senseless));
-    assert_eq!(refusal(&change(&mut leader, &[R3, R2, R1])), Some(ChangeRefused::Senseless));
+    let three = || simple(&[R1, R2, R3]);
+    assert_eq!(brought(&change(&mut leader, three())), Some(three()));
+    assert_eq!(refusal(&change(&mut leader, three())), Some(ChangeRefused::Pending));
+    leader.durable();
+    assert_eq!(delivered(&leader.matched(R2, 1, 2)), [(2, batch("change"))]);
+    assert_eq!(refusal(&change(&mut leader, three())), None);
 }
 
 #[test]
 fn a_truncated_change_is_undone() {
     let mut follower = One::new(R2);
-    let voters = Some(super::VoterSets::simple(vec![R1]));
-    let changes = Entry { voters, ..entry(1, R1, "change") };
-    let effects = follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![changes], 0));
-    assert_eq!(reported(&effects), Some((vec![R1], vec![])));
-    let effects = follower.receive(R3, append(ballot(2, R3), 0, Ballot::ZERO, vec![entry(2, R3, "x")], 0));
-    assert_eq!(reported(&effects), Some((vec![R1, R2, R3], vec![])));
+    let changes = Entry { voters: Some(simple(&[R1])), ..entry(1, R1, "change") };
+    follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![changes], 0));
+    assert_eq!(follower.role(), Role::Learner, "from the append on");
+    follower.receive(R3, append(ballot(2, R3), 0, Ballot::ZERO, vec![entry(2, R3, "x")], 0));
+    assert_eq!(follower.role(), Role::Follower);
+}
+
+#[test]
+fn what_comes_by_catch_up_or_with_a_snapshot_says_who_votes() {
+    let mut one = One::new(R3);
+    let learn = |slot, voters| {
+        let (slot, ballot, batch) = (Slot(slot), ballot(1, R1), batch("change"));
+        Input::Control(Control::Learn { slot, ballot, batch, voters })
+    };
+    one.step(learn(1, Some(simple(&[R1, R2]))));
+    assert_eq!(one.role(), Role::Learner);
+    one.step(learn(2, None));
+    assert_eq!(one.role(), Role::Learner);
+    let voters = simple(&[R2, R3]);
+    one.step(Input::Control(Control::Installed { slot: Slot(50), ballot: ballot(5, R2), voters }));
+    one.durable();
+    let effects = one.wait(T * 2);
+    assert_eq!(one.role(), Role::Candidate);
+    assert!(sent(&effects, R1).is_empty() && !sent(&effects, R2).is_empty());
+    assert_eq!(granted(&one.receive(R1, vote(10, 50, ballot(4, R1))), R1).map(|it| it.0), Some(false));
+    assert_eq!(granted(&one.receive(R1, vote(11, 50, ballot(5, R2))), R1).map(|it| it.0), Some(true));
+}
+
+#[test]
+fn a_life_that_begins_while_voters_change_needs_both_majorities() {
+    let mut effects = Effects::new(Lsn::ZERO);
+    let restart = Restart {
+        outgoing: vec![R1, R2],
+        base: Slot(9),
+        base_ballot: ballot(3, R1),
+        decided: Slot(9),
+        ..Restart::first(Incarnation(2))
+    };
+    let options = Options::of(ProtocolKind::Raft);
+    let protocol = options.start(Members::new([R3, R4], R4), restart, Time::ZERO, &mut effects);
+    let mut one = One { protocol, effects, now: Time::ZERO };
+    let started: Vec<_> = one.effects.drain().collect();
+    let term = Record::Term { term: 3, voted_for: None };
+    assert!(
+        appended(&started, |record| *record == term) > Lsn::ZERO,
+        "a leader of a lower one is not obeyed"
+    );
+    let rehearsal = |from| (from, Message::VoteReply { term: 4, rehearsal: true, granted: true });
+    one.wait(T * 2);
+    for (from, message) in [rehearsal(R3), rehearsal(R1)] {
+        one.receive(from, message);
+    }
+    let record = one.receive(R2, rehearsal(R2).1);
+    let wanted = Record::Term { term: 4, voted_for: Some(R4) };
+    assert!(appended(&record, |record| *record == wanted) > Lsn::ZERO, "two of two, and two of two");
 }
 
 #[test]
 fn a_replica_that_does_not_vote_follows_and_never_stands() {
     let mut learner = One::start(Members::observed([R1, R2, R3], R4), &Options::default(), Vec::new(), false);
-    learner.effects.drain();
-    let effects = learner.wait(T * 2);
+    let effects: Vec<_> = learner.effects.drain().collect();
     assert_eq!(sent(&effects, R1), [(Message::Follow, Lsn::ZERO)]);
-    assert_eq!(learner.role(), Role::Follower);
+    let effects = learner.wait(T * 2);
+    assert_eq!(sent(&effects, R1), [(Message::Follow, Lsn::ZERO)], "again, as long as it hears nobody");
+    assert_eq!(learner.role(), Role::Learner);
     let effects = learner.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "x")], 1));
     assert_eq!(delivered(&effects), [(1, batch("x"))]);
 }
@@ -619,33 +666,17 @@ fn a_restart_gives_up_what_stands_behind_an_entry_that_was_replaced() {
     assert_eq!(start(ballot(1, R2)), (vec![], true), "it continues the log");
     let (appended, holds) = start(ballot(2, R3));
     assert!(!holds);
-    let [Record::Truncated { from, last }, Record::Base { slot, ballot: known, .. }] = &appended[..] else {
-        panic!("{appended:?}")
-    };
-    assert_eq!((*from, *last, *slot, *known), (Slot(2), Slot(3), Slot(2), Some(ballot(2, R3))));
+    let truncated = Record::Truncated { from: Slot(2), last: Slot(3) };
+    assert_eq!(appended, [truncated, Record::Term { term: 2, voted_for: None }]);
 }
 
 #[test]
 fn a_survivor_decides_alone_what_it_accepted_whatever_its_log_says_of_voters() {
-    let three = super::Configuration {
-        slot: Slot::ZERO,
-        ballot: Ballot::ZERO,
-        voters: super::VoterSets::simple(vec![R1, R2, R3]),
-    };
-    let four = Some(super::VoterSets::simple(vec![R1, R2, R3, R4]));
-    let base = Record::Base {
-        slot: Slot(1),
-        ballot: Some(ballot(1, R1)),
-        configuration: three.clone(),
-        guess: Some(three),
-        blind: Slot(1),
-        trimmed: Slot::ZERO,
-    };
+    let four = Some(simple(&[R1, R2, R3, R4]));
     let records = [
         Record::Amnesia(false),
         Record::Term { term: 1, voted_for: Some(R1) },
         Record::Entry { slot: Slot(1), entry: entry(1, R1, "a"), decided: Slot::ZERO },
-        base,
         Record::Entry { slot: Slot(2), entry: Entry { voters: four, ..entry(1, R1, "b") }, decided: Slot(1) },
     ];
     let start = |records: Vec<Record>| {
@@ -660,7 +691,7 @@ fn a_survivor_decides_alone_what_it_accepted_whatever_its_log_says_of_voters() {
         delivered(&effects).into_iter().map(|(slot, _)| slot).collect::<Vec<_>>()
     };
     assert_eq!(start(records.to_vec()), [1], "it waits for the others");
-    let alone = records.into_iter().map(|record| record.as_if_voted_by(&[R1])).collect();
+    let alone = records.into_iter().map(|record| record.without_voters()).collect();
     assert_eq!(start(alone), [1, 2, 3], "what it knew, what it accepted, and the no-op of its term");
 }
 
@@ -675,40 +706,10 @@ fn without_its_log_a_replica_only_learns_in_this_life_and_later_ones() {
     let effects = one.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "x")], 1));
     assert!(sent(&effects, R1).is_empty());
     assert_eq!(one.protocol.status().decided_elsewhere, Slot(1));
-    let learn = Control::Learn { slot: Slot(1), ballot: ballot(1, R1), batch: batch("x") };
+    let learn = Control::Learn { slot: Slot(1), ballot: ballot(1, R1), batch: batch("x"), voters: None };
     assert_eq!(delivered(&one.step(Input::Control(learn))), [(1, batch("x"))]);
     let later = One::start(members(), &Options::default(), vec![Record::Amnesia(true)], false);
     assert_eq!(later.role(), Role::Recovering);
-}
-
-#[test]
-fn without_the_term_of_its_last_entry_a_replica_gives_no_votes_until_it_is_told() {
-    let mut one = One::new(R3);
-    one.step(Input::Control(Control::Trim(Slot(50))));
-    one.step(Input::Control(Control::Installed { slot: Slot(50), ballot: Ballot::ZERO }));
-    assert_eq!(granted(&one.receive(R1, vote(9, 99, ballot(8, R1))), R1).map(|it| it.0), Some(false));
-    let asked = one.wait(Options::default().heartbeat_interval);
-    assert_eq!(sent(&asked, R1), [(Message::Ask { slot: Slot(50) }, Lsn::ZERO)]);
-    let told = Message::Told { slot: Slot(50), ballot: ballot(5, R2), configuration: None };
-    one.receive(R2, told);
-    assert_eq!(granted(&one.receive(R1, vote(10, 50, ballot(4, R1))), R1).map(|it| it.0), Some(false));
-    assert_eq!(granted(&one.receive(R1, vote(11, 50, ballot(5, R2))), R1).map(|it| it.0), Some(true));
-}
-
-#[test]
-fn a_candidate_hears_of_a_change_that_it_missed() {
-    let mut one = One::new(R3);
-    let learn = Control::Learn { slot: Slot(1), ballot: ballot(1, R1), batch: batch("change") };
-    one.step(Input::Control(learn));
-    one.durable();
-    let effects = one.wait(T * 2);
-    let blind = |(message, _): &(Message, Lsn)| matches!(message, Message::Vote { blind: Slot(1), .. });
-    assert!(sent(&effects, R2).iter().any(blind), "{effects:?}");
-    let voters = super::VoterSets::simple(vec![R1, R2, R3, R4]);
-    let missed = vec![super::Configuration { slot: Slot(1), ballot: ballot(1, R1), voters }];
-    let effects = one.receive(R2, Message::VoteReply { term: 2, rehearsal: true, granted: true, missed });
-    assert_eq!(reported(&effects), Some((vec![R1, R2, R3, R4], vec![])));
-    assert_eq!(one.role(), Role::Follower, "two of four are no majority");
 }
 
 #[test]

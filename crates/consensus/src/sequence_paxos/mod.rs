@@ -256,7 +256,7 @@ impl SequencePaxos {
             // The replica layer changes members by a new epoch.
             Control::ChangeVoters { .. } => {}
             Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballot, batch } => self.learn(now, slot, ballot, batch, effects),
+            Control::Learn { slot, ballot, batch, .. } => self.learn(now, slot, ballot, batch, effects),
             Control::Installed { slot, .. } => self.installed(now, slot, effects),
             Control::Trim(slot) => {
                 effects.append(Record::Trimmed { slot, accepted_in: self.accepted_in }.into());

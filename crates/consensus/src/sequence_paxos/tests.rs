@@ -217,7 +217,7 @@ impl Cluster {
 
     fn learn(&mut self, of: usize, slot: u64, text: &str) {
         let (slot, ballot, batch) = (Slot(slot), ballot(50, C), batch(text));
-        self.step(of, Input::Control(Control::Learn { slot, ballot, batch }));
+        self.step(of, Input::Control(Control::Learn { slot, ballot, batch, voters: None }));
     }
 
     fn records(&self, of: usize) -> usize {

@@ -338,3 +338,27 @@ fn everything_comes_whatever_is_lost() {
         }
     }
 }
+
+/// Those who have less than this replica answer, too; they must not keep it from those who have a snapshot.
+#[test]
+fn where_nobody_keeps_what_is_missing_who_is_further_is_asked() {
+    let mut laggard = Laggard::new(&[R2, R3], 9, 15, AT_ONCE);
+    laggard.leader = None;
+    assert_eq!(laggard.next(0), [(2, slots(10, 15))]);
+    laggard.fetched(1, R2, 10, 9, (1, 9));
+    laggard.catch_up.told(R3, Slot(14), Slot(15), at(1));
+    assert_eq!(laggard.next(1), [], "both have just said that they lack it");
+    assert_eq!(laggard.next(7), [(3, slots(10, 15))]);
+    assert!(laggard.offered(8, R3, 14, false));
+}
+
+/// A peer that goes on answering puts off when an answer is overdue; what it did not answer must not wait for ever.
+#[test]
+fn an_answer_shows_that_those_to_earlier_questions_are_lost() {
+    let mut laggard = Laggard::new(&[R2], 0, 20, AT_ONCE);
+    assert_eq!(laggard.next(0), [(2, slots(1, 10))]);
+    laggard.catch_up.told(R2, Slot(1), Slot(20), at(1));
+    assert_eq!(laggard.next(1), [(2, slots(11, 20))]);
+    laggard.fetched(50, R2, 11, 20, (1, 20));
+    assert_eq!(laggard.next(50), [(2, slots(1, 10))], "again");
+}

@@ -117,6 +117,7 @@ fn unchanged(error: ChangeError) -> Status {
         ChangeError::Unacceptable(_) => (Code::InvalidArgument, "synod"),
         ChangeError::Stale { .. } => (Code::Aborted, "synod"),
         ChangeError::Full | ChangeError::NothingToDo => (Code::FailedPrecondition, "synod"),
+        ChangeError::Unsettled => (Code::Unavailable, "synod"),
     };
     Status::new(code, format!("{whose}: {error}"))
 }

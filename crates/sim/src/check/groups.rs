@@ -7,8 +7,13 @@
 //! then holds everything that was decided before (its [`LogRecord::Entered`] comes behind it in its log). From then
 //! on the voters of older epochs are not needed any more; a minority of the new ones may lose their logs, and one at
 //! least keeps what was decided before, from which the others fetch it. Until then both the old epoch's voters and
-//! the new one's bind. So at any time at most a minority may be lost of the voters of **each epoch from the newest
-//! established one on** ([`Groups::needed`]), and of each group that may come next.
+//! the new one's bind.
+//!
+//! Where voters change within an epoch, a majority of the new ones holds the entry with which the change is settled, and
+//! with it everything before it, when that is decided. So such a version of the group is established at once; one that
+//! is not settled never is, and the voters before it bind as well. So at any time at most a minority may be lost of the
+//! voters of **each version of the group from the newest established one on** ([`Groups::needed`]), and of each group
+//! that may come next.
 
 use std::collections::VecDeque;
 
@@ -37,7 +42,7 @@ struct Entries {
 /// See the module. Replicas are named by index, their id without one.
 #[derive(Debug)]
 pub struct Groups {
-    /// Version 1, 2, ... and the slot that made it.
+    /// Version 1, 2, ... and the slot that made it; of some an unsettled edition first.
     versions: Vec<(Slot, Group)>,
     replicas: Vec<Entries>,
 }
@@ -66,7 +71,10 @@ impl Groups {
     /// A slot made a new group.
     pub fn begins(&mut self, slot: Slot, group: Group) -> Checked {
         let before = self.latest();
-        demand(group.version == before.version + 1, Invariant::OneGroup, || {
+        let settled = Group { outgoing: Vec::new(), ..before.clone() };
+        let settles = !before.outgoing.is_empty() && group == settled;
+        let counts = before.outgoing.is_empty() && group.version == before.version + 1;
+        demand(settles || counts, Invariant::OneGroup, || {
             format!(
                 "slot {slot} makes version {} of the group, after version {}",
                 group.version, before.version
@@ -176,19 +184,18 @@ impl Groups {
         })
     }
 
-    /// Whether a quorum of an epoch's voters has durably entered it, or a later one.
+    /// Whether the group is settled, and a quorum of its voters has durably entered its epoch, or a later one.
     #[must_use]
     pub fn is_established(&self, group: &Group) -> bool {
         let entered = |id: &ReplicaId| self.replicas[index(*id)].ever >= group.epoch;
-        group.epoch == FIRST || group.voters().filter(entered).count() > group.voters().count() / 2
+        let quorum = group.voters().filter(entered).count() > group.voters().count() / 2;
+        group.outgoing.is_empty() && (group.epoch == FIRST || quorum)
     }
 
-    /// The groups of the epochs whose voters' memory still counts: see the module.
+    /// The groups whose voters' memory still counts: see the module.
     pub fn needed(&self) -> impl Iterator<Item = &Group> {
-        let groups = self.versions.iter().map(|(_, group)| group);
-        let established =
-            groups.clone().rev().find(|group| self.is_established(group)).map_or(FIRST, |group| group.epoch);
-        groups.filter(move |group| group.epoch >= established)
+        let established = self.versions.iter().rposition(|(_, group)| self.is_established(group));
+        self.versions[established.unwrap_or(0)..].iter().map(|(_, group)| group)
     }
 }
 

@@ -91,7 +91,8 @@ impl Reference {
         demand(batch.is_intact(), Invariant::Validity, || format!("the batch of slot {slot} is damaged"))?;
         for command in batch.commands() {
             // Replicas ask for these themselves.
-            let known = matches!(command.kind, CommandKind::AdvanceClock | CommandKind::Reconfigure)
+            let known = command.kind == CommandKind::AdvanceClock
+                || matches!(command.kind, CommandKind::Reconfigure | CommandKind::Settle)
                 || self.submitted.contains(&command.payload);
             demand(known, Invariant::Validity, || {
                 format!("{who} delivers a command in slot {slot} that no client submitted")
@@ -112,7 +113,7 @@ impl Reference {
     /// revision of its own in its reply, so a second execution shows.
     fn outcome(&mut self, slot: Slot, command: Command, outcome: &Outcome) -> Checked {
         let Outcome::Reply(reply) = outcome else { return Ok(()) };
-        if command.kind == CommandKind::Reconfigure {
+        if matches!(command.kind, CommandKind::Reconfigure | CommandKind::Settle) {
             // One that is ordered again is refused: it was made for an earlier group.
             return Ok(());
         }

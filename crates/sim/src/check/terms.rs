@@ -19,7 +19,7 @@ use super::invariant::{Checked, Invariant, demand};
 struct Log {
     /// The terms of its entries; those that a snapshot covers may be missing.
     ballots: BTreeMap<Slot, Ballot>,
-    /// Covered by a snapshot, or told to be decided, through this slot.
+    /// Through this slot it begins with what is decided: covered by a snapshot, or learned outside of the protocol.
     base: Slot,
 }
 
@@ -33,7 +33,6 @@ impl Log {
             raft::Record::Truncated { from, .. } => {
                 self.ballots.split_off(from);
             }
-            raft::Record::Base { slot, .. } => self.base = self.base.max(*slot),
             // What the log before holds may have been replaced by what is lost.
             raft::Record::Amnesia(true) => self.ballots.clear(),
             raft::Record::Term { .. } | raft::Record::Amnesia(false) => {}
@@ -69,6 +68,8 @@ struct Known {
     prev: Option<Ballot>,
     /// Who votes on it.
     voters: Rc<VoterSets>,
+    /// Whether it says so itself.
+    brings: bool,
     /// Who had it durably while in its own term, as a set of bits.
     acknowledged: u64,
 }
@@ -94,6 +95,32 @@ impl Terms {
         self.epochs.entry(group.epoch).or_insert_with(|| EpochTerms::new(replicas, group));
     }
 
+    /// A replica has all through this slot, decided and outside of the protocol's log.
+    pub fn covered(&mut self, replica: usize, slot: Slot) {
+        for terms in self.epochs.values_mut() {
+            let server = &mut terms.servers[replica];
+            server.log.base = server.log.base.max(slot);
+            server.durable.base = server.durable.base.max(slot);
+        }
+    }
+
+    /// The group behind a slot that an epoch of Raft decided: its voters are those that the log says.
+    pub fn agrees(&self, epoch: Epoch, slot: Slot, group: &Group) -> Checked {
+        let known = self.epochs.get(&epoch).and_then(|terms| {
+            let (ballot, _) = terms.committed.get(&slot)?;
+            terms.entries.get(&(slot, *ballot))
+        });
+        // Behind a stop-sign the next epoch's voters count.
+        let Some(known) = known.filter(|_| group.epoch == epoch) else { return Ok(()) };
+        demand(*known.voters == group.voter_sets(), Invariant::OneGroup, || {
+            format!(
+                "behind slot {slot} the log lets {:?} vote, and the group {:?}",
+                known.voters,
+                group.voter_sets()
+            )
+        })
+    }
+
     fn epoch(&mut self, epoch: Epoch) -> &mut EpochTerms {
         self.epochs.get_mut(&epoch).expect("an epoch begins before anything happens in it")
     }
@@ -108,7 +135,11 @@ impl Terms {
     pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) -> Checked {
         match record {
             LogRecord::Protocol { epoch, record } => self.epoch(*epoch).appended(replica, lsn, record),
-            _ => Ok(()),
+            LogRecord::Trimmed(slot) | LogRecord::Learned { slot, .. } => {
+                self.covered(replica, *slot);
+                Ok(())
+            }
+            LogRecord::Entered { .. } => Ok(()),
         }
     }
 
@@ -117,21 +148,27 @@ impl Terms {
         self.epochs.values_mut().try_for_each(|epoch| epoch.durable(replica, lsn))
     }
 
-    /// A replica starts, with these records durable. `lost`: it may have lost others, so that what it said before
-    /// binds it no longer.
+    /// A replica starts, with a snapshot through a slot and these records durable. `lost`: it may have lost others, so
+    /// that what it said before binds it no longer.
     pub fn restarted(
         &mut self,
         replica: usize,
+        mut base: Slot,
         records: impl Iterator<Item = (Lsn, LogRecord)>,
         lost: bool,
     ) -> Checked {
         let mut by_epoch: BTreeMap<Epoch, Vec<(Lsn, Record)>> = BTreeMap::new();
         for (lsn, record) in records {
-            if let LogRecord::Protocol { epoch, record } = record {
-                by_epoch.entry(epoch).or_default().push((lsn, record));
+            match record {
+                LogRecord::Protocol { epoch, record } => {
+                    by_epoch.entry(epoch).or_default().push((lsn, record));
+                }
+                LogRecord::Learned { slot, .. } if slot == base.next() => base = slot,
+                _ => {}
             }
         }
         for (epoch, terms) in &mut self.epochs {
+            terms.servers[replica].durable.base = base;
             terms.restarted(replica, by_epoch.remove(epoch).unwrap_or_default().into_iter(), lost)?;
         }
         Ok(())
@@ -225,15 +262,18 @@ impl EpochTerms {
             let inherited = before.or(committed).and_then(|before| self.entries.get(&(slot.prev(), before)));
             let inherited = inherited.map_or(&self.first_voters, |known| &known.voters);
             let voters = entry.voters.as_ref().map_or(Rc::clone(inherited), |sets| Rc::new(sets.clone()));
-            let known = Known { batch: entry.batch.clone(), prev: before, voters, acknowledged: 0 };
+            let (batch, brings) = (entry.batch.clone(), entry.voters.is_some());
+            let known = Known { batch, prev: before, voters, brings, acknowledged: 0 };
             self.entries.insert((slot, entry.ballot), known);
             return demand(!learned, Invariant::LogMatching, || {
                 format!("slot {slot} is learned with ballot {}, but nobody appended that", entry.ballot)
             });
         };
-        let same = known.batch == entry.batch;
-        let prev = *known.prev.get_or_insert(before.unwrap_or_default());
-        let follows = before.is_none_or(|before| before == prev || known.prev == Some(Ballot::ZERO));
+        let votes = entry.voters.as_ref().map_or(!known.brings, |voters| *voters == *known.voters);
+        let same = known.batch == entry.batch && votes;
+        // Who has it behind a snapshot may not know the entry before it.
+        known.prev = known.prev.or(before);
+        let follows = before.is_none_or(|before| known.prev == Some(before));
         demand(same && follows, Invariant::LogMatching, || {
             format!(
                 "slot {slot} has two different entries, or different ones before it, in ballot {}",
@@ -315,7 +355,8 @@ impl EpochTerms {
         let server = &mut self.servers[replica];
         server.pending.clear();
         if lost {
-            *server = Server { seen: server.seen, ..Server::default() };
+            let durable = Log { base: server.durable.base, ..Log::default() };
+            *server = Server { seen: server.seen, durable, ..Server::default() };
         }
         let seen = server.seen;
         // A prefix of what was not durable at the crash has become so.

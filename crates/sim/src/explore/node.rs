@@ -123,7 +123,7 @@ impl Node {
             }
             Happening::Propose(batch) => work.input(Input::Propose { batch, awaited: true })?,
             Happening::Learn(slot, ballot, batch) => {
-                work.input(Input::Control(Control::Learn { slot, ballot, batch }))?;
+                work.input(Input::Control(Control::Learn { slot, ballot, batch, voters: None }))?;
             }
             // That is what its new life begins with.
             Happening::Restart(_) => {}
@@ -289,7 +289,7 @@ impl<'a> Work<'a> {
                 }
                 Effect::Deadline(deadline) => self.node.deadline = deadline,
                 // Nobody reads here, or changes who votes.
-                Effect::ReadIndex { .. } | Effect::Voters { .. } | Effect::ChangeRefused(_) => {}
+                Effect::ReadIndex { .. } | Effect::ChangeRefused(_) => {}
             }
         }
         Ok(())

@@ -143,7 +143,7 @@ impl OnDisk {
             raft::Record::Truncated { from, .. } => {
                 self.accepted.split_off(from);
             }
-            raft::Record::Base { .. } | raft::Record::Amnesia(_) => {}
+            raft::Record::Amnesia(_) => {}
         }
     }
 }

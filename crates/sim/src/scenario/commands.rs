@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use synod_consensus::{Options, ProtocolKind, UnknownName};
-use synod_replica::{SessionCommand, Settings};
-use synod_wire::SessionId;
+use synod_replica::{Change, Goal, Group, SessionCommand, Settings};
+use synod_wire::{ReplicaId, SessionId};
 
 use super::Cast;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     ops::{Answer, Op},
     plan::{ChangePlan, ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan, SPARES_MAX},
     trace::Trace,
-    world::{UnderWay, World},
+    world::{UnderWay, World, member_info},
 };
 
 /// Every command, with what it does.
@@ -38,8 +38,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("tick TIME", "let time pass; no message arrives"),
     ("run TIME", "let time pass; every message arrives at once; signs of life are not shown"),
     ("transfer N M", "ask replica N, which leads, to let replica M lead"),
-    ("change-voters N A B ...", "ask replica N, which leads, to let replicas A, B, ... vote from now on"),
-    ("add N", "ask replica N to add a learner, which starts at once"),
+    ("member N add [vote|learn|replace M]", "ask replica N for a new member, which starts at once"),
+    ("member N promote M", "ask replica N to let learner M vote"),
+    ("member N remove M", "ask replica N to take member M out of the group"),
+    ("group N", "show the group as replica N knows it"),
     (
         "reconfigure N PROTOCOL [ELECTION]",
         "an operator asks replica N for an epoch in which another protocol orders, with its own election or this one",
@@ -100,6 +102,7 @@ impl Stage {
             }
             "status" => printed = status(world),
             "messages" => printed = messages(world),
+            "group" => printed.push(world.group(one_replica(world, &words)?).ok_or("it is down")?),
             "log" => printed = world.log(one_replica(world, &words)?),
             "peek" => printed.push(peek(world, &words)?),
             _ => act(world, name, &words)?,
@@ -135,14 +138,7 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             let [of, to] = replicas(world, words)?[..] else { return Err("write transfer 1 2".to_owned()) };
             checked(world.transfer(of, to))
         }
-        "change-voters" => {
-            let named = replicas(world, words)?;
-            match named.split_first() {
-                Some((&of, voters)) if !voters.is_empty() => checked(world.change_voters_to(of, voters)),
-                _ => Err("write change-voters 1 1 2 3: ask r1 to let r1, r2 and r3 vote".to_owned()),
-            }
-        }
-        "add" => checked(world.add_learner(one_replica(world, words)?)),
+        "member" => member(world, words),
         "reconfigure" => reconfigure(world, words),
         "partition" => {
             let links = between_groups(world, words)?;
@@ -206,6 +202,34 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
         _ => {
             let names: Vec<&str> = COMMANDS.iter().map(|(usage, _)| *usage).collect();
             Err(format!("there is no such command; there are: {}", names.join("; ")))
+        }
+    }
+}
+
+/// Changes of the group.
+fn member(world: &mut World, words: &[&str]) -> Result<()> {
+    let (of, rest) = words.split_first().ok_or("which replica is asked? write member 1 add")?;
+    let of = replica(world, of)?;
+    let named = |word: &str| replica(world, word).map(|index| ReplicaId(index as u64 + 1));
+    let add = |goal| move |group: &Group| Change::Add { info: member_info(group.next_id, 0), goal };
+    match rest {
+        ["add"] | ["add", "vote"] => checked(world.change_in_script(of, add(Goal::Vote))),
+        ["add", "learn"] => checked(world.change_in_script(of, add(Goal::Learn))),
+        ["add", "replace", old] => {
+            let old = named(old)?;
+            checked(world.change_in_script(of, add(Goal::Replace(old))))
+        }
+        ["promote", id] => {
+            let id = named(id)?;
+            checked(world.change_in_script(of, |_| Change::Promote(id)))
+        }
+        ["remove", id] => {
+            let id = named(id)?;
+            checked(world.change_in_script(of, |_| Change::Remove(id)))
+        }
+        _ => {
+            Err("write member 1 add [vote|learn|replace 2], member 1 promote 4, or member 1 remove 4"
+                .to_owned())
         }
     }
 }

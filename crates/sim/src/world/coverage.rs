@@ -76,6 +76,10 @@ coverage! {
     epochs = "epochs",
     /// Epochs begun with another protocol or election.
     reorderings = "reorderings",
+    /// Changes of voters within an epoch, ...
+    revotes = "changes of voters within an epoch",
+    /// ... and those among them for which both groups had to decide for a while.
+    unsettled = "joint changes",
     /// Replicas that were added and started.
     joiners = "joiners",
     /// Learners that vote.

@@ -74,7 +74,8 @@ impl World {
         self.reference.state(self.machines[of].id, life.executor.applied(), life.executor.digest())
     }
 
-    /// What is delivered must have been chosen: durably accepted by a quorum in one ballot.
+    /// What is delivered must have been chosen: durably accepted by a quorum in one ballot. Where the log says who votes,
+    /// it says what the group says.
     pub(super) fn check_chosen(&self, of: usize, slot: Slot, batch: &Batch) -> Checked {
         let epoch = self.reference.epoch(slot);
         let chosen = match self.reference.protocol(slot) {
@@ -90,7 +91,8 @@ impl World {
         }
         demand(chosen == Some(batch), Invariant::QuorumDurable, || {
             format!("r{} delivers slot {slot}, which no quorum has durably accepted in one ballot", of + 1)
-        })
+        })?;
+        self.terms.agrees(epoch, slot, self.groups.after(slot))
     }
 
     fn freeze(&mut self, of: usize) -> Checked {

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::Role;
-use synod_replica::{Event, Goal};
-use synod_wire::{Batch, ReplicaId, Slot};
+use synod_replica::Goal;
+use synod_wire::{ReplicaId, Slot};
 
 use super::{Happening, World, machine::Machine};
 use crate::{
@@ -48,7 +48,6 @@ enum Kind {
     Reset,
     Change,
     Transfer,
-    Voters,
 }
 
 impl Faults {
@@ -100,7 +99,6 @@ impl World {
             (weights.reset, Kind::Reset),
             (weights.change, Kind::Change),
             (weights.transfer, Kind::Transfer),
-            (weights.voters, Kind::Voters),
         ];
         let total: u32 = kinds.iter().map(|(weight, _)| weight).sum();
         if total == 0 {
@@ -193,13 +191,12 @@ impl World {
             }
             Kind::Change => return self.operate(),
             Kind::Transfer => return self.hand_over(of),
-            Kind::Voters => return self.change_voters(),
         }
         Ok(())
     }
 
     /// With a quorum's memory gone, acknowledged writes may be gone by right. So only a minority may lose its log: of
-    /// the voters of every epoch that is still needed (see `check/groups.rs`), and of every group that may come next.
+    /// the voters of every group that is still needed (see `check/groups.rs`), and of every one that may come next.
     fn may_lose(&self, of: usize) -> bool {
         let machine = &self.machines[of];
         let lost = |id: &ReplicaId| {
@@ -222,31 +219,6 @@ impl World {
         self.crash(of);
         let lasts = self.lasts();
         self.queue.push(self.now + lasts, Happening::Restart { of });
-    }
-
-    /// Whoever leads is asked for another set of voters, or to hand over.
-    fn change_voters(&mut self) -> Checked {
-        for of in 0..self.machines.len() {
-            let running = self.machines[of].is_running();
-            let Some(life) = self.machines[of].life.as_ref().filter(|_| running) else { continue };
-            if life.replica.status().protocol.role != Role::Leader {
-                continue;
-            }
-            let all: Vec<ReplicaId> = self.machines.iter().map(|machine| machine.id).collect();
-            let rng = &mut self.faults.rng;
-            let event = if rng.u8(0..4) == 0 {
-                Event::Transfer(all[rng.usize(0..all.len())])
-            } else {
-                let mut voters: Vec<ReplicaId> = all.iter().copied().filter(|_| rng.u8(0..4) > 0).collect();
-                if voters.is_empty() {
-                    voters = all;
-                }
-                Event::ChangeVoters { voters, batch: Batch::noop() }
-            };
-            self.note(of, || format!("is asked for {event:?}"));
-            self.step(of, event)?;
-        }
-        Ok(())
     }
 
     fn crash_and_lose_log(&mut self, of: usize) {
@@ -408,11 +380,12 @@ impl World {
         roles.join("; ")
     }
 
-    /// Whether all members have executed the slots through this one, those vote who should, and no learner is left
-    /// that is there to vote.
+    /// Whether all members have executed the slots through this one, those vote who should, no learner is left that is
+    /// there to vote, and no change is half made.
     fn converged(&self, target: Slot) -> bool {
         let group = self.reference.group();
         group.learners().all(|(_, goal)| goal == Goal::Learn)
+            && group.outgoing.is_empty()
             && group.members.iter().all(|member| {
                 let life = self.machines[self.index(member.id)].life.as_ref();
                 life.is_some_and(|life| {

@@ -24,7 +24,8 @@ impl World {
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
         let entered = self.groups.restarted(of, machine.disk.records());
-        self.terms.restarted(of, machine.disk.records(), machine.disk.lost)?;
+        let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
+        self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
 
         let mut executor = Executor::new(KvStore::new(), self.first_group(), self.plan.settings.sessions);
         #[cfg(feature = "planted-bugs")]
@@ -148,6 +149,7 @@ impl World {
         let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
         if let Event::SnapshotInstalled(Some(installed)) = &event {
             life.watch.installed(installed.info.slot);
+            self.terms.covered(of, installed.info.slot);
             let machine = &mut self.machines[of];
             machine.delivered = machine.delivered.max(installed.info.slot);
         }

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use synod_consensus::Role;
-use synod_replica::{Event, Goal, PeerMessage};
-use synod_wire::{Batch, Time};
+use synod_replica::{Event, PeerMessage};
+use synod_wire::Time;
 
 use super::{Happening, World};
 use crate::{
@@ -144,6 +144,11 @@ impl World {
         })
     }
 
+    /// The group as a replica knows it.
+    pub(crate) fn group(&self, of: usize) -> Option<String> {
+        self.machines[of].life.as_ref().map(|life| describe::group(life.replica.group()))
+    }
+
     /// Whether a replica leads.
     pub(crate) fn leads(&self, of: usize) -> bool {
         let life = self.machines[of].life.as_ref();
@@ -198,23 +203,6 @@ impl World {
     pub(crate) fn transfer(&mut self, of: usize, to: usize) -> Checked {
         let to = self.machines[to].id;
         self.step(of, Event::Transfer(to))?;
-        self.settle()
-    }
-
-    /// Asks a replica to add a learner. Its machine is there once that is decided.
-    pub(crate) fn add_learner(&mut self, of: usize) -> Checked {
-        self.ask_to_add(of, Goal::Learn)?;
-        self.settle()
-    }
-
-    /// Asks a replica to change who votes, and shows why it does not, if it does not.
-    pub(crate) fn change_voters_to(&mut self, of: usize, voters: &[usize]) -> Checked {
-        let voters = voters.iter().map(|&index| self.machines[index].id).collect();
-        self.step(of, Event::ChangeVoters { voters, batch: Batch::noop() })?;
-        let refused = self.machines[of].life.as_mut().and_then(|life| life.replica.take_refusal());
-        if let Some(refused) = refused {
-            self.note(of, || format!("refuses: {refused}"));
-        }
         self.settle()
     }
 

@@ -50,6 +50,7 @@ use faults::Faults;
 use machine::Machine;
 pub(crate) use manual::UnderWay;
 use operator::Operator;
+pub(crate) use operator::info as member_info;
 use trials::Trials;
 pub(crate) use trials::duration as trial_duration;
 

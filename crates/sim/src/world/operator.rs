@@ -69,7 +69,8 @@ impl World {
             else {
                 continue;
             };
-            let group = life.replica.group().clone();
+            // A change that is asked for while another is not complete waits for that.
+            let group = Group { outgoing: Vec::new(), ..life.replica.group().clone() };
             let again = plan.again.hit(&mut self.operator.rng).then(|| self.operator.unknown.pop()).flatten();
             let Some(request) = again.or_else(|| self.draw_request(&group)) else { continue };
             self.ask_for_change(of, request)?;
@@ -145,6 +146,10 @@ impl World {
                 let learners: Vec<ReplicaId> = group.learners().map(|(id, _)| id).collect();
                 Change::Promote(rng.choice(learners).unwrap_or_else(|| member(rng)))
             }
+            75..88 if !self.plan.changes.orders => {
+                let goal = Goal::Replace(member(rng));
+                Change::Add { info: info(group.next_id, 0), goal }
+            }
             75..88 => {
                 let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
                     protocol.elections().iter().map(|election| (*protocol, *election))
@@ -171,24 +176,19 @@ impl World {
         self.machines.iter().find(leads).map(|machine| machine.id)
     }
 
-    /// Asks a replica that is up to add the next member.
-    pub(super) fn ask_to_add(&mut self, of: usize, goal: Goal) -> Checked {
-        let Some(life) = &self.machines[of].life else { return Ok(()) };
-        let group = life.replica.group();
-        let change = Change::Add { info: info(group.next_id, 0), goal };
-        let expected = group.version;
-        self.ask_for_change(of, ChangeRequest { expected, change })
+    /// A script asks for a change, made for the group as the replica knows it.
+    pub(crate) fn change_in_script(&mut self, of: usize, change: impl FnOnce(&Group) -> Change) -> Checked {
+        if let Some(life) = &self.machines[of].life {
+            let group = life.replica.group();
+            let request = ChangeRequest { expected: group.version, change: change(group) };
+            self.ask_for_change(of, request)?;
+        }
+        self.settle()
     }
 
     fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
         self.coverage.changes_asked += 1;
-        self.note(of, || {
-            format!(
-                "is asked for {}, made for version {}",
-                describe::change(&request.change),
-                request.expected
-            )
-        });
+        self.note(of, || format!("is asked to {}", describe::change(&request)));
         let id = RequestId(self.clients.asked);
         self.clients.asked += 1;
         let payload = request.encode().to_bytes();
@@ -213,9 +213,12 @@ impl World {
             detail: format!("the reply to {request:?} can not be read: {error}"),
         })?;
         match result {
-            Ok(made) => demand(made.version == request.expected + 1, Invariant::OneGroup, || {
-                format!("{request:?} made version {}", made.version)
-            }),
+            Ok(made) => {
+                self.note(of, || format!("has made version {} of the group", made.version));
+                demand(made.version == request.expected + 1, Invariant::OneGroup, || {
+                    format!("{request:?} made version {}", made.version)
+                })
+            }
             Err(refusal) => {
                 self.coverage.changes_refused += 1;
                 self.note(of, || format!("refuses the change: {refusal}"));
@@ -258,7 +261,7 @@ impl World {
     pub(super) fn group_moves(&mut self, slot: Slot) -> Checked {
         let before = self.groups.latest();
         let group = self.reference.group();
-        if group.version == before.version {
+        if group == before {
             return Ok(());
         }
         let (before, group) = (before.clone(), group.clone());
@@ -285,7 +288,12 @@ impl World {
 
     fn count_change(&mut self, before: &Group, group: &Group) {
         let coverage = &mut self.coverage;
-        coverage.changes_made += 1;
+        // The second half of a change is no other change.
+        let settles = group.version == before.version;
+        coverage.changes_made += u64::from(!settles);
+        coverage.unsettled += u64::from(!group.outgoing.is_empty());
+        let voters = |group: &Group| group.voters().collect::<Vec<_>>();
+        coverage.revotes += u64::from(group.epoch == before.epoch && voters(group) != voters(before));
         coverage.epochs += u64::from(group.epoch > before.epoch);
         let order = (group.protocol, group.election);
         coverage.reorderings += u64::from(order != (before.protocol, before.election));
@@ -295,11 +303,7 @@ impl World {
             before.member(member.id).is_some_and(|known| known.readmitted != member.readmitted)
         };
         coverage.readmissions += group.members.iter().filter(readmitted).count() as u64;
-        self.trace.line(self.now, || {
-            let members: Vec<String> =
-                group.members.iter().map(|member| format!("{} {:?}", member.id, member.standing)).collect();
-            format!("group     version {} epoch {}: {}", group.version, group.epoch, members.join(", "))
-        });
+        self.trace.line(self.now, || format!("group     {}", describe::group(group)));
     }
 
     /// A replica finds that nobody needs it any more.
@@ -308,7 +312,10 @@ impl World {
         let (id, group) = (self.machines[of].id, self.groups.after(delivered));
         let removed = self.groups.latest().member(id).is_none() && group.member(id).is_none();
         demand(removed && self.groups.is_established(group), Invariant::RetiredLast, || {
-            format!("{id} retires, and no quorum of epoch {} has durably entered it", group.epoch)
+            format!(
+                "{id} retires, and no quorum of version {} of the group has durably entered it",
+                group.version
+            )
         })?;
         self.coverage.retirements += 1;
         let (low, high) = (Duration::ZERO, self.plan.settings.consensus.election_timeout * 2);
@@ -326,7 +333,7 @@ impl World {
 }
 
 /// What a member is known by; no two have the same address.
-fn info(id: ReplicaId, edition: u64) -> MemberInfo {
+pub(crate) fn info(id: ReplicaId, edition: u64) -> MemberInfo {
     let url = format!("http://{id}.{edition}:2380");
     MemberInfo { name: format!("{id}"), peer_urls: vec![url], client_urls: Vec::new() }
 }
@@ -353,7 +360,7 @@ fn overrides(version: u64, protocol: ProtocolKind) -> Overrides {
         ProtocolKind::SequencePaxos => {
             &["window-max=3", "max-accept-sync=off,decide-on-accept=off", "head-start=off"]
         }
-        ProtocolKind::Raft => &["window-max=2", "single-step-changes=on"],
+        ProtocolKind::Raft => &["window-max=2"],
     };
     let chosen = some.get(usize::try_from(version % 8).unwrap_or_default());
     chosen.map_or_else(Overrides::default, |text| text.parse().expect("these are accepted"))

@@ -102,7 +102,7 @@ impl Membership {
                     }
                     Err(RequestError::Stopping) => return,
                     // Others publish too: the group as it is then will do. A change without a quorum times out.
-                    Ok(Err(Refusal::Stale { .. } | Refusal::NothingToDo)) | Err(_) => {
+                    Ok(Err(Refusal::Stale { .. } | Refusal::NothingToDo | Refusal::Unsettled)) | Err(_) => {
                         publish_at = now + retry;
                         retry = (retry * 2).min(RETRY_MAX);
                     }

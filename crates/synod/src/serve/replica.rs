@@ -256,6 +256,7 @@ fn refused(refusal: Refusal) -> ChangeError {
         Refusal::Full => ChangeError::Full,
         Refusal::AddressTaken(..) => ChangeError::AddressTaken,
         Refusal::NothingToDo => ChangeError::NothingToDo,
+        Refusal::Unsettled => ChangeError::Unsettled,
         Refusal::Malformed => ChangeError::Unacceptable(refusal.to_string()),
     }
 }

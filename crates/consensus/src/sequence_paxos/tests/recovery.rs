@@ -1,7 +1,7 @@
 //! Restarts, lost logs, and what is learned from others.
 
 use super::*;
-use crate::Role;
+use crate::{Role, VoterSets};
 
 #[test]
 fn a_restart_delivers_what_was_decided_and_remembers_its_promise() {
@@ -177,9 +177,14 @@ fn an_installed_snapshot_takes_the_place_of_what_it_covers() {
     cluster.talk(A, B);
     cluster.propose(A, "x");
     cluster.pass(A, B);
-    cluster.step(B, Input::Control(Control::Installed { slot: Slot(5), ballot: ballot(1, A) }));
+    let voters = VoterSets::simple((0..3).map(id).collect());
+    let installed = |ballot| {
+        let voters = voters.clone();
+        Input::Control(Control::Installed { slot: Slot(5), ballot, voters })
+    };
+    cluster.step(B, installed(ballot(1, A)));
     let has = cluster.replica(B).extent();
     assert_eq!((has.last, has.decided), (Slot(5), Slot(5)));
-    cluster.step(A, Input::Control(Control::Installed { slot: Slot(5), ballot: ballot(3, C) }));
+    cluster.step(A, installed(ballot(3, C)));
     assert_eq!(cluster.replica(A).status().role, Role::Follower, "it had proposed only one slot");
 }

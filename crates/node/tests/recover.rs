@@ -1,0 +1,103 @@
+//! What a new cluster keeps of the log of its only survivor.
+
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+use synod_consensus::{
+    Options, ProtocolKind, VoterSets,
+    raft::{Entry, Record},
+};
+use synod_node::{Config, Origin, recover::force_new_cluster};
+use synod_replica::{Change, ChangeRequest, Frozen, Goal, Group, LogRecord, MemberInfo, StateMachine};
+use synod_storage::{DataDir, Durability, Wal};
+use synod_wire::{
+    Ballot, Batch, BatchBuilder, ClusterId, CommandKind, Epoch, Lsn, ReplicaId, SessionId, Slot,
+};
+
+const R1: ReplicaId = ReplicaId(1);
+const R2: ReplicaId = ReplicaId(2);
+const CLUSTER: ClusterId = ClusterId(7);
+
+/// The slots that are kept matter here, not what is in them.
+#[derive(Clone)]
+struct Nothing;
+
+impl Frozen for Nothing {
+    fn write_to(&self, _out: &mut dyn Write) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl StateMachine for Nothing {
+    fn apply(&mut self, _command: &Bytes) -> Bytes {
+        Bytes::new()
+    }
+
+    fn query(&self, _query: &Bytes) -> Bytes {
+        Bytes::new()
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        Box::new(self.clone())
+    }
+
+    fn restore(&mut self, _snapshot: &mut dyn Read) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn digest(&self) -> u64 {
+        0
+    }
+}
+
+/// r1 votes, and r2 is there to.
+fn with_learner() -> Group {
+    let alone = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
+    let change = Change::Add { info: MemberInfo::default(), goal: Goal::Vote };
+    alone.apply(Slot::ZERO, &ChangeRequest { expected: alone.version, change }).unwrap()
+}
+
+fn promotion(group: &Group) -> Batch {
+    let request = ChangeRequest { expected: group.version, change: Change::Promote(R2) };
+    let mut builder = BatchBuilder::new();
+    builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());
+    builder.finish()
+}
+
+/// r1 promoted r2, which acknowledged that, and what came behind it; then r1 was gone.
+#[test]
+fn a_learner_that_may_have_voted_keeps_what_it_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r2");
+    let group = with_learner();
+    let dir = DataDir::open(&path, CLUSTER, R2, "n2", Durability::Sync).unwrap();
+    dir.set_first_group(&Origin::new(CLUSTER, group.clone()).encode()).unwrap();
+    let options = synod_storage::Options { durability: Durability::Sync, ..Default::default() };
+    let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), options).unwrap();
+    let entry = |slot, batch, voters| {
+        let entry = Entry { ballot: Ballot { round: 1, replica: R1 }, batch, voters };
+        Record::Entry { slot: Slot(slot), entry, decided: Slot::ZERO }
+    };
+    let voters = VoterSets::simple(vec![R1, R2]);
+    let records = [
+        Record::Amnesia(false),
+        Record::Term { term: 1, voted_for: None },
+        entry(1, Batch::noop(), None),
+        entry(2, promotion(&group), Some(voters)),
+        entry(3, Batch::noop(), None),
+    ];
+    for (lsn, record) in (1..).map(Lsn).zip(records) {
+        let record = LogRecord::Protocol { epoch: Epoch(1), record: record.into() };
+        wal.append(lsn, record.keep(), record.encode());
+    }
+    wal.commit().unwrap();
+    wal.close().unwrap();
+    drop(dir);
+
+    let config = Config::new(CLUSTER, R2, Vec::new(), path);
+    let plan = force_new_cluster(&config, Nothing, |_| true).unwrap().expect("agreed");
+    assert_eq!(plan.decided, Slot::ZERO, "nobody told it");
+    assert!(plan.kept >= Slot(3), "{plan:?}");
+    assert!(plan.old.votes(R2));
+    assert_eq!(plan.new.voters().collect::<Vec<_>>(), [ReplicaId(3)]);
+}

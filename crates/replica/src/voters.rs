@@ -1,0 +1,288 @@
+//! Who votes, where a protocol changes that within its epoch; and learners, who come to vote.
+//!
+//! Raft needs no new epoch for new voters: its log says from which entry on whose majority counts, and it goes on
+//! ordering meanwhile. The replica layer says who those voters are, and every replica finds the same when it delivers
+//! the entry: a promotion or a removal is a decided [`Change`] here as with every protocol. The epoch and its first slot
+//! stay, the group's version grows. The argument, in addition to that of `epochs.rs` and of Raft's own `membership.rs`:
+//!
+//! - **The log and the group agree.** Who votes behind a batch is a function of the batch and of the group before it
+//!   ([`Group::voters_behind`]). The leader applies it to the group that it has delivered. The protocol takes the
+//!   batch only while nothing that speaks of the group is in the log and not delivered, so that group is the one in front
+//!   of the batch wherever the batch is decided. Every change goes this way, also one that leaves the voters as they
+//!   are, or that is going to be refused: what is in front of it must not make something else of it. A batch that is
+//!   not taken yet is held back, and what is behind it waits with it; that is for as long as an entry is not decided,
+//!   behind which nothing else would be decided either.
+//! - **One voter more or less** goes in one step. Where more changes at once, as with a replacement, those before and
+//!   those to be decide together for a while: the group is **unsettled** ([`Group::outgoing`]). The leader completes
+//!   that by itself, with a batch that all recognise ([`Batch::settling`]); until then no other change is made.
+//! - **Who begins in the middle knows who votes.** The group as of a replica's last delivered slot is in its snapshot, or
+//!   follows from what it replays; with it the protocol starts. What a peer tells of a decided slot gets its voters by the
+//!   same function, and a snapshot of a peer brings them. So nobody has to ask who votes, and nobody guesses.
+//! - **Learners run the protocol** without a vote, so that the leader knows how far their logs are, and has their answer
+//!   from the very entry on that makes voters of them. They are promoted by the same rule as elsewhere.
+//! - **Who is removed is needed to the last.** While the group is unsettled it votes. It stops its protocol when it
+//!   delivers the entry with which it does not count any more: that was decided by a majority of the others, who hold it.
+//!   It ends its service by the rule of `epochs.rs`, and not before the group is settled.
+//! - **Without memory** a replica may have voted in this epoch, as voter or as learner (a candidate may count a learner
+//!   whose promotion is not decided). It takes no part in the epoch any more, and asks for one that is begun for its
+//!   present life: a stop-sign, like a change of the protocol, also with Raft.
+
+use bytes::Bytes;
+use synod_consensus::{ChangeRefused, Control, Input, LeaderView, Members, VoterSets};
+use synod_wire::{Batch, ReplicaId, Slot, Time};
+
+use crate::{Action, Change, ChangeRequest, Goal, Group, Refusal, Replica, RequestError};
+
+impl Group {
+    /// What a batch that is decided in `slot` makes of the group; nothing if it does not speak of the group.
+    #[must_use]
+    pub fn behind(&self, slot: Slot, batch: &Batch) -> Option<Result<Group, Refusal>> {
+        if batch.is_settling() {
+            return Some(match self.outgoing.is_empty() {
+                true => Err(Refusal::NothingToDo),
+                false => Ok(Group { outgoing: Vec::new(), ..self.clone() }),
+            });
+        }
+        let payload = batch.reconfiguration()?;
+        Some(match ChangeRequest::decode(payload) {
+            Ok(request) => self.apply(slot, &request),
+            Err(_) => Err(Refusal::Malformed),
+        })
+    }
+
+    /// Who votes behind a batch that is decided in `slot`, if that is for the log of the present epoch to say: the
+    /// protocol changes voters itself, and the batch speaks of the group. A batch that ends the epoch is the last one
+    /// that counts in it.
+    #[must_use]
+    pub fn voters_behind(&self, slot: Slot, batch: &Batch) -> Option<VoterSets> {
+        if !self.protocol.changes_voters_itself() {
+            return None;
+        }
+        let next = self.behind(slot, batch)?.ok().filter(|next| next.epoch == self.epoch);
+        Some(next.as_ref().unwrap_or(self).voter_sets())
+    }
+
+    /// Those whose majorities decide.
+    #[must_use]
+    pub fn voter_sets(&self) -> VoterSets {
+        VoterSets::joint(self.voters().collect(), self.outgoing.clone())
+    }
+
+    /// Whether a decision may need this replica.
+    #[must_use]
+    pub fn counts(&self, id: ReplicaId) -> bool {
+        self.votes(id) || self.outgoing.contains(&id)
+    }
+
+    /// The voters as a replica sees them that runs the epoch's protocol: one that counts, or a learner of a protocol that
+    /// changes voters itself.
+    #[must_use]
+    pub fn voting(&self, me: ReplicaId) -> Option<Members> {
+        if self.votes(me) {
+            return Some(Members::new(self.voters(), me));
+        }
+        let learns = self.protocol.changes_voters_itself() && self.member(me).is_some();
+        (learns || self.counts(me)).then(|| Members::observed(self.voters(), me))
+    }
+
+    /// Who has to decide together with the voters of `next`, for a while: any majority of these meets any of those if
+    /// there is only one more or one less, and nobody has to.
+    pub(crate) fn voters_before(&self, next: &Group) -> Vec<ReplicaId> {
+        let added = next.voters().filter(|&id| !self.votes(id)).count();
+        let removed = self.voters().filter(|&id| !next.votes(id)).count();
+        if added + removed > 1 { self.voters().collect() } else { Vec::new() }
+    }
+}
+
+impl Replica {
+    /// Proposes a batch here. Behind a change that ends the epoch nothing is proposed until its fate is known.
+    pub(crate) fn order(&mut self, now: Time, batch: Batch, awaited: bool, actions: &mut Vec<Action>) {
+        let slot = self.decided.last().next();
+        if let Some(changed) = self.group.behind(slot, &batch) {
+            let ends = changed.is_ok_and(|next| next.epoch != self.group.epoch);
+            self.stopping = ends && !self.has(synod_consensus::Bug::DeliverBehindEnd);
+        }
+        // Everybody waits for what ends an epoch: the followers are told at once that it is decided.
+        let awaited = awaited || self.stopping;
+        let Some(voters) = self.group.voters_behind(slot, &batch) else {
+            return self.input(now, Input::Propose { batch, awaited }, actions);
+        };
+        self.offered = Some((batch.clone(), awaited));
+        self.input(now, Input::Control(Control::ChangeVoters { voters, batch }), actions);
+        self.offered = None;
+    }
+
+    /// The protocol does not take the change that was offered to it.
+    pub(crate) fn change_refused(&mut self, refused: ChangeRefused, actions: &mut Vec<Action>) {
+        let Some(offered) = self.offered.take() else { return };
+        self.stopping = false;
+        match refused {
+            ChangeRefused::Pending | ChangeRefused::TooEarly => self.held_back = Some(offered),
+            // Whoever asked for it sends it to the next leader.
+            ChangeRefused::NotLeading => {}
+            ChangeRefused::Behind(_) => {
+                // If it comes from a follower, that sends it again after a while.
+                let closed = self.proposals.give_up(&offered.0);
+                let requests = closed.map_or_else(Vec::new, |closed| self.requests_of(&closed));
+                let fail = |(_, request)| Action::RequestFailed { request, error: RequestError::NotCaughtUp };
+                actions.extend(requests.into_iter().map(fail));
+                self.audience.may_ask_again();
+            }
+        }
+    }
+
+    /// Whoever speaks in this epoch may have come to it later than what this replica knows of the group. If that is
+    /// behind, all whom it does know may be gone.
+    pub(crate) fn heard_in_epoch(&mut self, from: ReplicaId) {
+        if self.group.member(from).is_none() && self.protocol_status().decided_elsewhere > self.decided.last()
+        {
+            self.catch_up.heard(from);
+        }
+    }
+
+    /// Stops the protocol of a replica that has no part in it any more; true if there was one.
+    pub(crate) fn leave(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
+        let in_it = self.group.epoch != self.known.running || self.group.voting(self.me).is_some();
+        if in_it || self.protocol.is_none() {
+            return false;
+        }
+        self.say_what_ended_it(now, actions);
+        self.protocol = None;
+        self.protocol_deadline = Time::NEVER;
+        if self.leads() {
+            self.leader_changed(now, LeaderView::default(), actions);
+        }
+        true
+    }
+
+    // Learners.
+
+    /// A leader promotes the learners that are there to vote and have caught up.
+    pub(crate) fn promote_learners(&mut self, now: Time) {
+        let busy = self.stopping || !self.group.outgoing.is_empty();
+        if !self.leads() || busy || now < self.audience.asked_at + self.ask_interval() {
+            return;
+        }
+        let ready = self.group.learners().find(|&(id, goal)| goal != Goal::Learn && self.has_caught_up(id));
+        if let Some((id, _)) = ready {
+            self.ask_for(now, Change::Promote(id));
+        }
+    }
+
+    /// Whether this replica learns until it can vote.
+    pub(crate) fn is_to_vote(&self) -> bool {
+        self.group.learners().any(|(id, goal)| id == self.me && goal != Goal::Learn)
+    }
+
+    /// How far learners are, as they last said.
+    pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
+        self.audience.progress.iter().map(|(&id, &slot)| (id, slot))
+    }
+
+    /// Whether a learner has (nearly) everything that is decided, as far as it said.
+    #[must_use]
+    pub fn has_caught_up(&self, learner: ReplicaId) -> bool {
+        let at = self.audience.progress.get(&learner);
+        at.is_some_and(|at| at.0 + self.settings.caught_up_slots >= self.decided.last().0)
+    }
+
+    /// Whether a change promotes a learner that has not caught up: it would not help to form a quorum.
+    pub(crate) fn is_premature(&self, payload: &Bytes) -> bool {
+        let Ok(request) = ChangeRequest::decode(payload.clone()) else { return false };
+        let Change::Promote(promoted) = request.change else { return false };
+        let learns = self.group.learners().any(|(id, _)| id == promoted);
+        learns && !self.has_caught_up(promoted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemberInfo;
+    use synod_consensus::{ElectionKind, Options, ProtocolKind};
+    use synod_wire::{BatchBuilder, CommandKind, Epoch, Incarnation, SessionId};
+
+    fn raft(n: u64) -> Group {
+        Group::of(&Options::of(ProtocolKind::Raft), (1..=n).map(ReplicaId))
+    }
+
+    fn batch(group: &Group, change: Change) -> Batch {
+        let request = ChangeRequest { expected: group.version, change };
+        let mut builder = BatchBuilder::new();
+        let payload = request.encode().to_bytes();
+        builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &payload);
+        builder.finish()
+    }
+
+    fn changed(group: &Group, change: Change) -> Group {
+        group.behind(Slot(9), &batch(group, change)).expect("a change").expect("that can be made")
+    }
+
+    fn with_learner(group: &Group, goal: Goal) -> Group {
+        changed(group, Change::Add { info: MemberInfo::default(), goal })
+    }
+
+    fn ids(ids: &[u64]) -> Vec<ReplicaId> {
+        ids.iter().copied().map(ReplicaId).collect()
+    }
+
+    #[test]
+    fn one_voter_more_or_less_is_settled_at_once_and_begins_no_epoch() {
+        let group = with_learner(&raft(3), Goal::Vote);
+        let four = changed(&group, Change::Promote(ReplicaId(4)));
+        assert_eq!((four.epoch, four.first, four.version), (Epoch(1), Slot(1), 3));
+        assert_eq!(four.voter_sets(), VoterSets::simple(ids(&[1, 2, 3, 4])));
+        let three = changed(&four, Change::Remove(ReplicaId(1)));
+        assert_eq!(three.voter_sets(), VoterSets::simple(ids(&[2, 3, 4])));
+        assert!(three.voting(ReplicaId(1)).is_none());
+    }
+
+    #[test]
+    fn a_replacement_needs_both_majorities_until_it_is_settled() {
+        let group = with_learner(&raft(3), Goal::Replace(ReplicaId(1)));
+        let promotion = batch(&group, Change::Promote(ReplicaId(4)));
+        let joint = VoterSets::joint(ids(&[2, 3, 4]), ids(&[1, 2, 3]));
+        assert_eq!(group.voters_behind(Slot(9), &promotion), Some(joint.clone()));
+        let unsettled = group.behind(Slot(9), &promotion).unwrap().unwrap();
+        assert_eq!((unsettled.epoch, unsettled.voter_sets()), (Epoch(1), joint.clone()));
+        assert!(unsettled.member(ReplicaId(1)).is_none() && unsettled.counts(ReplicaId(1)));
+        assert!(unsettled.known().any(|member| member.id == ReplicaId(1)), "it must be reached");
+        assert_eq!(Group::decode(unsettled.encode().to_bytes()).as_ref(), Ok(&unsettled));
+
+        let other = batch(&unsettled, Change::Remove(ReplicaId(2)));
+        assert_eq!(unsettled.behind(Slot(10), &other), Some(Err(Refusal::Unsettled)));
+        assert_eq!(unsettled.voters_behind(Slot(10), &other), Some(joint));
+        let settled = unsettled.behind(Slot(10), &Batch::settling()).unwrap().unwrap();
+        assert_eq!(settled.voter_sets(), VoterSets::simple(ids(&[2, 3, 4])));
+        assert_eq!((settled.version, settled.former.len()), (unsettled.version, 1));
+        assert_eq!(settled.behind(Slot(11), &Batch::settling()), Some(Err(Refusal::NothingToDo)));
+    }
+
+    #[test]
+    fn a_stop_sign_leaves_the_voters_of_its_epoch_as_they_are() {
+        let group = raft(3);
+        let order = Change::Order {
+            protocol: ProtocolKind::MultiPaxos,
+            election: ElectionKind::Rotating,
+            overrides: synod_consensus::Overrides::default(),
+        };
+        let sets = VoterSets::simple(ids(&[1, 2, 3]));
+        assert_eq!(group.voters_behind(Slot(9), &batch(&group, order.clone())), Some(sets));
+        assert_eq!(changed(&group, order).epoch, Epoch(2));
+        assert_eq!(group.voters_behind(Slot(9), &Batch::noop()), None);
+    }
+
+    #[test]
+    fn a_learner_takes_part_where_voters_change_within_the_epoch_only() {
+        let learner = ReplicaId(4);
+        let group = with_learner(&raft(3), Goal::Learn);
+        let seen = group.voting(learner).expect("it runs the protocol");
+        assert_eq!((seen.ids(), seen.index(learner)), (&ids(&[1, 2, 3])[..], None));
+        let readmitted = changed(&group, Change::Readmit { id: learner, life: Incarnation(2) });
+        assert_eq!(readmitted.epoch, Epoch(2));
+        let paxos = with_learner(&Group::of(&Options::default(), ids(&[1, 2, 3])), Goal::Learn);
+        assert!(paxos.voting(learner).is_none());
+        let readmit = batch(&paxos, Change::Readmit { id: learner, life: Incarnation(2) });
+        assert_eq!(paxos.behind(Slot(9), &readmit), Some(Err(Refusal::NothingToDo)));
+    }
+}
