@@ -510,9 +510,11 @@ impl Replica {
             // Now, while it is up to date: on a busy log it will not be when this replica tells it of more.
             self.promote_learners(now);
         }
-        // It was removed, and wants to know whether it is still needed; or it does not know that it votes. (Who is
-        // answered is behind, so that is not answered in turn.)
-        let removed = self.group.member(from).is_none() && self.group.votes(self.me);
+        // It was removed, and wants to know whether it is still needed; or it does not know that it votes. Who is
+        // ahead knows more of the group than this replica. (So who is answered does not answer in turn: it is behind
+        // whom it hears then, or at the same place, where both say the same of the group.)
+        let behind = decided <= self.decided.last();
+        let removed = behind && self.group.member(from).is_none() && self.group.votes(self.me);
         let lost = decided < self.decided.last() && self.group.votes(from) && self.protocol.is_some();
         if (removed || lost) && epoch <= self.known.running {
             actions.push(self.standing(from));

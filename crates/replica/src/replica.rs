@@ -442,12 +442,19 @@ impl Replica {
         while let Some(batch) = self.proposals.resend(ballot, now, retry) {
             send(batch);
         }
-        while self.proposals.with_leader(ballot) < self.settings.forward_window_max {
+        while self.may_forward(ballot) {
             let Some(closed) = self.batcher.take(now) else { break };
             let batch = closed.batch.clone();
             self.proposals.add(closed, ballot, now);
             send(batch);
         }
+    }
+
+    /// Whether one more batch may be on its way to the leader of `ballot`. More than the leader's window would only
+    /// wait there, each for a slot of its own, while what waits here grows into one batch.
+    fn may_forward(&self, ballot: Ballot) -> bool {
+        let window = self.group.options(&self.settings.consensus).window_max;
+        self.proposals.with_leader(ballot) < self.settings.forward_window_max.min(window)
     }
 
     /// How long an answer of the leader may take before it is asked again.
@@ -615,7 +622,7 @@ impl Replica {
             }
         } else if self.view.leader.is_some() {
             deadlines.extend(self.proposals.retry_at(self.forward_retry()));
-            if self.proposals.with_leader(self.view.ballot) < self.settings.forward_window_max {
+            if self.may_forward(self.view.ballot) {
                 deadlines.extend(self.batcher.deadline());
             }
         }

@@ -56,7 +56,7 @@ pub struct Settings {
     pub batch_delay_max: Duration,
     /// Bytes of commands that may wait for a decision; more are refused.
     pub queue_bytes_max: usize,
-    /// Batches that a follower may have on their way to the leader.
+    /// Batches that a follower may have on their way to the leader; not more than the leader's window.
     pub forward_window_max: usize,
     /// A request without a decision for this long fails.
     pub request_timeout: Duration,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use synod_consensus::{
-    Options, ProtocolKind,
+    LeaderView, Options, ProtocolKind,
     multipaxos::{AcceptedValue, Record},
     raft::Message,
 };
@@ -144,4 +144,30 @@ fn a_start_writes_what_its_snapshot_covers_if_a_crash_came_before() {
     };
     assert_eq!(written(vec![LogRecord::Trimmed(Slot(2))]), [Slot(3)]);
     assert_eq!(written(vec![LogRecord::Trimmed(Slot(3))]), []);
+}
+
+#[test]
+fn who_is_ahead_is_not_taken_for_one_that_was_removed() {
+    let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+    let recovered = Recovered {
+        records: Vec::new(),
+        last_lsn: Lsn::ZERO,
+        snapshot: None,
+        amnesia: false,
+        incarnation: Incarnation(2),
+    };
+    let (now, r7, mut actions) = (Time::ZERO, ReplicaId(7), Vec::new());
+    let mut replica = Replica::start(Settings::default(), R1, group, recovered, now, &mut actions);
+    let mut answered = |decided| {
+        let view = LeaderView::default();
+        let message = PeerMessage::Standing { epoch: Epoch(1), kept: Slot(1), decided, view };
+        let mut actions = Vec::new();
+        replica.step(now, Event::Receive { from: r7, message }, &mut actions);
+        let answer =
+            |action: &Action| matches!(action, Action::Send { message: PeerMessage::Standing { .. }, .. });
+        actions.iter().any(answer)
+    };
+    assert!(answered(Slot::ZERO), "removed, as far as this replica knows");
+    // It may have joined since, and would answer one that is behind, and so on.
+    assert!(!answered(Slot(9)));
 }

@@ -181,7 +181,7 @@ pub struct Tuning {
         value_parser = units::memory_bytes, help_heading = "Batching and queues"
     )]
     pub queue_bytes_max: usize,
-    /// Batches that a follower may have on their way to the leader.
+    /// Batches that a follower may have on their way to the leader, at most --window-max.
     #[arg(
         long, env = "SYNOD_FORWARD_WINDOW_MAX", value_name = "BATCHES",
         default_value_t = u16::try_from(config::defaults().settings.forward_window_max).unwrap_or(u16::MAX),
