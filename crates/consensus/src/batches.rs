@@ -41,10 +41,36 @@ pub(crate) fn read_batches(reader: &mut Reader) -> Result<Batches, DecodeError> 
     Ok(batches.into())
 }
 
+/// Batches of consecutive slots from `first` on, as a record holds them: at least one, and none behind the last slot
+/// that there can be.
+pub(crate) fn read_run(reader: &mut Reader, first: Slot) -> Result<Batches, DecodeError> {
+    let batches = read_batches(reader)?;
+    let count = batches.len() as u64;
+    if count == 0 {
+        return Err(DecodeError::Undefined { field: "batch count", value: 0 });
+    }
+    if first.0.checked_add(count).is_none() {
+        return Err(DecodeError::Undefined { field: "first", value: first.0 });
+    }
+    Ok(batches)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use synod_wire::{BatchBuilder, SessionId};
+
+    #[test]
+    fn runs_that_no_encoder_writes_are_refused() {
+        let read = |first: u64, count: usize| {
+            let mut writer = Writer::new();
+            write_batches(&mut writer, &vec![Batch::noop(); count]);
+            read_run(&mut Reader::new(writer.finish().to_bytes()), Slot(first)).map(|run| run.len())
+        };
+        assert_eq!(read(u64::MAX - 2, 2), Ok(2));
+        assert!(read(u64::MAX - 1, 2).is_err(), "the slot behind it could not be named");
+        assert!(read(1, 0).is_err());
+    }
 
     #[test]
     fn what_leaves_together_is_bounded_and_something_always_leaves() {

@@ -129,6 +129,12 @@ pub(crate) fn reached_by(ids: &[ReplicaId], count: usize, mut value: impl FnMut(
 pub struct ReplicaSet(u64);
 
 impl ReplicaSet {
+    /// Who is in either of two sets.
+    #[must_use]
+    pub fn union(self, other: ReplicaSet) -> ReplicaSet {
+        ReplicaSet(self.0 | other.0)
+    }
+
     /// How many are in it.
     #[must_use]
     pub fn len(self) -> usize {

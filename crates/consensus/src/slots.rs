@@ -48,6 +48,18 @@ impl<T: Default> Slots<T> {
         &mut self.values[index]
     }
 
+    /// The values of slots that are held, of those from `first` through `last`.
+    pub fn range_mut(&mut self, first: Slot, last: Slot) -> impl Iterator<Item = &mut T> {
+        let first = self.index(first.max(self.first)).unwrap_or(0).min(self.values.len());
+        let end = self.index(last.min(self.last()).next()).unwrap_or(0).clamp(first, self.values.len());
+        self.values.range_mut(first..end)
+    }
+
+    /// Adds the value of the slot behind the last one.
+    pub fn push(&mut self, value: T) {
+        self.values.push_back(value);
+    }
+
     /// The first value, if one is held.
     pub fn front(&self) -> Option<&T> {
         self.values.front()
@@ -88,11 +100,16 @@ mod tests {
         *slots.entry(Slot(5)) = 'a';
         assert_eq!((slots.first(), slots.last()), (Slot(5), Slot(7)));
         assert_eq!(slots.get(Slot(6)), Some(&'\0'));
+        let mut range =
+            |first, last| slots.range_mut(Slot(first), Slot(last)).map(|value| *value).collect::<String>();
+        assert_eq!([range(1, 5), range(6, 9), range(8, 9), range(7, u64::MAX)], ["a", "\0c", "", "c"]);
         assert_eq!(slots.pop_front(), Some('a'));
         assert_eq!(slots.get(Slot(5)), None);
         assert_eq!(slots.get(Slot(7)), Some(&'c'));
         slots.advance_to(Slot(20));
         assert_eq!((slots.first(), slots.last()), (Slot(20), Slot(19)));
         assert_eq!(slots.get(Slot(7)), None);
+        slots.push('d');
+        assert_eq!((slots.get(Slot(20)), slots.last()), (Some(&'d'), Slot(20)));
     }
 }

@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use synod_consensus::{
-    LeaderView, Options, ProtocolKind,
-    multipaxos::{AcceptedValue, Record},
-    raft::Message,
-};
+use synod_consensus::{LeaderView, Options, ProtocolKind, multipaxos::Record, raft::Message};
 use synod_replica::{
     Action, Decided, Event, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, Settings,
     SnapshotInfo,
@@ -21,18 +17,24 @@ fn batch(text: &str) -> Batch {
     builder.finish()
 }
 
-/// In epoch 1 of this log, slot 1 holds what r1 proposed there.
-fn accepted_in_slot_1() -> LogRecord {
+/// In epoch 1 of this log, the slots from 1 on hold what r1 proposed there.
+fn accepted_from_slot_1(texts: &[&str]) -> LogRecord {
     let ballot = Ballot { round: 1, replica: R1 };
-    let value = AcceptedValue { slot: Slot(1), ballot, batch: batch("proposed by r1") };
-    LogRecord::Protocol { epoch: Epoch(1), record: Record::Accepted { value, decided: Slot::ZERO }.into() }
+    let batches = texts.iter().map(|text| batch(text)).collect();
+    let record = Record::Accepted { ballot, first: Slot(1), decided: Slot::ZERO, batches };
+    LogRecord::Protocol { epoch: Epoch(1), record: record.into() }
 }
 
 /// r1 had entered an epoch that begins with slot 2, and starts without a snapshot: what it executes at once.
 fn executed(behind: Option<LogRecord>) -> Vec<Slot> {
+    started(2, &["proposed by r1"], behind).into_iter().map(|(slot, _)| slot).collect()
+}
+
+/// The same where r1 accepted these, and the epoch that it had entered begins with slot `first`.
+fn started(first_slot: u64, texts: &[&str], behind: Option<LogRecord>) -> Vec<(Slot, Batch)> {
     let first = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-    let second = Group { version: 2, epoch: Epoch(2), first: Slot(2), ..first.clone() };
-    let mut records = vec![accepted_in_slot_1()];
+    let second = Group { version: 2, epoch: Epoch(2), first: Slot(first_slot), ..first.clone() };
+    let mut records = vec![accepted_from_slot_1(texts)];
     records.extend(behind);
     records.push(LogRecord::Entered { group: second, amnesia: false });
     let recovered = Recovered {
@@ -45,7 +47,7 @@ fn executed(behind: Option<LogRecord>) -> Vec<Slot> {
     let mut actions = Vec::new();
     Replica::start(Settings::default(), R1, first, recovered, Time::ZERO, &mut actions);
     let slot_of = |action: Action| match action {
-        Action::Execute { slot, .. } => Some(slot),
+        Action::Execute { slot, batch, .. } => Some((slot, batch)),
         _ => None,
     };
     actions.into_iter().filter_map(slot_of).collect()
@@ -63,6 +65,17 @@ fn trimmed(actions: &[Action]) -> Vec<Slot> {
 #[test]
 fn what_an_epoch_that_is_over_left_in_the_log_was_decided() {
     assert_eq!(executed(None), [Slot(1)]);
+}
+
+#[test]
+fn of_a_record_of_several_slots_those_that_were_learned_give_way_and_the_others_stay() {
+    let learned = |slot| {
+        let ballot = Ballot { round: 2, replica: ReplicaId(2) };
+        Some(LogRecord::Learned { slot: Slot(slot), ballot, batch: batch("decided") })
+    };
+    let all = |texts: [&str; 3]| -> Vec<(Slot, Batch)> { (1..).map(Slot).zip(texts.map(batch)).collect() };
+    assert_eq!(started(4, &["a", "b", "c"], learned(3)), all(["a", "b", "decided"]));
+    assert_eq!(started(4, &["a", "b", "c"], learned(2)), all(["a", "decided", "c"]));
 }
 
 #[test]

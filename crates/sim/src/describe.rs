@@ -405,13 +405,10 @@ fn multipaxos_record(record: &multipaxos::Record) -> String {
     use multipaxos::Record as R;
     match record {
         R::Promised(ballot) => format!("promised {ballot}"),
-        R::Accepted { value, decided } => {
-            format!(
-                "accepted {} slot {}, decided {decided}: {}",
-                value.ballot,
-                value.slot,
-                batch(&value.batch)
-            )
+        R::Accepted { ballot, first, decided, batches } => {
+            let slots = run(*first, Slot((first.0 + batches.len() as u64).saturating_sub(1)));
+            let accepted: Vec<String> = batches.iter().map(batch).collect();
+            format!("accepted {ballot} {slots}, decided {decided}: {}", accepted.join(" | "))
         }
         R::Learned(value) => format!("learned slot {}: {}", value.slot, batch(&value.batch)),
         R::Recovered(recovered) => format!("lives:{}", lives(recovered)),

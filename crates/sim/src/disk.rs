@@ -236,7 +236,7 @@ impl Disk {
 
 #[cfg(test)]
 mod tests {
-    use synod_consensus::multipaxos::{self, AcceptedValue};
+    use synod_consensus::multipaxos;
     use synod_wire::{Ballot, Batch, Epoch};
 
     use super::*;
@@ -247,8 +247,9 @@ mod tests {
     }
 
     fn accepted(slot: u64) -> LogRecord {
-        let value = AcceptedValue { slot: Slot(slot), ballot: Ballot::ZERO, batch: Batch::noop() };
-        let record = multipaxos::Record::Accepted { value, decided: Slot::ZERO }.into();
+        let (ballot, first, decided) = (Ballot::ZERO, Slot(slot), Slot::ZERO);
+        let batches = [Batch::noop()].into();
+        let record = multipaxos::Record::Accepted { ballot, first, decided, batches }.into();
         LogRecord::Protocol { epoch: Epoch(1), record }
     }
 

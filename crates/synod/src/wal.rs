@@ -193,12 +193,12 @@ mod tests {
     fn records_are_decoded() {
         let mut builder = BatchBuilder::new();
         builder.push(SessionId(1), 1, 1, b"payload");
-        let value = synod_consensus::multipaxos::AcceptedValue {
-            slot: Slot(3),
+        let accepted = synod_consensus::multipaxos::Record::Accepted {
             ballot: Ballot { round: 2, replica: ReplicaId(1) },
-            batch: builder.finish(),
+            first: Slot(3),
+            decided: Slot(2),
+            batches: [builder.finish()].into(),
         };
-        let accepted = synod_consensus::multipaxos::Record::Accepted { value, decided: Slot(2) };
         let record_of = LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() };
         let bytes = record_of.encode().to_bytes();
         assert_eq!(

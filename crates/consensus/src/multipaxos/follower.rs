@@ -1,9 +1,9 @@
 //! The acceptor: promises, accepts, and learns decisions from the leader's announcements.
 
-use synod_wire::{Ballot, Batch, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Message, MultiPaxos, Promise, Record, State};
-use crate::{Bug, Effects, LeaderView};
+use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Promise, Record, State, Votes};
+use crate::{Batches, Bug, Decision, Effects, LeaderView, ReplicaSet, batches::last_of};
 
 impl MultiPaxos {
     /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
@@ -93,37 +93,120 @@ impl MultiPaxos {
         &mut self,
         ballot: Ballot,
         first: Slot,
-        batches: &[Batch],
+        mut batches: Batches,
         effects: &mut Effects,
     ) {
         // Not answering is always safe. The leader proposes again, or the slot comes by catch-up.
         let ahead_max = if self.is_congested() { 0 } else { self.options.accept_ahead_max() };
-        let last = self.decided().0 + ahead_max;
-        for (slot, batch) in (first.0..=last).map(Slot).zip(batches) {
-            self.accept_proposal(ballot, slot, batch, effects);
+        let room = (self.decided().0 + ahead_max + 1).saturating_sub(first.0);
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        if room < batches.len() {
+            batches = batches[..room].into();
+        }
+        self.accept(ballot, first, batches, effects);
+    }
+
+    /// Accepts what is proposed in `first` and the slots behind it, in the ballot that this replica promised: writes down
+    /// what is new, remembers to count the own votes once that is durable, and tells whom it concerns of all of it.
+    pub(super) fn accept(&mut self, ballot: Ballot, first: Slot, batches: Batches, effects: &mut Effects) {
+        let slot_at = |index: usize| Slot(first.0 + index as u64);
+        let mut from = 0;
+        while from < batches.len() {
+            let new = if slot_at(from) > self.slots.last() {
+                batches.len() - from
+            } else {
+                (from..batches.len()).take_while(|&index| self.is_new(ballot, slot_at(index))).count()
+            };
+            if new == 0 {
+                self.accept_again(ballot, slot_at(from), effects);
+                from += 1;
+                continue;
+            }
+            let part = from..from + new;
+            // Usually everything is new: then the record shares what the message brought.
+            let run = if new == batches.len() { batches.clone() } else { batches[part.clone()].into() };
+            self.accept_run(ballot, slot_at(from), run, effects);
+            from = part.end;
         }
     }
 
-    fn accept_proposal(&mut self, ballot: Ballot, slot: Slot, batch: &Batch, effects: &mut Effects) {
+    /// Whether what is proposed in a ballot for a slot is neither accepted yet nor known to be decided.
+    fn is_new(&self, ballot: Ballot, slot: Slot) -> bool {
+        slot > self.decided()
+            && self.slots.get(slot).is_none_or(|instance| {
+                !instance.decided
+                    && instance.accepted.as_ref().is_none_or(|accepted| accepted.ballot != ballot)
+            })
+    }
+
+    fn accept_run(&mut self, ballot: Ballot, first: Slot, batches: Batches, effects: &mut Effects) {
+        let last = last_of(first, &batches);
+        let decided = self.decided();
+        let lsn =
+            effects.append(Record::Accepted { ballot, first, decided, batches: batches.clone() }.into());
+        for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
+            let accepted = Some(Accepted { ballot, batch: batch.clone(), lsn });
+            if slot == self.slots.last().next() {
+                self.slots.push(Instance { accepted, voted: ballot, ..Instance::default() });
+                continue;
+            }
+            let instance = self.slots.entry(slot);
+            instance.accepted = accepted;
+            if instance.voted < ballot {
+                instance.voted = ballot;
+                instance.votes = ReplicaSet::default();
+            }
+        }
+        let votes = Votes { ballot, first, last, after: lsn };
+        self.undurable_slots += votes.slots();
+        self.undurable.push_back(votes);
+        let early = self.options.has(Bug::VoteBeforeDurable);
+        self.tell_accepted(ballot, first, last, if early { Lsn::ZERO } else { lsn }, effects);
+    }
+
+    /// A proposal came again, or its slot is decided.
+    fn accept_again(&mut self, ballot: Ballot, slot: Slot, effects: &mut Effects) {
         if slot <= self.decided() {
             // A quorum accepted this slot's value durably without this answer; the leader can only be
             // proposing that value again, and may not know yet that it is decided.
-            return self.tell_accepted(ballot, slot, self.promised_lsn, effects);
+            return self.tell_accepted(ballot, slot, slot, self.promised_lsn, effects);
         }
-        let instance = self.slots.entry(slot);
-        let known =
-            instance.accepted.as_ref().filter(|accepted| accepted.ballot == ballot || instance.decided);
+        let Some(instance) = self.slots.get(slot) else { return };
+        let Some(lsn) = instance.accepted.as_ref().map(|accepted| accepted.lsn) else { return };
         let votes_came_first = !instance.votes.is_empty();
-        let lsn = match known {
-            Some(accepted) => accepted.lsn,
-            None => self.accept(ballot, slot, batch.clone(), effects),
-        };
         let early = self.options.has(Bug::VoteBeforeDurable);
-        let after = if early { synod_wire::Lsn::ZERO } else { lsn.max(self.promised_lsn) };
-        self.tell_accepted(ballot, slot, after, effects);
+        let after = if early { Lsn::ZERO } else { lsn.max(self.promised_lsn) };
+        self.tell_accepted(ballot, slot, slot, after, effects);
         // In the variant where everybody counts, the quorum may have answered before the proposal came.
         if votes_came_first && lsn <= self.durable {
             self.vote(slot, slot, ballot, self.members.me(), effects);
+        }
+    }
+
+    /// Values were accepted here; whom that concerns is told at the end of the burst, once record `after` is durable.
+    fn tell_accepted(&mut self, ballot: Ballot, first: Slot, last: Slot, after: Lsn, effects: &mut Effects) {
+        if let Some(votes) = &mut self.untold
+            && votes.ballot == ballot
+            && votes.last.next() == first
+        {
+            votes.last = last;
+            votes.after = votes.after.max(after);
+            return;
+        }
+        self.send_accepted(effects);
+        self.untold = Some(Votes { ballot, first, last, after });
+    }
+
+    /// Lets the votes of this burst leave.
+    pub(super) fn send_accepted(&mut self, effects: &mut Effects) {
+        let Some(Votes { ballot, first, last, after }) = self.untold.take() else { return };
+        let message = Message::Accepted { ballot, first, last };
+        match self.options.decision {
+            Decision::Leader if ballot.replica != self.members.me() => {
+                effects.send(ballot.replica, message, after);
+            }
+            Decision::Leader => {}
+            Decision::All => self.broadcast(&message, after, effects),
         }
     }
 
@@ -131,9 +214,7 @@ impl MultiPaxos {
     pub(super) fn on_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(through);
         let any_ballot = self.options.has(Bug::DecideAcrossBallots);
-        let from = self.slots.first();
-        for slot in (from.0..=through.0.min(self.slots.last().0)).map(Slot) {
-            let instance = self.slots.entry(slot);
+        for instance in self.slots.range_mut(self.slots.first(), through) {
             let proposed_there =
                 instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == ballot || any_ballot);
             if proposed_there && !instance.decided {

@@ -241,14 +241,14 @@ impl MultiPaxos {
             let count = fitting(leader.waiting.iter(), self.options.promise_bytes_max);
             let batches: Batches = leader.waiting.drain(..count).collect();
             let first = leader.proposed.next();
-            self.propose_at(now, first, &batches, effects);
+            self.propose_at(now, first, batches, effects);
         }
     }
 
-    fn propose_at(&mut self, now: Time, first: Slot, batches: &Batches, effects: &mut Effects) {
+    fn propose_at(&mut self, now: Time, first: Slot, batches: Batches, effects: &mut Effects) {
         let decided = self.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        let (ballot, last) = (leader.ballot, last_of(first, batches));
+        let (ballot, last) = (leader.ballot, last_of(first, &batches));
         leader.proposed = last;
         while leader.flights.front().is_some_and(|flight| flight.last <= decided) {
             leader.flights.pop_front();
@@ -260,12 +260,7 @@ impl MultiPaxos {
         // The followers' disks work while this one does: the own votes count once they are durable.
         let accept = Message::Accept { ballot, first, decided, batches: batches.clone() };
         self.broadcast(&accept, Lsn::ZERO, effects);
-        for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
-            if self.slots.get(slot).is_none_or(|instance| !instance.decided) {
-                let lsn = self.accept(ballot, slot, batch.clone(), effects);
-                self.tell_accepted(ballot, slot, lsn, effects);
-            }
-        }
+        self.accept(ballot, first, batches, effects);
     }
 
     /// Tells the followers about decisions that no proposal carried: at once if one of them waits for it, otherwise

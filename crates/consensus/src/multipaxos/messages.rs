@@ -9,7 +9,7 @@
 
 use synod_wire::{Ballot, Batch, DecodeError, Incarnation, Keep, Reader, ReplicaId, Slot, Writer};
 
-use crate::batches::{Batches, read_batches, write_batches};
+use crate::batches::{Batches, last_of, read_batches, read_run, write_batches};
 
 /// A message between two MultiPaxos replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -326,12 +326,17 @@ fn read_lives(reader: &mut Reader) -> Result<Vec<(ReplicaId, Incarnation)>, Deco
 pub enum Record {
     /// No lower ballot may be answered any more.
     Promised(Ballot),
-    /// A value was accepted.
+    /// Values were accepted in consecutive slots: what one message brought is one record. Each replaces what was
+    /// accepted in its slot before.
     Accepted {
-        /// What, where, in which ballot.
-        value: AcceptedValue,
+        /// In which ballot.
+        ballot: Ballot,
+        /// The slot of the first batch.
+        first: Slot,
         /// When this was written, slots through this one were decided, with the values that the log holds.
         decided: Slot,
+        /// What was accepted in `first` and the slots behind it; at least one.
+        batches: Batches,
     },
     /// A peer told what was decided in this slot; it replaces what was accepted there.
     ///
@@ -362,7 +367,9 @@ impl Record {
             Record::Promised(_) => Keep::State(STATE_PROMISED),
             Record::Recovered(_) => Keep::State(STATE_RECOVERED),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
-            Record::Accepted { value, .. } | Record::Learned(value) => Keep::Slot(value.slot),
+            // Of a run that a snapshot covers in part, replay ignores that part.
+            Record::Accepted { first, batches, .. } => Keep::Slot(last_of(*first, batches)),
+            Record::Learned(value) => Keep::Slot(value.slot),
         }
     }
 
@@ -373,10 +380,12 @@ impl Record {
                 writer.u8(1);
                 writer.ballot(*ballot);
             }
-            Record::Accepted { value, decided } => {
+            Record::Accepted { ballot, first, decided, batches } => {
                 writer.u8(2);
+                writer.ballot(*ballot);
+                writer.slot(*first);
                 writer.slot(*decided);
-                value.encode(writer);
+                write_batches(writer, batches);
             }
             Record::Learned(value) => {
                 writer.u8(3);
@@ -398,8 +407,9 @@ impl Record {
         Ok(match reader.u8("record kind")? {
             1 => Record::Promised(reader.ballot("promised")?),
             2 => {
+                let (ballot, first) = (reader.ballot("ballot")?, reader.slot("first")?);
                 let decided = reader.slot("decided")?;
-                Record::Accepted { value: AcceptedValue::decode(reader)?, decided }
+                Record::Accepted { ballot, first, decided, batches: read_run(reader, first)? }
             }
             3 => Record::Learned(AcceptedValue::decode(reader)?),
             4 => Record::Recovered(read_lives(reader)?),
@@ -476,7 +486,12 @@ mod tests {
         let value = AcceptedValue { slot: Slot(3), ballot, batch: Batch::noop() };
         for record in [
             Record::Promised(ballot),
-            Record::Accepted { value: value.clone(), decided: Slot(2) },
+            Record::Accepted {
+                ballot,
+                first: Slot(3),
+                decided: Slot(2),
+                batches: [Batch::noop(), Batch::noop()].into(),
+            },
             Record::Learned(value),
             Record::Amnesia(true),
             Record::Recovered(vec![(ReplicaId(1), Incarnation(2))]),

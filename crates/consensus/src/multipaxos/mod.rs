@@ -3,8 +3,9 @@
 //!
 //! A **ballot** is what the thesis calls a view or proposal number. Its owner runs Phase 1 once
 //! ([`Message::Prepare`], [`Message::Promise`]) and then proposes slot after slot ([`Message::Accept`],
-//! [`Message::Accepted`]). What a burst of inputs proposes leaves together, as do the answers to it; still each slot is
-//! voted for, decided and proposed again by itself. Who is to own the next ballot is the election's business ([`crate::election`]).
+//! [`Message::Accepted`]). What a burst of inputs proposes leaves together and is written down together, as are the
+//! answers to it; still each slot is voted for, decided and proposed again by itself. Who is to own the next ballot is
+//! the election's business ([`crate::election`]).
 //!
 //! # Why it is safe
 //!
@@ -67,8 +68,10 @@ pub struct MultiPaxos {
     decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
-    /// Values accepted here whose records are not durable yet, in log order.
-    undurable: VecDeque<(Lsn, Slot)>,
+    /// Values accepted here whose records are not durable yet, in log order: of each record...
+    undurable: VecDeque<Votes>,
+    /// ...and how many slots they are together.
+    undurable_slots: u64,
     /// Votes of this burst: they leave together at its end.
     untold: Option<Votes>,
     /// The last record appended.
@@ -108,13 +111,19 @@ struct Accepted {
 }
 
 /// Values that were accepted here, in one ballot and consecutive slots.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Votes {
     ballot: Ballot,
     first: Slot,
     last: Slot,
     /// The record that holds the latest of them.
     after: Lsn,
+}
+
+impl Votes {
+    fn slots(&self) -> u64 {
+        self.last.0 - self.first.0 + 1
+    }
 }
 
 impl Protocol for MultiPaxos {
@@ -201,7 +210,7 @@ impl MultiPaxos {
             Message::Promise(promise) => self.on_promise(now, from, promise, effects),
             Message::Accept { ballot, first, decided, batches } => {
                 if self.follow(now, from, ballot, effects) {
-                    self.on_accept(ballot, first, &batches, effects);
+                    self.on_accept(ballot, first, batches, effects);
                     self.on_decided(ballot, decided, effects);
                 }
             }
@@ -273,8 +282,8 @@ impl MultiPaxos {
     /// Whether executing or the disk is so far behind that nothing more should be taken in. Where others decide
     /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
     fn is_congested(&self) -> bool {
-        self.backlogged
-            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
+        let records = self.appended.0.saturating_sub(self.durable.0);
+        self.backlogged || records.max(self.undurable_slots) > 2 * self.options.accept_ahead_max()
     }
 
     /// Slots that are proposed and not decided.
@@ -308,8 +317,15 @@ impl MultiPaxos {
         let bound = proposed.0.max(self.decided().0 + self.options.accept_ahead_max());
         let quorum = self.members.quorum() - usize::from(self.options.has(Bug::CommitWithMinority));
         let before = self.decided_ahead;
-        for slot in (first.max(self.slots.first()).0..=last.0.min(bound)).map(Slot) {
-            let instance = self.slots.entry(slot);
+        let mut voter = ReplicaSet::default();
+        self.members.add(&mut voter, who);
+        let last = Slot(last.0.min(bound));
+        if last < first.max(self.slots.first()) {
+            return;
+        }
+        // Votes may come before the proposals do.
+        self.slots.entry(last);
+        for instance in self.slots.range_mut(first, last) {
             if ballot < instance.voted || instance.decided {
                 continue;
             }
@@ -317,7 +333,7 @@ impl MultiPaxos {
                 instance.voted = ballot;
                 instance.votes = ReplicaSet::default();
             }
-            self.members.add(&mut instance.votes, who);
+            instance.votes = instance.votes.union(voter);
             let known = instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == instance.voted);
             if known && instance.votes.len() >= quorum {
                 instance.decided = true;
@@ -392,62 +408,18 @@ impl MultiPaxos {
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
         self.disk.durable(lsn, effects.last_lsn(), now);
-        while let Some(&(record, slot)) = self.undurable.front() {
-            if record > self.durable {
-                break;
-            }
+        while let Some(&votes) = self.undurable.front().filter(|votes| votes.after <= self.durable) {
             self.undurable.pop_front();
-            // The slot may hold a newer value by now, whose record is still to come.
-            let accepted = self.slots.get(slot).and_then(|instance| instance.accepted.as_ref());
-            let current = accepted.filter(|accepted| accepted.lsn == record).map(|accepted| accepted.ballot);
-            if let Some(ballot) = current {
-                self.vote(slot, slot, ballot, self.members.me(), effects);
+            self.undurable_slots -= votes.slots();
+            // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the value of
+            // a higher ballot by now, or one that was learned, is passed over.
+            if self.options.decision == Decision::Leader && votes.ballot.replica != self.members.me() {
+                continue;
             }
+            self.vote(votes.first, votes.last, votes.ballot, self.members.me(), effects);
         }
         self.complete_phase_1(now, effects);
         self.finish_recovery(now, effects);
-    }
-
-    /// Accepts a value: writes it down and remembers to count the own vote once that is durable.
-    fn accept(&mut self, ballot: Ballot, slot: Slot, batch: Batch, effects: &mut Effects) -> Lsn {
-        let decided = self.decided();
-        let value = AcceptedValue { slot, ballot, batch: batch.clone() };
-        let lsn = effects.append(Record::Accepted { value, decided }.into());
-        let instance = self.slots.entry(slot);
-        instance.accepted = Some(Accepted { ballot, batch, lsn });
-        if instance.voted < ballot {
-            instance.voted = ballot;
-            instance.votes = ReplicaSet::default();
-        }
-        self.undurable.push_back((lsn, slot));
-        lsn
-    }
-
-    /// A value was accepted here; whom that concerns is told at the end of the burst, once record `after` is durable.
-    fn tell_accepted(&mut self, ballot: Ballot, slot: Slot, after: Lsn, effects: &mut Effects) {
-        if let Some(votes) = &mut self.untold
-            && votes.ballot == ballot
-            && votes.last.next() == slot
-        {
-            votes.last = slot;
-            votes.after = votes.after.max(after);
-            return;
-        }
-        self.send_accepted(effects);
-        self.untold = Some(Votes { ballot, first: slot, last: slot, after });
-    }
-
-    /// Lets the votes of this burst leave.
-    fn send_accepted(&mut self, effects: &mut Effects) {
-        let Some(Votes { ballot, first, last, after }) = self.untold.take() else { return };
-        let message = Message::Accepted { ballot, first, last };
-        match self.options.decision {
-            Decision::Leader if ballot.replica != self.members.me() => {
-                effects.send(ballot.replica, message, after);
-            }
-            Decision::Leader => {}
-            Decision::All => self.broadcast(&message, after, effects),
-        }
     }
 
     fn broadcast(&self, message: &Message, after: Lsn, effects: &mut Effects) {

@@ -75,6 +75,7 @@ impl MultiPaxos {
             durable: effects.last_lsn(),
             appended: effects.last_lsn(),
             undurable: Default::default(),
+            undurable_slots: 0,
             untold: None,
             disk: Default::default(),
             recovered: BTreeMap::new(),
@@ -140,13 +141,14 @@ impl MultiPaxos {
                         self.promised = self.promised.max(ballot);
                     }
                 }
-                Record::Accepted { value, decided: prefix } => {
+                Record::Accepted { ballot, first, decided: prefix, batches } => {
                     decided = decided.max(prefix);
-                    if wanted(value.slot, self.slots.first()) {
-                        let accepted = Accepted { ballot: value.ballot, batch: value.batch, lsn: Lsn::ZERO };
-                        let instance = self.slots.entry(value.slot);
-                        *instance =
-                            Instance { accepted: Some(accepted), voted: value.ballot, ..Instance::default() };
+                    for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
+                        if wanted(slot, self.slots.first()) {
+                            let accepted = Some(Accepted { ballot, batch: batch.clone(), lsn: Lsn::ZERO });
+                            *self.slots.entry(slot) =
+                                Instance { accepted, voted: ballot, ..Instance::default() };
+                        }
                     }
                 }
                 Record::Learned(AcceptedValue { slot, ballot, batch }) => {

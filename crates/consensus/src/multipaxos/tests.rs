@@ -1,9 +1,9 @@
 //! One replica at a time, stepped by hand: what it says, and what must be durable first. How replicas behave
 //! together is the business of `scenarios/` and of the simulator.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use synod_wire::{Ballot, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{Ballot, Batch, BatchBuilder, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use super::{AcceptedValue, Message, Promise, Record};
 use crate::{
@@ -138,6 +138,28 @@ fn appended(effects: &[Effect], wanted: impl Fn(&Record) -> bool) -> Lsn {
         _ => None,
     };
     effects.iter().find_map(of).expect("the record is appended")
+}
+
+/// A record of consecutive slots.
+fn run(ballot: Ballot, first: u64, batches: &[&str], decided: u64) -> Record {
+    let batches = batches.iter().map(|text| batch(text)).collect();
+    Record::Accepted { ballot, first: Slot(first), decided: Slot(decided), batches }
+}
+
+/// The first and the last slot of the records of accepted values.
+fn runs(effects: &[Effect]) -> Vec<(u64, u64)> {
+    let of = |effect: &Effect| match effect {
+        Effect::Append {
+            record: crate::Record::MultiPaxos(Record::Accepted { first, batches, .. }), ..
+        } => Some((first.0, first.0 + batches.len() as u64 - 1)),
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+fn several(ballot: Ballot, first: u64, batches: &[&str]) -> Message {
+    let batches = batches.iter().map(|text| batch(text)).collect();
+    Message::Accept { ballot, first: Slot(first), decided: Slot::ZERO, batches }
 }
 
 #[test]
@@ -308,12 +330,8 @@ fn a_leader_whose_disk_does_not_answer_steps_down() {
 
 #[test]
 fn a_restart_delivers_what_was_decided_and_remembers_its_promise() {
-    let value = |slot, text| AcceptedValue { slot: Slot(slot), ballot: ballot(1), batch: batch(text) };
-    let records = vec![
-        Record::Promised(ballot(4)),
-        Record::Accepted { value: value(1, "a"), decided: Slot::ZERO },
-        Record::Accepted { value: value(2, "b"), decided: Slot(1) },
-    ];
+    let records =
+        vec![Record::Promised(ballot(4)), run(ballot(1), 1, &["a"], 0), run(ballot(1), 2, &["b"], 1)];
     let mut one = One::start(R2, &Options::default(), records, false);
     let effects: Vec<Effect> = one.effects.drain().collect();
     assert_eq!(delivered(&effects), [(1, batch("a"))]);
@@ -410,6 +428,19 @@ fn a_replica_whose_disk_hangs_takes_in_only_so_much() {
         follower.receive(R1, accept);
     }
     assert!(follower.effects.last_lsn() < Lsn(1000), "{}", follower.effects.last_lsn());
+
+    // However many slots a record holds.
+    let mut follower = One::new(R2);
+    let taken: u64 = (0..1000)
+        .map(|n| {
+            let batches = vec![batch("x"); 100].into();
+            let (first, decided) = (Slot(n * 100 + 1), Slot(n * 100));
+            let effects =
+                follower.receive(R1, Message::Accept { ballot: ballot(1), first, decided, batches });
+            runs(&effects).iter().map(|(first, last)| last - first + 1).sum::<u64>()
+        })
+        .sum();
+    assert!(taken < 1000, "{taken}");
 }
 
 #[test]
@@ -432,11 +463,13 @@ fn what_a_burst_proposes_leaves_together_and_is_answered_together() {
     assert_eq!(*accept, Message::Accept { ballot: ballot(1), first: Slot(1), decided: Slot::ZERO, batches });
     let mut follower = One::new(R2);
     let effects = follower.receive(R1, accept.clone());
-    let last = appended(
+    let Message::Accept { batches, .. } = accept else { unreachable!() };
+    let shared = appended(
         &effects,
-        |record| matches!(record, Record::Accepted { value, .. } if value.slot == Slot(3)),
+        |record| matches!(record, Record::Accepted { batches: written, .. } if Arc::ptr_eq(written, batches)),
     );
-    assert_eq!(sent(&effects, R1), [(accepted(1, 3), last)], "once all three records are durable");
+    assert_eq!(runs(&effects), [(1, 3)], "what one message brings is one record");
+    assert_eq!(sent(&effects, R1), [(accepted(1, 3), shared)], "once it is durable");
     leader.durable();
     let effects = leader.receive(R2, accepted(1, 3));
     assert_eq!(delivered(&effects), [(1, batch("x")), (2, batch("y")), (3, batch("z"))]);
@@ -490,6 +523,87 @@ fn votes_that_are_not_consecutive_leave_apart_and_strange_slots_do_no_harm() {
     let mut leader = One::elected();
     assert!(delivered(&leader.receive(R2, accepted(far, u64::MAX))).is_empty());
     assert!(delivered(&leader.receive(R2, accepted(0, u64::MAX))).is_empty(), "nothing is proposed there");
+}
+
+#[test]
+fn of_what_one_message_brings_only_what_is_new_is_written_in_as_few_records_as_can_be() {
+    let mut follower = One::new(R2);
+    follower.receive(R1, accept(ballot(1), 3, "c"));
+    follower.step(Input::Control(Control::Learn {
+        slot: Slot(6),
+        ballot: Ballot::ZERO,
+        batch: batch("f"),
+        voters: None,
+    }));
+    let proposal = several(ballot(1), 1, &["a", "b", "c", "d", "e", "f", "g"]);
+    let effects = follower.receive(R1, proposal.clone());
+    assert_eq!(runs(&effects), [(1, 2), (4, 5), (7, 7)]);
+    let last = follower.effects.last_lsn();
+    assert_eq!(sent(&effects, R1), [(accepted(1, 7), last)], "one answer, once all of them are durable");
+    let effects = follower.receive(R1, proposal);
+    assert_eq!((runs(&effects), sent(&effects, R1)), (vec![], vec![(accepted(1, 7), last)]));
+    let new = several(ballot(2), 1, &["a", "b", "c", "d", "e"]);
+    let mut third = One::new(R3);
+    third.receive(R1, several(ballot(1), 1, &["a", "b", "c"]));
+    let effects = third.receive(R2, new);
+    assert_eq!(runs(&effects), [(1, 5)], "another ballot makes everything new");
+}
+
+#[test]
+fn the_own_vote_for_a_run_does_not_count_where_another_value_took_its_place() {
+    let options = Options { decision: Decision::All, ..Options::default() };
+    let mut follower = One::start(R3, &options, Vec::new(), false);
+    follower.effects.drain();
+    follower.receive(R1, several(ballot(1), 1, &["a", "b", "c"]));
+    let first = follower.effects.last_lsn();
+    follower.receive(R2, accept(ballot(2), 2, "B"));
+    follower.receive(R1, accepted(1, 3));
+    assert_eq!(
+        delivered(&follower.step(Input::Durable(first))),
+        [(1, batch("a"))],
+        "what r1 and r3 accepted in ballot 1; slot 2 needs the later record, and slot 3 waits for it"
+    );
+    let theirs = Message::Accepted { ballot: ballot(2), first: Slot(2), last: Slot(2) };
+    assert!(delivered(&follower.receive(R2, theirs)).is_empty());
+    assert_eq!(delivered(&follower.durable()), [(2, batch("B")), (3, batch("c"))]);
+}
+
+#[test]
+fn a_restart_takes_of_each_run_what_neither_a_snapshot_nor_a_later_record_replaced() {
+    let learned = AcceptedValue { slot: Slot(5), ballot: ballot(3), batch: batch("learned") };
+    let records = vec![
+        Record::Promised(ballot(3)),
+        run(ballot(1), 1, &["a", "b", "c", "d", "e", "f"], 0),
+        run(ballot(2), 3, &["C", "D"], 2),
+        Record::Learned(learned),
+    ];
+    assert_eq!(records[1].keep(), Keep::Slot(Slot(6)), "kept until all of it is covered");
+    let records: Vec<crate::Record> = records.into_iter().map(crate::Record::from).collect();
+    let start = |base, decided| {
+        let mut effects = Effects::new(Lsn(4));
+        let (base, decided) = (Slot(base), Slot(decided));
+        let restart = Restart { records: records.clone(), base, decided, ..Restart::first(Incarnation(7)) };
+        let members = Members::new([R1, R2, R3], R3);
+        let mut protocol = Options::default().start(members, restart, Time::ZERO, &mut effects);
+        let started: Vec<Effect> = effects.drain().collect();
+        let prepare = Message::Prepare { ballot: ballot(5), from: Slot(1) };
+        protocol.step(Time::ZERO, Input::Receive { from: R2, message: prepare.into() }, &mut effects);
+        let answers: Vec<Effect> = effects.drain().collect();
+        let [(Message::Promise(promise), _)] = &sent(&answers, R2)[..] else { panic!("{answers:?}") };
+        let held: Vec<_> =
+            promise.accepted.iter().map(|value| (value.slot.0, value.ballot, value.batch.clone())).collect();
+        (delivered(&started), held)
+    };
+    let behind = [
+        (3, ballot(2), batch("C")),
+        (4, ballot(2), batch("D")),
+        (5, ballot(3), batch("learned")),
+        (6, ballot(1), batch("f")),
+    ];
+    assert_eq!(start(0, 0), (vec![(1, batch("a")), (2, batch("b"))], behind.to_vec()));
+    assert_eq!(start(3, 3), (vec![], behind[1..].to_vec()));
+    let through_4 = vec![(4, batch("D")), (5, batch("learned"))];
+    assert_eq!(start(3, 4), (through_4, behind[3..].to_vec()));
 }
 
 #[test]

@@ -109,8 +109,8 @@ fn proposals(ballot: Ballot, from: Slot, decided: Slot, batches: &Batches) -> Ve
 pub enum Fact {
     /// No lower ballot is followed.
     Promised(Ballot),
-    /// This proposal was accepted.
-    Accepted { ballot: Ballot, slot: Slot, batch: Batch },
+    /// These proposals were accepted, in `first` and the slots behind it.
+    Accepted { ballot: Ballot, first: Slot, batches: Batches },
     /// A peer told that this was decided.
     Learned { slot: Slot, batch: Batch },
     /// The accepted sequence goes on.
@@ -140,7 +140,8 @@ pub fn slots(record: &LogRecord) -> std::ops::Range<u64> {
         LogRecord::Entered { .. } | LogRecord::Trimmed(_) => 0..0,
         LogRecord::Protocol { record: Record::Raft(raft::Record::Entry { slot, .. }), .. } => run(*slot, 1),
         LogRecord::Protocol { record, .. } => match fact(record) {
-            Fact::Accepted { slot, .. } | Fact::Learned { slot, .. } => run(slot, 1),
+            Fact::Learned { slot, .. } => run(slot, 1),
+            Fact::Accepted { first, batches, .. } => run(first, batches.len()),
             Fact::Extended { start, batches, .. } => run(start, batches.len()),
             Fact::Staged { from, batches, .. } | Fact::Adopted { from, batches, .. } => {
                 run(from, batches.len())
@@ -162,8 +163,8 @@ pub fn fact(record: &Record) -> Fact {
 fn multipaxos_fact(record: &multipaxos::Record) -> Fact {
     match record {
         multipaxos::Record::Promised(ballot) => Fact::Promised(*ballot),
-        multipaxos::Record::Accepted { value, .. } => {
-            Fact::Accepted { ballot: value.ballot, slot: value.slot, batch: value.batch.clone() }
+        multipaxos::Record::Accepted { ballot, first, batches, .. } => {
+            Fact::Accepted { ballot: *ballot, first: *first, batches: batches.clone() }
         }
         multipaxos::Record::Learned(value) => Fact::Learned { slot: value.slot, batch: value.batch.clone() },
         multipaxos::Record::Recovered(_) | multipaxos::Record::Amnesia(_) => Fact::Nothing,

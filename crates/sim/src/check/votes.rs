@@ -196,9 +196,11 @@ impl EpochVotes {
         let acceptor = &mut self.acceptors[replica];
         match fact {
             Fact::Promised(ballot) => acceptor.promised = acceptor.promised.max(ballot),
-            Fact::Accepted { ballot, slot, batch } => {
-                acceptor.accepted.insert(slot, ballot);
-                self.voted(replica, ballot, slot, batch)?;
+            Fact::Accepted { ballot, first, batches } => {
+                for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
+                    self.acceptors[replica].accepted.insert(slot, ballot);
+                    self.voted(replica, ballot, slot, batch.clone())?;
+                }
             }
             Fact::Learned { slot, batch } => {
                 // Stands for every vote: the slot was decided.

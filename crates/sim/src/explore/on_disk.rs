@@ -89,7 +89,9 @@ impl OnDisk {
         };
         match fact {
             Fact::Promised(ballot) => self.promised = self.promised.max(ballot),
-            Fact::Accepted { ballot, slot, batch } => self.vote(slot, ballot, values.of(&batch)),
+            Fact::Accepted { ballot, first, batches } => {
+                run(first, &batches).into_iter().for_each(|(slot, value)| self.vote(slot, ballot, value));
+            }
             Fact::Learned { slot, batch } => {
                 held.accepted.insert(slot, values.of(&batch));
             }
