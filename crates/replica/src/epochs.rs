@@ -171,11 +171,6 @@ impl Replica {
         if forgot {
             distrust(&mut by_epoch);
         }
-        // What was learned is decided, also where an older record of the protocol says something else.
-        for (_, records) in by_epoch.range_mut(..self.known.running) {
-            records
-                .retain(|record| !matches!(record.keep(), Keep::Slot(slot) if learned.contains_key(&slot)));
-        }
         self.known.replaying = true;
         loop {
             let before = self.decided.last();
@@ -188,7 +183,10 @@ impl Replica {
                 && self.decided.last() >= self.known.trimmed
                 && let Some(records) = by_epoch.get(&self.group.epoch)
             {
-                self.replay_old_epoch(now, records.clone(), actions);
+                // What was learned is decided, also where an older record of the protocol says something else.
+                let learned = learned.range(self.decided.last().next()..).next().map(|(slot, _)| slot.prev());
+                let through = self.known.first.prev().min(learned.unwrap_or(Slot(u64::MAX)));
+                self.replay_old_epoch(now, records.clone(), through, actions);
             }
             if self.decided.last() == before {
                 break;
@@ -224,24 +222,26 @@ impl Replica {
         self.carry_out(now, actions);
     }
 
-    /// Delivers what an epoch that is over decided, as far as the log tells. Everything before the newest epoch was
-    /// decided with the values that the log holds.
-    fn replay_old_epoch(&mut self, now: Time, records: Vec<Record>, actions: &mut Vec<Action>) {
+    /// Delivers what an epoch that is over decided, as far as the log tells, through a slot. Everything before the newest
+    /// epoch was decided with the values that the log holds, unless something else was learned.
+    fn replay_old_epoch(
+        &mut self,
+        now: Time,
+        records: Vec<Record>,
+        through: Slot,
+        actions: &mut Vec<Action>,
+    ) {
         let epoch = self.group.epoch;
         let Some(members) = self.group.voting(self.me) else { return };
         let mut unwritten = Effects::new(Lsn::ZERO);
-        let restart = Restart {
-            records,
-            decided: self.known.first.prev(),
-            amnesia: false,
-            head_start: false,
-            ..self.restart()
-        };
+        let restart =
+            Restart { records, decided: through, amnesia: false, head_start: false, ..self.restart() };
         // The instance is not needed, only what it delivers.
         drop(self.group.options(&self.settings.consensus).start(members, restart, now, &mut unwritten));
         for effect in unwritten.drain() {
             if let Effect::Deliver { slot, ballot, batch } = effect
                 && self.group.epoch == epoch
+                && slot <= through
             {
                 self.deliver(now, slot, ballot, batch, actions);
             }

@@ -16,12 +16,14 @@ use std::collections::BTreeMap;
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 
 use super::{Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log};
-use crate::{Bug, Effects, LeaderView, Members, Options, Restart};
+use crate::{Bug, Effects, LeaderView, Members, Options, Restart, batches::last_of};
 
 /// What the records of earlier lives say.
 #[derive(Default)]
 struct Replayed {
     entries: BTreeMap<Slot, (Entry, bool)>,
+    /// The last slot for which there is a record, also if its entry was removed.
+    recorded: Slot,
     term: u64,
     voted_for: Option<ReplicaId>,
     decided: Slot,
@@ -45,7 +47,6 @@ impl Raft {
         // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than the one
         // in the log. Then what the log holds there and behind it was never decided, as in `learn`.
         let replaced = replayed.entries.get(&base).is_some_and(|(entry, _)| entry.ballot != ballot);
-        let last_entry = replayed.entries.last_key_value().map_or(base, |(&slot, _)| slot);
         // A hole: records are gone without a snapshot that covers them.
         let behind = replayed.entries.into_iter().filter(|(slot, _)| *slot > base && !replaced);
         let behind: Vec<_> = behind.collect();
@@ -56,8 +57,11 @@ impl Raft {
             if slot != log.last().next() || amnesia && !learned {
                 break;
             }
-            log.append(entry, Lsn::ZERO);
+            log.push(entry);
         }
+        // Their records are there; in memory they go by pages.
+        log.write(options.append_bytes_max, |_, _| Lsn::ZERO);
+        log.set_recorded(replayed.recorded);
         let decided = if amnesia {
             log.last()
         } else {
@@ -76,7 +80,6 @@ impl Raft {
             verified: base,
             stable: log.last(),
             durable: effects.last_lsn(),
-            appended: effects.last_lsn(),
             disk: Default::default(),
             backlogged: false,
             deadline: None,
@@ -86,7 +89,7 @@ impl Raft {
         };
         replica.deliver_through(decided, effects);
         if replaced && !amnesia {
-            effects.append(Record::Truncated { from: base, last: last_entry }.into());
+            effects.append(Record::Truncated { from: base, last: replica.log.recorded() }.into());
         }
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
@@ -106,7 +109,6 @@ impl Raft {
             // Whoever leads need not find out by itself that somebody listens.
             replica.send_to(replica.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
         }
-        replica.appended = effects.last_lsn();
         replica.report_leader(effects);
         replica.ask_for_timer(effects);
         replica
@@ -136,6 +138,7 @@ impl Raft {
         if slot != self.decided.next() || self.is_congested() {
             return;
         }
+        self.write(effects);
         let ballot = entry.ballot;
         self.rise_to(now, ballot.round, effects);
         if self.log.ballot_at(slot) != Some(ballot) {
@@ -143,9 +146,7 @@ impl Raft {
             // every leader's from the term of the decided entry on. So whoever was told that it is here
             // can not have counted it in vain.
             self.truncate(slot, effects);
-            let record = Record::Entry { slot, entry: entry.clone(), decided: slot };
-            let lsn = effects.append(record.into());
-            self.log.append(entry, lsn);
+            self.append([entry].into(), slot, effects);
         }
         self.deliver_through(slot, effects);
     }
@@ -163,6 +164,7 @@ impl Raft {
         if slot <= self.decided {
             return;
         }
+        self.write(effects);
         self.rise_to(now, base.ballot.round, effects);
         if self.log.ballot_at(slot) == Some(base.ballot) {
             // What stands behind it continues it.
@@ -191,9 +193,11 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
                 replayed.term = term;
                 replayed.voted_for = voted_for.filter(|_| !options.has(Bug::RaftForgetVote));
             }
-            Record::Entry { slot, entry, decided } => {
-                replayed.entries.split_off(&slot);
-                replayed.entries.insert(slot, (entry, decided >= slot));
+            Record::Entries { start, entries, decided } => {
+                replayed.entries.split_off(&start);
+                replayed.recorded = replayed.recorded.max(last_of(start, &entries));
+                let learned = |(slot, entry): (Slot, &Entry)| (slot, (entry.clone(), decided >= slot));
+                replayed.entries.extend((start.0..).map(Slot).zip(entries.iter()).map(learned));
                 replayed.decided = replayed.decided.max(decided);
             }
             Record::Truncated { from, .. } => {
