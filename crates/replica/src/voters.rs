@@ -102,6 +102,8 @@ impl Replica {
             let ends = changed.is_ok_and(|next| next.epoch != self.group.epoch);
             self.stopping = ends && !self.has(synod_consensus::Bug::DeliverBehindEnd);
         }
+        // Everybody waits for what ends an epoch: the followers are told at once that it is decided.
+        let awaited = awaited || self.stopping;
         let Some(voters) = self.group.voters_behind(slot, &batch) else {
             return self.input(now, Input::Propose { batch, awaited }, actions);
         };

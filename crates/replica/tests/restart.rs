@@ -118,7 +118,7 @@ fn without_memory_in_an_epoch_that_is_over_a_replica_asks_for_all_that_its_peers
         })
     };
     assert_eq!(asked(now, later), Some((Slot(1), Slot(1))), "one more at least");
-    now = now + Duration::from_secs(1);
+    now += Duration::from_secs(1);
     let batches = vec![Decided { ballot: Ballot { round: 1, replica: r2 }, batch: batch("a") }];
     let fetched = PeerMessage::Fetched { from: Slot(1), kept: Slot(1), decided: Slot(99), batches };
     let (from, through) = asked(now, fetched).expect("it asks on");

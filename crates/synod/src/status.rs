@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use synod_client::{Error, native::StatusResponse};
+use synod_client::{Error, api::Member, native::StatusResponse};
 
 use crate::{
     client::{ClientArgs, block_on},
@@ -21,22 +21,53 @@ pub struct StatusArgs {
     client: ClientArgs,
 }
 
-/// What one endpoint said.
+/// What one replica said.
 struct Asked {
+    /// Empty if nobody knows it.
     endpoint: String,
-    answer: Result<StatusResponse, Error>,
+    answer: Result<StatusResponse, Silence>,
+}
+
+/// Why a replica said nothing.
+struct Silence {
+    /// In a word or two.
+    state: &'static str,
+    why: String,
+    /// Its name, if that is known.
+    name: String,
+}
+
+impl From<Error> for Silence {
+    fn from(error: Error) -> Silence {
+        let state = match error {
+            Error::Refused { code: synod_client::Code::Unimplemented, .. } => "not synod",
+            Error::Refused { .. } => "refused",
+            _ => "unreachable",
+        };
+        Silence { state, why: error.to_string(), name: String::new() }
+    }
+}
+
+/// A member that has never told where clients reach it.
+fn unstarted(member: &Member) -> Asked {
+    let Member { id, name, .. } = member;
+    let why = format!("member {id} ({name}) has not told its client URLs: it has not started yet");
+    Asked { endpoint: String::new(), answer: Err(Silence { state: "unstarted", why, name: name.clone() }) }
 }
 
 pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
     let asked = block_on(async {
+        let mut silent = Vec::new();
         if args.cluster {
             let members = args.client.client()?.member_list(false).await?.members;
+            silent.extend(members.iter().filter(|member| member.client_ur_ls.is_empty()).map(unstarted));
             args.client.endpoints = members.into_iter().flat_map(|member| member.client_ur_ls).collect();
         }
         let client = args.client.client()?;
-        let answers = client.native_status().await;
+        let answers = client.native_status().await.into_iter().map(|answer| answer.map_err(Silence::from));
         let asked = client.endpoints().map(str::to_owned).zip(answers);
-        Ok(asked.map(|(endpoint, answer)| Asked { endpoint, answer }).collect::<Vec<_>>())
+        let asked = asked.map(|(endpoint, answer)| Asked { endpoint, answer });
+        Ok(asked.chain(silent).collect::<Vec<_>>())
     })?;
     // How far the cluster is, as far as anybody asked knows.
     let newest =
@@ -48,12 +79,12 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
         Format::Json => output::print_json(&asked.iter().map(|asked| to_json(asked, newest)).collect())?,
     }
     let silent: Vec<_> = asked.iter().filter_map(|asked| asked.answer.as_ref().err()).collect();
-    for error in &silent {
-        eprintln!("{error}");
+    for Silence { why, .. } in &silent {
+        eprintln!("{why}");
     }
     match silent.len() {
         0 => Ok(()),
-        number => Err(Failure::failed(format!("{number} of {} endpoints gave no status", asked.len()))),
+        number => Err(Failure::failed(format!("{number} of {} replicas gave no status", asked.len()))),
     }
 }
 
@@ -68,8 +99,9 @@ fn to_table(asked: &[Asked], newest: u64) -> String {
         row[0].clone_from(&asked.endpoint);
         let status = match &asked.answer {
             Ok(status) => status,
-            Err(error) => {
-                row[2] = trouble(error).to_owned();
+            Err(Silence { state, name, .. }) => {
+                row[1].clone_from(name);
+                row[2] = (*state).to_owned();
                 return row;
             }
         };
@@ -112,20 +144,11 @@ fn receives(status: &StatusResponse) -> Option<String> {
     Some(format!("{slots} slots from {}", status.sources))
 }
 
-/// Why there is no status, in a word or two.
-fn trouble(error: &Error) -> &'static str {
-    match error {
-        Error::Refused { code: synod_client::Code::Unimplemented, .. } => "not synod",
-        Error::Refused { .. } => "refused",
-        _ => "unreachable",
-    }
-}
-
 fn to_json(asked: &Asked, newest: u64) -> Value {
     let status = match &asked.answer {
         Ok(status) => status,
-        Err(error) => {
-            return json!({"endpoint": asked.endpoint, "state": trouble(error), "error": error.to_string()});
+        Err(Silence { state, why, name }) => {
+            return json!({"endpoint": asked.endpoint, "name": name, "state": state, "error": why});
         }
     };
     let peers = status.peers.iter().map(|peer| json!({"id": peer.replica, "name": peer.name, "up": peer.up}));
@@ -197,7 +220,8 @@ mod tests {
             Error::Unavailable { attempts: 1, endpoint: "http://b:1".into(), cause: "refused".into() };
         let asked = [
             Asked { endpoint: "http://a:1".into(), answer: Ok(status) },
-            Asked { endpoint: "http://b:1".into(), answer: Err(error) },
+            Asked { endpoint: "http://b:1".into(), answer: Err(error.into()) },
+            unstarted(&Member { id: 3, name: "n3".into(), ..Member::default() }),
         ];
         let table = to_table(&asked, 9);
         let line = |part: &str| table.lines().find(|line| line.contains(part)).expect(part).to_owned();
@@ -205,7 +229,9 @@ mod tests {
         assert_eq!(cells[2..5], ["n1", "leader", "none"]);
         assert_eq!(cells[9..14], ["9", "7", "2", "4.0 KiB", "none"]);
         assert!(line("http://b:1").contains("unreachable"));
+        assert!(line("unstarted").contains("| n3 "));
         assert_eq!(to_json(&asked[0], 9)["lag"], 2);
         assert_eq!(to_json(&asked[1], 9)["state"], "unreachable");
+        assert_eq!(to_json(&asked[2], 9)["name"], "n3");
     }
 }

@@ -57,8 +57,8 @@ pub const RECONFIGURATION: Experiment = Experiment {
             a follower or of the leader. The change of voters ends an epoch; Raft makes it within the epoch, through \
             a joint configuration. Unlike the document's prototypes, Synod catches a new replica up before the \
             change, holds back what is proposed meanwhile where an epoch ends, and keeps serving; so what remains is \
-            the change itself and, if the leader goes, an election. What was decided before is fetched by the new \
-            replica (pull), or sent to it by those who vote (eager). In virtual time.",
+            the change itself and, if the leader goes, an election, or with Raft handing over. What was decided before \
+            is fetched by the new replica (pull), or sent to it by those who vote (eager). In virtual time.",
     parameters: &[ON_VIRTUAL, VIRTUAL_WINDOW, PROTOCOLS, SMALL, FEW, TRANSFER],
     headline: "throughput",
     points: reconfiguration_points,

@@ -12,13 +12,15 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// An election takes a second or two; after this long without a leader the user is told.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks the replicas again and again. `advice` is printed once somebody leads.
+/// Asks the replicas again and again. `advice` is printed once somebody leads and every replica can be found by its
+/// cluster, or some time later: what it says to try concerns all of them.
 pub async fn leader(endpoints: Vec<String>, advice: String) {
     let config = Config { request_timeout: ANSWER_TIMEOUT, ..Config::new(endpoints) };
     let client = Client::new(config).expect("the plan's URLs are well formed");
     let mut advice = Some(advice);
     let mut last: Option<(String, String)> = None;
     let mut without = Duration::ZERO;
+    let mut led = Duration::ZERO;
     loop {
         let answers: Vec<_> = client.native_status().await.into_iter().flatten().collect();
         match leading(&answers) {
@@ -28,9 +30,12 @@ pub async fn leader(endpoints: Vec<String>, advice: String) {
                     say(format_args!("{} leads (ballot {})", now.0, now.1));
                     last = Some(now);
                 }
-                if let Some(advice) = advice.take() {
+                if (answers.iter().all(all_told) || led >= PATIENCE)
+                    && let Some(advice) = advice.take()
+                {
                     say(format_args!("{advice}"));
                 }
+                led += INTERVAL;
                 without = Duration::ZERO;
             }
             None => {
@@ -47,6 +52,14 @@ pub async fn leader(endpoints: Vec<String>, advice: String) {
         }
         sleep(INTERVAL).await;
     }
+}
+
+/// Whether all members have told where clients reach them, as far as this replica knows.
+fn all_told(status: &StatusResponse) -> bool {
+    status
+        .group
+        .as_ref()
+        .is_some_and(|group| group.members.iter().all(|member| !member.client_urls.is_empty()))
 }
 
 /// Of those that say that they lead, the one with the highest ballot: one that was deposed may not know it yet.
