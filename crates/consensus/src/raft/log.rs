@@ -123,7 +123,16 @@ impl Log {
 
     /// Which of `written` holds a slot, if one does.
     fn position(&self, slot: Slot) -> usize {
-        self.written.partition_point(|written| written.last() < slot)
+        self.first_not(|written| written.last() < slot)
+    }
+
+    /// The first of `written` for which something does not hold that holds for those before it.
+    fn first_not(&self, holds: impl Fn(&Written) -> bool) -> usize {
+        // Nearly always that is the last one, or behind it.
+        match self.written.iter().rev().take(3).position(&holds) {
+            Some(behind) => self.written.len() - behind,
+            None => self.written.partition_point(holds),
+        }
     }
 
     /// The term of a slot, if it is known.
@@ -265,7 +274,7 @@ impl Log {
     /// The entries through this slot are on stable storage if the records through `durable` are; `None` if that can
     /// not be said, since the last of them are not held any more.
     pub(super) fn stable(&self, durable: Lsn) -> Option<Slot> {
-        match self.written.partition_point(|written| written.lsn <= durable).checked_sub(1) {
+        match self.first_not(|written| written.lsn <= durable).checked_sub(1) {
             Some(index) => Some(self.written[index].last()),
             None if self.floor > durable => None,
             None => Some(self.written.front().map_or(self.first, |written| written.first).prev()),

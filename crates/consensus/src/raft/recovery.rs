@@ -209,3 +209,130 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
     }
     replayed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Effect, Input, Protocol, ProtocolKind, Restart};
+    use synod_wire::{Ballot, Batch, Incarnation, Keep};
+
+    /// A follower's disk, and what its log should be.
+    struct Disk {
+        records: Vec<Record>,
+        /// The terms of slots 1 and on.
+        terms: Vec<u64>,
+        decided: u64,
+        /// Records of slots through this one may be gone: a snapshot covers them.
+        trimmed: u64,
+    }
+
+    fn ballot(term: u64) -> Ballot {
+        if term == 0 { Ballot::ZERO } else { Ballot { round: term, replica: ReplicaId(1) } }
+    }
+
+    fn at(terms: &[u64], slot: u64) -> Ballot {
+        ballot(slot.checked_sub(1).map_or(0, |index| terms[index as usize]))
+    }
+
+    impl Disk {
+        /// Several terms, of which each appends some entries somewhere behind what is decided, in one message; a start
+        /// from what the disk holds now and then, behind a snapshot, with or without the records that it covers.
+        fn of(mut random: impl FnMut(u64) -> u64) -> Disk {
+            let mut disk = Disk { records: Vec::new(), terms: Vec::new(), decided: 0, trimmed: 0 };
+            let mut raft = disk.start(0);
+            for term in 1..20 {
+                let prev = disk.decided + random(disk.terms.len() as u64 - disk.decided + 1);
+                let count = 1 + random(4);
+                let commit =
+                    if random(3) == 0 { disk.decided + random(prev + count + 1 - disk.decided) } else { 0 };
+                let entry = || Entry { ballot: ballot(term), batch: Batch::noop(), voters: None };
+                let message = Message::Append {
+                    ballot: ballot(term),
+                    session: 1,
+                    prev: Slot(prev),
+                    prev_ballot: at(&disk.terms, prev),
+                    entries: (0..count).map(|_| entry()).collect(),
+                    commit: Slot(commit),
+                };
+                let input = Input::Receive { from: ReplicaId(1), message: message.into() };
+                let mut effects = Effects::new(Lsn(disk.records.len() as u64));
+                raft.step(Time::ZERO, input, &mut effects);
+                disk.write(effects);
+                disk.terms.truncate(prev as usize);
+                disk.terms.extend((0..count).map(|_| term));
+                disk.decided = disk.decided.max(commit);
+                if random(3) == 0 {
+                    disk.tear();
+                    let base = disk.trimmed + random(disk.decided - disk.trimmed + 1);
+                    let through = disk.trimmed + random(base - disk.trimmed + 1);
+                    disk.trim(through);
+                    raft = disk.start(base);
+                }
+            }
+            disk
+        }
+
+        fn write(&mut self, mut effects: Effects) {
+            for effect in effects.drain() {
+                if let Effect::Append { record: crate::Record::Raft(record), .. } = effect {
+                    self.records.push(record);
+                }
+            }
+        }
+
+        /// The last record did not get there, if it holds entries that are not known to be decided.
+        fn tear(&mut self) {
+            if let Some(Record::Entries { start, .. }) = self.records.last()
+                && start.0 > self.decided
+            {
+                self.terms.truncate(start.0 as usize - 1);
+                self.records.pop();
+            }
+        }
+
+        fn trim(&mut self, through: u64) {
+            self.trimmed = through;
+            self.records.retain(|record| !matches!(record.keep(), Keep::Slot(slot) if slot.0 <= through));
+        }
+
+        fn start(&mut self, base: u64) -> Raft {
+            let restart = Restart {
+                records: self.records.iter().cloned().map(crate::Record::from).collect(),
+                base: Slot(base),
+                base_ballot: at(&self.terms, base),
+                decided: Slot(self.decided),
+                ..Restart::first(Incarnation(1))
+            };
+            let mut effects = Effects::new(Lsn(self.records.len() as u64));
+            let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(2));
+            let options = Options::of(ProtocolKind::Raft);
+            let raft = Raft::start(options, members, restart, Time::ZERO, &mut effects);
+            self.write(effects);
+            raft
+        }
+    }
+
+    /// A record may hold entries that a snapshot covers beside others, and records that say what became of the former
+    /// may be gone.
+    #[test]
+    fn whichever_records_a_snapshot_lets_go_the_rest_build_the_log_behind_it() {
+        let mut seed = 11u64;
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..2_000 {
+            let mut disk = Disk::of(&mut random);
+            let base = disk.trimmed + random(disk.decided - disk.trimmed + 1);
+            disk.trim(base);
+            let raft = disk.start(base);
+            let last = disk.terms.len() as u64;
+            assert!(matches!(raft.state, State::Follower), "nothing is missing");
+            assert_eq!(raft.log.last(), Slot(last), "{:?}", disk.records);
+            for slot in base..=last {
+                let found = raft.log.ballot_at(Slot(slot));
+                assert_eq!(found, Some(at(&disk.terms, slot)), "slot {slot} of {:?}", disk.records);
+            }
+        }
+    }
+}

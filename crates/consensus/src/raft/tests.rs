@@ -382,6 +382,89 @@ fn entries_that_wait_leave_together() {
     assert_eq!(entries.len(), 3);
 }
 
+fn records(effects: &[Effect]) -> Vec<&Record> {
+    fn of(effect: &Effect) -> Option<&Record> {
+        if let Effect::Append { record: crate::Record::Raft(record), .. } = effect {
+            Some(record)
+        } else {
+            None
+        }
+    }
+    effects.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_burst_is_one_record_which_shares_its_entries_with_the_messages() {
+    let mut leader = One::elected();
+    for text in ["a", "b", "c"] {
+        let input = Input::Propose { batch: batch(text), awaited: false };
+        leader.protocol.step(leader.now, input, &mut leader.effects);
+    }
+    assert_eq!(leader.protocol.status().in_flight, 3);
+    leader.protocol.flush(leader.now, &mut leader.effects);
+    let effects: Vec<_> = leader.effects.drain().collect();
+    let [Record::Entries { start: Slot(2), entries, decided: Slot(1) }] = records(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(entries.len(), 3);
+    for follower in [R2, R3] {
+        let [(Message::Append { entries: told, .. }, Lsn::ZERO)] = &sent(&effects, follower)[..] else {
+            panic!("{effects:?}")
+        };
+        assert!(std::sync::Arc::ptr_eq(told, entries));
+    }
+    assert!(delivered(&leader.matched(R2, 1, 4)).is_empty(), "one follower, and the record is not durable");
+    assert_eq!(delivered(&leader.durable()).len(), 3);
+}
+
+#[test]
+fn a_burst_that_is_larger_than_a_message_is_several_records() {
+    let mut leader = One::elected();
+    let large = "x".repeat(400 << 10);
+    for _ in 0..5 {
+        let input = Input::Propose { batch: batch(&large), awaited: false };
+        leader.protocol.step(leader.now, input, &mut leader.effects);
+    }
+    leader.protocol.flush(leader.now, &mut leader.effects);
+    let effects: Vec<_> = leader.effects.drain().collect();
+    let len = |record: &&Record| if let Record::Entries { entries, .. } = record { entries.len() } else { 0 };
+    assert_eq!(records(&effects).iter().map(len).collect::<Vec<_>>(), [2, 2, 1], "1 MiB each");
+}
+
+/// Not even a burst that ends otherwise loses what it began.
+#[test]
+fn what_a_leader_proposed_is_written_before_what_ends_its_term() {
+    let mut leader = One::elected();
+    let input = Input::Propose { batch: batch("a"), awaited: false };
+    leader.protocol.step(leader.now, input, &mut leader.effects);
+    let entries = vec![entry(2, R3, "b"), entry(2, R3, "c")];
+    let effects = leader.receive(R3, append(ballot(2, R3), 1, ballot(1, R1), entries, 1));
+    let [
+        Record::Entries { start: Slot(2), .. },
+        Record::Term { term: 2, .. },
+        Record::Truncated { from: Slot(2), last: Slot(2) },
+        Record::Entries { start: Slot(2), entries, .. },
+    ] = &records(&effects)[..]
+    else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(entries.len(), 2);
+}
+
+#[test]
+fn of_a_message_only_what_is_new_is_written() {
+    let mut follower = One::new(R2);
+    let entries = vec![entry(1, R1, "a"), entry(1, R1, "b"), entry(1, R1, "c")];
+    follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, entries[..2].to_vec(), 0));
+    let effects = follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, entries.clone(), 0));
+    let [Record::Entries { start: Slot(3), entries: new, .. }] = records(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(new[..], entries[2..]);
+    let effects = follower.receive(R1, append(ballot(1, R1), 3, ballot(1, R1), vec![], 3));
+    assert_eq!(delivered(&effects).len(), 3);
+}
+
 #[test]
 fn without_answers_a_leader_sends_again_and_then_steps_down() {
     let mut leader = One::elected();

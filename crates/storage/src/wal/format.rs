@@ -28,8 +28,8 @@ use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Slot};
 
 use crate::{Identity, Keep};
 
-/// Version of this format. Version 1 knew no birth.
-pub(crate) const VERSION: u32 = 2;
+/// Version of this format. Version 1 knew no birth; in version 2 a record of accepted values held one slot.
+pub(crate) const VERSION: u32 = 3;
 /// Bytes of the page that holds a segment's header; records begin after it.
 pub(crate) const PAGE: usize = 4096;
 /// Bytes of a record before its body.
