@@ -347,6 +347,11 @@ mod tests {
         log.append([Entry { voters: Some(voters.clone()), ..entry(1) }].into(), Lsn(2));
         assert_eq!(log.configuration().voters, voters);
         assert_eq!(log.configuration_at(Slot(1)).slot, Slot::ZERO);
+        let mut delivered = log.clone();
+        delivered.forget_configurations_before(Slot(1));
+        assert_eq!(delivered.configurations.len(), 2, "slot 2 may still be truncated");
+        delivered.forget_configurations_before(Slot(2));
+        assert_eq!(delivered.configurations.len(), 1);
         log.truncate(Slot(2));
         assert_eq!(log.configuration().slot, Slot::ZERO);
         assert_eq!(log.last(), Slot(1));
