@@ -28,6 +28,8 @@
 //!   higher term raises this replica's term, so that no leader of an older one can append behind it.
 //! - **Who votes is the replica layer's to say.** It knows who votes behind every decided slot, and says so with whatever
 //!   comes from outside the leader's log: a restart, a fetched entry, a snapshot. See `membership.rs`.
+//! - **What a burst of inputs proposes is one record**, as is what a message brings; record, log and messages share its
+//!   entries. It is written before anything else that the leader writes or says, so no entry counts without one.
 //! - **A leader sends no snapshots.** A follower that needs more than the leader holds hears how far decisions go,
 //!   catches up, says so with its next `HeartbeatAck`, and is probed again.
 //! - **A replica whose log may miss records never votes again in its epoch**: it only learns.
