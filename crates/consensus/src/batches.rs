@@ -11,8 +11,8 @@ pub type Batches = Arc<[Batch]>;
 const BATCH_HEADER_BYTES: usize = 8;
 
 /// The last of the slots that these fill from `first` on; the one before `first` if there are none.
-pub(crate) fn last_of(first: Slot, batches: &[Batch]) -> Slot {
-    Slot(first.0.saturating_add(batches.len() as u64).saturating_sub(1))
+pub(crate) fn last_of<T>(first: Slot, values: &[T]) -> Slot {
+    Slot(first.0.saturating_add(values.len() as u64).saturating_sub(1))
 }
 
 /// How many of these, from the first on, fit a message of so many bytes; at least one, if there is one.
@@ -81,6 +81,6 @@ mod tests {
         let fitting = |bytes_max| fitting(batches.iter(), bytes_max);
         assert_eq!([1, 207, 208, 1 << 20].map(fitting), [1, 1, 2, 5]);
         assert_eq!(super::fitting([].iter(), 1), 0);
-        assert_eq!((last_of(Slot(3), &batches), last_of(Slot(3), &[])), (Slot(7), Slot(2)));
+        assert_eq!((last_of(Slot(3), &batches), last_of(Slot(3), &batches[..0])), (Slot(7), Slot(2)));
     }
 }

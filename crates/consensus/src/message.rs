@@ -82,15 +82,13 @@ impl Record {
         }
     }
 
-    /// Whether it says by itself that its slot was decided so; what was only accepted may have been replaced later.
+    /// Whether it says by itself that its slots were decided so; what was only accepted may have been replaced later.
     #[must_use]
     pub fn is_decision(&self) -> bool {
         match self {
             Record::MultiPaxos(record) => matches!(record, multipaxos::Record::Learned(_)),
             Record::SequencePaxos(record) => matches!(record, sequence_paxos::Record::Learned { .. }),
-            Record::Raft(record) => {
-                matches!(record, raft::Record::Entry { slot, decided, .. } if decided >= slot)
-            }
+            Record::Raft(record) => record.is_decision(),
         }
     }
 

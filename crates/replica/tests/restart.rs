@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use synod_consensus::{LeaderView, Options, ProtocolKind, multipaxos::Record, raft::Message};
+use synod_consensus::{
+    LeaderView, Options, ProtocolKind,
+    multipaxos::Record,
+    raft::{self, Message},
+};
 use synod_replica::{
     Action, Decided, Event, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, Settings,
     SnapshotInfo,
@@ -53,6 +57,39 @@ fn started(first_slot: u64, texts: &[&str], behind: Option<LogRecord>) -> Vec<(S
     actions.into_iter().filter_map(slot_of).collect()
 }
 
+/// Raft accepted three entries in epoch 1, by one record, and epoch 2 begins behind them. In between, these slots were
+/// learned to be decided otherwise. What is executed at once.
+fn executed_from_one_record(learned: &[u64]) -> Vec<(u64, Batch)> {
+    let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
+    let second = Group { version: 2, epoch: Epoch(2), first: Slot(4), ..first.clone() };
+    let ballot = |round| Ballot { round, replica: R1 };
+    let accepted = |text| raft::Entry { ballot: ballot(1), batch: batch(text), voters: None };
+    let entries = ["a", "b", "c"].map(accepted).into();
+    let record = raft::Record::Entries { start: Slot(1), entries, decided: Slot::ZERO }.into();
+    let mut records = vec![
+        LogRecord::Protocol { epoch: Epoch(1), record: raft::Record::Amnesia(false).into() },
+        LogRecord::Protocol { epoch: Epoch(1), record },
+        LogRecord::Entered { group: second, amnesia: false },
+    ];
+    let otherwise =
+        |&slot| LogRecord::Learned { slot: Slot(slot), ballot: ballot(2), batch: batch("otherwise") };
+    records.extend(learned.iter().map(otherwise));
+    let recovered = Recovered {
+        last_lsn: Lsn(records.len() as u64),
+        records,
+        snapshot: None,
+        amnesia: false,
+        incarnation: Incarnation(2),
+    };
+    let mut actions = Vec::new();
+    Replica::start(Settings::default(), R1, first, recovered, Time::ZERO, &mut actions);
+    let executes = |action: Action| match action {
+        Action::Execute { slot, batch, .. } => Some((slot.0, batch)),
+        _ => None,
+    };
+    actions.into_iter().filter_map(executes).collect()
+}
+
 /// The records written that say through which slot the log may forget.
 fn trimmed(actions: &[Action]) -> Vec<Slot> {
     let slot_of = |action: &Action| match action {
@@ -76,6 +113,21 @@ fn of_a_record_of_several_slots_those_that_were_learned_give_way_and_the_others_
     let all = |texts: [&str; 3]| -> Vec<(Slot, Batch)> { (1..).map(Slot).zip(texts.map(batch)).collect() };
     assert_eq!(started(4, &["a", "b", "c"], learned(3)), all(["a", "b", "decided"]));
     assert_eq!(started(4, &["a", "b", "c"], learned(2)), all(["a", "decided", "c"]));
+}
+
+#[test]
+fn what_was_learned_counts_for_its_slot_and_the_rest_of_a_record_that_holds_it_for_its_own() {
+    let all = [(1, batch("a")), (2, batch("b")), (3, batch("c"))];
+    assert_eq!(executed_from_one_record(&[]), all);
+    let otherwise = |slot| (slot, batch("otherwise"));
+    assert_eq!(executed_from_one_record(&[2, 3]), [(1, batch("a")), otherwise(2), otherwise(3)]);
+    assert_eq!(executed_from_one_record(&[3]), [(1, batch("a")), (2, batch("b")), otherwise(3)]);
+    let cut = executed_from_one_record(&[2]);
+    assert_eq!(
+        cut,
+        [(1, batch("a")), otherwise(2)],
+        "what stands behind an entry that was replaced never was decided"
+    );
 }
 
 #[test]

@@ -289,8 +289,8 @@ fn raft_message(message: &raft::Message) -> String {
             format!("{name} term {term}: {answer}")
         }
         Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
-            let entries: Vec<String> = entries.iter().map(|entry| raft_entry(*ballot, entry)).collect();
-            let entries = if entries.is_empty() { "nothing".to_owned() } else { entries.join(" | ") };
+            let entries =
+                if entries.is_empty() { "nothing".to_owned() } else { raft_entries(*ballot, entries) };
             format!("Append {ballot} after slot {prev} in {prev_ballot}, commit {commit}: {entries}")
         }
         Message::AppendReply { ballot, through, .. } => {
@@ -311,6 +311,10 @@ fn raft_message(message: &raft::Message) -> String {
     }
 }
 
+fn raft_entries(of: Ballot, entries: &[raft::Entry]) -> String {
+    entries.iter().map(|entry| raft_entry(of, entry)).collect::<Vec<_>>().join(" | ")
+}
+
 /// An entry, with its term if that is not the message's.
 fn raft_entry(of: Ballot, entry: &raft::Entry) -> String {
     let term = if entry.ballot == of { String::new() } else { format!("(in {}) ", entry.ballot) };
@@ -329,17 +333,17 @@ fn raft_record(record: &raft::Record) -> String {
     match record {
         R::Term { term, voted_for: Some(candidate) } => format!("term {term}, votes for {candidate}"),
         R::Term { term, voted_for: None } => format!("term {term}"),
-        R::Entry { slot, entry, decided } if decided >= slot => {
-            format!("learned slot {slot} in {}: {}", entry.ballot, raft_entry(entry.ballot, entry))
+        R::Entries { start, entries, decided } => {
+            let of = entries.first().map_or(Ballot::ZERO, |entry| entry.ballot);
+            let slots = run(*start, Slot((start.0 + entries.len() as u64).saturating_sub(1)));
+            let what = raft_entries(of, entries);
+            if record.is_decision() {
+                format!("learned {slots} in {of}: {what}")
+            } else {
+                format!("entry {of} {slots}, decided {decided}: {what}")
+            }
         }
-        R::Entry { slot, entry, decided } => {
-            format!(
-                "entry {} slot {slot}, decided {decided}: {}",
-                entry.ballot,
-                raft_entry(entry.ballot, entry)
-            )
-        }
-        R::Truncated { from, last } => format!("slots {from} to {last} removed"),
+        R::Truncated { from, .. } => format!("slots from {from} on removed"),
         R::Amnesia(true) => "the log before this is lost".to_owned(),
         R::Amnesia(false) => "the log is whole".to_owned(),
     }

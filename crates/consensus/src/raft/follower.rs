@@ -2,8 +2,8 @@
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Entry, Message, Raft, State};
-use crate::{Bug, Effects, LeaderView};
+use super::{Entries, Entry, Message, Raft, State};
+use crate::{Bug, Effects, LeaderView, batches::last_of};
 
 impl Raft {
     /// Handles the term of a leader's message; false if it is too low to be obeyed.
@@ -37,7 +37,7 @@ impl Raft {
         &mut self,
         session: u64,
         (prev, prev_ballot): (Slot, Ballot),
-        entries: Vec<Entry>,
+        entries: Entries,
         effects: &mut Effects,
     ) {
         let ballot = self.view.ballot;
@@ -46,20 +46,19 @@ impl Raft {
             effects.send(ballot.replica, conflict, self.term_lsn);
             return;
         }
-        let congested = self.is_congested();
-        let mut through = prev;
-        for (slot, entry) in (prev.0 + 1..).map(Slot).zip(entries) {
-            if slot > self.decided && !self.holds(slot, &entry) {
-                if congested {
-                    // Not answering is always safe. The leader sends it again, or it comes by catch-up.
-                    return;
-                }
-                // Only what is in conflict goes: the message may be an old one, and what stands behind it may
-                // have been acknowledged (E27).
-                self.truncate(slot, effects);
-                self.append(entry, effects);
+        let through = last_of(prev.next(), &entries);
+        let mut slots = (prev.0 + 1..).map(Slot).zip(entries.iter());
+        let lacks = |(slot, entry): (Slot, &Entry)| slot > self.decided && !self.holds(slot, entry);
+        if let Some(held) = slots.position(lacks) {
+            if self.is_congested() {
+                // Not answering is always safe. The leader sends it again, or it comes by catch-up.
+                return;
             }
-            through = slot;
+            // Only what is in conflict goes: the message may be an old one, and what stands behind it may have been
+            // acknowledged (E27).
+            self.truncate(Slot(prev.0 + 1 + held as u64), effects);
+            let rest = if held == 0 { entries } else { entries[held..].into() };
+            self.append(rest, self.decided, effects);
         }
         if self.options.has(Bug::RaftTruncateAlways) && through >= self.decided {
             self.truncate(through.next(), effects);

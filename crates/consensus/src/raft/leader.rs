@@ -6,6 +6,7 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     Entry, Message, Raft, State,
+    log::fitting,
     progress::{Mode, Progress},
 };
 use crate::{
@@ -106,7 +107,8 @@ impl Raft {
             transfer: None,
         }));
         self.track_voters(now);
-        self.append(Entry { ballot, batch: Batch::noop(), voters: None }, effects);
+        self.log.push(Entry { ballot, batch: Batch::noop(), voters: None });
+        self.write(effects);
         self.replicate(now, effects);
         self.lead_on(now, effects);
     }
@@ -130,7 +132,8 @@ impl Raft {
         }
     }
 
-    pub(super) fn propose(&mut self, batch: Batch, awaited: bool, effects: &mut Effects) {
+    /// What a burst of inputs proposes is written, and leaves, at its end.
+    pub(super) fn propose(&mut self, batch: Batch, awaited: bool) {
         if self.room() == 0 {
             return;
         }
@@ -139,7 +142,7 @@ impl Raft {
             leader.awaited = self.log.last().next();
         }
         let ballot = leader.ballot;
-        self.append(Entry { ballot, batch, voters: None }, effects);
+        self.log.push(Entry { ballot, batch, voters: None });
     }
 
     /// Sends every follower what it lacks, as far as the bounds on unanswered messages allow; what waits leaves
@@ -160,7 +163,7 @@ impl Raft {
                     break;
                 };
                 let (count, bytes) = fitting(log.from(progress.next), options.append_bytes_max);
-                let entries: Vec<Entry> = log.from(progress.next).take(count).cloned().collect();
+                let entries = log.share(progress.next, count);
                 progress.sent(Slot(prev.0 + count as u64), bytes, now, options.retransmit_after);
                 progress.told = commit;
                 let session = progress.session;
@@ -445,22 +448,4 @@ impl Raft {
             self.send_heartbeat(effects);
         }
     }
-}
-
-/// What an entry takes in a message beside its batch.
-const ENTRY_BYTES: usize = 32;
-
-/// How many of these entries, from the first on, fit a message of so many bytes, and how many bytes these take; at least
-/// one, if there is one.
-fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: usize) -> (usize, usize) {
-    let (mut count, mut bytes) = (0, 0);
-    for entry in entries {
-        let size = entry.batch.bytes().len() + ENTRY_BYTES;
-        if count > 0 && bytes + size > bytes_max {
-            break;
-        }
-        count += 1;
-        bytes += size;
-    }
-    (count, bytes)
 }

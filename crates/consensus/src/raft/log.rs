@@ -1,11 +1,12 @@
 //! The log in memory: the entries that are not delivered, a bounded tail of those that are, and what is known of the
 //! terms and configurations of the rest.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use synod_wire::{Ballot, Lsn, Slot};
 
-use super::messages::{Configuration, Entry};
+use super::messages::{Configuration, Entries, Entry};
+use crate::batches::last_of;
 
 /// Stretches of one term that are remembered at most. Each takes an election, so more are a curiosity; what is
 /// forgotten is the oldest, and whoever asks about it has to catch up by other means.
@@ -16,7 +17,12 @@ const RUNS_MAX: usize = 1024;
 pub(super) struct Log {
     /// The slot of the first entry held.
     first: Slot,
-    entries: VecDeque<Stored>,
+    /// The entries that have a record, by record; of the first one, entries before `first` may be left.
+    written: VecDeque<Written>,
+    /// The entries behind them, whose record is still to be written.
+    unwritten: Vec<Entry>,
+    /// No record holds an entry behind this slot.
+    recorded: Slot,
     /// The first slot of each term in the log, ascending, with the term; where they begin, knowledge begins.
     runs: VecDeque<(Slot, Ballot)>,
     /// The configurations in the log, ascending: the last one that is delivered, and those behind it. The last counts.
@@ -25,11 +31,37 @@ pub(super) struct Log {
     floor: Lsn,
 }
 
+/// The entries of one record. They are shared with it, and with the message that brought them or takes them on.
 #[derive(Clone, Debug)]
-pub(super) struct Stored {
-    pub(super) entry: Entry,
-    /// The record that holds it. Records of later slots have larger numbers.
-    pub(super) lsn: Lsn,
+struct Written {
+    first: Slot,
+    entries: Entries,
+    /// Records of later slots have larger numbers.
+    lsn: Lsn,
+}
+
+impl Written {
+    fn last(&self) -> Slot {
+        last_of(self.first, &self.entries)
+    }
+}
+
+/// What an entry takes in a message beside its batch.
+const ENTRY_BYTES: usize = 32;
+
+/// How many of these entries, from the first on, fit a message of so many bytes, and how many bytes these take; at least
+/// one, if there is one.
+pub(super) fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: usize) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    for entry in entries {
+        let size = entry.batch.bytes().len() + ENTRY_BYTES;
+        if count > 0 && bytes + size > bytes_max {
+            break;
+        }
+        count += 1;
+        bytes += size;
+    }
+    (count, bytes)
 }
 
 impl Log {
@@ -37,7 +69,9 @@ impl Log {
     pub(super) fn new(base: Configuration) -> Log {
         Log {
             first: base.slot.next(),
-            entries: VecDeque::new(),
+            written: VecDeque::new(),
+            unwritten: Vec::new(),
+            recorded: base.slot,
             runs: VecDeque::from([(base.slot, base.ballot)]),
             configurations: VecDeque::from([base]),
             floor: Lsn::ZERO,
@@ -51,18 +85,54 @@ impl Log {
 
     /// The last slot.
     pub(super) fn last(&self) -> Slot {
-        Slot(self.first.0 + self.entries.len() as u64 - 1)
+        Slot(self.last_written().0 + self.unwritten.len() as u64)
     }
 
-    pub(super) fn get(&self, slot: Slot) -> Option<&Stored> {
-        let index = slot.0.checked_sub(self.first.0)?;
-        self.entries.get(usize::try_from(index).ok()?)
+    fn last_written(&self) -> Slot {
+        self.written.back().map_or(self.first.prev(), Written::last)
     }
 
-    /// The entries from a slot on.
+    /// No record holds an entry behind this slot; entries that are not held any more count.
+    pub(super) fn recorded(&self) -> Slot {
+        self.recorded
+    }
+
+    /// The records of earlier lives hold entries through this slot.
+    pub(super) fn set_recorded(&mut self, slot: Slot) {
+        self.recorded = self.recorded.max(slot);
+    }
+
+    /// The entries from a slot on, as far as they have a record.
     pub(super) fn from(&self, slot: Slot) -> impl Iterator<Item = &Entry> {
-        let skipped = usize::try_from(slot.0.saturating_sub(self.first.0)).unwrap_or(usize::MAX);
-        self.entries.range(skipped.min(self.entries.len())..).map(|stored| &stored.entry)
+        let from = self.position(slot);
+        self.written.range(from..).flat_map(move |written| {
+            let skipped = usize::try_from(slot.0.saturating_sub(written.first.0)).unwrap_or(usize::MAX);
+            &written.entries[skipped..]
+        })
+    }
+
+    /// So many entries from a slot on. What was written together leaves together, and is then only shared.
+    pub(super) fn share(&self, from: Slot, count: usize) -> Entries {
+        match self.written.get(self.position(from)) {
+            Some(written) if written.first == from && written.entries.len() == count => {
+                Arc::clone(&written.entries)
+            }
+            _ => self.from(from).take(count).cloned().collect(),
+        }
+    }
+
+    /// Which of `written` holds a slot, if one does.
+    fn position(&self, slot: Slot) -> usize {
+        self.first_not(|written| written.last() < slot)
+    }
+
+    /// The first of `written` for which something does not hold that holds for those before it.
+    fn first_not(&self, holds: impl Fn(&Written) -> bool) -> usize {
+        // Nearly always that is the last one, or behind it.
+        match self.written.iter().rev().take(3).position(&holds) {
+            Some(behind) => self.written.len() - behind,
+            None => self.written.partition_point(holds),
+        }
     }
 
     /// The term of a slot, if it is known.
@@ -99,9 +169,41 @@ impl Log {
         None
     }
 
-    /// Adds an entry at the end.
-    pub(super) fn append(&mut self, entry: Entry, lsn: Lsn) -> Slot {
-        let slot = self.last().next();
+    /// Adds an entry at the end, whose record is written later: [`Log::write`].
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.takes(self.last().next(), &entry);
+        self.unwritten.push(entry);
+    }
+
+    /// Gives records to the entries that have none. `record` writes one, and returns its number; none holds more than
+    /// so many bytes, or one entry.
+    pub(super) fn write(&mut self, bytes_max: usize, mut record: impl FnMut(Slot, Entries) -> Lsn) {
+        while !self.unwritten.is_empty() {
+            let (count, _) = fitting(self.unwritten.iter(), bytes_max);
+            let first = self.last_written().next();
+            let entries: Entries = self.unwritten.drain(..count).collect();
+            let lsn = record(first, Arc::clone(&entries));
+            self.add_written(Written { first, entries, lsn });
+        }
+    }
+
+    /// Adds entries at the end that a record holds. All before them have one.
+    pub(super) fn append(&mut self, entries: Entries, lsn: Lsn) {
+        debug_assert!(self.unwritten.is_empty(), "records are written in the order of slots");
+        let first = self.last().next();
+        for (slot, entry) in (first.0..).map(Slot).zip(entries.iter()) {
+            self.takes(slot, entry);
+        }
+        self.add_written(Written { first, entries, lsn });
+    }
+
+    fn add_written(&mut self, written: Written) {
+        self.recorded = self.recorded.max(written.last());
+        self.written.push_back(written);
+    }
+
+    /// Notes the term and the configuration of an entry that is added.
+    fn takes(&mut self, slot: Slot, entry: &Entry) {
         if self.runs.back().is_none_or(|&(_, ballot)| ballot != entry.ballot) {
             self.runs.push_back((slot, entry.ballot));
             if self.runs.len() > RUNS_MAX {
@@ -112,14 +214,19 @@ impl Log {
             let (ballot, voters) = (entry.ballot, voters.clone());
             self.configurations.push_back(Configuration { slot, ballot, voters });
         }
-        self.entries.push_back(Stored { entry, lsn });
-        slot
     }
 
     /// Removes the entries from a slot on, with the configurations that they brought.
     pub(super) fn truncate(&mut self, from: Slot) {
         debug_assert!(from >= self.first, "what is delivered stays");
-        self.entries.truncate(usize::try_from(from.0 - self.first.0).unwrap_or(usize::MAX));
+        debug_assert!(self.unwritten.is_empty(), "what is removed has a record");
+        while self.written.back().is_some_and(|written| written.first >= from) {
+            self.written.pop_back();
+        }
+        if let Some(written) = self.written.back_mut().filter(|written| written.last() >= from) {
+            let kept = usize::try_from(from.0 - written.first.0).expect("less than there are");
+            written.entries = written.entries[..kept].into();
+        }
         while self.runs.back().is_some_and(|(first, _)| *first >= from) {
             self.runs.pop_back();
         }
@@ -130,19 +237,18 @@ impl Log {
         }
     }
 
-    /// Holds the entries before a slot no longer.
+    /// Holds the entries before a slot no longer; their memory is freed by records.
     pub(super) fn release(&mut self, first: Slot) {
-        while self.first < first
-            && let Some(stored) = self.entries.pop_front()
-        {
-            self.floor = stored.lsn;
-            self.first = self.first.next();
+        self.first = self.first.max(first.min(self.last_written().next()));
+        while let Some(written) = self.written.front().filter(|written| written.last() < self.first) {
+            self.floor = written.lsn;
+            self.written.pop_front();
         }
     }
 
     /// The log ends at `base`, which came by a snapshot.
     pub(super) fn restart_after(&mut self, base: Configuration) {
-        *self = Log { floor: self.floor, ..Log::new(base) };
+        *self = Log { floor: self.floor, recorded: self.recorded, ..Log::new(base) };
     }
 
     /// Forgets the terms of slots that a snapshot covers, but for that which lasts into the rest.
@@ -161,7 +267,18 @@ impl Log {
 
     /// The record that has to be durable for everything through a slot to be.
     pub(super) fn lsn_of(&self, slot: Slot) -> Lsn {
-        self.get(slot.min(self.last())).map_or(self.floor, |stored| stored.lsn)
+        let written = self.written.get(self.position(slot)).or(self.written.back());
+        written.filter(|written| written.first <= slot).map_or(self.floor, |written| written.lsn)
+    }
+
+    /// The entries through this slot are on stable storage if the records through `durable` are; `None` if that can
+    /// not be said, since the last of them are not held any more.
+    pub(super) fn stable(&self, durable: Lsn) -> Option<Slot> {
+        match self.first_not(|written| written.lsn <= durable).checked_sub(1) {
+            Some(index) => Some(self.written[index].last()),
+            None if self.floor > durable => None,
+            None => Some(self.written.front().map_or(self.first, |written| written.first).prev()),
+        }
     }
 
     /// Who votes.
@@ -191,9 +308,13 @@ mod tests {
         let voters = VoterSets::simple(vec![ReplicaId(1)]);
         let mut log = Log::new(Configuration { slot: Slot::ZERO, ballot: Ballot::ZERO, voters });
         for (lsn, &term) in (1..).zip(terms) {
-            log.append(Entry { ballot: ballot(term), batch: Batch::noop(), voters: None }, Lsn(lsn));
+            log.append([entry(term)].into(), Lsn(lsn));
         }
         log
+    }
+
+    fn entry(term: u64) -> Entry {
+        Entry { ballot: ballot(term), batch: Batch::noop(), voters: None }
     }
 
     #[test]
@@ -223,7 +344,7 @@ mod tests {
     fn a_configuration_goes_with_its_entry() {
         let mut log = log(&[1]);
         let voters = VoterSets::simple(vec![ReplicaId(2)]);
-        log.append(Entry { ballot: ballot(1), batch: Batch::noop(), voters: Some(voters.clone()) }, Lsn(2));
+        log.append([Entry { voters: Some(voters.clone()), ..entry(1) }].into(), Lsn(2));
         assert_eq!(log.configuration().voters, voters);
         assert_eq!(log.configuration_at(Slot(1)).slot, Slot::ZERO);
         let mut delivered = log.clone();
@@ -237,5 +358,51 @@ mod tests {
         log.restart_after(Configuration { slot: Slot(7), ballot: ballot(3), voters: voters.clone() });
         assert_eq!((log.last(), log.last_ballot()), (Slot(7), ballot(3)));
         assert_eq!(log.configuration().voters, voters);
+    }
+
+    #[test]
+    fn what_waits_gets_few_records_that_are_bounded_and_shared() {
+        let mut log = log(&[1]);
+        (0..5).for_each(|_| log.push(entry(2)));
+        assert_eq!(
+            (log.last(), log.ballot_at(Slot(6)), log.from(Slot(1)).count()),
+            (Slot(6), Some(ballot(2)), 1)
+        );
+        let mut records = Vec::new();
+        let one = ENTRY_BYTES + Batch::noop().bytes().len();
+        log.write(2 * one, |slot, entries| {
+            records.push((slot, entries));
+            Lsn(10 + records.len() as u64)
+        });
+        let lens: Vec<_> = records.iter().map(|(slot, entries)| (slot.0, entries.len())).collect();
+        assert_eq!(lens, [(2, 2), (4, 2), (6, 1)]);
+        assert!(Arc::ptr_eq(&log.share(Slot(4), 2), &records[1].1));
+        assert_eq!((log.share(Slot(3), 9).len(), log.share(Slot(7), 9).len()), (4, 0));
+        assert_eq!([1, 2, 3, 5, 6, 9].map(|slot| log.lsn_of(Slot(slot)).0), [1, 11, 11, 12, 13, 13]);
+        assert_eq!([0, 1, 10, 11, 13].map(|lsn| log.stable(Lsn(lsn)).unwrap().0), [0, 1, 1, 3, 6]);
+    }
+
+    #[test]
+    fn a_record_is_cut_off_at_either_end() {
+        let mut log = log(&[1]);
+        log.append([entry(1), entry(1), entry(2)].into(), Lsn(2));
+        log.release(Slot(3));
+        assert_eq!((log.first(), log.from(Slot(3)).count()), (Slot(3), 2));
+        assert_eq!((log.lsn_of(Slot(2)), log.lsn_of(Slot(1))), (Lsn(2), Lsn(1)));
+        assert_eq!((log.stable(Lsn(0)), log.stable(Lsn(1))), (None, Some(Slot(1))), "slot 2 is in record 2");
+        log.truncate(Slot(4));
+        assert_eq!((log.last(), log.last_ballot(), log.recorded()), (Slot(3), ballot(1), Slot(4)));
+        log.truncate(Slot(3));
+        assert_eq!((log.first(), log.last(), log.from(Slot(3)).count()), (Slot(3), Slot(2), 0));
+        log.append([entry(3)].into(), Lsn(3));
+        assert_eq!(
+            (log.last(), log.from(Slot(3)).next(), log.lsn_of(Slot(3))),
+            (Slot(3), Some(&entry(3)), Lsn(3))
+        );
+        log.release(Slot(9));
+        assert_eq!(
+            (log.first(), log.last(), log.stable(Lsn(2)), log.stable(Lsn(3))),
+            (Slot(4), Slot(3), None, Some(Slot(3)))
+        );
     }
 }

@@ -171,7 +171,9 @@ impl Raft {
         // All wait for it: it is announced at once.
         leader.awaited = self.log.last().next();
         let entry = Entry { ballot: leader.ballot, batch, voters: Some(voters) };
-        self.append(entry, effects);
+        self.log.push(entry);
+        // It counts from now on: so does the record.
+        self.write(effects);
         self.track_voters(now);
     }
 

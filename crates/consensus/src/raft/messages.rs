@@ -9,10 +9,12 @@
 //!
 //! A term has at most one leader, so a term with its leader is a [`Ballot`], and entries carry that.
 
+use std::sync::Arc;
+
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
 use super::membership::VoterSets;
-use crate::MEMBERS_MAX;
+use crate::{MEMBERS_MAX, batches::last_of};
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,9 @@ pub struct Entry {
     /// Who votes from this entry on, if it changes that.
     pub voters: Option<VoterSets>,
 }
+
+/// Entries for consecutive slots. Shared: the log, its record and the messages to all followers are given the same ones.
+pub type Entries = Arc<[Entry]>;
 
 /// Who votes from a slot on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +78,7 @@ pub enum Message {
         /// The term of the leader's entry there.
         prev_ballot: Ballot,
         /// Entries for the slots behind it; empty in a probe.
-        entries: Vec<Entry>,
+        entries: Entries,
         /// The leader has committed slots through this one.
         commit: Slot,
     },
@@ -172,6 +177,25 @@ impl Entry {
     }
 }
 
+fn write_entries(writer: &mut Writer, entries: &[Entry]) {
+    writer.u32(u32::try_from(entries.len()).expect("a page is small"));
+    entries.iter().for_each(|entry| entry.encode(writer));
+}
+
+/// Entries for the slots behind `prev`, which exist.
+fn read_entries(reader: &mut Reader, prev: Slot) -> Result<Entries, DecodeError> {
+    let count = reader.u32("entry count")?;
+    if prev.0.checked_add(count.into()).is_none_or(|last| last == u64::MAX) {
+        return Err(DecodeError::Undefined { field: "slot before the entries", value: prev.0 });
+    }
+    if count == 1 {
+        return Ok([Entry::decode(reader)?].into());
+    }
+    // The count is not trusted: nothing is reserved for it.
+    let entries: Result<Vec<_>, _> = (0..count).map(|_| Entry::decode(reader)).collect();
+    Ok(entries?.into())
+}
+
 fn write_voters(writer: &mut Writer, voters: &VoterSets) {
     for half in [voters.incoming(), voters.outgoing()] {
         writer.u32(u32::try_from(half.len()).expect("a small group"));
@@ -229,8 +253,7 @@ impl Message {
                 writer.slot(*prev);
                 writer.ballot(*prev_ballot);
                 writer.slot(*commit);
-                writer.u32(u32::try_from(entries.len()).expect("a page is small"));
-                entries.iter().for_each(|entry| entry.encode(writer));
+                write_entries(writer, entries);
             }
             Message::AppendReply { ballot, session, through } => {
                 writer.u8(APPEND_REPLY);
@@ -302,10 +325,7 @@ impl Message {
                 let prev = reader.slot("prev")?;
                 let prev_ballot = reader.ballot("prev ballot")?;
                 let commit = reader.slot("commit")?;
-                // The count is not trusted: nothing is reserved for it.
-                let entries: Result<_, _> =
-                    (0..reader.u32("entries")?).map(|_| Entry::decode(reader)).collect();
-                let entries = entries?;
+                let entries = read_entries(reader, prev)?;
                 Message::Append { ballot, session, prev, prev_ballot, entries, commit }
             }
             APPEND_REPLY => Message::AppendReply {
@@ -344,9 +364,10 @@ impl Message {
 
 /// What a replica must remember across a crash.
 ///
-/// Replay: the records of entries, in order, build the log; **a record for a slot replaces everything from that slot
-/// on**. Which entries were replaced must stay known for as long as their own records may exist, so a truncation is
-/// also a record of its own, which is kept as long as they are.
+/// Replay: the records of entries, in order, build the log; **a record replaces everything from its first slot on**.
+/// Which entries were replaced must stay known for as long as their own records may exist, so a truncation is also a
+/// record of its own, which is kept as long as they are. So records that a snapshot covers may go one by one: what the
+/// rest build has no entry that was replaced, and every entry behind the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The current term, and who got this replica's vote in it.
@@ -356,21 +377,22 @@ pub enum Record {
         /// The vote; none yet if it is absent.
         voted_for: Option<ReplicaId>,
     },
-    /// An entry was appended.
-    Entry {
-        /// Where.
-        slot: Slot,
-        /// What.
-        entry: Entry,
+    /// Entries were appended.
+    Entries {
+        /// The slot of the first.
+        start: Slot,
+        /// What; at least one.
+        entries: Entries,
         /// When this was written, slots through this one were decided, with the entries that the log holds; not
-        /// less than `slot` if a peer told that this entry is decided.
+        /// less than the last slot if a peer told that these entries are decided.
         decided: Slot,
     },
-    /// The entries from `from` through `last` were removed.
+    /// The entries from a slot on were removed.
     Truncated {
-        /// The first.
+        /// The slot.
         from: Slot,
-        /// The last that there was.
+        /// No record before this one holds an entry behind this slot. It may be forgotten only together with all of
+        /// them: otherwise a restart would take what was removed for a part of the log.
         last: Slot,
     },
     /// Whether this replica lost a log, and so never votes. `false` is also the first record of a new log.
@@ -393,17 +415,24 @@ impl Record {
         match self {
             Record::Term { .. } => Keep::State(STATE_TERM),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
-            Record::Entry { slot, .. } => Keep::Slot(*slot),
+            Record::Entries { start, entries, .. } => Keep::Slot(last_of(*start, entries)),
             Record::Truncated { last, .. } => Keep::Slot(*last),
         }
+    }
+
+    /// See [`crate::Record::is_decision`].
+    #[must_use]
+    pub fn is_decision(&self) -> bool {
+        matches!(self, Record::Entries { start, entries, decided } if *decided >= last_of(*start, entries))
     }
 
     /// See [`crate::Record::without_voters`].
     #[must_use]
     pub fn without_voters(self) -> Record {
         match self {
-            Record::Entry { slot, entry, decided } => {
-                Record::Entry { slot, entry: Entry { voters: None, ..entry }, decided }
+            Record::Entries { start, entries, decided } => {
+                let without = |entry: &Entry| Entry { voters: None, ..entry.clone() };
+                Record::Entries { start, entries: entries.iter().map(without).collect(), decided }
             }
             other => other,
         }
@@ -418,11 +447,11 @@ impl Record {
                 // Replica numbers start at 1.
                 writer.replica(voted_for.unwrap_or_default());
             }
-            Record::Entry { slot, entry, decided } => {
+            Record::Entries { start, entries, decided } => {
                 writer.u8(2);
-                writer.slot(*slot);
+                writer.slot(*start);
                 writer.slot(*decided);
-                entry.encode(writer);
+                write_entries(writer, entries);
             }
             Record::Truncated { from, last } => {
                 writer.u8(3);
@@ -445,8 +474,15 @@ impl Record {
                 Record::Term { term, voted_for }
             }
             2 => {
-                let (slot, decided) = (reader.slot("slot")?, reader.slot("decided")?);
-                Record::Entry { slot, decided, entry: Entry::decode(reader)? }
+                let (start, decided) = (reader.slot("start")?, reader.slot("decided")?);
+                if start == Slot::ZERO {
+                    return Err(DecodeError::Undefined { field: "start", value: 0 });
+                }
+                let entries = read_entries(reader, start.prev())?;
+                if entries.is_empty() {
+                    return Err(DecodeError::Undefined { field: "entry count", value: 0 });
+                }
+                Record::Entries { start, entries, decided }
             }
             3 => Record::Truncated { from: reader.slot("from")?, last: reader.slot("last")? },
             4 => Record::Amnesia(reader.bool("amnesia")?),
@@ -478,7 +514,7 @@ mod tests {
                 session: 3,
                 prev: Slot(8),
                 prev_ballot: ballot,
-                entries: vec![entry, change],
+                entries: [entry, change].into(),
                 commit: Slot(7),
             },
             Message::AppendReply { ballot, session: 3, through: Slot(10) },
@@ -513,10 +549,11 @@ mod tests {
     fn records_survive_the_disk() {
         let ballot = Ballot { round: 5, replica: ReplicaId(2) };
         let entry = Entry { ballot, batch: Batch::noop(), voters: Some(voters()) };
+        let other = Entry { voters: None, ..entry.clone() };
         for record in [
             Record::Term { term: 5, voted_for: Some(ReplicaId(3)) },
             Record::Term { term: 5, voted_for: None },
-            Record::Entry { slot: Slot(3), entry, decided: Slot(2) },
+            Record::Entries { start: Slot(3), entries: [entry.clone(), other].into(), decided: Slot(2) },
             Record::Truncated { from: Slot(3), last: Slot(9) },
             Record::Amnesia(true),
         ] {
@@ -525,5 +562,32 @@ mod tests {
             record.encode(&mut writer);
             assert_eq!(crate::Record::decode(&mut Reader::new(writer.finish().to_bytes())), Ok(record));
         }
+    }
+
+    #[test]
+    fn entries_without_slots_and_slots_without_entries_are_refused() {
+        let entry = Entry { ballot: Ballot::ZERO, batch: Batch::noop(), voters: None };
+        for (start, entries) in
+            [(Slot(3), vec![]), (Slot(0), vec![entry.clone()]), (Slot(u64::MAX), vec![entry.clone(); 2])]
+        {
+            let record = Record::Entries { start, entries: entries.into(), decided: Slot(2) };
+            let mut writer = Writer::new();
+            record.encode(&mut writer);
+            let decoded = Record::decode(&mut Reader::new(writer.finish().to_bytes()));
+            assert!(matches!(decoded, Err(DecodeError::Undefined { .. })), "{decoded:?}");
+        }
+    }
+
+    /// Only as a whole: of what else stands there, nobody said that it is decided.
+    #[test]
+    fn a_record_is_a_decision_if_its_last_entry_is_decided() {
+        let entry = Entry { ballot: Ballot::ZERO, batch: Batch::noop(), voters: None };
+        let record = |decided| Record::Entries {
+            start: Slot(3),
+            entries: [entry.clone(), entry.clone()].into(),
+            decided: Slot(decided),
+        };
+        assert_eq!([2, 3, 4].map(|decided| record(decided).is_decision()), [false, false, true]);
+        assert_eq!(record(2).keep(), Keep::Slot(Slot(4)));
     }
 }

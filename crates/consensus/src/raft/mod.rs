@@ -28,6 +28,8 @@
 //!   higher term raises this replica's term, so that no leader of an older one can append behind it.
 //! - **Who votes is the replica layer's to say.** It knows who votes behind every decided slot, and says so with whatever
 //!   comes from outside the leader's log: a restart, a fetched entry, a snapshot. See `membership.rs`.
+//! - **What a burst of inputs proposes is one record**, as is what a message brings; record, log and messages share its
+//!   entries. It is written before anything else that the leader writes or says, so no entry counts without one.
 //! - **A leader sends no snapshots.** A follower that needs more than the leader holds hears how far decisions go,
 //!   catches up, says so with its next `HeartbeatAck`, and is probed again.
 //! - **A replica whose log may miss records never votes again in its epoch**: it only learns.
@@ -44,11 +46,12 @@ mod recovery;
 mod tests;
 
 pub use membership::VoterSets;
-pub use messages::{Configuration, Entry, Message, Record};
+pub use messages::{Configuration, Entries, Entry, Message, Record};
 
 use election::{Candidate, Patience};
 use leader::Leader;
 use log::Log;
+use std::sync::Arc;
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
@@ -83,8 +86,6 @@ pub struct Raft {
     stable: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
-    /// The last record appended.
-    appended: Lsn,
     disk: DiskWatch,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
@@ -109,7 +110,7 @@ impl Protocol for Raft {
             }
             // Of another protocol.
             Input::Receive { .. } => {}
-            Input::Propose { batch, awaited } => self.propose(batch, awaited, effects),
+            Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
                 if up {
@@ -120,14 +121,14 @@ impl Protocol for Raft {
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
-        if effects.last_lsn() > lsn {
-            self.disk.appended(lsn.next(), now);
-            self.appended = effects.last_lsn();
-        }
+        self.watch_disk(lsn, now, effects);
         self.report_leader(effects);
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
+        let lsn = effects.last_lsn();
+        self.write(effects);
+        self.watch_disk(lsn, now, effects);
         self.replicate(now, effects);
         self.announce(now, effects);
         self.ask_for_timer(effects);
@@ -245,7 +246,7 @@ impl Raft {
     /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
     fn is_congested(&self) -> bool {
         self.backlogged
-            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
+            || self.log.last().0.saturating_sub(self.stable.0) > 2 * self.options.accept_ahead_max()
     }
 
     /// Goes on in a higher term, or votes in the present one; nothing may leave that speaks of it before it is durable.
@@ -269,8 +270,9 @@ impl Raft {
         self.patience.leader_is_gone();
     }
 
-    /// Gives up leading, or trying to.
+    /// Gives up leading, or trying to. What was proposed and waits for its record is written before what comes now.
     fn step_down(&mut self, now: Time, effects: &mut Effects) {
+        self.write(effects);
         if let State::Leader(leader) = &mut self.state {
             leader.rounds.fail(effects);
             self.patience.leader_is_gone();
@@ -281,20 +283,35 @@ impl Raft {
         }
     }
 
-    /// Adds an entry to the log, on disk and in memory.
-    fn append(&mut self, entry: Entry, effects: &mut Effects) -> Slot {
-        let slot = self.log.last().next();
-        let record = Record::Entry { slot, entry: entry.clone(), decided: self.decided };
-        let lsn = effects.append(record.into());
-        self.log.append(entry, lsn)
+    /// Gives a record to what this leader proposed since it last did: what waits goes to disk as one.
+    fn write(&mut self, effects: &mut Effects) {
+        let decided = self.decided;
+        self.log.write(self.options.append_bytes_max, |start, entries| {
+            effects.append(Record::Entries { start, entries, decided }.into())
+        });
+    }
+
+    /// Adds entries at the end of the log, on disk and in memory. `decided`: through this slot it is, with them.
+    fn append(&mut self, entries: Entries, decided: Slot, effects: &mut Effects) {
+        self.write(effects);
+        let (start, entries_of_record) = (self.log.last().next(), Arc::clone(&entries));
+        let lsn = effects.append(Record::Entries { start, entries: entries_of_record, decided }.into());
+        self.log.append(entries, lsn);
+    }
+
+    /// The disk has something to do if records were appended behind `before`.
+    fn watch_disk(&mut self, before: Lsn, now: Time, effects: &Effects) {
+        if effects.last_lsn() > before {
+            self.disk.appended(before.next(), now);
+        }
     }
 
     /// Removes the entries from a slot on.
     fn truncate(&mut self, from: Slot, effects: &mut Effects) {
         debug_assert!(from > self.decided || self.options.planted.is_some(), "what is decided stays");
-        let last = self.log.last();
-        if from <= last {
-            effects.append(Record::Truncated { from, last }.into());
+        self.write(effects);
+        if from <= self.log.last() {
+            effects.append(Record::Truncated { from, last: self.log.recorded() }.into());
             self.log.truncate(from);
             self.stable = self.stable.min(from.prev());
             self.verified = self.verified.min(from.prev());
@@ -303,11 +320,13 @@ impl Raft {
 
     /// Delivers the entries through a slot; they are in the log.
     fn deliver_through(&mut self, through: Slot, effects: &mut Effects) {
-        while self.decided < through {
-            let slot = self.decided.next();
-            let entry = &self.log.get(slot).expect("what is decided is in the log").entry;
-            effects.push(Effect::Deliver { slot, ballot: entry.ballot, batch: entry.batch.clone() });
-            self.decided = slot;
+        if through > self.decided {
+            let from = self.decided.next();
+            for (slot, entry) in (from.0..=through.0).map(Slot).zip(self.log.from(from)) {
+                effects.push(Effect::Deliver { slot, ballot: entry.ballot, batch: entry.batch.clone() });
+                self.decided = slot;
+            }
+            assert_eq!(self.decided, through, "what is decided is in the log");
         }
         self.log.forget_configurations_before(self.decided);
         self.decided_elsewhere = self.decided_elsewhere.max(self.decided);
@@ -320,9 +339,8 @@ impl Raft {
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
         self.disk.durable(lsn, effects.last_lsn(), now);
-        self.stable = self.stable.max(self.log.first().prev());
-        while self.log.get(self.stable.next()).is_some_and(|stored| stored.lsn <= self.durable) {
-            self.stable = self.stable.next();
+        if let Some(stable) = self.log.stable(self.durable) {
+            self.stable = self.stable.max(stable);
         }
         match self.state {
             State::Leader(_) => self.commit(now, effects),

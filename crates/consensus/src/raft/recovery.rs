@@ -16,12 +16,14 @@ use std::collections::BTreeMap;
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 
 use super::{Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log};
-use crate::{Bug, Effects, LeaderView, Members, Options, Restart};
+use crate::{Bug, Effects, LeaderView, Members, Options, Restart, batches::last_of};
 
 /// What the records of earlier lives say.
 #[derive(Default)]
 struct Replayed {
     entries: BTreeMap<Slot, (Entry, bool)>,
+    /// The last slot for which there is a record, also if its entry was removed.
+    recorded: Slot,
     term: u64,
     voted_for: Option<ReplicaId>,
     decided: Slot,
@@ -45,7 +47,6 @@ impl Raft {
         // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than the one
         // in the log. Then what the log holds there and behind it was never decided, as in `learn`.
         let replaced = replayed.entries.get(&base).is_some_and(|(entry, _)| entry.ballot != ballot);
-        let last_entry = replayed.entries.last_key_value().map_or(base, |(&slot, _)| slot);
         // A hole: records are gone without a snapshot that covers them.
         let behind = replayed.entries.into_iter().filter(|(slot, _)| *slot > base && !replaced);
         let behind: Vec<_> = behind.collect();
@@ -56,8 +57,11 @@ impl Raft {
             if slot != log.last().next() || amnesia && !learned {
                 break;
             }
-            log.append(entry, Lsn::ZERO);
+            log.push(entry);
         }
+        // Their records are there; in memory they go by pages.
+        log.write(options.append_bytes_max, |_, _| Lsn::ZERO);
+        log.set_recorded(replayed.recorded);
         let decided = if amnesia {
             log.last()
         } else {
@@ -76,7 +80,6 @@ impl Raft {
             verified: base,
             stable: log.last(),
             durable: effects.last_lsn(),
-            appended: effects.last_lsn(),
             disk: Default::default(),
             backlogged: false,
             deadline: None,
@@ -86,7 +89,7 @@ impl Raft {
         };
         replica.deliver_through(decided, effects);
         if replaced && !amnesia {
-            effects.append(Record::Truncated { from: base, last: last_entry }.into());
+            effects.append(Record::Truncated { from: base, last: replica.log.recorded() }.into());
         }
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
@@ -106,7 +109,6 @@ impl Raft {
             // Whoever leads need not find out by itself that somebody listens.
             replica.send_to(replica.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
         }
-        replica.appended = effects.last_lsn();
         replica.report_leader(effects);
         replica.ask_for_timer(effects);
         replica
@@ -136,6 +138,7 @@ impl Raft {
         if slot != self.decided.next() || self.is_congested() {
             return;
         }
+        self.write(effects);
         let ballot = entry.ballot;
         self.rise_to(now, ballot.round, effects);
         if self.log.ballot_at(slot) != Some(ballot) {
@@ -143,9 +146,7 @@ impl Raft {
             // every leader's from the term of the decided entry on. So whoever was told that it is here
             // can not have counted it in vain.
             self.truncate(slot, effects);
-            let record = Record::Entry { slot, entry: entry.clone(), decided: slot };
-            let lsn = effects.append(record.into());
-            self.log.append(entry, lsn);
+            self.append([entry].into(), slot, effects);
         }
         self.deliver_through(slot, effects);
     }
@@ -163,6 +164,7 @@ impl Raft {
         if slot <= self.decided {
             return;
         }
+        self.write(effects);
         self.rise_to(now, base.ballot.round, effects);
         if self.log.ballot_at(slot) == Some(base.ballot) {
             // What stands behind it continues it.
@@ -191,9 +193,11 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
                 replayed.term = term;
                 replayed.voted_for = voted_for.filter(|_| !options.has(Bug::RaftForgetVote));
             }
-            Record::Entry { slot, entry, decided } => {
-                replayed.entries.split_off(&slot);
-                replayed.entries.insert(slot, (entry, decided >= slot));
+            Record::Entries { start, entries, decided } => {
+                replayed.entries.split_off(&start);
+                replayed.recorded = replayed.recorded.max(last_of(start, &entries));
+                let learned = |(slot, entry): (Slot, &Entry)| (slot, (entry.clone(), decided >= slot));
+                replayed.entries.extend((start.0..).map(Slot).zip(entries.iter()).map(learned));
                 replayed.decided = replayed.decided.max(decided);
             }
             Record::Truncated { from, .. } => {
@@ -204,4 +208,131 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
         }
     }
     replayed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Effect, Input, Protocol, ProtocolKind, Restart};
+    use synod_wire::{Ballot, Batch, Incarnation, Keep};
+
+    /// A follower's disk, and what its log should be.
+    struct Disk {
+        records: Vec<Record>,
+        /// The terms of slots 1 and on.
+        terms: Vec<u64>,
+        decided: u64,
+        /// Records of slots through this one may be gone: a snapshot covers them.
+        trimmed: u64,
+    }
+
+    fn ballot(term: u64) -> Ballot {
+        if term == 0 { Ballot::ZERO } else { Ballot { round: term, replica: ReplicaId(1) } }
+    }
+
+    fn at(terms: &[u64], slot: u64) -> Ballot {
+        ballot(slot.checked_sub(1).map_or(0, |index| terms[index as usize]))
+    }
+
+    impl Disk {
+        /// Several terms, of which each appends some entries somewhere behind what is decided, in one message; a start
+        /// from what the disk holds now and then, behind a snapshot, with or without the records that it covers.
+        fn of(mut random: impl FnMut(u64) -> u64) -> Disk {
+            let mut disk = Disk { records: Vec::new(), terms: Vec::new(), decided: 0, trimmed: 0 };
+            let mut raft = disk.start(0);
+            for term in 1..20 {
+                let prev = disk.decided + random(disk.terms.len() as u64 - disk.decided + 1);
+                let count = 1 + random(4);
+                let commit =
+                    if random(3) == 0 { disk.decided + random(prev + count + 1 - disk.decided) } else { 0 };
+                let entry = || Entry { ballot: ballot(term), batch: Batch::noop(), voters: None };
+                let message = Message::Append {
+                    ballot: ballot(term),
+                    session: 1,
+                    prev: Slot(prev),
+                    prev_ballot: at(&disk.terms, prev),
+                    entries: (0..count).map(|_| entry()).collect(),
+                    commit: Slot(commit),
+                };
+                let input = Input::Receive { from: ReplicaId(1), message: message.into() };
+                let mut effects = Effects::new(Lsn(disk.records.len() as u64));
+                raft.step(Time::ZERO, input, &mut effects);
+                disk.write(effects);
+                disk.terms.truncate(prev as usize);
+                disk.terms.extend((0..count).map(|_| term));
+                disk.decided = disk.decided.max(commit);
+                if random(3) == 0 {
+                    disk.tear();
+                    let base = disk.trimmed + random(disk.decided - disk.trimmed + 1);
+                    let through = disk.trimmed + random(base - disk.trimmed + 1);
+                    disk.trim(through);
+                    raft = disk.start(base);
+                }
+            }
+            disk
+        }
+
+        fn write(&mut self, mut effects: Effects) {
+            for effect in effects.drain() {
+                if let Effect::Append { record: crate::Record::Raft(record), .. } = effect {
+                    self.records.push(record);
+                }
+            }
+        }
+
+        /// The last record did not get there, if it holds entries that are not known to be decided.
+        fn tear(&mut self) {
+            if let Some(Record::Entries { start, .. }) = self.records.last()
+                && start.0 > self.decided
+            {
+                self.terms.truncate(start.0 as usize - 1);
+                self.records.pop();
+            }
+        }
+
+        fn trim(&mut self, through: u64) {
+            self.trimmed = through;
+            self.records.retain(|record| !matches!(record.keep(), Keep::Slot(slot) if slot.0 <= through));
+        }
+
+        fn start(&mut self, base: u64) -> Raft {
+            let restart = Restart {
+                records: self.records.iter().cloned().map(crate::Record::from).collect(),
+                base: Slot(base),
+                base_ballot: at(&self.terms, base),
+                decided: Slot(self.decided),
+                ..Restart::first(Incarnation(1))
+            };
+            let mut effects = Effects::new(Lsn(self.records.len() as u64));
+            let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(2));
+            let options = Options::of(ProtocolKind::Raft);
+            let raft = Raft::start(options, members, restart, Time::ZERO, &mut effects);
+            self.write(effects);
+            raft
+        }
+    }
+
+    /// A record may hold entries that a snapshot covers beside others, and records that say what became of the former
+    /// may be gone.
+    #[test]
+    fn whichever_records_a_snapshot_lets_go_the_rest_build_the_log_behind_it() {
+        let mut seed = 11u64;
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..2_000 {
+            let mut disk = Disk::of(&mut random);
+            let base = disk.trimmed + random(disk.decided - disk.trimmed + 1);
+            disk.trim(base);
+            let raft = disk.start(base);
+            let last = disk.terms.len() as u64;
+            assert!(matches!(raft.state, State::Follower), "nothing is missing");
+            assert_eq!(raft.log.last(), Slot(last), "{:?}", disk.records);
+            for slot in base..=last {
+                let found = raft.log.ballot_at(Slot(slot));
+                assert_eq!(found, Some(at(&disk.terms, slot)), "slot {slot} of {:?}", disk.records);
+            }
+        }
+    }
 }

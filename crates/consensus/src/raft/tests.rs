@@ -114,7 +114,7 @@ fn vote(term: u64, last: u64, last_ballot: Ballot) -> Message {
 
 fn append(leader: Ballot, prev: u64, prev_ballot: Ballot, entries: Vec<Entry>, commit: u64) -> Message {
     let (prev, commit) = (Slot(prev), Slot(commit));
-    Message::Append { ballot: leader, session: 1, prev, prev_ballot, entries, commit }
+    Message::Append { ballot: leader, session: 1, prev, prev_ballot, entries: entries.into(), commit }
 }
 
 fn sent(effects: &[Effect], whom: ReplicaId) -> Vec<(Message, Lsn)> {
@@ -179,8 +179,8 @@ fn logs_are_compared_by_their_last_term_and_then_by_length() {
     let records = vec![
         Record::Amnesia(false),
         Record::Term { term: 3, voted_for: None },
-        Record::Entry { slot: Slot(1), entry: entry(1, R1, "a"), decided: Slot::ZERO },
-        Record::Entry { slot: Slot(2), entry: entry(3, R1, "b"), decided: Slot::ZERO },
+        Record::Entries { start: Slot(1), entries: [entry(1, R1, "a")].into(), decided: Slot::ZERO },
+        Record::Entries { start: Slot(2), entries: [entry(3, R1, "b")].into(), decided: Slot::ZERO },
     ];
     for (last, round, expected) in [(9, 2, false), (1, 3, false), (2, 3, true), (1, 4, true)] {
         let (mut voter, _) = One::restarted(R3, records.clone());
@@ -260,7 +260,7 @@ fn entries_are_acknowledged_when_they_are_durable_and_repeats_are_answered_again
     let mut follower = One::new(R2);
     let message = append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "x")], 0);
     let effects = follower.receive(R1, message.clone());
-    let record = appended(&effects, |record| matches!(record, Record::Entry { .. }));
+    let record = appended(&effects, |record| matches!(record, Record::Entries { .. }));
     let reply = Message::AppendReply { ballot: ballot(1, R1), session: 1, through: Slot(1) };
     assert_eq!(sent(&effects, R1), [(reply.clone(), record)]);
     let effects = follower.receive(R1, message);
@@ -287,7 +287,7 @@ fn what_is_in_conflict_is_replaced_and_the_records_say_so() {
         .receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a"), entry(1, R1, "b")], 0));
     let effects = follower.receive(R3, append(ballot(2, R3), 1, ballot(1, R1), vec![entry(2, R3, "c")], 0));
     let cut = appended(&effects, |record| *record == Record::Truncated { from: Slot(2), last: Slot(2) });
-    let new = appended(&effects, |record| matches!(record, Record::Entry { slot: Slot(2), .. }));
+    let new = appended(&effects, |record| matches!(record, Record::Entries { start: Slot(2), .. }));
     assert!(cut < new, "torn between them, the log is only shorter");
     let effects = follower.receive(R3, append(ballot(2, R3), 2, ballot(2, R3), vec![], 2));
     assert_eq!(delivered(&effects), [(1, batch("a")), (2, batch("c"))]);
@@ -332,7 +332,7 @@ fn only_entries_of_the_own_term_are_counted() {
     let records = vec![
         Record::Amnesia(false),
         Record::Term { term: 2, voted_for: Some(R1) },
-        Record::Entry { slot: Slot(1), entry: entry(2, R1, "old"), decided: Slot::ZERO },
+        Record::Entries { start: Slot(1), entries: [entry(2, R1, "old")].into(), decided: Slot::ZERO },
     ];
     let (mut leader, _) = One::restarted(R1, records);
     leader.wait(T * 2);
@@ -380,6 +380,89 @@ fn entries_that_wait_leave_together() {
     let effects = leader.matched(R2, 1, 2);
     let [(Message::Append { entries, .. }, _)] = &sent(&effects, R2)[..] else { panic!("{effects:?}") };
     assert_eq!(entries.len(), 3);
+}
+
+fn records(effects: &[Effect]) -> Vec<&Record> {
+    fn of(effect: &Effect) -> Option<&Record> {
+        if let Effect::Append { record: crate::Record::Raft(record), .. } = effect {
+            Some(record)
+        } else {
+            None
+        }
+    }
+    effects.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_burst_is_one_record_which_shares_its_entries_with_the_messages() {
+    let mut leader = One::elected();
+    for text in ["a", "b", "c"] {
+        let input = Input::Propose { batch: batch(text), awaited: false };
+        leader.protocol.step(leader.now, input, &mut leader.effects);
+    }
+    assert_eq!(leader.protocol.status().in_flight, 3);
+    leader.protocol.flush(leader.now, &mut leader.effects);
+    let effects: Vec<_> = leader.effects.drain().collect();
+    let [Record::Entries { start: Slot(2), entries, decided: Slot(1) }] = records(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(entries.len(), 3);
+    for follower in [R2, R3] {
+        let [(Message::Append { entries: told, .. }, Lsn::ZERO)] = &sent(&effects, follower)[..] else {
+            panic!("{effects:?}")
+        };
+        assert!(std::sync::Arc::ptr_eq(told, entries));
+    }
+    assert!(delivered(&leader.matched(R2, 1, 4)).is_empty(), "one follower, and the record is not durable");
+    assert_eq!(delivered(&leader.durable()).len(), 3);
+}
+
+#[test]
+fn a_burst_that_is_larger_than_a_message_is_several_records() {
+    let mut leader = One::elected();
+    let large = "x".repeat(400 << 10);
+    for _ in 0..5 {
+        let input = Input::Propose { batch: batch(&large), awaited: false };
+        leader.protocol.step(leader.now, input, &mut leader.effects);
+    }
+    leader.protocol.flush(leader.now, &mut leader.effects);
+    let effects: Vec<_> = leader.effects.drain().collect();
+    let len = |record: &&Record| if let Record::Entries { entries, .. } = record { entries.len() } else { 0 };
+    assert_eq!(records(&effects).iter().map(len).collect::<Vec<_>>(), [2, 2, 1], "1 MiB each");
+}
+
+/// Not even a burst that ends otherwise loses what it began.
+#[test]
+fn what_a_leader_proposed_is_written_before_what_ends_its_term() {
+    let mut leader = One::elected();
+    let input = Input::Propose { batch: batch("a"), awaited: false };
+    leader.protocol.step(leader.now, input, &mut leader.effects);
+    let entries = vec![entry(2, R3, "b"), entry(2, R3, "c")];
+    let effects = leader.receive(R3, append(ballot(2, R3), 1, ballot(1, R1), entries, 1));
+    let [
+        Record::Entries { start: Slot(2), .. },
+        Record::Term { term: 2, .. },
+        Record::Truncated { from: Slot(2), last: Slot(2) },
+        Record::Entries { start: Slot(2), entries, .. },
+    ] = &records(&effects)[..]
+    else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(entries.len(), 2);
+}
+
+#[test]
+fn of_a_message_only_what_is_new_is_written() {
+    let mut follower = One::new(R2);
+    let entries = vec![entry(1, R1, "a"), entry(1, R1, "b"), entry(1, R1, "c")];
+    follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, entries[..2].to_vec(), 0));
+    let effects = follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, entries.clone(), 0));
+    let [Record::Entries { start: Slot(3), entries: new, .. }] = records(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(new[..], entries[2..]);
+    let effects = follower.receive(R1, append(ballot(1, R1), 3, ballot(1, R1), vec![], 3));
+    assert_eq!(delivered(&effects).len(), 3);
 }
 
 #[test]
@@ -482,8 +565,8 @@ fn refusal(effects: &[Effect]) -> Option<ChangeRefused> {
 /// The voters that a new entry of the log brings.
 fn brought(effects: &[Effect]) -> Option<VoterSets> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Append { record: crate::Record::Raft(Record::Entry { entry, .. }), .. } => {
-            entry.voters.clone()
+        Effect::Append { record: crate::Record::Raft(Record::Entries { entries, .. }), .. } => {
+            entries.iter().find_map(|entry| entry.voters.clone())
         }
         _ => None,
     })
@@ -624,10 +707,10 @@ fn a_restart_delivers_what_was_decided() {
     let records = vec![
         Record::Amnesia(false),
         Record::Term { term: 1, voted_for: None },
-        Record::Entry { slot: Slot(1), entry: entry(1, R1, "a"), decided: Slot::ZERO },
-        Record::Entry { slot: Slot(2), entry: entry(1, R1, "lost"), decided: Slot::ZERO },
+        Record::Entries { start: Slot(1), entries: [entry(1, R1, "a")].into(), decided: Slot::ZERO },
+        Record::Entries { start: Slot(2), entries: [entry(1, R1, "lost")].into(), decided: Slot::ZERO },
         Record::Truncated { from: Slot(2), last: Slot(2) },
-        Record::Entry { slot: Slot(2), entry: entry(2, R3, "b"), decided: Slot(1) },
+        Record::Entries { start: Slot(2), entries: [entry(2, R3, "b")].into(), decided: Slot(1) },
     ];
     let (mut one, effects) = One::restarted(R2, records);
     assert_eq!(delivered(&effects), [(1, batch("a"))]);
@@ -638,7 +721,11 @@ fn a_restart_delivers_what_was_decided() {
 /// What was decided came as a snapshot while the protocol did not run.
 #[test]
 fn a_restart_gives_up_what_stands_behind_an_entry_that_was_replaced() {
-    let record = |slot, text| Record::Entry { slot: Slot(slot), entry: entry(1, R2, text), decided: Slot(1) };
+    let record = |slot, text| Record::Entries {
+        start: Slot(slot),
+        entries: [entry(1, R2, text)].into(),
+        decided: Slot(1),
+    };
     let records =
         [Record::Amnesia(false), Record::Term { term: 1, voted_for: None }, record(2, "x"), record(3, "y")];
     let start = |base_ballot| {
@@ -676,8 +763,12 @@ fn a_survivor_decides_alone_what_it_accepted_whatever_its_log_says_of_voters() {
     let records = [
         Record::Amnesia(false),
         Record::Term { term: 1, voted_for: Some(R1) },
-        Record::Entry { slot: Slot(1), entry: entry(1, R1, "a"), decided: Slot::ZERO },
-        Record::Entry { slot: Slot(2), entry: Entry { voters: four, ..entry(1, R1, "b") }, decided: Slot(1) },
+        Record::Entries { start: Slot(1), entries: [entry(1, R1, "a")].into(), decided: Slot::ZERO },
+        Record::Entries {
+            start: Slot(2),
+            entries: [Entry { voters: four, ..entry(1, R1, "b") }].into(),
+            decided: Slot(1),
+        },
     ];
     let start = |records: Vec<Record>| {
         let mut one = One::start(Members::new([R1], R1), &Options::default(), records, false);

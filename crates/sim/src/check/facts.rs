@@ -138,7 +138,9 @@ pub fn slots(record: &LogRecord) -> std::ops::Range<u64> {
     match record {
         LogRecord::Learned { slot, .. } => run(*slot, 1),
         LogRecord::Entered { .. } | LogRecord::Trimmed(_) => 0..0,
-        LogRecord::Protocol { record: Record::Raft(raft::Record::Entry { slot, .. }), .. } => run(*slot, 1),
+        LogRecord::Protocol {
+            record: Record::Raft(raft::Record::Entries { start, entries, .. }), ..
+        } => run(*start, entries.len()),
         LogRecord::Protocol { record, .. } => match fact(record) {
             Fact::Learned { slot, .. } => run(slot, 1),
             Fact::Accepted { first, batches, .. } => run(first, batches.len()),

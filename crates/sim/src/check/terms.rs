@@ -26,9 +26,9 @@ struct Log {
 impl Log {
     fn take_in(&mut self, record: &raft::Record) {
         match record {
-            raft::Record::Entry { slot, entry, .. } => {
-                self.ballots.split_off(slot);
-                self.ballots.insert(*slot, entry.ballot);
+            raft::Record::Entries { start, entries, .. } => {
+                self.ballots.split_off(start);
+                self.ballots.extend(placed(*start, entries).map(|(slot, entry)| (slot, entry.ballot)));
             }
             raft::Record::Truncated { from, .. } => {
                 self.ballots.split_off(from);
@@ -42,6 +42,11 @@ impl Log {
     fn holds(&self, slot: Slot, ballot: Ballot) -> bool {
         slot <= self.base || self.ballots.get(&slot) == Some(&ballot)
     }
+}
+
+/// Entries with their slots.
+fn placed(start: Slot, entries: &[raft::Entry]) -> impl Iterator<Item = (Slot, &raft::Entry)> {
+    (start.0..).map(Slot).zip(entries)
 }
 
 /// One replica.
@@ -231,19 +236,17 @@ impl EpochTerms {
         let server = &mut self.servers[replica];
         server.pending.push_back((lsn, record.clone()));
         server.log.take_in(record);
-        match record {
-            raft::Record::Entry { slot, entry, decided } => {
-                let before = self.servers[replica].log.ballots.get(&slot.prev()).copied();
-                self.log_matches(*slot, entry, before, decided >= slot)?;
-                if entry.voters.is_some() && entry.ballot.replica.0 == replica as u64 + 1 {
-                    // From now on other voters count for what is not committed yet.
-                    let last = self.committed.last_key_value().map_or(Slot::ZERO, |(&slot, _)| slot);
-                    (last.0 + 1..=slot.0).try_for_each(|slot| self.commit(Slot(slot), entry.ballot))?;
-                }
-                Ok(())
+        let raft::Record::Entries { start, entries, decided } = record else { return Ok(()) };
+        for (slot, entry) in placed(*start, entries) {
+            let before = self.servers[replica].log.ballots.get(&slot.prev()).copied();
+            self.log_matches(slot, entry, before, *decided >= slot)?;
+            if entry.voters.is_some() && entry.ballot.replica.0 == replica as u64 + 1 {
+                // From now on other voters count for what is not committed yet.
+                let last = self.committed.last_key_value().map_or(Slot::ZERO, |(&slot, _)| slot);
+                (last.0 + 1..=slot.0).try_for_each(|slot| self.commit(Slot(slot), entry.ballot))?;
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Log Matching: a slot and a term name one entry and, by induction, one log.
@@ -300,8 +303,11 @@ impl EpochTerms {
                 (server.term, server.voted_for) = (*term, *voted_for);
                 Ok(())
             }
-            raft::Record::Entry { slot, entry, .. } if server.term == entry.ballot.round => {
-                self.acknowledged(replica, *slot, entry.ballot)
+            raft::Record::Entries { start, entries, .. } => {
+                let term = server.term;
+                let in_its_term = |(_, entry): &(Slot, &raft::Entry)| entry.ballot.round == term;
+                let mut counted = placed(*start, entries).filter(in_its_term);
+                counted.try_for_each(|(slot, entry)| self.acknowledged(replica, slot, entry.ballot))
             }
             _ => Ok(()),
         }

@@ -132,14 +132,16 @@ impl OnDisk {
     fn raft(&mut self, record: &raft::Record, values: &Values) {
         match record {
             raft::Record::Term { term, voted_for } => (self.term, self.voted_for) = (*term, *voted_for),
-            raft::Record::Entry { slot, entry, .. } => {
-                self.accepted.split_off(slot);
-                let before = ballot_before(&self.accepted, *slot);
-                self.accepted.insert(*slot, entry.ballot);
-                let place = (*slot, entry.ballot);
-                self.elements.insert(place, Element { value: values.of(&entry.batch), before });
-                if self.term == entry.ballot.round {
-                    self.votes.insert(place);
+            raft::Record::Entries { start, entries, .. } => {
+                self.accepted.split_off(start);
+                for (slot, entry) in (start.0..).map(Slot).zip(entries.iter()) {
+                    let before = ballot_before(&self.accepted, slot);
+                    self.accepted.insert(slot, entry.ballot);
+                    let place = (slot, entry.ballot);
+                    self.elements.insert(place, Element { value: values.of(&entry.batch), before });
+                    if self.term == entry.ballot.round {
+                        self.votes.insert(place);
+                    }
                 }
             }
             raft::Record::Truncated { from, .. } => {

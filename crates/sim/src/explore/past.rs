@@ -188,7 +188,7 @@ impl Past {
                 self.announces(by.id, *commit, owed);
                 self.leads(by, *ballot, || ballots(by.log))?;
                 let (mut slot, mut before) = (*prev, *prev_ballot);
-                for entry in entries {
+                for entry in entries.iter() {
                     slot = slot.next();
                     self.proposes(by, (slot, entry.ballot), &entry.batch, Some(before))?;
                     before = entry.ballot;
@@ -291,9 +291,9 @@ fn ballots(log: &[Record]) -> Vec<Ballot> {
     let mut ballots = Vec::new();
     for record in log {
         match record {
-            Record::Raft(raft::Record::Entry { slot, entry, .. }) => {
-                ballots.truncate(index(*slot));
-                ballots.push(entry.ballot);
+            Record::Raft(raft::Record::Entries { start, entries, .. }) => {
+                ballots.truncate(index(*start));
+                ballots.extend(entries.iter().map(|entry| entry.ballot));
             }
             Record::Raft(raft::Record::Truncated { from, .. }) => ballots.truncate(index(*from)),
             _ => {}
