@@ -29,7 +29,8 @@ use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 use crate::deadline::Deadline;
 
-pub(crate) const VERSION: u16 = 1;
+/// Grows whenever messages between replicas are encoded in another way: replicas of two versions do not talk.
+pub(crate) const VERSION: u16 = 2;
 /// The largest answer to an inquiry, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -470,14 +471,14 @@ mod tests {
         let (mut caller, acceptor) = pair();
         let mut hello = [0; 500];
         hello[..HELLO_BYTES].copy_from_slice(&encode_hello(&HELLO));
-        hello[4] = 2;
+        hello[4] = 9;
         caller.write_all(&hello).unwrap();
         let accepted = thread::spawn(move || receive(&acceptor, ME.life, LONG));
         let mut answer = [0; VERDICT_BYTES];
         caller.read_exact(&mut answer).unwrap();
         assert!(matches!(decode_verdict(&answer), Err(HandshakeError::Refused(Refusal::Version))));
         drop(caller);
-        assert!(matches!(accepted.join().unwrap(), Err(HandshakeError::Version(2))));
+        assert!(matches!(accepted.join().unwrap(), Err(HandshakeError::Version(9))));
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn garbage_one_byte_at_a_time() {
 fn refusals_carry_their_reason() {
     let victim = Victim::new(|config| config);
     let mut other_version = hello(CLUSTER, 1, 2, 1);
-    other_version[4] = 2;
+    other_version[4] = 9;
     let cases = [
         (1, other_version),
         (2, hello(ClusterId(0xbad), 1, 2, 1)),
