@@ -21,6 +21,28 @@ fn batch(text: &str) -> Batch {
     builder.finish()
 }
 
+/// A log with these records, and no snapshot.
+fn recovered(records: Vec<LogRecord>) -> Recovered {
+    Recovered {
+        last_lsn: Lsn(records.len() as u64),
+        records,
+        snapshot: None,
+        amnesia: false,
+        incarnation: Incarnation(2),
+    }
+}
+
+/// What r1 executes at once when it starts from these records.
+fn executed_from(group: Group, records: Vec<LogRecord>) -> Vec<(Slot, Batch)> {
+    let mut actions = Vec::new();
+    Replica::start(Settings::default(), R1, group, recovered(records), Time::ZERO, &mut actions);
+    let executes = |action: Action| match action {
+        Action::Execute { slot, batch, .. } => Some((slot, batch)),
+        _ => None,
+    };
+    actions.into_iter().filter_map(executes).collect()
+}
+
 /// In epoch 1 of this log, the slots from 1 on hold what r1 proposed there.
 fn accepted_from_slot_1(texts: &[&str]) -> LogRecord {
     let ballot = Ballot { round: 1, replica: R1 };
@@ -41,25 +63,12 @@ fn started(first_slot: u64, texts: &[&str], behind: Option<LogRecord>) -> Vec<(S
     let mut records = vec![accepted_from_slot_1(texts)];
     records.extend(behind);
     records.push(LogRecord::Entered { group: second, amnesia: false });
-    let recovered = Recovered {
-        last_lsn: Lsn(records.len() as u64),
-        records,
-        snapshot: None,
-        amnesia: false,
-        incarnation: Incarnation(2),
-    };
-    let mut actions = Vec::new();
-    Replica::start(Settings::default(), R1, first, recovered, Time::ZERO, &mut actions);
-    let slot_of = |action: Action| match action {
-        Action::Execute { slot, batch, .. } => Some((slot, batch)),
-        _ => None,
-    };
-    actions.into_iter().filter_map(slot_of).collect()
+    executed_from(first, records)
 }
 
 /// Raft accepted three entries in epoch 1, by one record, and epoch 2 begins behind them. In between, these slots were
 /// learned to be decided otherwise. What is executed at once.
-fn executed_from_one_record(learned: &[u64]) -> Vec<(u64, Batch)> {
+fn executed_from_one_record(learned: &[u64]) -> Vec<(Slot, Batch)> {
     let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
     let second = Group { version: 2, epoch: Epoch(2), first: Slot(4), ..first.clone() };
     let ballot = |round| Ballot { round, replica: R1 };
@@ -74,20 +83,7 @@ fn executed_from_one_record(learned: &[u64]) -> Vec<(u64, Batch)> {
     let otherwise =
         |&slot| LogRecord::Learned { slot: Slot(slot), ballot: ballot(2), batch: batch("otherwise") };
     records.extend(learned.iter().map(otherwise));
-    let recovered = Recovered {
-        last_lsn: Lsn(records.len() as u64),
-        records,
-        snapshot: None,
-        amnesia: false,
-        incarnation: Incarnation(2),
-    };
-    let mut actions = Vec::new();
-    Replica::start(Settings::default(), R1, first, recovered, Time::ZERO, &mut actions);
-    let executes = |action: Action| match action {
-        Action::Execute { slot, batch, .. } => Some((slot.0, batch)),
-        _ => None,
-    };
-    actions.into_iter().filter_map(executes).collect()
+    executed_from(first, records)
 }
 
 /// The records written that say through which slot the log may forget.
@@ -117,17 +113,14 @@ fn of_a_record_of_several_slots_those_that_were_learned_give_way_and_the_others_
 
 #[test]
 fn what_was_learned_counts_for_its_slot_and_the_rest_of_a_record_that_holds_it_for_its_own() {
-    let all = [(1, batch("a")), (2, batch("b")), (3, batch("c"))];
+    let all = [(Slot(1), batch("a")), (Slot(2), batch("b")), (Slot(3), batch("c"))];
     assert_eq!(executed_from_one_record(&[]), all);
-    let otherwise = |slot| (slot, batch("otherwise"));
-    assert_eq!(executed_from_one_record(&[2, 3]), [(1, batch("a")), otherwise(2), otherwise(3)]);
-    assert_eq!(executed_from_one_record(&[3]), [(1, batch("a")), (2, batch("b")), otherwise(3)]);
+    let otherwise = |slot| (Slot(slot), batch("otherwise"));
+    let [a, b, _] = all;
+    assert_eq!(executed_from_one_record(&[2, 3]), [a.clone(), otherwise(2), otherwise(3)]);
+    assert_eq!(executed_from_one_record(&[3]), [a.clone(), b, otherwise(3)]);
     let cut = executed_from_one_record(&[2]);
-    assert_eq!(
-        cut,
-        [(1, batch("a")), otherwise(2)],
-        "what stands behind an entry that was replaced never was decided"
-    );
+    assert_eq!(cut, [a, otherwise(2)], "what stands behind an entry that was replaced never was decided");
 }
 
 #[test]
@@ -139,13 +132,7 @@ fn a_snapshot_that_is_lost_may_have_held_something_else_than_the_log() {
 #[test]
 fn what_a_lost_snapshot_covered_stays_forgotten_when_an_older_one_takes_its_place() {
     let first = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-    let recovered = Recovered {
-        records: vec![LogRecord::Trimmed(Slot(5))],
-        last_lsn: Lsn(1),
-        snapshot: None,
-        amnesia: false,
-        incarnation: Incarnation(2),
-    };
+    let recovered = recovered(vec![LogRecord::Trimmed(Slot(5))]);
     let mut actions = Vec::new();
     let now = Time::ZERO;
     let mut replica = Replica::start(Settings::default(), R1, first.clone(), recovered, now, &mut actions);
@@ -161,13 +148,7 @@ fn what_a_lost_snapshot_covered_stays_forgotten_when_an_older_one_takes_its_plac
 #[test]
 fn without_memory_in_an_epoch_that_is_over_a_replica_asks_for_all_that_its_peers_have() {
     let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
-    let recovered = Recovered {
-        records: Vec::new(),
-        last_lsn: Lsn::ZERO,
-        snapshot: None,
-        amnesia: true,
-        incarnation: Incarnation(2),
-    };
+    let recovered = Recovered { amnesia: true, ..recovered(Vec::new()) };
     let (mut now, r2, mut actions) = (Time::ZERO, ReplicaId(2), Vec::new());
     let mut replica = Replica::start(Settings::default(), R1, first, recovered, now, &mut actions);
     let message = Message::Commit { ballot: Ballot { round: 1, replica: r2 }, through: Slot(100) }.into();
@@ -196,13 +177,7 @@ fn a_start_writes_what_its_snapshot_covers_if_a_crash_came_before() {
     let written = |records: Vec<LogRecord>| {
         let info = SnapshotInfo { slot: Slot(3), bytes: 1 };
         let installed = Installed { info, ballot: Ballot { round: 1, replica: R1 }, group: group.clone() };
-        let recovered = Recovered {
-            last_lsn: Lsn(records.len() as u64),
-            records,
-            snapshot: Some(installed),
-            amnesia: false,
-            incarnation: Incarnation(2),
-        };
+        let recovered = Recovered { snapshot: Some(installed), ..recovered(records) };
         let mut actions = Vec::new();
         Replica::start(Settings::default(), R1, group.clone(), recovered, Time::ZERO, &mut actions);
         trimmed(&actions)
@@ -214,13 +189,7 @@ fn a_start_writes_what_its_snapshot_covers_if_a_crash_came_before() {
 #[test]
 fn who_is_ahead_is_not_taken_for_one_that_was_removed() {
     let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-    let recovered = Recovered {
-        records: Vec::new(),
-        last_lsn: Lsn::ZERO,
-        snapshot: None,
-        amnesia: false,
-        incarnation: Incarnation(2),
-    };
+    let recovered = recovered(Vec::new());
     let (now, r7, mut actions) = (Time::ZERO, ReplicaId(7), Vec::new());
     let mut replica = Replica::start(Settings::default(), R1, group, recovered, now, &mut actions);
     let mut answered = |decided| {

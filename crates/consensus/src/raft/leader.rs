@@ -199,10 +199,10 @@ impl Raft {
         through: Slot,
         effects: &mut Effects,
     ) {
-        let (last, resend_after) = (self.log.last(), self.options.retransmit_after);
+        let (last, resend_after) = (self.log.last_written(), self.options.retransmit_after);
         let Some(progress) = self.answered(now, from, ballot, session) else { return };
         if through > last {
-            // Nobody has more of this term than its leader.
+            // Nobody has more of this term than its leader sent.
             return;
         }
         let advanced = through > progress.matched;

@@ -88,7 +88,8 @@ impl Log {
         Slot(self.last_written().0 + self.unwritten.len() as u64)
     }
 
-    fn last_written(&self) -> Slot {
+    /// The last slot that has a record; what stands behind it was sent to nobody yet.
+    pub(super) fn last_written(&self) -> Slot {
         self.written.back().map_or(self.first.prev(), Written::last)
     }
 
