@@ -54,13 +54,17 @@ pub enum Error {
     /// attempts of a command that is answered so may have been executed; open another session.
     #[error("the session has expired")]
     SessionExpired,
+    /// The command was executed, once, by an earlier attempt whose answer was lost, and the cluster does not keep its
+    /// reply any more: the commands that the session waits for have larger replies than are kept for a session.
+    #[error("the command was executed by an earlier attempt, and its reply is not kept any more")]
+    ReplyGone,
 }
 
 impl Error {
     /// Whether the request may have taken effect although it failed.
     #[must_use]
     pub fn may_have_executed(&self) -> bool {
-        matches!(self, Error::Unknown { .. } | Error::SessionExpired)
+        matches!(self, Error::Unknown { .. } | Error::SessionExpired | Error::ReplyGone)
     }
 
     /// The server's status code, if the server refused the request.

@@ -93,8 +93,9 @@ impl Session {
         };
         match self.shared.endpoints.call(Retry::Freely, send).await {
             Ok(response) => Ok(response.reply),
-            // The server says so, and by this code, of sessions only.
+            // The server says so, and by these codes, of sessions only.
             Err(Error::Refused { code: Code::NotFound, .. }) => Err(Error::SessionExpired),
+            Err(Error::Refused { code: Code::AlreadyExists, .. }) => Err(Error::ReplyGone),
             Err(error) => Err(error),
         }
     }

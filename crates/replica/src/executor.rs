@@ -1,7 +1,7 @@
 //! The session table and the state machine: executes decided batches, each command once.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, BufReader, BufWriter, Read, Write},
     time::Duration,
 };
 
@@ -10,10 +10,13 @@ use synod_wire::{Ballot, Batch, Command, CommandKind, Reader, Slot, Writer};
 
 use crate::{
     Frozen, Group, Refusal, RequestError, StateMachine, encode_reply,
-    session::{SessionLimits, SessionTable, Verdict},
+    session::{SessionLimits, SessionTable, Sessions, Verdict, is_replica},
 };
 
-const SNAPSHOT_VERSION: u32 = 3;
+const SNAPSHOT_VERSION: u32 = 4;
+
+/// Bytes that are gathered before they are given to a snapshot file.
+const WRITE_BYTES: usize = 64 << 10;
 
 /// What became of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +86,13 @@ impl<S: StateMachine> Executor<S> {
         self.sessions.clients()
     }
 
+    /// What the cached replies of all sessions count, and those of the session that caches most: at most
+    /// [`SessionLimits::reply_bytes_max`] and [`SessionLimits::session_reply_bytes_max`].
+    #[must_use]
+    pub fn cached_reply_bytes(&self) -> (u64, u64) {
+        (self.sessions.reply_bytes(), self.sessions.largest_session_bytes())
+    }
+
     /// Executes the batch of a slot; one outcome for each command, in order. A slot that a snapshot has brought
     /// already is not executed again, and its results are not known here.
     ///
@@ -124,7 +134,9 @@ impl<S: StateMachine> Executor<S> {
                 Outcome::Reply(self.run(slot, command))
             }
             Verdict::Repeat(Some(reply)) => Outcome::Reply(reply),
-            Verdict::Repeat(None) => Outcome::Error(RequestError::OutcomeUnknown),
+            // A replica's session caches no replies: what it asked for was answered when it was executed.
+            Verdict::Repeat(None) if is_replica(session) => Outcome::Error(RequestError::OutcomeUnknown),
+            Verdict::Repeat(None) => Outcome::Error(RequestError::ReplyGone),
             Verdict::Stale => Outcome::Error(RequestError::Stale),
             Verdict::TooFarAhead => Outcome::Error(RequestError::TooFarAhead),
             Verdict::Unknown => Outcome::Error(RequestError::SessionExpired),
@@ -158,26 +170,31 @@ impl<S: StateMachine> Executor<S> {
         self.machine.query(query)
     }
 
-    /// Freezes state machine and sessions as they are.
+    /// Freezes state machine and sessions as they are. It runs between two commands, so nothing is encoded here, and of
+    /// the session table a reference to each session is copied.
     #[must_use]
     pub fn freeze(&self) -> Box<dyn Frozen> {
-        let mut body = Writer::new();
-        body.slot(self.applied);
-        body.ballot(self.ballot);
-        body.shared(&self.group.encode().to_bytes());
-        self.sessions.encode(&mut body);
+        let mut head = Writer::new();
+        head.slot(self.applied);
+        head.ballot(self.ballot);
+        head.shared(&self.group.encode().to_bytes());
         let mut writer = Writer::new();
         writer.u32(SNAPSHOT_VERSION);
-        writer.shared(&body.finish().to_bytes());
-        Box::new(FrozenExecutor { head: writer.finish().to_bytes(), machine: self.machine.freeze() })
+        writer.shared(&head.finish().to_bytes());
+        Box::new(FrozenExecutor {
+            head: writer.finish().to_bytes(),
+            sessions: self.sessions.freeze(),
+            machine: self.machine.freeze(),
+        })
     }
 
     /// Replaces the state with a frozen one. On an error the old state is still in place.
     pub fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
         let invalid = |error: synod_wire::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
-        let mut head = [0; 8];
-        snapshot.read_exact(&mut head)?;
-        let mut reader = Reader::new(Bytes::copy_from_slice(&head));
+        let mut snapshot = BufReader::new(snapshot);
+        let mut prefix = [0; 8];
+        snapshot.read_exact(&mut prefix)?;
+        let mut reader = Reader::new(Bytes::copy_from_slice(&prefix));
         let version = reader.u32("version").map_err(invalid)?;
         if version != SNAPSHOT_VERSION {
             let message =
@@ -185,16 +202,16 @@ impl<S: StateMachine> Executor<S> {
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         let len = reader.u32("length").map_err(invalid)?;
-        let mut body = Vec::new();
-        snapshot.take(len.into()).read_to_end(&mut body)?;
-        let mut reader = Reader::new(body.into());
+        let mut head = Vec::new();
+        (&mut snapshot).take(len.into()).read_to_end(&mut head)?;
+        let mut reader = Reader::new(head.into());
         let applied = reader.slot("slot").map_err(invalid)?;
         let ballot = reader.ballot("ballot").map_err(invalid)?;
         let group = Group::decode(reader.bytes("group").map_err(invalid)?).map_err(invalid)?;
-        let sessions = SessionTable::decode(&mut reader, self.limits).map_err(invalid)?;
         reader.finish().map_err(invalid)?;
-        self.machine.restore(snapshot)?;
-        self.sessions = sessions;
+        let sessions = Sessions::read_from(&mut snapshot)?;
+        self.machine.restore(&mut snapshot)?;
+        self.sessions = SessionTable::of(sessions, self.limits);
         self.applied = applied;
         self.ballot = ballot;
         self.group = group;
@@ -204,26 +221,44 @@ impl<S: StateMachine> Executor<S> {
     /// A fingerprint of the state machine, the sessions and the group.
     #[must_use]
     pub fn digest(&self) -> u64 {
-        let mut writer = Writer::new();
-        writer.u64(self.machine.digest());
-        writer.shared(&self.group.encode().to_bytes());
-        self.sessions.encode(&mut writer);
-        let bytes = writer.finish();
-        // Two 32-bit halves: the checksum of everything, and the machine's own digest folded.
+        let mut sum = Sum(crc32fast::Hasher::new());
         let machine = self.machine.digest();
-        u64::from(bytes.crc()) << 32 | (machine ^ machine >> 32) & 0xffff_ffff
+        let parts = [machine.to_le_bytes().to_vec(), self.group.encode().to_bytes().to_vec()];
+        parts.iter().for_each(|part| sum.0.update(part));
+        self.sessions.freeze().write_to(&mut sum).expect("a sum takes everything");
+        // Two 32-bit halves: the checksum of everything, and the machine's own digest folded.
+        u64::from(sum.0.finalize()) << 32 | (machine ^ machine >> 32) & 0xffff_ffff
     }
 }
 
 struct FrozenExecutor {
     head: Bytes,
+    sessions: Sessions,
     machine: Box<dyn Frozen>,
 }
 
 impl Frozen for FrozenExecutor {
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(&self.head)?;
+        let mut buffered = BufWriter::with_capacity(WRITE_BYTES, &mut *out);
+        buffered.write_all(&self.head)?;
+        self.sessions.write_to(&mut buffered)?;
+        buffered.flush()?;
+        drop(buffered);
         self.machine.write_to(out)
+    }
+}
+
+/// A checksum of what is written to it.
+struct Sum(crc32fast::Hasher);
+
+impl Write for Sum {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -330,5 +365,68 @@ mod tests {
         other.execute(Slot(2), Ballot::ZERO, &command);
         assert_eq!(other.query(&Bytes::new()), "a", "the repeat is known after the snapshot");
         assert!(executor().restore(&mut &bytes[..10]).is_err());
+    }
+
+    /// A client's session and a command in it whose reply is as long as the tape.
+    fn with_session(executor: &mut Executor<Tape>, slot: u64) -> SessionId {
+        let mut builder = BatchBuilder::new();
+        builder.push_as(CommandKind::OpenSession, MINE(), slot, slot, b"");
+        let outcomes = executor.execute(Slot(slot), Ballot::ZERO, &builder.finish());
+        let [Outcome::Reply(reply)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+        SessionId(u64::from_le_bytes(reply[..].try_into().unwrap()))
+    }
+
+    #[test]
+    fn a_command_whose_reply_is_gone_is_not_executed_again() {
+        let limits = SessionLimits { session_reply_bytes_max: 200, ..SessionLimits::default() };
+        let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+        let mut executor = Executor::new(Tape::default(), group, limits);
+        let session = with_session(&mut executor, 1);
+        for slot in 2..=4 {
+            executor.execute(Slot(slot), Ballot::ZERO, &batch(&[(session, slot - 1, b"x")]));
+        }
+        let again =
+            executor.execute(Slot(5), Ballot::ZERO, &batch(&[(session, 1, b"x"), (session, 3, b"x")]));
+        assert_eq!(
+            again,
+            [Outcome::Error(RequestError::ReplyGone), Outcome::Reply(Bytes::from_static(&[3]))]
+        );
+        assert_eq!(executor.query(&Bytes::new()), "xxx");
+    }
+
+    /// Takes what is written and notes the largest piece.
+    #[derive(Default)]
+    struct Pieces {
+        bytes: Vec<u8>,
+        largest: usize,
+    }
+
+    impl Write for Pieces {
+        fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+            self.largest = self.largest.max(piece.len());
+            self.bytes.extend_from_slice(piece);
+            Ok(piece.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_large_table_is_written_and_read_in_pieces_no_larger_than_a_reply() {
+        const REPLY_BYTES: usize = 1 << 20;
+        let mut one = executor();
+        for slot in 1..=40 {
+            let session = with_session(&mut one, slot);
+            assert_eq!(one.sessions.check(session, 1, 1, Slot(slot)), Verdict::Execute);
+            one.sessions.executed(session, 1, &Bytes::from(vec![slot as u8; REPLY_BYTES]));
+        }
+        let mut pieces = Pieces::default();
+        one.freeze().write_to(&mut pieces).unwrap();
+        assert!(pieces.bytes.len() > 40 * REPLY_BYTES && pieces.largest <= REPLY_BYTES, "{}", pieces.largest);
+        let mut other = executor();
+        other.restore(&mut pieces.bytes.as_slice()).unwrap();
+        assert_eq!((other.digest(), other.cached_reply_bytes()), (one.digest(), one.cached_reply_bytes()));
     }
 }

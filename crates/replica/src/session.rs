@@ -11,14 +11,22 @@
 //! Unlike JPaxos' reply cache (Santos 2012, section 7.8), which keeps one reply a client and so wants one
 //! outstanding command a client, a session may have many: every command says which is the lowest one that the
 //! session still waits for, and everything below is forgotten.
+//!
+//! Which commands were executed is remembered apart from their replies. What was executed is a bit a command, and is
+//! kept as long as the session: without it a command would be executed twice. Replies may be of any size, so they are
+//! bounded in bytes, a session's and the whole table's: the oldest reply goes first, and a client that asks again for a
+//! reply that is gone is told that its command was executed and that the reply is gone. The bounds belong to the group,
+//! and replies go at commands, so all replicas forget the same replies in the same slots.
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    io::{self, Read, Write},
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
-use synod_wire::{DecodeError, Incarnation, Reader, ReplicaId, SessionId, Slot, Writer};
+use synod_wire::{Incarnation, ReplicaId, SessionId, Slot};
 
 const REPLICA_FLAG: u64 = 1 << 63;
 const INCARNATION_BITS: u32 = 48;
@@ -52,19 +60,30 @@ fn as_replica(session: SessionId) -> Option<(ReplicaId, Incarnation)> {
 pub struct SessionLimits {
     /// Sessions of clients; opening one more closes the one that was idle longest.
     pub clients_max: usize,
-    /// How far a sequence number of a client may be above its lowest outstanding one: as many replies are cached.
+    /// How far a sequence number of a client may be above its lowest outstanding one: at most as many replies are
+    /// cached.
     pub outstanding_max: u64,
+    /// Bytes of cached replies of one session, each counted with [`REPLY_OVERHEAD_BYTES`] more than it has. A reply that
+    /// is larger by itself is not cached.
+    pub session_reply_bytes_max: u64,
+    /// The same for the replies of all sessions together.
+    pub reply_bytes_max: u64,
     /// The same for a replica, whose replies are not cached.
     pub replica_outstanding_max: u64,
     /// A client's session that is idle for longer is closed.
     pub idle_max: Duration,
 }
 
+/// What a cached reply costs in memory besides its own bytes: its entries in two maps and its allocation.
+pub const REPLY_OVERHEAD_BYTES: u64 = 128;
+
 impl Default for SessionLimits {
     fn default() -> SessionLimits {
         SessionLimits {
             clients_max: 10_000,
             outstanding_max: 1 << 10,
+            session_reply_bytes_max: 8 << 20,
+            reply_bytes_max: 256 << 20,
             replica_outstanding_max: 1 << 18,
             idle_max: Duration::from_secs(600),
         }
@@ -76,7 +95,7 @@ impl Default for SessionLimits {
 pub enum Verdict {
     /// Execute it, and tell the table with [`SessionTable::executed`].
     Execute,
-    /// It was executed; the reply, if it is cached.
+    /// It was executed; the reply, if it is cached (still: see [`SessionLimits`]; a replica's never is).
     Repeat(Option<Bytes>),
     /// The session does not wait for it any more.
     Stale,
@@ -87,21 +106,15 @@ pub enum Verdict {
 }
 
 /// Which commands above a floor were executed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Window<T> {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Window {
     /// Sequence numbers through this one are executed or given up.
     floor: u64,
-    /// What is known of `floor + 1`, `floor + 2`, ...
-    done: VecDeque<Option<T>>,
+    /// Whether `floor + 1`, `floor + 2`, ... were executed.
+    done: VecDeque<bool>,
 }
 
-impl<T> Default for Window<T> {
-    fn default() -> Window<T> {
-        Window { floor: 0, done: VecDeque::new() }
-    }
-}
-
-impl<T> Window<T> {
+impl Window {
     fn raise(&mut self, floor: u64) {
         while self.floor < floor && self.done.pop_front().is_some() {
             self.floor += 1;
@@ -113,81 +126,139 @@ impl<T> Window<T> {
         usize::try_from(sequence.checked_sub(self.floor + 1)?).ok()
     }
 
-    fn get(&self, sequence: u64) -> Option<&T> {
-        self.done.get(self.index(sequence)?)?.as_ref()
+    fn contains(&self, sequence: u64) -> bool {
+        self.index(sequence).and_then(|index| self.done.get(index)).copied().unwrap_or(false)
     }
 
-    fn set(&mut self, sequence: u64, value: T) {
+    fn insert(&mut self, sequence: u64) {
         let index = self.index(sequence).expect("only commands above the floor are executed");
         if index >= self.done.len() {
-            self.done.resize_with(index + 1, || None);
+            self.done.resize(index + 1, false);
         }
-        self.done[index] = Some(value);
+        self.done[index] = true;
     }
+}
+
+/// A reply that its client may still ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Cached {
+    /// Replies are numbered in the order in which they were made.
+    age: u64,
+    reply: Bytes,
+}
+
+/// What a reply counts against the bounds.
+fn cost(reply: &Bytes) -> u64 {
+    reply.len() as u64 + REPLY_OVERHEAD_BYTES
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ClientSession {
-    window: Window<Bytes>,
+    window: Window,
+    /// By sequence number; of some commands in the window the reply is gone.
+    replies: BTreeMap<u64, Cached>,
+    /// The sum of their costs.
+    reply_bytes: u64,
     /// When the last command came, on the replicated clock in milliseconds...
     active_ms: u64,
     /// ...and in which slot, to order sessions of the same instant.
     active_slot: Slot,
 }
 
+/// The sessions as they are after one command. A clone takes a reference to each session and copies none of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sessions {
+    replicas: BTreeMap<ReplicaId, Arc<(Incarnation, Window)>>,
+    clients: BTreeMap<SessionId, Arc<ClientSession>>,
+    last_opened: u64,
+    /// The replicated clock: it advances when leaders say so, through the log.
+    clock_ms: u64,
+    /// The age of the last reply that was cached.
+    last_age: u64,
+}
+
 /// The replicated table of sessions.
 #[derive(Clone, Debug)]
 pub struct SessionTable {
     limits: SessionLimits,
-    replicas: BTreeMap<ReplicaId, (Incarnation, Window<()>)>,
-    clients: BTreeMap<SessionId, ClientSession>,
-    last_opened: u64,
-    /// The replicated clock: it advances when leaders say so, through the log.
-    clock_ms: u64,
+    sessions: Sessions,
+    /// Whose each cached reply is, the oldest first.
+    by_age: BTreeMap<u64, (SessionId, u64)>,
+    /// The cost of all cached replies.
+    reply_bytes: u64,
 }
 
 impl SessionTable {
     /// An empty table.
     #[must_use]
     pub fn new(limits: SessionLimits) -> SessionTable {
-        SessionTable {
-            limits,
-            replicas: BTreeMap::new(),
-            clients: BTreeMap::new(),
-            last_opened: 0,
-            clock_ms: 0,
-        }
+        SessionTable { limits, sessions: Sessions::default(), by_age: BTreeMap::new(), reply_bytes: 0 }
     }
 
     /// Sessions of clients.
     #[must_use]
     pub fn clients(&self) -> usize {
-        self.clients.len()
+        self.sessions.clients.len()
+    }
+
+    /// What all cached replies count against [`SessionLimits::reply_bytes_max`].
+    #[must_use]
+    pub fn reply_bytes(&self) -> u64 {
+        self.reply_bytes
+    }
+
+    /// What the replies of the session that caches most count against [`SessionLimits::session_reply_bytes_max`].
+    #[must_use]
+    pub fn largest_session_bytes(&self) -> u64 {
+        self.sessions.clients.values().map(|client| client.reply_bytes).max().unwrap_or(0)
+    }
+
+    /// The sessions as they are now, for a snapshot.
+    #[must_use]
+    pub fn freeze(&self) -> Sessions {
+        self.sessions.clone()
     }
 
     /// Opens a session for a client. A full table closes the session that was idle longest.
     pub fn open(&mut self, slot: Slot) -> SessionId {
-        if self.clients.len() >= self.limits.clients_max {
-            let idlest =
-                self.clients.iter().min_by_key(|(_, session)| (session.active_ms, session.active_slot));
+        if self.sessions.clients.len() >= self.limits.clients_max {
+            let clients = self.sessions.clients.iter();
+            let idlest = clients.min_by_key(|(_, session)| (session.active_ms, session.active_slot));
             if let Some(id) = idlest.map(|(&id, _)| id) {
-                self.clients.remove(&id);
+                self.close(id);
             }
         }
-        self.last_opened += 1;
-        let id = SessionId(self.last_opened);
-        let session =
-            ClientSession { window: Window::default(), active_ms: self.clock_ms, active_slot: slot };
-        self.clients.insert(id, session);
+        self.sessions.last_opened += 1;
+        let id = SessionId(self.sessions.last_opened);
+        let session = ClientSession {
+            window: Window::default(),
+            replies: BTreeMap::new(),
+            reply_bytes: 0,
+            active_ms: self.sessions.clock_ms,
+            active_slot: slot,
+        };
+        self.sessions.clients.insert(id, Arc::new(session));
         id
+    }
+
+    fn close(&mut self, id: SessionId) {
+        let Some(client) = self.sessions.clients.remove(&id) else { return };
+        self.reply_bytes -= client.reply_bytes;
+        for cached in client.replies.values() {
+            self.by_age.remove(&cached.age);
+        }
     }
 
     /// Time went by: closes what was idle for too long.
     pub fn advance_clock(&mut self, by: Duration) {
-        self.clock_ms = self.clock_ms.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX));
+        let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        let clock_ms = self.sessions.clock_ms.saturating_add(millis);
+        self.sessions.clock_ms = clock_ms;
         let idle_max = u64::try_from(self.limits.idle_max.as_millis()).unwrap_or(u64::MAX);
-        let clock_ms = self.clock_ms;
-        self.clients.retain(|_, session| clock_ms - session.active_ms <= idle_max);
+        let clients = self.sessions.clients.iter();
+        let idle = clients.filter(|(_, session)| clock_ms - session.active_ms > idle_max);
+        let idle: Vec<SessionId> = idle.map(|(&id, _)| id).collect();
+        idle.into_iter().for_each(|id| self.close(id));
     }
 
     /// Decides what to do with a command, and forgets what its session does not wait for any more.
@@ -202,7 +273,7 @@ impl SessionTable {
         let distance = sequence.saturating_sub(lowest_outstanding);
         if let Some((replica, incarnation)) = as_replica(session) {
             let too_far = distance >= self.limits.replica_outstanding_max;
-            let (life, window) = self.replicas.entry(replica).or_default();
+            let (life, window) = Arc::make_mut(self.sessions.replicas.entry(replica).or_default());
             if incarnation < *life {
                 return Verdict::Stale;
             }
@@ -213,98 +284,226 @@ impl SessionTable {
             window.raise(floor);
             return match () {
                 () if sequence <= window.floor => Verdict::Stale,
-                () if window.get(sequence).is_some() => Verdict::Repeat(None),
+                () if window.contains(sequence) => Verdict::Repeat(None),
                 () if too_far => Verdict::TooFarAhead,
                 () => Verdict::Execute,
             };
         }
-        let Some(client) = self.clients.get_mut(&session) else { return Verdict::Unknown };
-        client.active_ms = self.clock_ms;
+        let Some(client) = self.sessions.clients.get_mut(&session) else { return Verdict::Unknown };
+        let client = Arc::make_mut(client);
+        client.active_ms = self.sessions.clock_ms;
         client.active_slot = slot;
         client.window.raise(floor);
-        let too_far = distance >= self.limits.outstanding_max;
-        if sequence <= client.window.floor {
-            return Verdict::Stale;
+        while let Some(answered) = client.replies.first_entry().filter(|entry| *entry.key() <= floor) {
+            let Cached { age, reply } = answered.remove();
+            self.by_age.remove(&age);
+            client.reply_bytes -= cost(&reply);
+            self.reply_bytes -= cost(&reply);
         }
-        match client.window.get(sequence) {
-            Some(reply) => Verdict::Repeat(Some(reply.clone())),
-            None if too_far => Verdict::TooFarAhead,
-            None => Verdict::Execute,
+        let too_far = distance >= self.limits.outstanding_max;
+        match () {
+            () if sequence <= client.window.floor => Verdict::Stale,
+            () if client.window.contains(sequence) => {
+                Verdict::Repeat(client.replies.get(&sequence).map(|cached| cached.reply.clone()))
+            }
+            () if too_far => Verdict::TooFarAhead,
+            () => Verdict::Execute,
         }
     }
 
     /// A command that was to be executed was, with this reply.
     pub fn executed(&mut self, session: SessionId, sequence: u64, reply: &Bytes) {
         if let Some((replica, _)) = as_replica(session) {
-            let (_, window) = self.replicas.get_mut(&replica).expect("checked just before");
-            window.set(sequence, ());
-        } else {
-            let client = self.clients.get_mut(&session).expect("checked just before");
-            client.window.set(sequence, reply.clone());
+            let entry = self.sessions.replicas.get_mut(&replica).expect("checked just before");
+            Arc::make_mut(entry).1.insert(sequence);
+            return;
+        }
+        let client = self.sessions.clients.get_mut(&session).expect("checked just before");
+        let client = Arc::make_mut(client);
+        client.window.insert(sequence);
+        let (bytes, limits) = (cost(reply), self.limits);
+        if bytes > limits.session_reply_bytes_max.min(limits.reply_bytes_max) {
+            // All others would have to go, and this one as well.
+            return;
+        }
+        self.sessions.last_age += 1;
+        let age = self.sessions.last_age;
+        client.replies.insert(sequence, Cached { age, reply: reply.clone() });
+        client.reply_bytes += bytes;
+        self.by_age.insert(age, (session, sequence));
+        self.reply_bytes += bytes;
+        while let Some(oldest) = self.oldest_too_many(session) {
+            self.forget(oldest);
         }
     }
 
-    /// Writes the table for a snapshot.
-    pub fn encode(&self, writer: &mut Writer) {
-        writer.u64(self.last_opened);
-        writer.u64(self.clock_ms);
-        writer.u32(u32::try_from(self.replicas.len()).expect("one a replica"));
-        for (replica, (incarnation, window)) in &self.replicas {
-            writer.replica(*replica);
-            writer.u64(incarnation.0);
-            encode_window(writer, window, |_, ()| {});
+    /// The age of the reply that has to go next: the oldest of this session if that caches too much, or of all.
+    fn oldest_too_many(&self, session: SessionId) -> Option<u64> {
+        let client = &self.sessions.clients[&session];
+        if client.reply_bytes > self.limits.session_reply_bytes_max {
+            return client.replies.values().map(|cached| cached.age).min();
         }
-        writer.u32(u32::try_from(self.clients.len()).expect("the table is bounded"));
+        let too_many = self.reply_bytes > self.limits.reply_bytes_max;
+        self.by_age.keys().next().copied().filter(|_| too_many)
+    }
+
+    fn forget(&mut self, age: u64) {
+        let (session, sequence) = self.by_age.remove(&age).expect("it is cached");
+        let client = self.sessions.clients.get_mut(&session).expect("whose replies are cached has a session");
+        let client = Arc::make_mut(client);
+        let Cached { reply, .. } = client.replies.remove(&sequence).expect("it is cached");
+        client.reply_bytes -= cost(&reply);
+        self.reply_bytes -= cost(&reply);
+    }
+
+    /// A table that goes on from these sessions.
+    #[must_use]
+    pub fn of(sessions: Sessions, limits: SessionLimits) -> SessionTable {
+        let mut by_age = BTreeMap::new();
+        for (&id, client) in &sessions.clients {
+            by_age.extend(client.replies.iter().map(|(&sequence, cached)| (cached.age, (id, sequence))));
+        }
+        let reply_bytes = sessions.clients.values().map(|client| client.reply_bytes).sum();
+        SessionTable { limits, sessions, by_age, reply_bytes }
+    }
+}
+
+impl Sessions {
+    /// Writes the sessions, one after the other.
+    ///
+    /// ```text
+    /// sessions := last_opened u64 | clock_ms u64 | last_age u64 | count u32 replica* | count u32 client*
+    /// replica  := id u64 | incarnation u64 | window
+    /// client   := id u64 | active_ms u64 | active_slot u64 | window | count u32 reply*
+    /// reply    := sequence u64 | age u64 | length u32 | bytes
+    /// window   := floor u64 | count u32 | bool u8 *
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        put_u64(out, self.last_opened)?;
+        put_u64(out, self.clock_ms)?;
+        put_u64(out, self.last_age)?;
+        put_count(out, self.replicas.len())?;
+        for (replica, session) in &self.replicas {
+            let (incarnation, window) = &**session;
+            put_u64(out, replica.0)?;
+            put_u64(out, incarnation.0)?;
+            window.write_to(out)?;
+        }
+        put_count(out, self.clients.len())?;
         for (id, client) in &self.clients {
-            writer.session(*id);
-            writer.u64(client.active_ms);
-            writer.slot(client.active_slot);
-            encode_window(writer, &client.window, |writer, reply| writer.bytes(reply));
+            put_u64(out, id.0)?;
+            put_u64(out, client.active_ms)?;
+            put_u64(out, client.active_slot.0)?;
+            client.window.write_to(out)?;
+            put_count(out, client.replies.len())?;
+            for (sequence, Cached { age, reply }) in &client.replies {
+                put_u64(out, *sequence)?;
+                put_u64(out, *age)?;
+                put_count(out, reply.len())?;
+                out.write_all(reply)?;
+            }
         }
+        Ok(())
     }
 
-    /// Reads what [`SessionTable::encode`] wrote.
-    pub fn decode(reader: &mut Reader, limits: SessionLimits) -> Result<SessionTable, DecodeError> {
-        let mut table = SessionTable::new(limits);
-        table.last_opened = reader.u64("last session opened")?;
-        table.clock_ms = reader.u64("clock")?;
-        for _ in 0..reader.u32("replica sessions")? {
-            let replica = reader.replica("replica")?;
-            let incarnation = Incarnation(reader.u64("incarnation")?);
-            table.replicas.insert(replica, (incarnation, decode_window(reader, |_| Ok(()))?));
+    /// Reads what [`Sessions::write_to`] wrote, and nothing behind it.
+    ///
+    /// # Errors
+    /// Those of `input`; [`io::ErrorKind::InvalidData`] for what no table writes.
+    pub fn read_from(input: &mut dyn Read) -> io::Result<Sessions> {
+        let mut sessions = Sessions {
+            last_opened: take_u64(input)?,
+            clock_ms: take_u64(input)?,
+            last_age: take_u64(input)?,
+            ..Sessions::default()
+        };
+        for _ in 0..take_u32(input)? {
+            let replica = ReplicaId(take_u64(input)?);
+            let incarnation = Incarnation(take_u64(input)?);
+            sessions.replicas.insert(replica, Arc::new((incarnation, Window::read_from(input)?)));
         }
-        for _ in 0..reader.u32("client sessions")? {
-            let id = reader.session("session")?;
-            let active_ms = reader.u64("active")?;
-            let active_slot = reader.slot("active slot")?;
-            let window = decode_window(reader, |reader| reader.bytes("reply"))?;
-            table.clients.insert(id, ClientSession { window, active_ms, active_slot });
+        for _ in 0..take_u32(input)? {
+            let id = SessionId(take_u64(input)?);
+            let (active_ms, active_slot) = (take_u64(input)?, Slot(take_u64(input)?));
+            let window = Window::read_from(input)?;
+            let (replies, reply_bytes) = (BTreeMap::new(), 0);
+            let mut client = ClientSession { window, replies, reply_bytes, active_ms, active_slot };
+            for _ in 0..take_u32(input)? {
+                let (sequence, age) = (take_u64(input)?, take_u64(input)?);
+                if !client.window.contains(sequence) || age > sessions.last_age {
+                    return Err(invalid("a reply of a command that was not executed"));
+                }
+                let reply = take_bytes(input)?;
+                client.reply_bytes += cost(&reply);
+                client.replies.insert(sequence, Cached { age, reply });
+            }
+            sessions.clients.insert(id, Arc::new(client));
         }
-        Ok(table)
+        Ok(sessions)
     }
 }
 
-fn encode_window<T>(writer: &mut Writer, window: &Window<T>, value: impl Fn(&mut Writer, &T)) {
-    writer.u64(window.floor);
-    writer.u32(u32::try_from(window.done.len()).expect("the window is bounded"));
-    for done in &window.done {
-        writer.bool(done.is_some());
-        if let Some(done) = done {
-            value(writer, done);
+impl Window {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        put_u64(out, self.floor)?;
+        put_count(out, self.done.len())?;
+        let done: Vec<u8> = self.done.iter().map(|&done| u8::from(done)).collect();
+        out.write_all(&done)
+    }
+
+    fn read_from(input: &mut dyn Read) -> io::Result<Window> {
+        let mut window = Window { floor: take_u64(input)?, done: VecDeque::new() };
+        for _ in 0..take_u32(input)? {
+            let [done] = take(input)?;
+            window.done.push_back(done == 1);
+            if done > 1 {
+                return Err(invalid("whether a command was executed is neither 0 nor 1"));
+            }
         }
+        Ok(window)
     }
 }
 
-fn decode_window<T>(
-    reader: &mut Reader,
-    value: impl Fn(&mut Reader) -> Result<T, DecodeError>,
-) -> Result<Window<T>, DecodeError> {
-    let mut window = Window { floor: reader.u64("floor")?, done: VecDeque::new() };
-    for _ in 0..reader.u32("window")? {
-        let done = if reader.bool("executed")? { Some(value(reader)?) } else { None };
-        window.done.push_back(done);
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("session table: {what}"))
+}
+
+fn put_u64(out: &mut dyn Write, value: u64) -> io::Result<()> {
+    out.write_all(&value.to_le_bytes())
+}
+
+fn put_count(out: &mut dyn Write, count: usize) -> io::Result<()> {
+    let count = u32::try_from(count).map_err(|_| invalid("more than 4 G of something"))?;
+    out.write_all(&count.to_le_bytes())
+}
+
+fn take<const N: usize>(input: &mut dyn Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    input.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn take_u32(input: &mut dyn Read) -> io::Result<u32> {
+    take(input).map(u32::from_le_bytes)
+}
+
+fn take_u64(input: &mut dyn Read) -> io::Result<u64> {
+    take(input).map(u64::from_le_bytes)
+}
+
+/// Memory is taken for bytes that are there, not for a length that claims so.
+fn take_bytes(input: &mut dyn Read) -> io::Result<Bytes> {
+    let len = take_u32(input)?;
+    let mut bytes = Vec::new();
+    input.take(len.into()).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == u64::from(len) {
+        Ok(bytes.into())
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
-    Ok(window)
 }
 
 #[cfg(test)]
@@ -375,11 +574,149 @@ mod tests {
         let replica = replica_session(ReplicaId(1), Incarnation(9));
         run(&mut table, client, 2, 1);
         run(&mut table, replica, 7, 3);
-        let mut writer = Writer::new();
-        table.encode(&mut writer);
-        let mut reader = Reader::new(writer.finish().to_bytes());
-        let copy = SessionTable::decode(&mut reader, SessionLimits::default()).unwrap();
-        reader.finish().unwrap();
-        assert_eq!((&copy.clients, &copy.replicas), (&table.clients, &table.replicas));
+        let mut bytes = Vec::new();
+        table.freeze().write_to(&mut bytes).unwrap();
+        let mut input = bytes.as_slice();
+        let copy = SessionTable::of(Sessions::read_from(&mut input).unwrap(), SessionLimits::default());
+        assert!(input.is_empty(), "it reads what it wrote and nothing behind it");
+        assert_eq!((&copy.sessions, &copy.by_age), (&table.sessions, &table.by_age));
+        assert_eq!(copy.reply_bytes(), table.reply_bytes());
+        for len in 0..bytes.len() {
+            assert!(Sessions::read_from(&mut &bytes[..len]).is_err(), "{len} bytes of {}", bytes.len());
+        }
+    }
+
+    const MIB: usize = 1 << 20;
+
+    /// Executes a command whose reply is of this size.
+    fn reply_of(table: &mut SessionTable, session: SessionId, sequence: u64, len: usize) {
+        assert_eq!(table.check(session, sequence, 1, Slot(1)), Verdict::Execute);
+        table.executed(session, sequence, &Bytes::from(vec![7; len]));
+    }
+
+    #[test]
+    fn a_careless_client_with_large_replies_loses_its_oldest_ones_and_executes_nothing_twice() {
+        let limits = SessionLimits::default();
+        let mut table = SessionTable::new(limits);
+        let careful = table.open(Slot(1));
+        run(&mut table, careful, 1, 1);
+        let careless = table.open(Slot(1));
+        // It never says that it has an answer.
+        for sequence in 1..=1000 {
+            reply_of(&mut table, careless, sequence, MIB);
+            assert!(table.reply_bytes() <= limits.session_reply_bytes_max + cost(&Bytes::from("reply 1")));
+        }
+        let kept = limits.session_reply_bytes_max / (MIB as u64 + REPLY_OVERHEAD_BYTES);
+        for sequence in 1..=1000 {
+            let verdict = table.check(careless, sequence, 1, Slot(2));
+            let Verdict::Repeat(reply) = verdict else {
+                panic!("{sequence} would be executed again: {verdict:?}")
+            };
+            assert_eq!(reply.is_some(), sequence > 1000 - kept, "{sequence}");
+        }
+        assert_eq!(run(&mut table, careful, 1, 1), Verdict::Repeat(Some(Bytes::from("reply 1"))));
+        assert_eq!(table.check(careless, 1001, 1001, Slot(3)), Verdict::Execute);
+        assert_eq!(table.largest_session_bytes(), cost(&Bytes::from("reply 1")), "it has all those answers");
+    }
+
+    #[test]
+    fn a_reply_too_large_for_the_table_does_not_drive_out_the_others() {
+        let mut table = SessionTable::new(SessionLimits::default());
+        let session = table.open(Slot(1));
+        run(&mut table, session, 1, 1);
+        reply_of(&mut table, session, 2, 9 * MIB);
+        assert_eq!(table.check(session, 2, 1, Slot(1)), Verdict::Repeat(None));
+        assert_eq!(run(&mut table, session, 1, 1), Verdict::Repeat(Some(Bytes::from("reply 1"))));
+    }
+
+    #[test]
+    fn many_sessions_together_are_bounded_and_the_oldest_reply_of_all_goes_first() {
+        let size = 1000 + REPLY_OVERHEAD_BYTES;
+        let limits = SessionLimits { reply_bytes_max: 10 * size, ..SessionLimits::default() };
+        let mut table = SessionTable::new(limits);
+        let sessions: Vec<SessionId> = (0..6).map(|_| table.open(Slot(1))).collect();
+        for sequence in 1..=3 {
+            for &session in &sessions {
+                reply_of(&mut table, session, sequence, 1000);
+                assert!(table.reply_bytes() <= limits.reply_bytes_max);
+            }
+        }
+        let cached = |table: &mut SessionTable, session, sequence| {
+            matches!(table.check(session, sequence, 1, Slot(2)), Verdict::Repeat(Some(_)))
+        };
+        let of_each: Vec<usize> = sessions
+            .iter()
+            .map(|&session| (1..=3).filter(|&sequence| cached(&mut table, session, sequence)).count())
+            .collect();
+        assert_eq!(of_each, [1, 1, 2, 2, 2, 2]);
+
+        // A closed session takes its replies along, and there is room for others.
+        table.close(sessions[5]);
+        assert_eq!(table.reply_bytes(), 8 * size);
+        assert_eq!(table.by_age.len(), 8);
+    }
+
+    #[test]
+    fn a_table_that_came_by_snapshot_forgets_the_same_replies_as_the_one_that_it_is_a_copy_of() {
+        let limits = SessionLimits {
+            session_reply_bytes_max: 3_000,
+            reply_bytes_max: 7_000,
+            clients_max: 4,
+            outstanding_max: 16,
+            ..SessionLimits::default()
+        };
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut one = SessionTable::new(limits);
+        let mut other = one.clone();
+        for step in 0..5_000_u64 {
+            if rng.u8(0..50) == 0 {
+                assert_eq!(one.open(Slot(step)), other.open(Slot(step)));
+            }
+            if rng.u8(0..20) == 0 {
+                let mut bytes = Vec::new();
+                one.freeze().write_to(&mut bytes).unwrap();
+                other = SessionTable::of(Sessions::read_from(&mut bytes.as_slice()).unwrap(), limits);
+            }
+            let session = SessionId(one.sessions.last_opened.saturating_sub(rng.u64(0..6)));
+            let sequence = rng.u64(1..=step / 40 + 10);
+            let lowest = sequence.saturating_sub(rng.u64(0..20)).max(1);
+            let verdict = one.check(session, sequence, lowest, Slot(step));
+            assert_eq!(other.check(session, sequence, lowest, Slot(step)), verdict, "step {step}");
+            if verdict == Verdict::Execute {
+                let reply = Bytes::from(vec![1; rng.usize(0..2_000)]);
+                one.executed(session, sequence, &reply);
+                other.executed(session, sequence, &reply);
+            }
+            assert_eq!(one.sessions, other.sessions, "step {step}");
+            assert_eq!((&one.by_age, one.reply_bytes), (&other.by_age, other.reply_bytes), "step {step}");
+            assert!(one.reply_bytes <= limits.reply_bytes_max);
+            assert!(one.largest_session_bytes() <= limits.session_reply_bytes_max);
+            let counted: u64 = one
+                .sessions
+                .clients
+                .values()
+                .flat_map(|client| client.replies.values().map(|cached| cost(&cached.reply)))
+                .sum();
+            assert_eq!(one.reply_bytes, counted, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_frozen_table_shares_its_sessions_and_stays_as_it_was() {
+        let mut table = SessionTable::new(SessionLimits::default());
+        let session = table.open(Slot(1));
+        reply_of(&mut table, session, 1, MIB);
+        let frozen = table.freeze();
+        assert!(
+            Arc::ptr_eq(&frozen.clients[&session], &table.sessions.clients[&session]),
+            "nothing is copied"
+        );
+        let mut before = Vec::new();
+        frozen.write_to(&mut before).unwrap();
+        table.check(session, 2, 2, Slot(2));
+        table.open(Slot(3));
+        let mut after = Vec::new();
+        frozen.write_to(&mut after).unwrap();
+        assert!(before == after);
     }
 }

@@ -91,6 +91,10 @@ pub enum RequestError {
     /// There is no such session, or no longer.
     #[error("the session has expired")]
     SessionExpired,
+    /// The command was executed before, once, and its reply is not kept any more: the session cached too many bytes of
+    /// replies without saying that it has them.
+    #[error("the command was executed before, and its reply is not kept any more")]
+    ReplyGone,
     /// The session has given up this number, and the reply to it is forgotten.
     #[error("the session has given up this sequence number")]
     StaleSequence,

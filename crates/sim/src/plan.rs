@@ -371,6 +371,8 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
     let window_max = pick(rng, &[1, 2, 4, 16, 32]);
     let snapshot_slots = pick(rng, &[5, 20, 50, 1_000]);
     let snapshot_log_bytes = pick(rng, &[2_000, 1 << 20]);
+    // Drawn apart, so that the rest of a seed's plan does not depend on it.
+    let reply_bytes_max = pick(&mut rng.clone(), &[150, 400, 1 << 20]);
     Settings {
         consensus: Options {
             protocol,
@@ -387,6 +389,8 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
         sessions: SessionLimits {
             clients_max: pick(rng, &[2, 5, 100]),
             outstanding_max: 64,
+            session_reply_bytes_max: reply_bytes_max,
+            reply_bytes_max: reply_bytes_max * 2,
             replica_outstanding_max: 1 << 12,
             idle_max: pick(rng, &[200 * MS, 5_000 * MS, 600_000 * MS]),
         },

@@ -153,12 +153,16 @@ pub(super) fn failure(error: RequestError) -> Status {
         RequestError::Overloaded => Code::ResourceExhausted,
         RequestError::TooLarge => Code::InvalidArgument,
         RequestError::NotCaughtUp => Code::FailedPrecondition,
-        // Synod's client knows these two by their codes: no other answer to a native request has them.
+        // Synod's client knows these three by their codes: no other answer to a native request has them.
+        RequestError::ReplyGone => Code::AlreadyExists,
         RequestError::SessionExpired => Code::NotFound,
         RequestError::StaleSequence => Code::OutOfRange,
     };
     let whose = match error {
-        RequestError::SessionExpired | RequestError::StaleSequence | RequestError::Damaged(_) => "synod",
+        RequestError::ReplyGone
+        | RequestError::SessionExpired
+        | RequestError::StaleSequence
+        | RequestError::Damaged(_) => "synod",
         _ => "etcdserver",
     };
     Status::new(code, format!("{whose}: {error}"))
@@ -194,5 +198,6 @@ mod tests {
             told(RequestError::TooLarge),
             (Code::InvalidArgument, "etcdserver: request is too large".into())
         );
+        assert_eq!(told(RequestError::ReplyGone).0, Code::AlreadyExists);
     }
 }

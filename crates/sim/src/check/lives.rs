@@ -1,7 +1,7 @@
 //! One life of a replica: what may only grow, and what must stay small.
 
 use synod_consensus::{LeaderView, Role};
-use synod_replica::{ReplicaStatus, SEGMENTS_MAX, Settings};
+use synod_replica::{ReplicaStatus, SEGMENTS_MAX, SessionLimits, Settings};
 use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
@@ -123,6 +123,22 @@ impl Watch {
         self.bounded(status, settings)
     }
 
+    /// What the replies count that the session table caches: all of them, and those of one session at most.
+    pub fn caches(&self, (all, of_one): (u64, u64), limits: &SessionLimits) -> Checked {
+        self.bounds([
+            ("bytes of cached replies", all, limits.reply_bytes_max),
+            ("bytes of cached replies of one session", of_one, limits.session_reply_bytes_max),
+        ])
+    }
+
+    fn bounds<const N: usize>(&self, bounds: [(&str, u64, u64); N]) -> Checked {
+        bounds.into_iter().try_for_each(|(what, is, max)| {
+            demand(is <= max, Invariant::Bounded, || {
+                format!("{} has {is} {what}; at most {max} are allowed", self.id)
+            })
+        })
+    }
+
     fn bounded(&self, status: &ReplicaStatus, settings: &Settings) -> Checked {
         let ahead_max = settings.consensus.accept_ahead_max();
         // A new leader takes over what others accepted, also if it lags behind them.
@@ -134,18 +150,13 @@ impl Watch {
         let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batch_max.max(settings.fetch_bytes_max as u64);
         let behind = status.protocol.decided.0 - status.executed.0;
         let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
-        for (what, is, max) in [
+        self.bounds([
             ("slots in flight", status.protocol.in_flight as u64, ahead_max.saturating_add(lag)),
             ("bytes queued", status.queued_bytes as u64, queue_max),
             ("slots not executed", behind, behind_max),
             ("bytes of decided batches", status.kept_bytes, settings.kept_bytes_max),
             ("bytes that wait for slots in front of them", status.ahead_bytes as u64, ahead_bytes_max),
-        ] {
-            demand(is <= max, Invariant::Bounded, || {
-                format!("{} has {is} {what}; at most {max} are allowed", self.id)
-            })?;
-        }
-        Ok(())
+        ])
     }
 }
 

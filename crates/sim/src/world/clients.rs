@@ -406,6 +406,10 @@ impl World {
             | RequestError::OutcomeUnknown
             | RequestError::Superseded
             | RequestError::Stopping => self.unknown(index, worker),
+            RequestError::ReplyGone => {
+                self.coverage.replies_gone += 1;
+                self.executed_unseen(index, worker);
+            }
             RequestError::SessionExpired if in_session => {
                 self.coverage.sessions_expired += 1;
                 self.session_ends(index);
@@ -431,6 +435,14 @@ impl World {
             clients.history[op].void = true;
         }
         self.move_on(index, worker);
+    }
+
+    /// An earlier attempt was executed, and what it was answered is gone: there is nothing more to ask.
+    fn executed_unseen(&mut self, index: usize, worker: usize) {
+        let client = &mut self.clients.clients[index];
+        client.outstanding.remove(&client.workers[worker].sequence);
+        client.workers[worker].op = None;
+        self.think_later(index, worker, self.plan.clients.think);
     }
 
     /// Nobody knows what the attempt did. A session client asks again; a direct one does something else.

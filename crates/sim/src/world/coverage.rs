@@ -62,6 +62,8 @@ coverage! {
     retries = "session retries",
     /// Sessions that were gone when they were used.
     sessions_expired = "sessions expired",
+    /// Commands that were asked for again after their reply was gone.
+    replies_gone = "replies gone",
     /// Linearizable reads answered by replicas that do not lead.
     follower_reads = "follower reads",
     /// Stale reads.

@@ -227,6 +227,7 @@ impl World {
             life.whole_at = Some(machine.disk.last());
         }
         life.watch.stepped(&life.replica.status(), &self.plan.settings)?;
+        life.watch.caches(life.executor.cached_reply_bytes(), &self.plan.settings.sessions)?;
         if self.plan.faults.any_step.hit(&mut self.rng) {
             self.queue.push(self.now, Happening::Crash { of, life: life.number });
         }

@@ -139,6 +139,8 @@ pub fn cluster_id(args: &ServeArgs, members: &BTreeMap<String, String>) -> Clust
         sessions.clients_max as u64,
         sessions.outstanding_max,
         sessions.replica_outstanding_max,
+        sessions.session_reply_bytes_max,
+        sessions.reply_bytes_max,
         sessions.idle_max.as_secs(),
     ];
     words.extend(limits.map(|limit| limit.to_string()));

@@ -289,6 +289,7 @@ fn error(error: synod_replica::RequestError) -> RequestError {
         Core::Overloaded | Core::TooFarAhead => RequestError::Overloaded,
         Core::NotCaughtUp => RequestError::NotCaughtUp,
         Core::TooLarge => RequestError::TooLarge,
+        Core::ReplyGone => RequestError::ReplyGone,
         Core::SessionExpired => RequestError::SessionExpired,
         Core::Stale => RequestError::StaleSequence,
         Core::Stopping => RequestError::Stopping,
