@@ -137,14 +137,21 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     })
 }
 
-/// Whether a transaction only reads, and every read in it is content with stale data.
+/// Whether a transaction only reads, and its reads say that they are content with stale data: there is at least one
+/// range, at any depth, and all of them are serializable. A transaction that only compares asks for nothing stale.
 #[must_use]
 pub fn is_serializable(request: &TxnRequest) -> bool {
-    request.success.iter().chain(&request.failure).all(|op| match &op.request {
-        Some(Request::RequestRange(range)) => range.serializable,
-        Some(Request::RequestTxn(nested)) => is_serializable(nested),
-        Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) | None => false,
-    })
+    let mut serializable = ranges(request).peekable();
+    is_read_only(request) && serializable.peek().is_some() && serializable.all(|range| range.serializable)
+}
+
+/// The ranges of a transaction, on every path and at any depth.
+fn ranges(request: &TxnRequest) -> Box<dyn Iterator<Item = &RangeRequest> + '_> {
+    Box::new(request.success.iter().chain(&request.failure).flat_map(|op| match &op.request {
+        Some(Request::RequestRange(range)) => Box::new(std::iter::once(range)),
+        Some(Request::RequestTxn(nested)) => ranges(nested),
+        _ => Box::new(std::iter::empty()),
+    }))
 }
 
 fn check_key(key: &[u8]) -> Result<(), KvError> {
@@ -430,6 +437,12 @@ mod tests {
         let around = |inner| all(vec![op_txn(inner)]);
         assert!(is_read_only(&read(false)) && !is_serializable(&read(false)));
         assert!(is_read_only(&around(read(true))) && is_serializable(&around(read(true))));
+        // Nobody asks for stale data here.
+        for compares in [all(vec![]), around(all(vec![])), around(around(all(vec![])))] {
+            assert!(is_read_only(&compares) && !is_serializable(&compares));
+        }
+        let beside = |inner: TxnRequest| all([inner.success, vec![op_txn(all(vec![]))]].concat());
+        assert!(is_serializable(&beside(read(true))) && !is_serializable(&beside(read(false))));
         for write in [op_put("a", "1"), op_delete("a", "")] {
             let failure = TxnRequest { failure: vec![write], ..read(true) };
             assert!(!is_read_only(&around(failure.clone())) && !is_serializable(&around(failure)));
