@@ -20,6 +20,7 @@ use http::Request;
 use prost::Message;
 use synod_api::etcdserverpb::{
     PutRequest, RangeRequest, RangeResponse, RangeStreamResponse, kv_client::KvClient,
+    range_request::SortTarget,
 };
 use synod_server::{
     Change, ChangeError, Config, Consistency, Group, InMemory, MoveError, Replica, RequestError, Server,
@@ -408,6 +409,43 @@ async fn pieces_of_a_range_are_made_as_they_are_read() {
         body = body.slice(5 + len..);
     }
     assert_eq!(values, (0..100).collect::<Vec<_>>());
+}
+
+/// Without an order, keys come in their own, whatever the sort target is: none is left out and none comes twice.
+#[tokio::test]
+async fn a_range_without_an_order_is_streamed_by_key() {
+    let server = serve(&config(), replica());
+    let mut client = KvClient::new(connect(&server).await);
+    // The later a key, the earlier it was put, and the smaller its value.
+    for i in (0..300).rev() {
+        let value = format!("{}", 1000 - i).into();
+        client.put(PutRequest { value, ..put(&format!("k{i:03}")) }).await.unwrap();
+    }
+    for target in
+        [SortTarget::Key, SortTarget::Mod, SortTarget::Create, SortTarget::Version, SortTarget::Value]
+    {
+        for limit in [-1, 0, 1, 64, 65, 299, 300, 301] {
+            let sort_target = target.into();
+            let all = RangeRequest {
+                key: "k".into(),
+                range_end: "l".into(),
+                limit,
+                sort_target,
+                ..Default::default()
+            };
+            let mut pieces = client.range_stream(all).await.unwrap().into_inner();
+            let (mut keys, mut last) = (Vec::new(), None);
+            while let Some(piece) = pieces.message().await.unwrap() {
+                let piece = piece.range_response.unwrap();
+                keys.extend(piece.kvs.into_iter().map(|pair| pair.key));
+                last = Some((piece.count, piece.more));
+            }
+            let wanted = if limit > 0 { limit.min(300) } else { 300 };
+            let expected: Vec<String> = (0..wanted).map(|i| format!("k{i:03}")).collect();
+            assert_eq!(keys, expected, "{target:?} {limit}");
+            assert_eq!(last, Some((300, wanted < 300)), "{target:?} {limit}");
+        }
+    }
 }
 
 #[tokio::test]

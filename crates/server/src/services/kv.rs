@@ -36,6 +36,8 @@ impl<R: Replica> Store<R> {
     }
 
     /// A range in pieces, all of them at the revision of the first, so that together they are one consistent answer.
+    /// The keys come in their own order. That is also what no order stands for, whatever the sort target is: a piece
+    /// ends with a key and the next one begins behind it, which no other order allows.
     pub(super) fn range_stream(&self, request: RangeRequest) -> Result<Pieces<'_, R>, Status> {
         validate::range(&request).map_err(|error| refusal(&error))?;
         let by_key = request.sort_order() == SortOrder::None
@@ -52,7 +54,8 @@ impl<R: Replica> Store<R> {
         if bounds != [0; 4] {
             return Err(Status::unimplemented("RangeStream does not support revision filters"));
         }
-        let left = if request.limit == 0 { i64::MAX } else { request.limit };
+        let left = if request.limit <= 0 { i64::MAX } else { request.limit };
+        let request = RangeRequest { sort_target: SortTarget::Key.into(), ..request };
         Ok(Pieces { store: self, rest: Some(request), left, piece_keys: PIECE_KEYS_FIRST, whole: None })
     }
 
