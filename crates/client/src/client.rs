@@ -49,7 +49,7 @@ impl Client {
             let request = request.clone();
             async move { kv(channel).range(request).await }
         };
-        self.endpoints.call(Retry::Freely, send).await
+        self.endpoints.call(Retry::Reads, send).await
     }
 
     /// Writes one key.
@@ -72,7 +72,7 @@ impl Client {
 
     /// Compares, then executes one of two lists of operations, all at one revision.
     pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Error> {
-        let retry = if only_reads(&request) { Retry::Freely } else { self.writes() };
+        let retry = if only_reads(&request) { Retry::Reads } else { self.writes() };
         let send = |channel| {
             let request = request.clone();
             async move { kv(channel).txn(request).await }
@@ -93,7 +93,7 @@ impl Client {
             let mut client = ClusterClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
             client.member_list(MemberListRequest { linearizable }).await
         };
-        self.endpoints.call(Retry::Freely, send).await
+        self.endpoints.call(Retry::Reads, send).await
     }
 
     /// Changes the group: its members, or what orders in it. Sent again only while it was certainly not made.

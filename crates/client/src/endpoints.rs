@@ -32,6 +32,8 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// When a request may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
+    /// Whenever an attempt fails: it only reads.
+    Reads,
     /// Whenever an attempt fails: sending it twice does no harm.
     Freely,
     /// Only while no attempt may have been executed.
@@ -128,7 +130,7 @@ impl Endpoints {
         match timeout_at(deadline, send(self.channel(index))).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) if Failure::of(&status) == Failure::Refused => {
-                Err(Error::Refused { endpoint, code: status.code(), message: status.message().to_owned() })
+                Err(refused(endpoint, &status, false))
             }
             Ok(Err(status)) => Err(Error::Unavailable { attempts: 1, endpoint, cause: describe(&status) }),
             Err(_) => Err(Error::Unavailable { attempts: 1, endpoint, cause: "no answer in time".into() }),
@@ -150,18 +152,14 @@ impl Endpoints {
             attempts += 1;
             // Only what may be sent again is worth giving up early.
             let attempt_deadline = match retry {
-                Retry::Freely => deadline.min(Instant::now() + self.config.attempt_timeout),
+                Retry::Reads | Retry::Freely => deadline.min(Instant::now() + self.config.attempt_timeout),
                 Retry::IfNotExecuted => deadline,
             };
             let cause = match timeout_at(attempt_deadline, send(self.channel(index))).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => match Failure::of(&status) {
                     Failure::Refused => {
-                        return Err(Error::Refused {
-                            endpoint: endpoint.clone(),
-                            code: status.code(),
-                            message: status.message().to_owned(),
-                        });
+                        return Err(refused(endpoint.clone(), &status, in_doubt && retry != Retry::Reads));
                     }
                     Failure::NotExecuted => describe(&status),
                     Failure::InDoubt => {
@@ -176,7 +174,7 @@ impl Endpoints {
             };
             debug!(endpoint, attempts, cause, "attempt failed");
             self.move_on(index);
-            let may_repeat = retry == Retry::Freely || !in_doubt;
+            let may_repeat = retry != Retry::IfNotExecuted || !in_doubt;
             let pause = if (attempts as usize).is_multiple_of(self.all.len()) {
                 pauses.next().expect("it never ends")
             } else {
@@ -200,6 +198,10 @@ impl Endpoints {
 fn backoff() -> impl Iterator<Item = Duration> {
     iter::successors(Some(BACKOFF_MIN), |pause| Some((*pause * 2).min(BACKOFF_MAX)))
         .map(|pause| pause.mul_f64(0.5 + fastrand::f64() / 2.0))
+}
+
+fn refused(endpoint: String, status: &Status, in_doubt: bool) -> Error {
+    Error::Refused { endpoint, code: status.code(), message: status.message().to_owned(), in_doubt }
 }
 
 /// A status for people: a lost connection comes as "transport error", and its cause is what one wants to know.

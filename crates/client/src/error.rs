@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 
 use tonic::{Code, ConnectError, Status};
 
+const EARLIER: &str = "; an earlier attempt got no answer, and may have been executed";
+
 /// Why a request failed. What matters most to the caller is whether it may have been executed all the same:
 /// [`may_have_executed`](Error::may_have_executed).
 #[derive(Clone, Debug, thiserror::Error)]
@@ -16,8 +18,8 @@ pub enum Error {
         /// What would be right.
         why: String,
     },
-    /// The server understood the request and refused it; it had no effect.
-    #[error("{message} ({code:?}, from {endpoint})")]
+    /// The server understood the request and refused it. This attempt had no effect.
+    #[error("{message} ({code:?}, from {endpoint}){}", if *in_doubt { EARLIER } else { "" })]
     Refused {
         /// Who refused.
         endpoint: String,
@@ -25,6 +27,8 @@ pub enum Error {
         code: Code,
         /// The server's words; for the etcd API, etcd's.
         message: String,
+        /// Whether an earlier attempt got no answer: it may have been executed, whatever this one was told.
+        in_doubt: bool,
     },
     /// No endpoint could take the request; it was not executed.
     #[error(
@@ -64,7 +68,8 @@ impl Error {
     /// Whether the request may have taken effect although it failed.
     #[must_use]
     pub fn may_have_executed(&self) -> bool {
-        matches!(self, Error::Unknown { .. } | Error::SessionExpired | Error::ReplyGone)
+        let earlier = matches!(self, Error::Refused { in_doubt: true, .. });
+        earlier || matches!(self, Error::Unknown { .. } | Error::SessionExpired | Error::ReplyGone)
     }
 
     /// The server's status code, if the server refused the request.

@@ -107,7 +107,7 @@ impl Session {
             let request = QueryRequest { payload: payload.clone(), serializable };
             async move { native(channel).query(request).await }
         };
-        Ok(self.shared.endpoints.call(Retry::Freely, send).await?.reply)
+        Ok(self.shared.endpoints.call(Retry::Reads, send).await?.reply)
     }
 }
 

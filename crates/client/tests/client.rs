@@ -110,6 +110,25 @@ async fn a_write_is_sent_twice_to_whoever_asks_for_it() {
     assert_eq!(version(&client).await, 2);
 }
 
+/// The second endpoint refuses, and cannot know what became of the first attempt.
+#[tokio::test]
+async fn a_refusal_does_not_answer_for_an_earlier_attempt() {
+    let pair = Pair::start();
+    let client = Client::new(Config { retry_writes: true, ..pair.config() }).unwrap();
+    pair.replicas[0].set(Fault::LoseAnswer(RequestError::Timeout));
+    pair.replicas[1].set(Fault::Refuse(RequestError::TooLarge));
+    let error = client.put(put()).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::InvalidArgument));
+    assert!(error.may_have_executed(), "{error}");
+    assert!(error.to_string().contains("an earlier attempt got no answer"), "{error}");
+    // A read has no effect that could be in doubt.
+    let client = Client::new(pair.config()).unwrap();
+    let error = client.get(get()).await.unwrap_err();
+    assert_eq!((error.code(), error.may_have_executed()), (Some(Code::InvalidArgument), false));
+    pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
+    assert_eq!(version(&client).await, 1);
+}
+
 #[tokio::test]
 async fn a_read_is_sent_again_after_any_failure() {
     let pair = Pair::start();
