@@ -58,6 +58,9 @@ pub struct Config {
     pub durability: Durability,
     /// Size of a log segment, in bytes.
     pub segment_bytes: u64,
+    /// Start the only replica of a group although its log is gone: it goes on from its last snapshot, and what was
+    /// acknowledged behind that is lost.
+    pub accept_lost_log: bool,
     /// The protocol's and the replica's settings.
     pub settings: Settings,
     /// Execute commands on a thread of its own (`true`), or on the protocol's thread: one hand-over less a
@@ -80,6 +83,7 @@ impl Config {
             data_dir,
             durability: Durability::Sync,
             segment_bytes: 64 << 20,
+            accept_lost_log: false,
             settings: Settings::default(),
             executor_thread: true,
         }
@@ -168,4 +172,10 @@ pub enum StartError {
         "the log is damaged ({0}), and there is no other replica to recover from; restore {1} from a backup"
     )]
     DamagedAlone(String, PathBuf),
+    /// The log of the only replica is gone, and it was not told to do without ([`Config::accept_lost_log`]).
+    #[error(
+        "the log is lost ({0}), and there is no other replica to recover from; restore {1} from a backup, or start \
+         once with --accept-lost-log to go on from the last snapshot, without what was written since"
+    )]
+    LostAlone(String, PathBuf),
 }

@@ -13,7 +13,7 @@ use synod_consensus::{Role, VoterSets};
 use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
 };
-use synod_storage::{DataDir, Identity, PeerBook, SnapshotStore, Wal};
+use synod_storage::{DataDir, Identity, Loss, PeerBook, SnapshotStore, Wal};
 use synod_transport::Transport;
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
@@ -143,10 +143,17 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
         last_lsn = wal.quarantine(&[])?;
         found.records.clear();
     } else if let Some(loss) = &found.loss {
-        if alone {
-            tracing::warn!(%loss, "the only replica lost its log; it goes on from its last snapshot");
-        } else {
-            tracing::warn!(%loss, "this replica learns from its peers before it votes");
+        match loss {
+            _ if !alone => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
+            // It was told to acknowledge what a restart may lose.
+            Loss::Memory | Loss::Reboot => {
+                tracing::warn!(%loss, "there is no other replica: this one goes on with what it finds");
+            }
+            _ if config.accept_lost_log => {
+                tracing::warn!(%loss, "there is no other replica: this one goes on from its last snapshot, as it is told");
+                wal.loss_made_good()?;
+            }
+            _ => return Err(StartError::LostAlone(loss.to_string(), data_dir.path().to_owned())),
         }
     }
     let amnesia = (found.damage.is_some() || found.loss.is_some()) && !alone;

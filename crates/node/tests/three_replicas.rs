@@ -233,6 +233,37 @@ fn a_replica_with_a_corrupt_log_learns_from_its_peers_before_it_votes() {
     assert_eq!(tape(&third.handle()), format!("{}!", "z".repeat(30)));
 }
 
+/// Nobody can bring back what the log held behind the last snapshot: an operator has to agree to do without.
+#[test]
+fn a_sole_replica_without_its_log_starts_only_if_it_is_told() {
+    let mut group = Group::new(1, |config| config.settings.snapshot_slots = 10);
+    let node = group.start(1);
+    for _ in 0..15 {
+        append(&node.handle(), "s");
+    }
+    until("a snapshot", || node.handle().status().snapshot > Slot::ZERO);
+    append(&node.handle(), "!");
+    node.stop().unwrap();
+    std::fs::remove_dir_all(group.dir.path().join("r1/wal")).unwrap();
+    let refused = || {
+        let error = group.try_start(1).unwrap_err();
+        assert!(matches!(error, StartError::LostAlone(..)), "{error}");
+        assert!(error.to_string().contains("--accept-lost-log"), "{error}");
+    };
+    refused();
+    refused();
+    let tune = group.tune;
+    group.tune = |config| config.accept_lost_log = true;
+    let node = group.start(1);
+    let kept = tape(&node.handle());
+    assert!(kept.len() >= 10 && kept.bytes().all(|byte| byte == b's'), "{kept}");
+    append(&node.handle(), "?");
+    node.stop().unwrap();
+    // Once is enough.
+    group.tune = tune;
+    assert_eq!(tape(&group.start(1).handle()), format!("{kept}?"));
+}
+
 #[test]
 fn memory_replicas_recover_from_each_other() {
     let group = Group::new(3, |config| config.durability = Durability::Memory);

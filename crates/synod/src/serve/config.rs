@@ -74,6 +74,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     node.listen = listen("listen-peer-urls", &args.member.listen_peer_urls)?;
     node.durability = args.tuning.durability;
     node.segment_bytes = args.tuning.wal_segment_bytes;
+    node.accept_lost_log = args.tuning.accept_lost_log;
     node.settings = settings(&args.tuning);
     node.executor_thread = args.tuning.executor_thread;
     let server = synod_server::Config {

@@ -229,6 +229,14 @@ pub struct Tuning {
     /// of its machine), memory (only the loss of a minority).
     #[arg(long, env = "SYNOD_DURABILITY", default_value = "sync", help_heading = "Log and snapshots")]
     pub durability: Durability,
+    /// Start the only replica of a cluster although its log is gone: it goes on from its last snapshot, without what
+    /// was written since. For one start.
+    #[arg(
+        long, env = "SYNOD_ACCEPT_LOST_LOG", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        action = clap::ArgAction::Set, help_heading = "Log and snapshots"
+    )]
+    pub accept_lost_log: bool,
     /// Size of a segment of the log, 16KiB to 4GiB.
     #[arg(
         long, env = "SYNOD_WAL_SEGMENT_BYTES", value_name = "SIZE", default_value = "64MiB",
