@@ -7,7 +7,7 @@
 //!
 //! # How to read it
 //!
-//! 1. [`Protocol`]: the contract, with the two rules that carry safety.
+//! 1. [`Protocol`]: the contract, with the three rules that carry safety.
 //! 2. [`Members`] and [`ReplicaSet`]: what a quorum is.
 //! 3. [`multipaxos`], [`sequence_paxos`], [`raft`]: the protocols; each folder has the same files.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use synod_wire::{Ballot, Incarnation, ReplicaId, Slot, Time};
+use synod_wire::{Ballots, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos, raft::Raft,
@@ -240,8 +240,8 @@ pub struct Restart {
     /// Everything through this slot is decided and need not be delivered: a snapshot holds it, or an earlier
     /// epoch decided it.
     pub base: Slot,
-    /// As the slot `base` was delivered; [`Ballot::ZERO`] if the epoch began behind it.
-    pub base_ballot: Ballot,
+    /// Of the epoch's slots through `base`; [`Ballots::ZERO`] if the epoch began behind it.
+    pub base_ballots: Ballots,
     /// The slot before the epoch's first.
     pub begin: Slot,
     /// Slots through this one were decided when the last of the records was written, with the values that the
@@ -264,7 +264,7 @@ impl Restart {
             records: Vec::new(),
             outgoing: Vec::new(),
             base: Slot::ZERO,
-            base_ballot: Ballot::ZERO,
+            base_ballots: Ballots::ZERO,
             begin: Slot::ZERO,
             decided: Slot::ZERO,
             amnesia: false,
@@ -285,7 +285,8 @@ impl Options {
         now: Time,
         effects: &mut Effects,
     ) -> Box<dyn Protocol> {
-        match self.protocol {
+        let known = restart.base_ballots.decided;
+        let mut protocol: Box<dyn Protocol> = match self.protocol {
             ProtocolKind::MultiPaxos => {
                 Box::new(MultiPaxos::start(self.clone(), members, restart, now, effects))
             }
@@ -293,7 +294,10 @@ impl Options {
                 Box::new(SequencePaxos::start(self.clone(), members, restart, now, effects))
             }
             ProtocolKind::Raft => Box::new(Raft::start(self.clone(), members, restart, now, effects)),
-        }
+        };
+        // A snapshot may have become durable before the promise that came first.
+        protocol.heed(now, known, effects);
+        protocol
     }
 }
 

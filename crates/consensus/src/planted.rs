@@ -37,6 +37,8 @@ pub enum Bug {
     LearnWithoutVoters,
     /// A snapshot says who is to vote, but not that those before still count.
     RestartUnsettled,
+    /// A replica that learns what a higher ballot decided goes on in its own.
+    LearnWithoutPromise,
     /// A leader answers a read without asking whether it still leads.
     ReadWithoutConfirmation,
     /// A new leader puts no-ops where acceptors reported values.

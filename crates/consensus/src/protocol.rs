@@ -1,8 +1,8 @@
 //! The contract between an ordering protocol and whatever runs it.
 
-use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Message, Record, VoterSets};
+use crate::{Bug, Message, Options, Record, VoterSets};
 
 /// An ordering protocol: a pure state machine that is given [`Input`]s and answers with [`Effect`]s.
 ///
@@ -14,12 +14,69 @@ use crate::{Message, Record, VoterSets};
 /// - Messages may be lost, duplicated, delayed and reordered; they are not forged.
 /// - **Nothing is promised before it is durable**: a promise, a vote or an acceptance is sent with
 ///   `after` set to the record that holds it.
+/// - **What a replica says in ballot b is true of ballot b.** A replica knows things that its ballot did not decide: a
+///   peer, a learner or a snapshot told it ([`Control::Learn`], [`Control::Installed`]), or an earlier life was told.
+///   Such knowledge must never turn into a statement of the ballot. So a replica that is told what was decided in a
+///   ballot c first promises c, in writing, and leaves whatever it did in a lower ballot, be it leading, standing or
+///   following. [`Protocol::step`] and [`crate::Options::start`] see to that for every protocol; see "Outside knowledge".
 /// - [`Effect::Deliver`] comes once a slot, in slot order, without gaps.
 /// - A batch given to [`Input::Propose`] may be lost (the leader changes) or decided twice (it was proposed
 ///   again): who proposed it proposes it again until it is delivered, and the session table executes it once.
+///
+/// # Outside knowledge
+///
+/// All statements of a ballot rest on one invariant: *if a value is chosen for a slot in ballot c, every proposal for
+/// that slot in a ballot higher than c is that value.* It says nothing about ballots **below** c: there a leader that
+/// has not heard of c may have proposed something else. Take a leader of b < c that learned the value chosen in c. It
+/// may deliver that value. But its announcement "slot s is decided" means to its followers "what b proposed in s is
+/// decided", and that is false. A follower of b that learned from c lies as well: by its promise to a candidate of b', with
+/// b < b' < c, it says that its prefix was decided in ballots below b'.
+///
+/// Therefore: a replica that acts in ballot b knows only of decisions in b and in lower ballots. Then by the invariant
+/// its knowledge and b's proposals cannot disagree, and whatever it says of decisions is true of b, also for a message
+/// that waits for the disk while the replica learns more (it was true of b when it was made, and names b). The rule keeps
+/// this: the decision's ballot travels with the decision ([`Ballots::decided`]), through pages, learners and snapshots
+/// (there it is the highest of the whole prefix), and the promise comes before the knowledge, in the log too. A crash
+/// between the two forgets the knowledge, or keeps both; where the snapshot was durable before the promise was, the next
+/// life promises before it says anything ([`crate::Options::start`]).
+///
+/// Promising is always safe. It costs a leader its place only if another leader decided something in a higher ballot,
+/// which has cost it that place already. A replica that must not vote promises too: its next life may vote.
 pub trait Protocol: std::fmt::Debug + Send {
     /// Takes one input and appends its effects. `now` never decreases from one call to the next.
-    fn step(&mut self, now: Time, input: Input, effects: &mut Effects);
+    ///
+    /// This is how a protocol is run; an implementation provides [`Protocol::handle`] and leaves this alone.
+    ///
+    /// # Panics
+    /// If the protocol does not promise what it is told to.
+    fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        if let Some(ballots) = input.outside_knowledge() {
+            self.heed(now, ballots.decided, effects);
+        }
+        self.handle(now, input, effects);
+    }
+
+    /// Something was decided in this ballot: the replica acts in no lower one from here on.
+    fn heed(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        if ballot > self.promised() && !self.options().has(Bug::LearnWithoutPromise) {
+            self.promise(now, ballot, effects);
+            assert!(self.promised() >= ballot, "a replica promises the ballot of what it learns");
+        }
+    }
+
+    /// Takes one input that the contract allows as it stands.
+    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects);
+
+    /// The highest ballot that is promised: this replica acts in no lower one. Where a promise is a term, the highest
+    /// ballot of that term.
+    fn promised(&self) -> Ballot;
+
+    /// Promises a ballot that is higher than [`Protocol::promised`]: writes that down, and ends whatever the replica does
+    /// in a lower one.
+    fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects);
+
+    /// What it was started with.
+    fn options(&self) -> &Options;
 
     /// Lets leave what was held back so that a burst of inputs makes few messages and records, and asks for the next
     /// deadline. Whoever runs a protocol calls it before the effects of one or more steps leave; nothing is ever held
@@ -71,6 +128,18 @@ pub enum Input {
     Control(Control),
 }
 
+impl Input {
+    /// The ballots of what another replica knew to be decided.
+    fn outside_knowledge(&self) -> Option<Ballots> {
+        match self {
+            Input::Control(Control::Learn { ballots, .. } | Control::Installed { ballots, .. }) => {
+                Some(*ballots)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Requests of the replica around the protocol.
 #[derive(Clone, Debug)]
 pub enum Control {
@@ -81,7 +150,7 @@ pub enum Control {
         /// The slot.
         slot: Slot,
         /// As that peer's protocol delivered it.
-        ballot: Ballot,
+        ballots: Ballots,
         /// What was decided there.
         batch: Batch,
         /// Who votes from this slot on, if the protocol changes that itself and the batch is one that comes with
@@ -92,8 +161,8 @@ pub enum Control {
     Installed {
         /// The slot.
         slot: Slot,
-        /// As the slot was delivered where the snapshot was taken.
-        ballot: Ballot,
+        /// Of the prefix through the slot, as it was delivered where the snapshot was taken.
+        ballots: Ballots,
         /// Who votes as of this slot.
         voters: VoterSets,
     },
@@ -158,9 +227,8 @@ pub enum Effect {
     Deliver {
         /// The slot.
         slot: Slot,
-        /// A ballot in which the batch was proposed there. What is known of the batch's place in the log goes with
-        /// it to replicas that missed it: Raft compares logs by the terms of their entries.
-        ballot: Ballot,
+        /// In which ballots it was proposed and decided: that goes with it to replicas that missed it.
+        ballots: Ballots,
         /// What is decided.
         batch: Batch,
     },

@@ -20,7 +20,7 @@ use synod_api::{
 use synod_consensus::Options;
 use synod_kv::KvStore;
 use synod_replica::{Executor, Group, Outcome, SessionLimits};
-use synod_wire::{Ballot, Batch, BatchBuilder, ReplicaId, SessionId, Slot};
+use synod_wire::{Ballots, Batch, BatchBuilder, ReplicaId, SessionId, Slot};
 
 const BATCH_COMMANDS: u64 = 100;
 const VALUE_BYTES: usize = 256;
@@ -119,7 +119,7 @@ impl Bench {
     fn execute(&mut self, batch: &Batch) -> f64 {
         let slot = Slot(self.executor.applied().0 + 1);
         let before = cpu_seconds();
-        let outcomes = self.executor.execute(slot, Ballot::ZERO, batch);
+        let outcomes = self.executor.execute(slot, Ballots::ZERO, batch);
         let after = cpu_seconds();
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Reply(_))));
         after - before

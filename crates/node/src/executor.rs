@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use synod_replica::{Event, Executor, Frozen, Installed, Outcome, RequestError, SnapshotInfo, StateMachine};
 use synod_storage::SnapshotStore;
-use synod_wire::{Ballot, Batch, Slot};
+use synod_wire::{Ballots, Batch, Slot};
 use tokio::sync::oneshot;
 
 use crate::{handle::Reply, protocol::Input, snapshots::SnapshotJob, status::Shared};
@@ -18,7 +18,7 @@ use crate::{handle::Reply, protocol::Input, snapshots::SnapshotJob, status::Shar
 /// What the executor is asked to do, in order.
 pub(crate) enum Job {
     /// Execute a batch, and answer these of its commands.
-    Execute { slot: Slot, ballot: Ballot, batch: Batch, replies: Vec<(usize, Reply)> },
+    Execute { slot: Slot, ballots: Ballots, batch: Batch, replies: Vec<(usize, Reply)> },
     /// Answer queries from a state that includes `slot`.
     Query { slot: Slot, queries: Vec<(Bytes, Reply)> },
     /// Freeze the state for a snapshot.
@@ -105,7 +105,7 @@ impl<S: StateMachine> ExecutorStage<S> {
     /// Does one job; the event that the replica is to be told, if there is one.
     pub(crate) fn run_job(&mut self, job: Job) -> Option<Event> {
         match job {
-            Job::Execute { slot, ballot, batch, replies } => self.execute(slot, ballot, &batch, replies),
+            Job::Execute { slot, ballots, batch, replies } => self.execute(slot, ballots, &batch, replies),
             Job::Query { slot, queries } if slot <= self.executor.applied() => self.answer(queries),
             Job::Query { slot, queries } => self.waiting.entry(slot).or_default().extend(queries),
             Job::Freeze => {
@@ -122,8 +122,8 @@ impl<S: StateMachine> ExecutorStage<S> {
         None
     }
 
-    fn execute(&mut self, slot: Slot, ballot: Ballot, batch: &Batch, replies: Vec<(usize, Reply)>) {
-        let mut outcomes = self.executor.execute(slot, ballot, batch);
+    fn execute(&mut self, slot: Slot, ballots: Ballots, batch: &Batch, replies: Vec<(usize, Reply)>) {
+        let mut outcomes = self.executor.execute(slot, ballots, batch);
         for (place, reply) in replies {
             let unknown = Outcome::Error(RequestError::OutcomeUnknown);
             let outcome = outcomes
@@ -172,7 +172,7 @@ impl<S: StateMachine> ExecutorStage<S> {
             }
         }
         self.applied_more();
-        let (ballot, group) = (self.executor.ballot(), self.executor.group().clone());
-        Event::SnapshotInstalled(sound.then_some(Installed { info, ballot, group }))
+        let (ballots, group) = (self.executor.ballots(), self.executor.group().clone());
+        Event::SnapshotInstalled(sound.then_some(Installed { info, ballots, group }))
     }
 }

@@ -119,7 +119,7 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
                 .restore(&mut reader)
                 .map_err(|error| StartError::Unreadable(format!("{}: {error}", file.path.display())))?;
             let info = SnapshotInfo { slot: file.slot, bytes: file.file_bytes };
-            Some(Installed { info, ballot: executor.ballot(), group: executor.group().clone() })
+            Some(Installed { info, ballots: executor.ballots(), group: executor.group().clone() })
         }
         None => None,
     };

@@ -247,11 +247,11 @@ impl<S: StateMachine> ProtocolStage<S> {
                     log.sends.push(GatedSend { to, body, after });
                 }
             }
-            Action::Execute { slot, ballot, batch, requests } => {
+            Action::Execute { slot, ballots, batch, requests } => {
                 let commands = &mut self.waiting.commands;
                 let reply = |(place, request)| Some((place, commands.remove(&request)?));
                 let replies = requests.into_iter().filter_map(reply).collect();
-                self.execute(Job::Execute { slot, ballot, batch, replies });
+                self.execute(Job::Execute { slot, ballots, batch, replies });
             }
             Action::ReadAt { read, slot } => {
                 if let Some(queries) = self.waiting.reads.remove(&read) {

@@ -28,7 +28,7 @@ use std::{
 use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role};
 use synod_replica::{Action, Executor, Group, LogRecord, Member, Recovered, Replica, Standing, StateMachine};
 use synod_storage::{DataDir, SnapshotStore, StorageError, inspect};
-use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, ReplicaId, Slot, Time};
+use synod_wire::{Batch, ClusterId, Epoch, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{Config, Origin, StartError, node};
 
@@ -183,8 +183,8 @@ fn execute_decided<S: StateMachine>(
     let (settings, start) = (config.settings.clone(), beginning());
     drop(Replica::start(settings, config.me, origin.first, recovered, start, &mut actions));
     for action in actions {
-        if let Action::Execute { slot, ballot, batch, .. } = action {
-            executor.execute(slot, ballot, &batch);
+        if let Action::Execute { slot, ballots, batch, .. } = action {
+            executor.execute(slot, ballots, &batch);
         }
     }
 }
@@ -207,8 +207,7 @@ fn decide_accepted<S: StateMachine>(
     let restart = Restart {
         records: of_epoch(records, epoch).into_iter().map(|record| record.without_voters()).collect(),
         base: executor.applied(),
-        // Ballots of different epochs can not be compared.
-        base_ballot: if executor.applied() > begin { executor.ballot() } else { Ballot::ZERO },
+        base_ballots: executor.ballots(),
         begin,
         decided: executor.applied(),
         amnesia: false,
@@ -229,10 +228,10 @@ fn decide_accepted<S: StateMachine>(
             match effect {
                 Effect::Append { lsn, .. } => durable = Some(lsn),
                 Effect::Deadline(at) => deadline = at,
-                Effect::Deliver { slot, ballot, batch } => {
+                Effect::Deliver { slot, ballots, batch } => {
                     // What an epoch decides behind a change that ends it is void.
                     if executor.group().epoch == epoch && slot > executor.applied() {
-                        executor.execute(slot, ballot, &batch);
+                        executor.execute(slot, ballots, &batch);
                     }
                 }
                 Effect::Send { .. }

@@ -76,7 +76,12 @@ fn a_learner_that_may_have_voted_keeps_what_it_accepted() {
     let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), options).unwrap();
     let entry = |slot, batch, voters| {
         let entry = Entry { ballot: Ballot { round: 1, replica: R1 }, batch, voters };
-        Record::Entries { start: Slot(slot), entries: [entry].into(), decided: Slot::ZERO }
+        Record::Entries {
+            start: Slot(slot),
+            entries: [entry].into(),
+            decided: Slot::ZERO,
+            decided_in: Ballot::ZERO,
+        }
     };
     let voters = VoterSets::simple(vec![R1, R2]);
     let records = [

@@ -94,12 +94,12 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_wire::{Ballot, Batch};
+    use synod_wire::{Ballot, Ballots, Batch};
 
     /// Batches whose ballots tell their slots.
     fn slots(range: std::ops::RangeInclusive<u64>) -> Vec<Decided> {
         let ballot = |round| Ballot { round, ..Ballot::ZERO };
-        range.map(|slot| Decided { ballot: ballot(slot), batch: Batch::noop() }).collect()
+        range.map(|slot| Decided { ballots: Ballots::both(ballot(slot)), batch: Batch::noop() }).collect()
     }
 
     #[test]
@@ -114,7 +114,7 @@ mod tests {
             for &(from, through) in order {
                 ahead.insert(Slot(from), slots(from..=through), decided, usize::MAX);
                 while let Some(next) = ahead.front(decided.next()) {
-                    told.push(next.ballot.round);
+                    told.push(next.ballots.proposed.round);
                     decided = decided.next();
                     ahead.drop_through(decided);
                 }
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(ahead.begins_behind(Slot(6)), Some(Slot(8)));
         assert!(ahead.front(Slot(1)).is_none());
         ahead.drop_through(Slot(8));
-        assert_eq!(ahead.front(Slot(9)).unwrap().ballot.round, 9);
+        assert_eq!(ahead.front(Slot(9)).unwrap().ballots.proposed.round, 9);
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use synod_wire::{Ballot, Batch, Slot};
+use synod_wire::{Ballots, Batch, Slot};
 
 /// What was decided in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decided {
-    /// A ballot in which it was proposed there, as the protocol said when it delivered it.
-    pub ballot: Ballot,
+    /// In which ballots it was proposed and decided there, as the protocol said when it delivered it.
+    pub ballots: Ballots,
     /// The batch.
     pub batch: Batch,
 }
@@ -16,7 +16,7 @@ pub struct Decided {
 impl Decided {
     /// About the bytes that it takes in a message: an empty batch takes some too.
     pub(crate) fn size(&self) -> usize {
-        self.batch.bytes().len() + 24
+        self.batch.bytes().len() + 40
     }
 }
 
@@ -26,19 +26,25 @@ pub struct DecidedLog {
     first: Slot,
     batches: VecDeque<Decided>,
     bytes: u64,
-    /// How the last slot was delivered.
-    ballot: Ballot,
+    /// Of the present epoch's slots through the last one.
+    ballots: Ballots,
 }
 
 impl DecidedLog {
-    /// Nothing yet; the slot before `first` was delivered with `ballot`.
-    pub fn new(first: Slot, ballot: Ballot) -> DecidedLog {
-        DecidedLog { first, batches: VecDeque::new(), bytes: 0, ballot }
+    /// Nothing yet; the present epoch's slots before `first` were decided in `ballots`.
+    pub fn new(first: Slot, ballots: Ballots) -> DecidedLog {
+        DecidedLog { first, batches: VecDeque::new(), bytes: 0, ballots }
     }
 
-    /// How the last slot was delivered.
-    pub fn ballot(&self) -> Ballot {
-        self.ballot
+    /// Of the present epoch's slots through the last one: [`Ballots::ZERO`] if there is none.
+    pub fn ballots(&self) -> Ballots {
+        self.ballots
+    }
+
+    /// The last slot ended its epoch. Ballots of different epochs cannot be compared, and what is before an epoch counts
+    /// as lower than anything in it.
+    pub fn begin_epoch(&mut self) {
+        self.ballots = Ballots::ZERO;
     }
 
     /// The last slot that was decided.
@@ -56,11 +62,11 @@ impl DecidedLog {
         self.batches.len()
     }
 
-    pub fn push(&mut self, slot: Slot, ballot: Ballot, batch: Batch) {
+    pub fn push(&mut self, slot: Slot, ballots: Ballots, batch: Batch) {
         assert_eq!(slot, self.last().next(), "slots are decided in order");
         self.bytes += batch.bytes().len() as u64;
-        self.batches.push_back(Decided { ballot, batch });
-        self.ballot = ballot;
+        self.batches.push_back(Decided { ballots, batch });
+        self.ballots = self.ballots.followed_by(ballots);
     }
 
     fn pop(&mut self) {
@@ -88,8 +94,8 @@ impl DecidedLog {
     }
 
     /// A snapshot through `slot` was installed.
-    pub fn restart_after(&mut self, slot: Slot, ballot: Ballot) {
-        *self = DecidedLog::new(slot.next(), ballot);
+    pub fn restart_after(&mut self, slot: Slot, ballots: Ballots) {
+        *self = DecidedLog::new(slot.next(), ballots);
     }
 
     /// The first slot that is held; the one behind [`DecidedLog::last`] if none is.
@@ -126,8 +132,8 @@ mod tests {
 
     #[test]
     fn the_decided_log_keeps_what_it_should() {
-        let mut log = DecidedLog::new(Slot(1), Ballot::ZERO);
-        (1..=10).for_each(|slot| log.push(Slot(slot), Ballot::ZERO, batch(100)));
+        let mut log = DecidedLog::new(Slot(1), Ballots::ZERO);
+        (1..=10).for_each(|slot| log.push(Slot(slot), Ballots::ZERO, batch(100)));
         let range = |log: &DecidedLog, from, through, bytes| {
             log.range(Slot(from), Slot(through), bytes).map(|batches| batches.len())
         };

@@ -37,7 +37,7 @@ use std::{
 };
 
 use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
-use synod_wire::{Ballot, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballots, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, LogRecord, PeerMessage, Refusal, Replica,
@@ -134,7 +134,7 @@ impl Replica {
     /// Takes up what earlier lives wrote down.
     pub(crate) fn replay(&mut self, now: Time, records: Vec<LogRecord>, actions: &mut Vec<Action>) {
         let mut by_epoch: BTreeMap<Epoch, Vec<Record>> = BTreeMap::new();
-        let mut learned: BTreeMap<Slot, (Ballot, Batch)> = BTreeMap::new();
+        let mut learned: BTreeMap<Slot, (Ballots, Batch)> = BTreeMap::new();
         let mut entered = None;
         // Whether the protocol of the epoch entered last has written something since.
         let mut spoke = false;
@@ -145,8 +145,8 @@ impl Replica {
                     spoke |= entered.as_ref().is_some_and(|(group, _): &(Group, bool)| group.epoch == epoch);
                     by_epoch.entry(epoch).or_default().push(record);
                 }
-                LogRecord::Learned { slot, ballot, batch } => {
-                    learned.insert(slot, (ballot, batch));
+                LogRecord::Learned { slot, ballots, batch } => {
+                    learned.insert(slot, (ballots, batch));
                 }
                 LogRecord::Entered { group, amnesia } => {
                     if amnesia {
@@ -174,8 +174,8 @@ impl Replica {
         self.known.replaying = true;
         loop {
             let before = self.decided.last();
-            while let Some((ballot, batch)) = learned.remove(&self.decided.last().next()) {
-                self.deliver(now, self.decided.last().next(), ballot, batch, actions);
+            while let Some((ballots, batch)) = learned.remove(&self.decided.last().next()) {
+                self.deliver(now, self.decided.last().next(), ballots, batch, actions);
             }
             // A snapshot that is lost may have come from another replica, and have covered other values than the log
             // holds: what it held comes from the others.
@@ -239,11 +239,11 @@ impl Replica {
         // The instance is not needed, only what it delivers.
         drop(self.group.options(&self.settings.consensus).start(members, restart, now, &mut unwritten));
         for effect in unwritten.drain() {
-            if let Effect::Deliver { slot, ballot, batch } = effect
+            if let Effect::Deliver { slot, ballots, batch } = effect
                 && self.group.epoch == epoch
                 && slot <= through
             {
-                self.deliver(now, slot, ballot, batch, actions);
+                self.deliver(now, slot, ballots, batch, actions);
             }
         }
     }
@@ -255,7 +255,7 @@ impl Replica {
             records: Vec::new(),
             outgoing,
             base: self.decided.last(),
-            base_ballot: self.ballot_in_epoch(self.decided.last(), self.decided.ballot()),
+            base_ballots: self.decided.ballots(),
             begin: self.group.first.prev(),
             decided: self.decided.last(),
             amnesia: self.known.amnesia,
@@ -264,19 +264,16 @@ impl Replica {
         }
     }
 
-    /// How a slot was delivered, if that was in the present epoch: ballots of different epochs can not be compared, and
-    /// what is before an epoch counts as lower than anything in it.
-    pub(crate) fn ballot_in_epoch(&self, slot: Slot, ballot: Ballot) -> Ballot {
-        if slot < self.group.first { Ballot::ZERO } else { ballot }
-    }
-
     // From one epoch to the next.
 
     /// A change is decided; all replicas find the same outcome.
     pub(crate) fn change_group(&mut self, changed: Result<Group, Refusal>, actions: &mut Vec<Action>) {
         self.stopping = false;
         let Ok(next) = changed else { return };
-        self.known.ended |= next.epoch != self.group.epoch;
+        if next.epoch != self.group.epoch {
+            self.known.ended = true;
+            self.decided.begin_epoch();
+        }
         self.group = next;
         if !self.known.replaying {
             self.group_changed(actions);
@@ -428,22 +425,22 @@ impl Replica {
         &mut self,
         now: Time,
         slot: Slot,
-        ballot: Ballot,
+        ballots: Ballots,
         batch: Batch,
         actions: &mut Vec<Action>,
     ) {
         if self.protocol.is_some() {
             let voters =
                 self.group.voters_behind(slot, &batch).filter(|_| !self.has(Bug::LearnWithoutVoters));
-            return self.input(now, Input::Control(Control::Learn { slot, ballot, batch, voters }), actions);
+            return self.input(now, Input::Control(Control::Learn { slot, ballots, batch, voters }), actions);
         }
         if slot == self.decided.last().next() && !self.is_backlogged() {
             if !self.has(Bug::LearnUnrecorded) {
                 let lsn = self.effects.number();
-                let record = LogRecord::Learned { slot, ballot, batch: batch.clone() };
+                let record = LogRecord::Learned { slot, ballots, batch: batch.clone() };
                 actions.push(Action::Append { lsn, record });
             }
-            self.deliver(now, slot, ballot, batch, actions);
+            self.deliver(now, slot, ballots, batch, actions);
             self.carry_out(now, actions);
             self.begin(now, false);
             self.carry_out(now, actions);

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Status as ProtocolStatus};
-use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use crate::{Group, LogRecord, PeerMessage, RequestError};
 
@@ -28,8 +28,8 @@ pub struct SnapshotInfo {
 pub struct Installed {
     /// The snapshot.
     pub info: SnapshotInfo,
-    /// How its slot was delivered.
-    pub ballot: Ballot,
+    /// Of the slots that it holds, as far as they are of the group's epoch.
+    pub ballots: Ballots,
     /// The group after that slot.
     pub group: Group,
 }
@@ -133,7 +133,7 @@ pub enum Action {
         /// Its slot.
         slot: Slot,
         /// How it was delivered.
-        ballot: Ballot,
+        ballots: Ballots,
         /// The batch.
         batch: Batch,
         /// Local requests to be answered with the outcomes: for each its place among the batch's commands.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{Ballot, Batch, Command, CommandKind, Reader, Slot, Writer};
+use synod_wire::{Ballots, Batch, Command, CommandKind, Reader, Slot, Writer};
 
 use crate::{
     Frozen, Group, Refusal, RequestError, StateMachine, encode_reply,
@@ -34,8 +34,8 @@ pub struct Executor<S> {
     sessions: SessionTable,
     limits: SessionLimits,
     applied: Slot,
-    /// As the slot `applied` was delivered.
-    ballot: Ballot,
+    /// Of the slots through `applied`, as far as they are of the group's epoch.
+    ballots: Ballots,
     /// The group after that slot.
     group: Group,
     execute_repeats: bool,
@@ -46,8 +46,8 @@ impl<S: StateMachine> Executor<S> {
     #[must_use]
     pub fn new(machine: S, group: Group, limits: SessionLimits) -> Executor<S> {
         let sessions = SessionTable::new(limits);
-        let (applied, ballot) = (Slot::ZERO, Ballot::ZERO);
-        Executor { machine, sessions, limits, applied, ballot, group, execute_repeats: false }
+        let (applied, ballots) = (Slot::ZERO, Ballots::ZERO);
+        Executor { machine, sessions, limits, applied, ballots, group, execute_repeats: false }
     }
 
     /// Plants [`synod_consensus::Bug::ExecuteRetryTwice`].
@@ -62,10 +62,10 @@ impl<S: StateMachine> Executor<S> {
         self.applied
     }
 
-    /// How [`Executor::applied`] was delivered.
+    /// Of the slots through [`Executor::applied`], as far as they are of the epoch of [`Executor::group`].
     #[must_use]
-    pub fn ballot(&self) -> Ballot {
-        self.ballot
+    pub fn ballots(&self) -> Ballots {
+        self.ballots
     }
 
     /// The group as it is after [`Executor::applied`].
@@ -98,13 +98,13 @@ impl<S: StateMachine> Executor<S> {
     ///
     /// # Panics
     /// If a slot was left out.
-    pub fn execute(&mut self, slot: Slot, ballot: Ballot, batch: &Batch) -> Vec<Outcome> {
+    pub fn execute(&mut self, slot: Slot, ballots: Ballots, batch: &Batch) -> Vec<Outcome> {
         if slot <= self.applied {
             return batch.commands().map(|_| Outcome::Error(RequestError::OutcomeUnknown)).collect();
         }
         assert_eq!(slot, self.applied.next(), "slots are executed in order, without gaps");
         self.applied = slot;
-        self.ballot = ballot;
+        self.ballots = self.ballots.followed_by(ballots);
         if let Some(changed) = self.group.behind(slot, batch) {
             return vec![Outcome::Reply(self.reconfigure(changed))];
         }
@@ -117,7 +117,7 @@ impl<S: StateMachine> Executor<S> {
     fn reconfigure(&mut self, changed: Result<Group, Refusal>) -> Bytes {
         let reply = encode_reply(&changed);
         if let Ok(group) = changed {
-            self.group = group;
+            self.set_group(group);
         }
         reply
     }
@@ -161,6 +161,14 @@ impl<S: StateMachine> Executor<S> {
     /// Puts another group in place of the present one, for an operator who makes a new cluster of what one replica
     /// has: nobody else may go on from this state.
     pub fn begin_anew(&mut self, group: Group) {
+        self.set_group(group);
+    }
+
+    /// Ballots of different epochs cannot be compared, and what is before an epoch counts as lower than anything in it.
+    fn set_group(&mut self, group: Group) {
+        if group.epoch != self.group.epoch {
+            self.ballots = Ballots::ZERO;
+        }
         self.group = group;
     }
 
@@ -176,7 +184,7 @@ impl<S: StateMachine> Executor<S> {
     pub fn freeze(&self) -> Box<dyn Frozen> {
         let mut head = Writer::new();
         head.slot(self.applied);
-        head.ballot(self.ballot);
+        head.ballots(self.ballots);
         head.shared(&self.group.encode().to_bytes());
         let mut writer = Writer::new();
         writer.u32(SNAPSHOT_VERSION);
@@ -206,14 +214,14 @@ impl<S: StateMachine> Executor<S> {
         (&mut snapshot).take(len.into()).read_to_end(&mut head)?;
         let mut reader = Reader::new(head.into());
         let applied = reader.slot("slot").map_err(invalid)?;
-        let ballot = reader.ballot("ballot").map_err(invalid)?;
+        let ballots = reader.ballots("ballots").map_err(invalid)?;
         let group = Group::decode(reader.bytes("group").map_err(invalid)?).map_err(invalid)?;
         reader.finish().map_err(invalid)?;
         let sessions = Sessions::read_from(&mut snapshot)?;
         self.machine.restore(&mut snapshot)?;
         self.sessions = SessionTable::of(sessions, self.limits);
         self.applied = applied;
-        self.ballot = ballot;
+        self.ballots = ballots;
         self.group = group;
         Ok(())
     }
@@ -327,11 +335,11 @@ mod tests {
         let mut executor = executor();
         let twice = batch(&[(MINE(), 1, b"a"), (MINE(), 2, b"b")]);
         assert_eq!(
-            executor.execute(Slot(1), Ballot::ZERO, &twice),
+            executor.execute(Slot(1), Ballots::ZERO, &twice),
             [1, 2].map(|len| Outcome::Reply(Bytes::from(vec![len])))
         );
         assert_eq!(
-            executor.execute(Slot(2), Ballot::ZERO, &twice),
+            executor.execute(Slot(2), Ballots::ZERO, &twice),
             [(); 2].map(|()| Outcome::Error(RequestError::OutcomeUnknown))
         );
         assert_eq!(executor.query(&Bytes::new()), "ab");
@@ -343,12 +351,12 @@ mod tests {
         let mut executor = executor();
         let mut builder = BatchBuilder::new();
         builder.push_as(CommandKind::OpenSession, MINE(), 1, 1, b"");
-        let outcomes = executor.execute(Slot(1), Ballot::ZERO, &builder.finish());
+        let outcomes = executor.execute(Slot(1), Ballots::ZERO, &builder.finish());
         let [Outcome::Reply(reply)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
         let session = SessionId(u64::from_le_bytes(reply[..].try_into().unwrap()));
         let command = batch(&[(session, 1, b"x")]);
-        let first = executor.execute(Slot(2), Ballot::ZERO, &command);
-        assert_eq!(executor.execute(Slot(3), Ballot::ZERO, &command), first, "the cached reply");
+        let first = executor.execute(Slot(2), Ballots::ZERO, &command);
+        assert_eq!(executor.execute(Slot(3), Ballots::ZERO, &command), first, "the cached reply");
         assert_eq!(executor.query(&Bytes::new()), "x");
     }
 
@@ -356,13 +364,13 @@ mod tests {
     fn a_snapshot_carries_sessions_too() {
         let mut one = executor();
         let command = batch(&[(MINE(), 1, b"a")]);
-        one.execute(Slot(1), Ballot::ZERO, &command);
+        one.execute(Slot(1), Ballots::ZERO, &command);
         let mut bytes = Vec::new();
         one.freeze().write_to(&mut bytes).unwrap();
         let mut other = executor();
         other.restore(&mut bytes.as_slice()).unwrap();
         assert_eq!((other.applied(), other.digest()), (Slot(1), one.digest()));
-        other.execute(Slot(2), Ballot::ZERO, &command);
+        other.execute(Slot(2), Ballots::ZERO, &command);
         assert_eq!(other.query(&Bytes::new()), "a", "the repeat is known after the snapshot");
         assert!(executor().restore(&mut &bytes[..10]).is_err());
     }
@@ -371,7 +379,7 @@ mod tests {
     fn with_session(executor: &mut Executor<Tape>, slot: u64) -> SessionId {
         let mut builder = BatchBuilder::new();
         builder.push_as(CommandKind::OpenSession, MINE(), slot, slot, b"");
-        let outcomes = executor.execute(Slot(slot), Ballot::ZERO, &builder.finish());
+        let outcomes = executor.execute(Slot(slot), Ballots::ZERO, &builder.finish());
         let [Outcome::Reply(reply)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
         SessionId(u64::from_le_bytes(reply[..].try_into().unwrap()))
     }
@@ -383,10 +391,10 @@ mod tests {
         let mut executor = Executor::new(Tape::default(), group, limits);
         let session = with_session(&mut executor, 1);
         for slot in 2..=4 {
-            executor.execute(Slot(slot), Ballot::ZERO, &batch(&[(session, slot - 1, b"x")]));
+            executor.execute(Slot(slot), Ballots::ZERO, &batch(&[(session, slot - 1, b"x")]));
         }
         let again =
-            executor.execute(Slot(5), Ballot::ZERO, &batch(&[(session, 1, b"x"), (session, 3, b"x")]));
+            executor.execute(Slot(5), Ballots::ZERO, &batch(&[(session, 1, b"x"), (session, 3, b"x")]));
         assert_eq!(
             again,
             [Outcome::Error(RequestError::ReplyGone), Outcome::Reply(Bytes::from_static(&[3]))]

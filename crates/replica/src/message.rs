@@ -240,27 +240,27 @@ impl PeerMessage {
 
 fn write_batches(writer: &mut Writer, batches: &[Decided]) {
     writer.u32(u32::try_from(batches.len()).expect("bounded by the size of a message"));
-    for Decided { ballot, batch } in batches {
-        writer.ballot(*ballot);
+    for Decided { ballots, batch } in batches {
+        writer.ballots(*ballots);
         writer.batch(batch);
     }
 }
 
 fn read_batches(reader: &mut Reader) -> Result<Vec<Decided>, DecodeError> {
     let count = reader.u32("batches")?;
-    let read = |_| Ok(Decided { ballot: reader.ballot("ballot")?, batch: reader.batch("batch")? });
+    let read = |_| Ok(Decided { ballots: reader.ballots("ballots")?, batch: reader.batch("batch")? });
     (0..count).map(read).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_wire::{Ballot, ReplicaId};
+    use synod_wire::{Ballot, Ballots, ReplicaId};
 
     #[test]
     fn messages_survive_the_wire_and_no_truncation_decodes() {
         let ballot = Ballot { round: 2, replica: ReplicaId(3) };
-        let decided = Decided { ballot, batch: Batch::noop() };
+        let decided = Decided { ballots: Ballots::both(ballot), batch: Batch::noop() };
         for message in [
             PeerMessage::Forward(Batch::noop()),
             PeerMessage::Standing {

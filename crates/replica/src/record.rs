@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use synod_consensus::Record;
-use synod_wire::{Ballot, Batch, DecodeError, Encoded, Epoch, Keep, Reader, Slot, Writer};
+use synod_wire::{Ballots, Batch, DecodeError, Encoded, Epoch, Keep, Reader, Slot, Writer};
 
 use crate::Group;
 
@@ -32,7 +32,7 @@ pub enum LogRecord {
         /// Where.
         slot: Slot,
         /// As it was delivered.
-        ballot: Ballot,
+        ballots: Ballots,
         /// What.
         batch: Batch,
     },
@@ -79,10 +79,10 @@ impl LogRecord {
                 writer.u8(TRIMMED);
                 writer.slot(*slot);
             }
-            LogRecord::Learned { slot, ballot, batch } => {
+            LogRecord::Learned { slot, ballots, batch } => {
                 writer.u8(LEARNED);
                 writer.slot(*slot);
-                writer.ballot(*ballot);
+                writer.ballots(*ballots);
                 writer.batch(batch);
             }
         }
@@ -107,7 +107,7 @@ impl LogRecord {
             TRIMMED => LogRecord::Trimmed(reader.slot("trimmed")?),
             LEARNED => LogRecord::Learned {
                 slot: reader.slot("slot")?,
-                ballot: reader.ballot("ballot")?,
+                ballots: reader.ballots("ballots")?,
                 batch: reader.batch("batch")?,
             },
             value => return Err(DecodeError::Undefined { field: "record", value: value.into() }),
@@ -121,7 +121,7 @@ impl LogRecord {
 mod tests {
     use super::*;
     use synod_consensus::Options;
-    use synod_wire::ReplicaId;
+    use synod_wire::{Ballot, ReplicaId};
 
     #[test]
     fn records_survive_the_disk() {
@@ -134,7 +134,7 @@ mod tests {
             },
             LogRecord::Entered { group, amnesia: true },
             LogRecord::Trimmed(Slot(7)),
-            LogRecord::Learned { slot: Slot(4), ballot, batch: Batch::noop() },
+            LogRecord::Learned { slot: Slot(4), ballots: Ballots::both(ballot), batch: Batch::noop() },
         ] {
             assert_eq!(LogRecord::decode(record.encode().to_bytes()), Ok(record));
         }

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken};
-use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{
+    Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
+};
 
 use crate::{
     Group, LogRecord, PeerMessage, RequestError, Settings,
@@ -85,9 +87,9 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) -> Replica {
         let Recovered { records, last_lsn, snapshot, amnesia, incarnation } = recovered;
-        let (info, ballot, group) = match snapshot {
-            Some(Installed { info, ballot, group }) => (Some(info), ballot, group),
-            None => (None, Ballot::ZERO, first),
+        let (info, ballots, group) = match snapshot {
+            Some(Installed { info, ballots, group }) => (Some(info), ballots, group),
+            None => (None, Ballots::ZERO, first),
         };
         let base = info.map_or(Slot::ZERO, |info| info.slot);
         let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
@@ -106,7 +108,7 @@ impl Replica {
             next_sequence: 1,
             clients: BTreeMap::new(),
             reads: Reads::new(incarnation),
-            decided: DecidedLog::new(base.next(), ballot),
+            decided: DecidedLog::new(base.next(), ballots),
             catch_up: CatchUp::new(peers),
             pushes: Pushes::default(),
             executed: base,
@@ -260,8 +262,8 @@ impl Replica {
             Effect::Send { to, message, after } => {
                 actions.push(Action::Send { to, message: PeerMessage::Protocol { epoch, message }, after });
             }
-            Effect::Deliver { slot, ballot, batch } if !over => {
-                self.deliver(now, slot, ballot, batch, actions);
+            Effect::Deliver { slot, ballots, batch } if !over => {
+                self.deliver(now, slot, ballots, batch, actions);
             }
             Effect::Leader(view) if !over => self.leader_changed(now, view, actions),
             Effect::ReadIndex { token, slot } => {
@@ -466,18 +468,18 @@ impl Replica {
         &mut self,
         now: Time,
         slot: Slot,
-        ballot: Ballot,
+        ballots: Ballots,
         batch: Batch,
         actions: &mut Vec<Action>,
     ) {
-        self.decided.push(slot, ballot, batch.clone());
+        self.decided.push(slot, ballots, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
         self.slots_since_snapshot += 1;
         self.bytes_since_snapshot += batch.bytes().len() as u64;
         let ours = self.proposals.delivered(&batch);
         let requests = ours.map_or_else(Vec::new, |closed| self.requests_of(&closed));
         let changed = self.group.behind(slot, &batch);
-        actions.push(Action::Execute { slot, ballot, batch, requests });
+        actions.push(Action::Execute { slot, ballots, batch, requests });
         if let Some(changed) = changed {
             self.change_group(changed, actions);
         }

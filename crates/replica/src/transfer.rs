@@ -98,8 +98,8 @@ impl Replica {
     fn learn_ahead(&mut self, now: Time, actions: &mut Vec<Action>) {
         loop {
             let slot = self.decided.last().next();
-            let Some(Decided { ballot, batch }) = self.catch_up.front(slot).cloned() else { return };
-            self.learn(now, slot, ballot, batch, actions);
+            let Some(Decided { ballots, batch }) = self.catch_up.front(slot).cloned() else { return };
+            self.learn(now, slot, ballots, batch, actions);
             if self.decided.last() < slot {
                 // It is not the time for it; it is kept.
                 return;
@@ -178,17 +178,16 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         self.catch_up.snapshot_done(installed.is_some(), now);
-        let Some(Installed { info, ballot, group }) = installed else { return };
+        let Some(Installed { info, ballots, group }) = installed else { return };
         self.executed = self.executed.max(info.slot);
         if info.slot > self.decided.last() {
-            self.decided.restart_after(info.slot, ballot);
+            self.decided.restart_after(info.slot, ballots);
             self.slots_since_snapshot = 0;
             self.bytes_since_snapshot = 0;
             self.adopt_snapshot(now, info, actions);
             self.adopt_group(now, group, actions);
-            let ballot = self.ballot_in_epoch(info.slot, ballot);
             let voters = self.group.voter_sets();
-            let installed = Control::Installed { slot: info.slot, ballot, voters };
+            let installed = Control::Installed { slot: info.slot, ballots, voters };
             self.input(now, Input::Control(installed), actions);
         } else {
             self.adopt_snapshot(now, info, actions);

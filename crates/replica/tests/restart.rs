@@ -11,7 +11,9 @@ use synod_replica::{
     Action, Decided, Event, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, Settings,
     SnapshotInfo,
 };
-use synod_wire::{Ballot, Batch, BatchBuilder, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{
+    Ballot, Ballots, Batch, BatchBuilder, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
+};
 
 const R1: ReplicaId = ReplicaId(1);
 
@@ -74,14 +76,19 @@ fn executed_from_one_record(learned: &[u64]) -> Vec<(Slot, Batch)> {
     let ballot = |round| Ballot { round, replica: R1 };
     let accepted = |text| raft::Entry { ballot: ballot(1), batch: batch(text), voters: None };
     let entries = ["a", "b", "c"].map(accepted).into();
-    let record = raft::Record::Entries { start: Slot(1), entries, decided: Slot::ZERO }.into();
+    let record =
+        raft::Record::Entries { start: Slot(1), entries, decided: Slot::ZERO, decided_in: Ballot::ZERO }
+            .into();
     let mut records = vec![
         LogRecord::Protocol { epoch: Epoch(1), record: raft::Record::Amnesia(false).into() },
         LogRecord::Protocol { epoch: Epoch(1), record },
         LogRecord::Entered { group: second, amnesia: false },
     ];
-    let otherwise =
-        |&slot| LogRecord::Learned { slot: Slot(slot), ballot: ballot(2), batch: batch("otherwise") };
+    let otherwise = |&slot| LogRecord::Learned {
+        slot: Slot(slot),
+        ballots: Ballots::both(ballot(2)),
+        batch: batch("otherwise"),
+    };
     records.extend(learned.iter().map(otherwise));
     executed_from(first, records)
 }
@@ -104,7 +111,7 @@ fn what_an_epoch_that_is_over_left_in_the_log_was_decided() {
 fn of_a_record_of_several_slots_those_that_were_learned_give_way_and_the_others_stay() {
     let learned = |slot| {
         let ballot = Ballot { round: 2, replica: ReplicaId(2) };
-        Some(LogRecord::Learned { slot: Slot(slot), ballot, batch: batch("decided") })
+        Some(LogRecord::Learned { slot: Slot(slot), ballots: Ballots::both(ballot), batch: batch("decided") })
     };
     let all = |texts: [&str; 3]| -> Vec<(Slot, Batch)> { (1..).map(Slot).zip(texts.map(batch)).collect() };
     assert_eq!(started(4, &["a", "b", "c"], learned(3)), all(["a", "b", "decided"]));
@@ -138,7 +145,7 @@ fn what_a_lost_snapshot_covered_stays_forgotten_when_an_older_one_takes_its_plac
     let mut replica = Replica::start(Settings::default(), R1, first.clone(), recovered, now, &mut actions);
     let info = SnapshotInfo { slot: Slot(3), bytes: 1 };
     let ballot = Ballot { round: 1, replica: R1 };
-    let older = Installed { info, ballot, group: first };
+    let older = Installed { info, ballots: Ballots::both(ballot), group: first };
     replica.step(now, Event::SnapshotInstalled(Some(older)), &mut actions);
     assert_eq!(trimmed(&actions), [Slot(5)]);
     assert!(!replica.may_vote(), "slots 4 and 5 are still to come from others");
@@ -165,7 +172,8 @@ fn without_memory_in_an_epoch_that_is_over_a_replica_asks_for_all_that_its_peers
     };
     assert_eq!(asked(now, later), Some((Slot(1), Slot(1))), "one more at least");
     now += Duration::from_secs(1);
-    let batches = vec![Decided { ballot: Ballot { round: 1, replica: r2 }, batch: batch("a") }];
+    let batches =
+        vec![Decided { ballots: Ballots::both(Ballot { round: 1, replica: r2 }), batch: batch("a") }];
     let fetched = PeerMessage::Fetched { from: Slot(1), kept: Slot(1), decided: Slot(99), batches };
     let (from, through) = asked(now, fetched).expect("it asks on");
     assert!(from == Slot(2) && through > from, "{from}-{through}");
@@ -176,7 +184,11 @@ fn a_start_writes_what_its_snapshot_covers_if_a_crash_came_before() {
     let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
     let written = |records: Vec<LogRecord>| {
         let info = SnapshotInfo { slot: Slot(3), bytes: 1 };
-        let installed = Installed { info, ballot: Ballot { round: 1, replica: R1 }, group: group.clone() };
+        let installed = Installed {
+            info,
+            ballots: Ballots::both(Ballot { round: 1, replica: R1 }),
+            group: group.clone(),
+        };
         let recovered = Recovered { snapshot: Some(installed), ..recovered(records) };
         let mut actions = Vec::new();
         Replica::start(Settings::default(), R1, group.clone(), recovered, Time::ZERO, &mut actions);

@@ -333,7 +333,7 @@ fn raft_record(record: &raft::Record) -> String {
     match record {
         R::Term { term, voted_for: Some(candidate) } => format!("term {term}, votes for {candidate}"),
         R::Term { term, voted_for: None } => format!("term {term}"),
-        R::Entries { start, entries, decided } => {
+        R::Entries { start, entries, decided, .. } => {
             let of = entries.first().map_or(Ballot::ZERO, |entry| entry.ballot);
             let slots = run(*start, Slot((start.0 + entries.len() as u64).saturating_sub(1)));
             let what = raft_entries(of, entries);

@@ -4,7 +4,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::{Ballot, Batch, Lsn, ReplicaId, SessionId, Slot};
+use crate::{Ballot, Ballots, Batch, Lsn, ReplicaId, SessionId, Slot};
 
 /// Why bytes are not what they should be. It names the field, so that a log line can.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,6 +135,12 @@ impl Writer {
         self.replica(ballot.replica);
     }
 
+    /// The ballots of a decided slot.
+    pub fn ballots(&mut self, ballots: Ballots) {
+        self.ballot(ballots.proposed);
+        self.ballot(ballots.decided);
+    }
+
     /// Length and bytes, copied: for small things.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.u32(u32::try_from(bytes.len()).expect("a field is smaller than 4 GiB"));
@@ -258,6 +264,11 @@ impl Reader {
     /// A ballot.
     pub fn ballot(&mut self, field: &'static str) -> Result<Ballot, DecodeError> {
         Ok(Ballot { round: self.u64(field)?, replica: self.replica(field)? })
+    }
+
+    /// The ballots of a decided slot.
+    pub fn ballots(&mut self, field: &'static str) -> Result<Ballots, DecodeError> {
+        Ok(Ballots { proposed: self.ballot(field)?, decided: self.ballot(field)? })
     }
 
     /// Length and bytes; a slice of the input.

@@ -97,6 +97,37 @@ impl fmt::Display for Ballot {
     }
 }
 
+/// The ballots of a decided slot.
+///
+/// They travel with the slot to replicas that missed it. Paxos proposes a value again in every ballot that might decide
+/// it, so there both are the same. Raft commits an entry of an older term by one of its own behind it, so there
+/// `decided` can be the higher one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ballots {
+    /// A ballot in which the batch was proposed in this slot.
+    pub proposed: Ballot,
+    /// The slot was decided in this ballot or in a lower one. A replica that learns the slot promises this ballot first.
+    pub decided: Ballot,
+}
+
+impl Ballots {
+    /// Ballots of nobody.
+    pub const ZERO: Ballots = Ballots { proposed: Ballot::ZERO, decided: Ballot::ZERO };
+
+    /// Proposed in a ballot, and decided in it.
+    #[must_use]
+    pub fn both(ballot: Ballot) -> Ballots {
+        Ballots { proposed: ballot, decided: ballot }
+    }
+
+    /// The ballots of a prefix that the next slot makes longer. A slot before may have been decided in a higher ballot
+    /// than the last one was, and whoever is told of the prefix is told of that slot.
+    #[must_use]
+    pub fn followed_by(self, next: Ballots) -> Ballots {
+        Ballots { proposed: next.proposed, decided: self.decided.max(next.decided) }
+    }
+}
+
 /// How long a write-ahead log must keep a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Keep {

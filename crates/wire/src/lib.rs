@@ -14,5 +14,5 @@ mod time;
 
 pub use batch::{Batch, BatchBuilder, COMMAND_HEADER_BYTES, Command, CommandKind};
 pub use codec::{DecodeError, Encoded, Reader, Writer};
-pub use id::{Ballot, ClusterId, Epoch, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot};
+pub use id::{Ballot, Ballots, ClusterId, Epoch, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot};
 pub use time::Time;

@@ -16,7 +16,9 @@
 //!
 //! - **An announced decision names a ballot.** A follower takes slot s for decided by announcement only if it
 //!   accepted s *in the announcing ballot*: in an older ballot it may hold another value. All other slots that
-//!   it hears to be decided are gaps, which catch-up fills with values.
+//!   it hears to be decided are gaps, which catch-up fills with values. The leader of b knows only of decisions in b and in
+//!   lower ballots ([`Protocol`], "Outside knowledge"), and in these slots b proposed what was decided; so a follower that
+//!   accepted s in b holds that.
 //! - **`Prepare` leaves only once the candidate's own promise is durable**, and a restarted replica never goes
 //!   on in a ballot of its earlier life. So no ballot is used for two different proposals of a slot, although
 //!   the leader sends proposals while its own record is still on its way to the disk.
@@ -39,7 +41,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use leader::{Candidate, Leader};
 use recovery::Recovering;
-use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
@@ -127,7 +129,7 @@ impl Votes {
 }
 
 impl Protocol for MultiPaxos {
-    fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
+    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
         match input {
             Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
                 self.receive(now, from, message, effects);
@@ -153,6 +155,18 @@ impl Protocol for MultiPaxos {
             Input::Control(control) => self.control(now, control, effects),
         }
         self.end_of_step(now, effects);
+    }
+
+    fn promised(&self) -> Ballot {
+        self.promised
+    }
+
+    fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.promise(now, ballot, effects);
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
@@ -253,7 +267,7 @@ impl MultiPaxos {
     fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
         match control {
             Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, batch, .. } => self.learn(slot, batch, effects),
+            Control::Learn { slot, ballots, batch, .. } => self.learn(slot, ballots.proposed, batch, effects),
             Control::Installed { slot, .. } => {
                 if slot > self.decided() {
                     self.slots.advance_to(slot.next());
@@ -359,7 +373,8 @@ impl MultiPaxos {
             let instance = self.slots.pop_front().expect("there is a front");
             let accepted = instance.accepted.expect("a decided slot has a value");
             self.decided_ahead -= 1;
-            effects.push(Effect::Deliver { slot, ballot: accepted.ballot, batch: accepted.batch });
+            let ballots = Ballots::both(accepted.ballot);
+            effects.push(Effect::Deliver { slot, ballots, batch: accepted.batch });
         }
         let decided = self.decided();
         self.decided_elsewhere = self.decided_elsewhere.max(decided);
@@ -377,13 +392,13 @@ impl MultiPaxos {
         let next =
             self.slots.get(slot.next()).filter(|next| next.decided).and_then(|next| next.accepted.clone());
         let Some(next) = next else { return false };
-        effects.push(Effect::Deliver { slot, ballot: next.ballot, batch: next.batch });
+        effects.push(Effect::Deliver { slot, ballots: Ballots::both(next.ballot), batch: next.batch });
         self.slots.pop_front();
         true
     }
 
     /// A peer told what was decided in a slot.
-    fn learn(&mut self, slot: Slot, batch: Batch, effects: &mut Effects) {
+    fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         if self.is_congested()
             || slot <= self.decided()
@@ -396,7 +411,6 @@ impl MultiPaxos {
             return;
         }
         // The record makes the log hold the decided value, whatever was accepted here before.
-        let ballot = instance.voted.max(self.promised);
         let lsn =
             effects.append(Record::Learned(AcceptedValue { slot, ballot, batch: batch.clone() }).into());
         instance.accepted = Some(Accepted { ballot, batch, lsn });

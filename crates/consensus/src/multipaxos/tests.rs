@@ -3,7 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use synod_wire::{Ballot, Batch, BatchBuilder, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{
+    Ballot, Ballots, Batch, BatchBuilder, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot, Time,
+};
 
 use super::{AcceptedValue, Message, Promise, Record};
 use crate::{
@@ -256,7 +258,7 @@ fn an_announced_decision_covers_only_values_of_its_own_ballot() {
     assert_eq!(follower.protocol.status().decided_elsewhere, Slot(1), "so it must be fetched");
     let effects = follower.step(Input::Control(Control::Learn {
         slot: Slot(1),
-        ballot: Ballot::ZERO,
+        ballots: Ballots::ZERO,
         batch: batch("decided"),
         voters: None,
     }));
@@ -360,7 +362,7 @@ fn without_its_log_a_replica_votes_only_after_its_peers_have_told_it_what_it_may
     assert_eq!(one.protocol.status().role, Role::Recovering, "slot 1 may hold its own vote");
     one.step(Input::Control(Control::Learn {
         slot: Slot(1),
-        ballot: Ballot::ZERO,
+        ballots: Ballots::ZERO,
         batch: batch("x"),
         voters: None,
     }));
@@ -531,7 +533,7 @@ fn of_what_one_message_brings_only_what_is_new_is_written_in_as_few_records_as_c
     follower.receive(R1, accept(ballot(1), 3, "c"));
     follower.step(Input::Control(Control::Learn {
         slot: Slot(6),
-        ballot: Ballot::ZERO,
+        ballots: Ballots::ZERO,
         batch: batch("f"),
         voters: None,
     }));

@@ -58,7 +58,7 @@ impl Raft {
             // acknowledged (E27).
             self.truncate(Slot(prev.0 + 1 + held as u64), effects);
             let rest = if held == 0 { entries } else { entries[held..].into() };
-            self.append(rest, self.decided, effects);
+            self.append(rest, (self.decided, self.decided_in), effects);
         }
         if self.options.has(Bug::RaftTruncateAlways) && through >= self.decided {
             self.truncate(through.next(), effects);
@@ -92,6 +92,6 @@ impl Raft {
     /// The leader has committed slots through this one. Only what is known to be in its log as well can be meant.
     pub(super) fn on_commit(&mut self, commit: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(commit);
-        self.deliver_through(commit.min(self.verified), effects);
+        self.deliver_through(commit.min(self.verified), self.view.ballot, effects);
     }
 }

@@ -258,7 +258,8 @@ impl Raft {
         let reached = Slot(reached);
         let own_term = self.log.ballot_at(reached) == Some(leader.ballot);
         if reached > self.decided && (own_term || self.options.has(Bug::RaftCountOldTerms)) {
-            self.deliver_through(reached, effects);
+            let decided_in = leader.ballot;
+            self.deliver_through(reached, decided_in, effects);
             self.advance_change(now, effects);
         }
     }

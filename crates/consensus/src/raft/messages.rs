@@ -384,8 +384,10 @@ pub enum Record {
         /// What; at least one.
         entries: Entries,
         /// When this was written, slots through this one were decided, with the entries that the log holds; not
-        /// less than the last slot if a peer told that these entries are decided.
+        /// less than the last slot if a peer told that these entries are decided...
         decided: Slot,
+        /// ...and no higher ballot than this decided them.
+        decided_in: Ballot,
     },
     /// The entries from a slot on were removed.
     Truncated {
@@ -423,16 +425,17 @@ impl Record {
     /// See [`crate::Record::is_decision`].
     #[must_use]
     pub fn is_decision(&self) -> bool {
-        matches!(self, Record::Entries { start, entries, decided } if *decided >= last_of(*start, entries))
+        matches!(self, Record::Entries { start, entries, decided, .. } if *decided >= last_of(*start, entries))
     }
 
     /// See [`crate::Record::without_voters`].
     #[must_use]
     pub fn without_voters(self) -> Record {
         match self {
-            Record::Entries { start, entries, decided } => {
+            Record::Entries { start, entries, decided, decided_in } => {
                 let without = |entry: &Entry| Entry { voters: None, ..entry.clone() };
-                Record::Entries { start, entries: entries.iter().map(without).collect(), decided }
+                let entries = entries.iter().map(without).collect();
+                Record::Entries { start, entries, decided, decided_in }
             }
             other => other,
         }
@@ -447,10 +450,11 @@ impl Record {
                 // Replica numbers start at 1.
                 writer.replica(voted_for.unwrap_or_default());
             }
-            Record::Entries { start, entries, decided } => {
+            Record::Entries { start, entries, decided, decided_in } => {
                 writer.u8(2);
                 writer.slot(*start);
                 writer.slot(*decided);
+                writer.ballot(*decided_in);
                 write_entries(writer, entries);
             }
             Record::Truncated { from, last } => {
@@ -475,6 +479,7 @@ impl Record {
             }
             2 => {
                 let (start, decided) = (reader.slot("start")?, reader.slot("decided")?);
+                let decided_in = reader.ballot("decided in")?;
                 if start == Slot::ZERO {
                     return Err(DecodeError::Undefined { field: "start", value: 0 });
                 }
@@ -482,7 +487,7 @@ impl Record {
                 if entries.is_empty() {
                     return Err(DecodeError::Undefined { field: "entry count", value: 0 });
                 }
-                Record::Entries { start, entries, decided }
+                Record::Entries { start, entries, decided, decided_in }
             }
             3 => Record::Truncated { from: reader.slot("from")?, last: reader.slot("last")? },
             4 => Record::Amnesia(reader.bool("amnesia")?),
@@ -553,7 +558,12 @@ mod tests {
         for record in [
             Record::Term { term: 5, voted_for: Some(ReplicaId(3)) },
             Record::Term { term: 5, voted_for: None },
-            Record::Entries { start: Slot(3), entries: [entry.clone(), other].into(), decided: Slot(2) },
+            Record::Entries {
+                start: Slot(3),
+                entries: [entry.clone(), other].into(),
+                decided: Slot(2),
+                decided_in: ballot,
+            },
             Record::Truncated { from: Slot(3), last: Slot(9) },
             Record::Amnesia(true),
         ] {
@@ -570,7 +580,8 @@ mod tests {
         for (start, entries) in
             [(Slot(3), vec![]), (Slot(0), vec![entry.clone()]), (Slot(u64::MAX), vec![entry.clone(); 2])]
         {
-            let record = Record::Entries { start, entries: entries.into(), decided: Slot(2) };
+            let decided_in = Ballot::ZERO;
+            let record = Record::Entries { start, entries: entries.into(), decided: Slot(2), decided_in };
             let mut writer = Writer::new();
             record.encode(&mut writer);
             let decoded = Record::decode(&mut Reader::new(writer.finish().to_bytes()));
@@ -586,6 +597,7 @@ mod tests {
             start: Slot(3),
             entries: [entry.clone(), entry.clone()].into(),
             decided: Slot(decided),
+            decided_in: Ballot::ZERO,
         };
         assert_eq!([2, 3, 4].map(|decided| record(decided).is_decision()), [false, false, true]);
         assert_eq!(record(2).keep(), Keep::Slot(Slot(4)));

@@ -52,7 +52,7 @@ use election::{Candidate, Patience};
 use leader::Leader;
 use log::Log;
 use std::sync::Arc;
-use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
@@ -78,6 +78,8 @@ pub struct Raft {
     log: Log,
     /// Delivered through this slot.
     decided: Slot,
+    /// All of that was decided in this ballot or in lower ones.
+    decided_in: Ballot,
     /// Slots through this one are known to be decided somewhere.
     decided_elsewhere: Slot,
     /// The log is known to equal that of the leader of `term` through this slot.
@@ -102,7 +104,7 @@ enum State {
 }
 
 impl Protocol for Raft {
-    fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
+    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
         let lsn = effects.last_lsn();
         match input {
             Input::Receive { from, message: crate::Message::Raft(message) } => {
@@ -123,6 +125,19 @@ impl Protocol for Raft {
         }
         self.watch_disk(lsn, now, effects);
         self.report_leader(effects);
+    }
+
+    /// A term has one leader at most, and a replica that goes on in it obeys that one.
+    fn promised(&self) -> Ballot {
+        Ballot { round: self.term, replica: ReplicaId(u64::MAX) }
+    }
+
+    fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.enter_term(now, ballot.round, None, effects);
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
@@ -227,11 +242,13 @@ impl Raft {
     fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
         match control {
             Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballot, batch, voters } => {
-                self.learn(now, slot, Entry { ballot, batch, voters }, effects);
+            Control::Learn { slot, ballots, batch, voters } => {
+                let entry = Entry { ballot: ballots.proposed, batch, voters };
+                self.learn(slot, entry, ballots.decided, effects);
             }
-            Control::Installed { slot, ballot, voters } => {
-                self.installed(now, Configuration { slot, ballot, voters }, effects);
+            Control::Installed { slot, ballots, voters } => {
+                let base = Configuration { slot, ballot: ballots.proposed, voters };
+                self.installed(base, ballots.decided, effects);
             }
             // What an installed snapshot covers is forgotten once its term is told, which follows.
             Control::Trim(slot) if slot > self.decided => {}
@@ -285,17 +302,19 @@ impl Raft {
 
     /// Gives a record to what this leader proposed since it last did: what waits goes to disk as one.
     fn write(&mut self, effects: &mut Effects) {
-        let decided = self.decided;
+        let (decided, decided_in) = (self.decided, self.decided_in);
         self.log.write(self.options.append_bytes_max, |start, entries| {
-            effects.append(Record::Entries { start, entries, decided }.into())
+            effects.append(Record::Entries { start, entries, decided, decided_in }.into())
         });
     }
 
-    /// Adds entries at the end of the log, on disk and in memory. `decided`: through this slot it is, with them.
-    fn append(&mut self, entries: Entries, decided: Slot, effects: &mut Effects) {
+    /// Adds entries at the end of the log, on disk and in memory. With them it is decided through a slot, in no ballot
+    /// above another.
+    fn append(&mut self, entries: Entries, (decided, decided_in): (Slot, Ballot), effects: &mut Effects) {
         self.write(effects);
         let (start, entries_of_record) = (self.log.last().next(), Arc::clone(&entries));
-        let lsn = effects.append(Record::Entries { start, entries: entries_of_record, decided }.into());
+        let record = Record::Entries { start, entries: entries_of_record, decided, decided_in };
+        let lsn = effects.append(record.into());
         self.log.append(entries, lsn);
     }
 
@@ -318,14 +337,16 @@ impl Raft {
         }
     }
 
-    /// Delivers the entries through a slot; they are in the log.
-    fn deliver_through(&mut self, through: Slot, effects: &mut Effects) {
+    /// Delivers the entries through a slot; they are in the log. No ballot above `decided_in` decided them.
+    fn deliver_through(&mut self, through: Slot, decided_in: Ballot, effects: &mut Effects) {
         if through > self.decided {
             let from = self.decided.next();
             for (slot, entry) in (from.0..=through.0).map(Slot).zip(self.log.from(from)) {
-                effects.push(Effect::Deliver { slot, ballot: entry.ballot, batch: entry.batch.clone() });
+                let ballots = Ballots { proposed: entry.ballot, decided: decided_in };
+                effects.push(Effect::Deliver { slot, ballots, batch: entry.batch.clone() });
                 self.decided = slot;
             }
+            self.decided_in = self.decided_in.max(decided_in);
             assert_eq!(self.decided, through, "what is decided is in the log");
         }
         self.log.forget_configurations_before(self.decided);

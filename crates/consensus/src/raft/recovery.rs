@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use synod_wire::{Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log};
 use crate::{Bug, Effects, LeaderView, Members, Options, Restart, batches::last_of};
@@ -27,6 +27,7 @@ struct Replayed {
     term: u64,
     voted_for: Option<ReplicaId>,
     decided: Slot,
+    decided_in: Ballot,
     amnesia: bool,
 }
 
@@ -41,7 +42,7 @@ impl Raft {
     ) -> Raft {
         let born = restart.records.is_empty();
         let replayed = replay(restart.records, &options);
-        let (base, ballot) = (restart.base, restart.base_ballot);
+        let (base, ballot) = (restart.base, restart.base_ballots.proposed);
         let voters = VoterSets::joint(members.ids().to_vec(), restart.outgoing);
         let mut log = Log::new(Configuration { slot: base, ballot, voters });
         // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than the one
@@ -67,6 +68,10 @@ impl Raft {
         } else {
             replayed.decided.max(restart.decided).max(base).min(log.last())
         };
+        // An epoch that is over tells that more was decided. The replica had promised the ballot of that.
+        let promised = Ballot { round: replayed.term, replica: ReplicaId(u64::MAX) };
+        let told = if decided > replayed.decided { promised } else { Ballot::ZERO };
+        let decided_in = replayed.decided_in.max(restart.base_ballots.decided).max(told);
         let seed = restart.incarnation.0.wrapping_mul(0x1_0001).wrapping_add(members.me().0);
         let mut replica = Raft {
             term: replayed.term,
@@ -76,6 +81,7 @@ impl Raft {
             state: State::Follower,
             patience: Patience::new(options.election_timeout, seed),
             decided: base,
+            decided_in,
             decided_elsewhere: base,
             verified: base,
             stable: log.last(),
@@ -87,7 +93,7 @@ impl Raft {
             members,
             options,
         };
-        replica.deliver_through(decided, effects);
+        replica.deliver_through(decided, decided_in, effects);
         if replaced && !amnesia {
             effects.append(Record::Truncated { from: base, last: replica.log.recorded() }.into());
         }
@@ -97,7 +103,6 @@ impl Raft {
         if amnesia {
             replica.state = State::Recovering;
         }
-        replica.rise_to(now, ballot.round, effects);
         if amnesia {
             // It neither leads nor votes.
         } else if replica.term == 0 && restart.head_start {
@@ -133,49 +138,48 @@ impl Raft {
     }
 
     /// A peer told what was decided in a slot.
-    pub(super) fn learn(&mut self, now: Time, slot: Slot, entry: Entry, effects: &mut Effects) {
+    pub(super) fn learn(&mut self, slot: Slot, entry: Entry, decided_in: Ballot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         if slot != self.decided.next() || self.is_congested() {
             return;
         }
         self.write(effects);
-        let ballot = entry.ballot;
-        self.rise_to(now, ballot.round, effects);
-        if self.log.ballot_at(slot) != Some(ballot) {
-            // What stands here was never decided, nor what stands behind it: those logs that hold it differ from
-            // every leader's from the term of the decided entry on. So whoever was told that it is here
-            // can not have counted it in vain.
+        if self.log.ballot_at(slot) != Some(entry.ballot) {
+            self.assert_no_leader();
+            // What stands here was never decided, nor what stands behind it: the logs that hold it differ from
+            // every leader's log from the term of the decided entry on. So no leader counted it.
             self.truncate(slot, effects);
-            self.append([entry].into(), slot, effects);
+            self.append([entry].into(), (slot, decided_in), effects);
         }
-        self.deliver_through(slot, effects);
+        self.deliver_through(slot, decided_in, effects);
     }
 
-    /// Something was decided in a term: no leader of an older one may append behind it.
-    fn rise_to(&mut self, now: Time, term: u64, effects: &mut Effects) {
-        if term > self.term && !matches!(self.state, State::Recovering) {
-            self.enter_term(now, term, None, effects);
-        }
+    /// Leader Append-Only (Ongaro 2014, figure 3.2): the log of a leader has what was decided in its term or before it,
+    /// and a replica that learns of a later term does not lead any more.
+    fn assert_no_leader(&self) {
+        let leads = matches!(self.state, State::Leader(_));
+        debug_assert!(!leads || self.options.planted.is_some(), "a leader never changes its log");
     }
 
     /// A snapshot covers everything through the slot of `base`, as of which that counts.
-    pub(super) fn installed(&mut self, now: Time, base: Configuration, effects: &mut Effects) {
+    pub(super) fn installed(&mut self, base: Configuration, decided_in: Ballot, effects: &mut Effects) {
         let slot = base.slot;
         if slot <= self.decided {
             return;
         }
         self.write(effects);
-        self.rise_to(now, base.ballot.round, effects);
         if self.log.ballot_at(slot) == Some(base.ballot) {
             // What stands behind it continues it.
             self.log.release(slot.next());
             self.log.forget_before(slot);
             self.log.forget_configurations_before(slot);
         } else {
+            self.assert_no_leader();
             self.truncate(self.log.first().max(self.decided.next()), effects);
             self.log.restart_after(base);
         }
         self.decided = slot;
+        self.decided_in = self.decided_in.max(decided_in);
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         self.verified = self.verified.max(slot);
         self.stable = self.stable.max(slot);
@@ -193,12 +197,13 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
                 replayed.term = term;
                 replayed.voted_for = voted_for.filter(|_| !options.has(Bug::RaftForgetVote));
             }
-            Record::Entries { start, entries, decided } => {
+            Record::Entries { start, entries, decided, decided_in } => {
                 replayed.entries.split_off(&start);
                 replayed.recorded = replayed.recorded.max(last_of(start, &entries));
                 let learned = |(slot, entry): (Slot, &Entry)| (slot, (entry.clone(), decided >= slot));
                 replayed.entries.extend((start.0..).map(Slot).zip(entries.iter()).map(learned));
                 replayed.decided = replayed.decided.max(decided);
+                replayed.decided_in = replayed.decided_in.max(decided_in);
             }
             Record::Truncated { from, .. } => {
                 replayed.entries.split_off(&from);
@@ -214,7 +219,7 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
 mod tests {
     use super::*;
     use crate::{Effect, Input, Protocol, ProtocolKind, Restart};
-    use synod_wire::{Ballot, Batch, Incarnation, Keep};
+    use synod_wire::{Ballots, Batch, Incarnation, Keep};
 
     /// A follower's disk, and what its log should be.
     struct Disk {
@@ -299,7 +304,7 @@ mod tests {
             let restart = Restart {
                 records: self.records.iter().cloned().map(crate::Record::from).collect(),
                 base: Slot(base),
-                base_ballot: at(&self.terms, base),
+                base_ballots: Ballots::both(at(&self.terms, base)),
                 decided: Slot(self.decided),
                 ..Restart::first(Incarnation(1))
             };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use synod_wire::{Ballot, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use super::{Entry, Message, Record, VoterSets};
 use crate::{
@@ -179,8 +179,18 @@ fn logs_are_compared_by_their_last_term_and_then_by_length() {
     let records = vec![
         Record::Amnesia(false),
         Record::Term { term: 3, voted_for: None },
-        Record::Entries { start: Slot(1), entries: [entry(1, R1, "a")].into(), decided: Slot::ZERO },
-        Record::Entries { start: Slot(2), entries: [entry(3, R1, "b")].into(), decided: Slot::ZERO },
+        Record::Entries {
+            start: Slot(1),
+            entries: [entry(1, R1, "a")].into(),
+            decided: Slot::ZERO,
+            decided_in: Ballot::ZERO,
+        },
+        Record::Entries {
+            start: Slot(2),
+            entries: [entry(3, R1, "b")].into(),
+            decided: Slot::ZERO,
+            decided_in: Ballot::ZERO,
+        },
     ];
     for (last, round, expected) in [(9, 2, false), (1, 3, false), (2, 3, true), (1, 4, true)] {
         let (mut voter, _) = One::restarted(R3, records.clone());
@@ -319,7 +329,12 @@ fn a_decided_entry_that_differs_replaces_the_rest_of_the_log() {
     let mut follower = One::new(R2);
     follower
         .receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a"), entry(1, R1, "b")], 0));
-    let decided = Control::Learn { slot: Slot(1), ballot: ballot(2, R3), batch: batch("c"), voters: None };
+    let decided = Control::Learn {
+        slot: Slot(1),
+        ballots: Ballots::both(ballot(2, R3)),
+        batch: batch("c"),
+        voters: None,
+    };
     let effects = follower.step(Input::Control(decided));
     assert_eq!(delivered(&effects), [(1, batch("c"))]);
     let stale = follower.receive(R1, append(ballot(1, R1), 2, ballot(1, R1), vec![entry(1, R1, "d")], 0));
@@ -332,7 +347,12 @@ fn only_entries_of_the_own_term_are_counted() {
     let records = vec![
         Record::Amnesia(false),
         Record::Term { term: 2, voted_for: Some(R1) },
-        Record::Entries { start: Slot(1), entries: [entry(2, R1, "old")].into(), decided: Slot::ZERO },
+        Record::Entries {
+            start: Slot(1),
+            entries: [entry(2, R1, "old")].into(),
+            decided: Slot::ZERO,
+            decided_in: Ballot::ZERO,
+        },
     ];
     let (mut leader, _) = One::restarted(R1, records);
     leader.wait(T * 2);
@@ -403,7 +423,7 @@ fn a_burst_is_one_record_which_shares_its_entries_with_the_messages() {
     assert_eq!(leader.protocol.status().in_flight, 3);
     leader.protocol.flush(leader.now, &mut leader.effects);
     let effects: Vec<_> = leader.effects.drain().collect();
-    let [Record::Entries { start: Slot(2), entries, decided: Slot(1) }] = records(&effects)[..] else {
+    let [Record::Entries { start: Slot(2), entries, decided: Slot(1), .. }] = records(&effects)[..] else {
         panic!("{effects:?}")
     };
     assert_eq!(entries.len(), 3);
@@ -644,15 +664,19 @@ fn a_truncated_change_is_undone() {
 fn what_comes_by_catch_up_or_with_a_snapshot_says_who_votes() {
     let mut one = One::new(R3);
     let learn = |slot, voters| {
-        let (slot, ballot, batch) = (Slot(slot), ballot(1, R1), batch("change"));
-        Input::Control(Control::Learn { slot, ballot, batch, voters })
+        let (slot, ballots, batch) = (Slot(slot), Ballots::both(ballot(1, R1)), batch("change"));
+        Input::Control(Control::Learn { slot, ballots, batch, voters })
     };
     one.step(learn(1, Some(simple(&[R1, R2]))));
     assert_eq!(one.role(), Role::Learner);
     one.step(learn(2, None));
     assert_eq!(one.role(), Role::Learner);
     let voters = simple(&[R2, R3]);
-    one.step(Input::Control(Control::Installed { slot: Slot(50), ballot: ballot(5, R2), voters }));
+    one.step(Input::Control(Control::Installed {
+        slot: Slot(50),
+        ballots: Ballots::both(ballot(5, R2)),
+        voters,
+    }));
     one.durable();
     let effects = one.wait(T * 2);
     assert_eq!(one.role(), Role::Candidate);
@@ -667,7 +691,7 @@ fn a_life_that_begins_while_voters_change_needs_both_majorities() {
     let restart = Restart {
         outgoing: vec![R1, R2],
         base: Slot(9),
-        base_ballot: ballot(3, R1),
+        base_ballots: Ballots::both(ballot(3, R1)),
         decided: Slot(9),
         ..Restart::first(Incarnation(2))
     };
@@ -707,10 +731,25 @@ fn a_restart_delivers_what_was_decided() {
     let records = vec![
         Record::Amnesia(false),
         Record::Term { term: 1, voted_for: None },
-        Record::Entries { start: Slot(1), entries: [entry(1, R1, "a")].into(), decided: Slot::ZERO },
-        Record::Entries { start: Slot(2), entries: [entry(1, R1, "lost")].into(), decided: Slot::ZERO },
+        Record::Entries {
+            start: Slot(1),
+            entries: [entry(1, R1, "a")].into(),
+            decided: Slot::ZERO,
+            decided_in: Ballot::ZERO,
+        },
+        Record::Entries {
+            start: Slot(2),
+            entries: [entry(1, R1, "lost")].into(),
+            decided: Slot::ZERO,
+            decided_in: Ballot::ZERO,
+        },
         Record::Truncated { from: Slot(2), last: Slot(2) },
-        Record::Entries { start: Slot(2), entries: [entry(2, R3, "b")].into(), decided: Slot(1) },
+        Record::Entries {
+            start: Slot(2),
+            entries: [entry(2, R3, "b")].into(),
+            decided: Slot(1),
+            decided_in: Ballot::ZERO,
+        },
     ];
     let (mut one, effects) = One::restarted(R2, records);
     assert_eq!(delivered(&effects), [(1, batch("a"))]);
@@ -725,6 +764,7 @@ fn a_restart_gives_up_what_stands_behind_an_entry_that_was_replaced() {
         start: Slot(slot),
         entries: [entry(1, R2, text)].into(),
         decided: Slot(1),
+        decided_in: Ballot::ZERO,
     };
     let records =
         [Record::Amnesia(false), Record::Term { term: 1, voted_for: None }, record(2, "x"), record(3, "y")];
@@ -733,7 +773,7 @@ fn a_restart_gives_up_what_stands_behind_an_entry_that_was_replaced() {
         let restart = Restart {
             records: records.iter().cloned().map(crate::Record::from).collect(),
             base: Slot(2),
-            base_ballot,
+            base_ballots: Ballots::both(base_ballot),
             decided: Slot(2),
             ..Restart::first(Incarnation(7))
         };
@@ -763,11 +803,17 @@ fn a_survivor_decides_alone_what_it_accepted_whatever_its_log_says_of_voters() {
     let records = [
         Record::Amnesia(false),
         Record::Term { term: 1, voted_for: Some(R1) },
-        Record::Entries { start: Slot(1), entries: [entry(1, R1, "a")].into(), decided: Slot::ZERO },
+        Record::Entries {
+            start: Slot(1),
+            entries: [entry(1, R1, "a")].into(),
+            decided: Slot::ZERO,
+            decided_in: Ballot::ZERO,
+        },
         Record::Entries {
             start: Slot(2),
             entries: [Entry { voters: four, ..entry(1, R1, "b") }].into(),
             decided: Slot(1),
+            decided_in: Ballot::ZERO,
         },
     ];
     let start = |records: Vec<Record>| {
@@ -797,7 +843,12 @@ fn without_its_log_a_replica_only_learns_in_this_life_and_later_ones() {
     let effects = one.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "x")], 1));
     assert!(sent(&effects, R1).is_empty());
     assert_eq!(one.protocol.status().decided_elsewhere, Slot(1));
-    let learn = Control::Learn { slot: Slot(1), ballot: ballot(1, R1), batch: batch("x"), voters: None };
+    let learn = Control::Learn {
+        slot: Slot(1),
+        ballots: Ballots::both(ballot(1, R1)),
+        batch: batch("x"),
+        voters: None,
+    };
     assert_eq!(delivered(&one.step(Input::Control(learn))), [(1, batch("x"))]);
     let later = One::start(members(), &Options::default(), vec![Record::Amnesia(true)], false);
     assert_eq!(later.role(), Role::Recovering);

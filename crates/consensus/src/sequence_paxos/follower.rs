@@ -70,7 +70,9 @@ impl SequencePaxos {
         self.promised = ballot;
         self.promised_lsn = effects.append(Record::Promised(ballot).into());
         self.election.promised(ballot, now);
-        self.state = State::Follower(self.new_follower(now));
+        if !matches!(self.state, State::Recovering) {
+            self.state = State::Follower(self.new_follower(now));
+        }
     }
 
     /// Handles the ballot of a leader's message; false if it is too low to be obeyed.

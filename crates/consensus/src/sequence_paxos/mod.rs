@@ -49,6 +49,12 @@
 //! `AcceptSync`; cutting them off would make a restart, whose log is trimmed at other times, differ for nothing.
 //! The same goes for a snapshot, whose elements nobody can compare.
 //!
+//! *Decided elsewhere.* Statement 3 is about a replica, not about a ballot. A leader of b announces how far *its* sequence
+//! is decided, and a candidate of b takes the largest decided slot of the promises for a slot of the sequence that it
+//! adopts. Both are right only if everybody who acts in b knows of decisions in ballots up to b alone: those are in the
+//! sequence of b, by *adopting*. That is the third rule of the contract ([`Protocol`], "Outside knowledge"): a replica
+//! that learns what c decided promises c first, so it neither leads, stands nor promises in a ballot below c.
+//!
 //! *Disk.* What a message says of `promised`, or of the accepted sequence, is durable before it leaves; the leader's
 //! own acceptance counts once it is durable, while its proposals travel (P1 to P6 of the specification's section 5).
 //! How far decisions go is written down with other records only (P7).
@@ -70,7 +76,7 @@ pub use messages::{AcceptSync, Extent, Message, Prepare, Promise, Record};
 use follower::{Follower, Phase};
 use leader::{Candidate, Leader};
 use sequence::Sequence;
-use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
@@ -120,7 +126,7 @@ enum State {
 }
 
 impl Protocol for SequencePaxos {
-    fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
+    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
         match input {
             Input::Receive { from, message: crate::Message::SequencePaxos(message) } => {
                 self.receive(now, from, message, effects);
@@ -144,6 +150,18 @@ impl Protocol for SequencePaxos {
             Input::Control(control) => self.control(now, control, effects),
         }
         self.end_of_step(now, effects);
+    }
+
+    fn promised(&self) -> Ballot {
+        self.promised
+    }
+
+    fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.promise(now, ballot, effects);
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
@@ -256,8 +274,8 @@ impl SequencePaxos {
             // The replica layer changes members by a new epoch.
             Control::ChangeVoters { .. } => {}
             Control::ReadIndex(token) => self.read_index(token, effects),
-            Control::Learn { slot, ballot, batch, .. } => self.learn(now, slot, ballot, batch, effects),
-            Control::Installed { slot, .. } => self.installed(now, slot, effects),
+            Control::Learn { slot, ballots, batch, .. } => self.learn(slot, ballots, batch, effects),
+            Control::Installed { slot, .. } => self.installed(slot),
             Control::Trim(slot) => {
                 effects.append(Record::Trimmed { slot, accepted_in: self.accepted_in }.into());
             }
@@ -304,7 +322,7 @@ impl SequencePaxos {
         let through = through.min(self.log.last());
         while self.log.decided() < through {
             let (slot, batch) = self.log.decide_next();
-            effects.push(Effect::Deliver { slot, ballot: self.accepted_in, batch });
+            effects.push(Effect::Deliver { slot, ballots: Ballots::both(self.accepted_in), batch });
         }
         self.decided_elsewhere = self.decided_elsewhere.max(self.log.decided());
         self.forget_old();
@@ -326,33 +344,35 @@ impl SequencePaxos {
     }
 
     /// A peer told what was decided in a slot.
-    fn learn(&mut self, now: Time, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
+    fn learn(&mut self, slot: Slot, ballots: Ballots, batch: Batch, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         if self.is_congested() || slot != self.log.decided().next() {
             return;
         }
         let accepted = self.log.get(slot);
         if accepted != Some(&batch) || matches!(self.state, State::Recovering) {
-            if matches!(self.state, State::Leader(_)) {
-                // What a leader proposes is chosen, or nobody's: somebody else leads in a higher ballot.
-                self.give_up(now, effects);
-            }
+            debug_assert!(
+                !self.leads() || self.is_planted(),
+                "a leader holds what was decided in no higher ballot"
+            );
+            let ballot = ballots.proposed;
             self.accepted_lsn = effects.append(Record::Learned { slot, ballot, batch: batch.clone() }.into());
             self.recorded = self.recorded.max(slot);
         }
         self.log.set_decided(slot, batch.clone());
-        effects.push(Effect::Deliver { slot, ballot, batch });
+        effects.push(Effect::Deliver { slot, ballots, batch });
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         self.forget_old();
     }
 
-    fn installed(&mut self, now: Time, slot: Slot, effects: &mut Effects) {
+    fn installed(&mut self, slot: Slot) {
         if slot <= self.log.decided() {
             return;
         }
-        if slot > self.log.last() && matches!(self.state, State::Leader(_)) {
-            self.give_up(now, effects);
-        }
+        debug_assert!(
+            !self.leads() || slot <= self.log.last() || self.is_planted(),
+            "a leader's sequence has what was decided in no higher ballot"
+        );
         self.log.installed(slot);
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
     }
@@ -431,8 +451,7 @@ impl SequencePaxos {
     /// The invariants of the specification's section 4.5 that one replica can check; the simulator checks I3, I5
     /// and I8, which are about several. I6 is the business of epochs.
     fn assert_invariants(&self) {
-        let planted = cfg!(any(test, feature = "planted-bugs")) && self.options.planted.is_some();
-        if planted || matches!(self.state, State::Recovering) {
+        if self.is_planted() || matches!(self.state, State::Recovering) {
             return;
         }
         debug_assert!(self.accepted_in <= self.promised, "I1");
@@ -449,5 +468,14 @@ impl SequencePaxos {
 
     fn has(&self, bug: Bug) -> bool {
         self.options.has(bug)
+    }
+
+    fn leads(&self) -> bool {
+        matches!(self.state, State::Leader(_))
+    }
+
+    /// With a bug planted, invariants need not hold.
+    fn is_planted(&self) -> bool {
+        cfg!(any(test, feature = "planted-bugs")) && self.options.planted.is_some()
     }
 }

@@ -1,12 +1,11 @@
 //! Starting: from an intact log, or with one that may have lost records.
 
-use synod_wire::{Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
 use crate::{
     Bug, Effect, Effects, LeaderView, Members, Options, Restart, batches::last_of, election::Election,
 };
-use synod_wire::Ballot;
 
 impl SequencePaxos {
     /// The replica as it is after a start.
@@ -128,7 +127,7 @@ impl SequencePaxos {
                     self.recorded = self.recorded.max(slot);
                     if slot == self.log.decided().next() {
                         self.log.set_decided(slot, batch.clone());
-                        effects.push(Effect::Deliver { slot, ballot, batch });
+                        effects.push(Effect::Deliver { slot, ballots: Ballots::both(ballot), batch });
                         self.forget_old();
                     }
                 }
@@ -171,7 +170,7 @@ impl SequencePaxos {
             match record {
                 Record::Learned { slot, ballot, batch } if slot == self.log.decided().next() => {
                     self.log.set_decided(slot, batch.clone());
-                    effects.push(Effect::Deliver { slot, ballot, batch });
+                    effects.push(Effect::Deliver { slot, ballots: Ballots::both(ballot), batch });
                     self.forget_old();
                 }
                 Record::Promised(ballot) if self.has(Bug::VoteWithAmnesia) => {

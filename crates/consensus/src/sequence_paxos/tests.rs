@@ -7,7 +7,7 @@ mod vectors;
 
 use std::time::Duration;
 
-use synod_wire::{Ballot, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use super::{Message, Record, SequencePaxos, State};
 use crate::{
@@ -215,9 +215,10 @@ impl Cluster {
         &self.nodes[of].delivered
     }
 
-    fn learn(&mut self, of: usize, slot: u64, text: &str) {
-        let (slot, ballot, batch) = (Slot(slot), ballot(50, C), batch(text));
-        self.step(of, Input::Control(Control::Learn { slot, ballot, batch, voters: None }));
+    /// A peer tells what a ballot decided.
+    fn learn(&mut self, of: usize, decided_in: Ballot, slot: u64, text: &str) {
+        let (slot, ballots, batch) = (Slot(slot), Ballots::both(decided_in), batch(text));
+        self.step(of, Input::Control(Control::Learn { slot, ballots, batch, voters: None }));
     }
 
     fn records(&self, of: usize) -> usize {

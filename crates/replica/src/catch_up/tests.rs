@@ -1,4 +1,4 @@
-use synod_wire::{Ballot, Batch};
+use synod_wire::{Ballot, Ballots, Batch};
 
 use super::*;
 
@@ -33,7 +33,8 @@ fn asked(asks: &[(ReplicaId, Ask)]) -> Vec<(u64, (u64, u64))> {
 
 /// Batches whose ballots tell their slots.
 fn batches(from: u64, through: u64) -> Vec<Decided> {
-    let decided = |round| Decided { ballot: Ballot { round, ..Ballot::ZERO }, batch: Batch::noop() };
+    let decided =
+        |round| Decided { ballots: Ballots::both(Ballot { round, ..Ballot::ZERO }), batch: Batch::noop() };
     (from..=through).map(decided).collect()
 }
 
@@ -75,7 +76,7 @@ impl Laggard {
 
     fn take(&mut self) {
         while let Some(decided) = self.catch_up.front(self.decided.next()) {
-            assert_eq!(decided.ballot.round, self.decided.0 + 1, "in order, each once");
+            assert_eq!(decided.ballots.proposed.round, self.decided.0 + 1, "in order, each once");
             self.decided = self.decided.next();
             self.catch_up.delivered(self.decided);
         }

@@ -54,6 +54,14 @@ invariants! {
     QuorumDurable = "quorum-durable", "DESIGN.md: an acknowledged write is never lost; Benz 2013, corrected";
     /// The decided prefix that anybody announces is decided.
     AnnouncedDecided = "announced-is-decided", "Santos 2012, section 7.2: the decision message";
+    /// What a leader announces as decided is, where its own ballot proposed something, what that ballot proposed.
+    AnnouncedIsProposed = "announced-is-what-the-ballot-proposed", "synod_consensus::Protocol: what a replica says in ballot b is true of ballot b";
+    /// What is said of decisions in a ballot, by its leader or by a promise, was decided in that ballot or in a lower one.
+    NothingFromAbove = "nothing-from-above", "synod_consensus::Protocol: a replica that learns what ballot c decided promises c first";
+    /// Once a follower has adopted its leader's sequence, both hold the same elements.
+    SyncedPrefix = "synced-prefix", "Ng 2020, section 2.4.2: after AcceptSync the follower's sequence is the leader's";
+    /// A leader never removes an entry from its log.
+    LeaderAppendOnly = "leader-append-only", "Ongaro 2014, figure 3.2: Leader Append-Only";
     /// Entries of one slot and one term are equal, and so are the logs before them.
     LogMatching = "log-matching", "Ongaro 2014, figure 3.2: Log Matching";
     /// Whoever leads holds every entry that was committed before.

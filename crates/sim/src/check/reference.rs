@@ -9,7 +9,7 @@ use bytes::Bytes;
 use synod_consensus::ProtocolKind;
 use synod_kv::KvStore;
 use synod_replica::{Executor, Group, Outcome, SessionLimits};
-use synod_wire::{Ballot, Batch, Command, CommandKind, Epoch, SessionId, Slot};
+use synod_wire::{Ballots, Batch, Command, CommandKind, Epoch, SessionId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
@@ -99,7 +99,7 @@ impl Reference {
             })?;
         }
         let (epoch, protocol) = (self.executor.group().epoch, self.executor.group().protocol);
-        let outcomes = self.executor.execute(slot, Ballot::ZERO, batch);
+        let outcomes = self.executor.execute(slot, Ballots::ZERO, batch);
         for (command, outcome) in batch.commands().zip(&outcomes) {
             self.outcome(slot, command, outcome)?;
         }

@@ -61,6 +61,8 @@ struct Server {
     voted_for: Option<ReplicaId>,
     /// ... and the log with those that are not.
     log: Log,
+    /// The term, durable or not.
+    latest_term: u64,
     /// To whom it told its vote of a term, in any life.
     told: BTreeMap<u64, ReplicaId>,
 }
@@ -208,6 +210,8 @@ struct EpochTerms {
     leaders: BTreeMap<u64, (ReplicaId, u64)>,
     /// What is committed, and in which term it became so.
     committed: BTreeMap<Slot, (Ballot, u64)>,
+    /// Through which slot the leader of a term said that all is committed.
+    announced: BTreeMap<u64, Slot>,
 }
 
 impl EpochTerms {
@@ -221,6 +225,7 @@ impl EpochTerms {
             entries: BTreeMap::new(),
             leaders: BTreeMap::new(),
             committed: BTreeMap::new(),
+            announced: BTreeMap::new(),
         }
     }
 
@@ -235,8 +240,14 @@ impl EpochTerms {
         let Record::Raft(record) = record else { return Ok(()) };
         let server = &mut self.servers[replica];
         server.pending.push_back((lsn, record.clone()));
+        match *record {
+            raft::Record::Term { term, .. } => server.latest_term = term,
+            raft::Record::Truncated { from, .. } => self.may_truncate(replica, from)?,
+            _ => {}
+        }
+        let server = &mut self.servers[replica];
         server.log.take_in(record);
-        let raft::Record::Entries { start, entries, decided } = record else { return Ok(()) };
+        let raft::Record::Entries { start, entries, decided, .. } = record else { return Ok(()) };
         for (slot, entry) in placed(*start, entries) {
             let before = self.servers[replica].log.ballots.get(&slot.prev()).copied();
             self.log_matches(slot, entry, before, *decided >= slot)?;
@@ -247,6 +258,17 @@ impl EpochTerms {
             }
         }
         Ok(())
+    }
+
+    /// A leader never removes an entry.
+    fn may_truncate(&self, replica: usize, from: Slot) -> Checked {
+        let server = &self.servers[replica];
+        let term = server.latest_term;
+        let leads = self.leaders.get(&term).is_some_and(|(leader, _)| leader.0 == replica as u64 + 1);
+        let removed = server.log.ballots.range(from..).next().map(|(slot, _)| *slot);
+        demand(!leads || removed.is_none(), Invariant::LeaderAppendOnly, || {
+            format!("r{} leads term {term} and removes its entries from slot {from} on", replica + 1)
+        })
     }
 
     /// Log Matching: a slot and a term name one entry and, by induction, one log.
@@ -375,6 +397,7 @@ impl EpochTerms {
         }
         let server = &mut self.servers[replica];
         server.log = server.durable.clone();
+        server.latest_term = server.term;
         Ok(())
     }
 
@@ -399,7 +422,8 @@ impl EpochTerms {
                 demand(*commit <= decided || self.ended, Invariant::AnnouncedDecided, || {
                     format!("{id} announces slots through {commit}; only those through {decided} are decided")
                 })?;
-                self.leads(replica, id, life, *ballot)
+                self.leads(replica, id, life, *ballot)?;
+                self.announces(replica, id, *ballot, *commit)
             }
             raft::Message::AppendReply { ballot, through, .. } => {
                 let server = &self.servers[replica];
@@ -413,6 +437,29 @@ impl EpochTerms {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A leader says in its term what is committed: in no higher one, and as its log has it.
+    fn announces(&mut self, replica: usize, id: ReplicaId, ballot: Ballot, commit: Slot) -> Checked {
+        let known = self.announced.entry(ballot.round).or_default();
+        let news = known.next()..=commit;
+        *known = commit.max(*known);
+        if news.is_empty() {
+            return Ok(());
+        }
+        let log = &self.servers[replica].log;
+        for (&slot, &(committed, term)) in self.committed.range(news) {
+            demand(term <= ballot.round, Invariant::NothingFromAbove, || {
+                format!(
+                    "{id} says in term {} that slot {slot} is committed; term {term} did that",
+                    ballot.round
+                )
+            })?;
+            demand(log.holds(slot, committed), Invariant::AnnouncedIsProposed, || {
+                format!("{id} says that slot {slot} is committed, and holds something else than {committed}")
+            })?;
+        }
+        Ok(())
     }
 
     fn votes(&mut self, replica: usize, id: ReplicaId, term: u64, candidate: ReplicaId) -> Checked {

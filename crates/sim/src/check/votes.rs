@@ -23,11 +23,57 @@ struct Acceptor {
     told: Ballot,
     /// The votes for slots that were not chosen when it told of them.
     told_votes: BTreeMap<Slot, Ballot>,
-    /// Of a protocol that orders sequences: the elements of the accepted one...
-    held: BTreeMap<Slot, Batch>,
-    /// ...and those that may become a part of it, for a ballot and a start.
+    /// Of a protocol that orders sequences: the accepted one as durable records tell...
+    held: Held,
+    /// ...and as all records do.
+    latest: Held,
+}
+
+/// A sequence, as records tell.
+#[derive(Debug, Default)]
+struct Held {
+    /// The ballot in which it is accepted.
+    accepted_in: Ballot,
+    /// After a restart there are holes where records were trimmed.
+    elements: BTreeMap<Slot, Batch>,
+    /// Elements that may become a part of it, for a ballot and a start.
     staged: BTreeMap<Slot, Batch>,
     staged_for: (Ballot, Slot),
+}
+
+impl Held {
+    fn take_in(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Learned { slot, batch } => {
+                self.elements.insert(*slot, batch.clone());
+            }
+            Fact::Extended { ballot, start, batches } => {
+                self.accepted_in = *ballot;
+                self.elements.split_off(start);
+                self.elements.extend(placed(*start, batches));
+            }
+            Fact::Staged { ballot, start, from, batches } => {
+                if self.staged_for != (*ballot, *start) || from == start {
+                    self.staged.clear();
+                    self.staged_for = (*ballot, *start);
+                }
+                self.staged.extend(placed(*from, batches));
+            }
+            Fact::Adopted { ballot, start, from, batches, .. } => {
+                self.accepted_in = *ballot;
+                let staged = std::mem::take(&mut self.staged);
+                self.elements.split_off(start);
+                self.elements.extend(staged.into_iter().filter(|(slot, _)| start <= slot && slot < from));
+                self.elements.extend(placed(*from, batches));
+            }
+            Fact::Promised(_) | Fact::Accepted { .. } | Fact::Nothing => {}
+        }
+    }
+}
+
+/// Batches with their slots.
+fn placed(start: Slot, batches: &[Batch]) -> impl Iterator<Item = (Slot, Batch)> {
+    (start.0..).map(Slot).zip(batches.iter().cloned())
 }
 
 /// The proposals for one slot.
@@ -68,10 +114,25 @@ impl Votes {
     }
 
     /// A replica appends a record.
-    pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) {
-        if let LogRecord::Protocol { epoch, record } = record {
-            self.pending[replica].push_back((lsn, *epoch));
-            self.epoch(*epoch).appended(replica, lsn, record);
+    pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) -> Checked {
+        match record {
+            LogRecord::Protocol { epoch, record } => {
+                self.pending[replica].push_back((lsn, *epoch));
+                self.epoch(*epoch).appended(replica, lsn, record)
+            }
+            LogRecord::Trimmed(slot) => {
+                self.covered(replica, *slot);
+                Ok(())
+            }
+            LogRecord::Entered { .. } | LogRecord::Learned { .. } => Ok(()),
+        }
+    }
+
+    /// A snapshot holds all through this slot, whatever the records say.
+    fn covered(&mut self, replica: usize, slot: Slot) {
+        for epoch in self.epochs.values_mut() {
+            let latest = &mut epoch.acceptors[replica].latest;
+            latest.elements = latest.elements.split_off(&slot.next());
         }
     }
 
@@ -101,8 +162,15 @@ impl Votes {
         self.epochs.values_mut().for_each(|epoch| epoch.restarted(replica, lost));
         // A prefix of what was not durable at the crash has become so.
         for (_, record) in records {
-            if let LogRecord::Protocol { epoch, record } = record {
-                self.epoch(epoch).is_durable(replica, fact(&record))?;
+            match record {
+                LogRecord::Protocol { epoch, record } => {
+                    let fact = fact(&record);
+                    let epoch = self.epoch(epoch);
+                    epoch.acceptors[replica].latest.take_in(&fact);
+                    epoch.is_durable(replica, fact)?;
+                }
+                LogRecord::Trimmed(slot) => self.covered(replica, slot),
+                LogRecord::Entered { .. } | LogRecord::Learned { .. } => {}
             }
         }
         Ok(())
@@ -155,6 +223,10 @@ struct EpochVotes {
     slots: BTreeMap<Slot, Proposed>,
     /// Which life of its owner speaks in a ballot.
     lives: BTreeMap<Ballot, u64>,
+    /// Through which slot its leader said in a ballot that all is decided...
+    announced: BTreeMap<Ballot, Slot>,
+    /// ...and through which anybody did in a promise of it.
+    promised: BTreeMap<Ballot, Slot>,
 }
 
 impl EpochVotes {
@@ -168,6 +240,8 @@ impl EpochVotes {
             acceptors: (0..replicas).map(|_| Acceptor::default()).collect(),
             slots: BTreeMap::new(),
             lives: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            promised: BTreeMap::new(),
         }
     }
 
@@ -176,8 +250,32 @@ impl EpochVotes {
         self.slots.last_key_value().map_or(Slot::ZERO, |(&slot, _)| slot)
     }
 
-    fn appended(&mut self, replica: usize, lsn: Lsn, record: &synod_consensus::Record) {
-        self.acceptors[replica].pending.push_back((lsn, fact(record)));
+    fn appended(&mut self, replica: usize, lsn: Lsn, record: &synod_consensus::Record) -> Checked {
+        let fact = fact(record);
+        self.acceptors[replica].latest.take_in(&fact);
+        let adopted = matches!(fact, Fact::Adopted { .. });
+        self.acceptors[replica].pending.push_back((lsn, fact));
+        if adopted { self.is_synchronised(replica) } else { Ok(()) }
+    }
+
+    /// A replica has adopted the sequence of a ballot: what its leader holds.
+    fn is_synchronised(&self, replica: usize) -> Checked {
+        let follower = &self.acceptors[replica].latest;
+        let ballot = follower.accepted_in;
+        let owner = usize::try_from(ballot.replica.0 - 1).unwrap_or(usize::MAX);
+        let Some(leader) = self.acceptors.get(owner).map(|owner| &owner.latest) else { return Ok(()) };
+        if leader.accepted_in != ballot {
+            // It has gone on.
+            return Ok(());
+        }
+        let differs = |(slot, batch): &(&Slot, &Batch)| {
+            leader.elements.get(slot).is_some_and(|leaders| leaders != *batch)
+        };
+        let different = follower.elements.iter().find(differs);
+        demand(different.is_none(), Invariant::SyncedPrefix, || {
+            let slot = different.map_or(Slot::ZERO, |(&slot, _)| slot);
+            format!("r{} adopts ballot {ballot}, and holds something else in slot {slot}", replica + 1)
+        })
     }
 
     fn durable(&mut self, replica: usize, lsn: Lsn) -> Checked {
@@ -194,6 +292,7 @@ impl EpochVotes {
             format!("r{} promises or accepts in an epoch in which it does not vote", replica + 1)
         })?;
         let acceptor = &mut self.acceptors[replica];
+        acceptor.held.take_in(&fact);
         match fact {
             Fact::Promised(ballot) => acceptor.promised = acceptor.promised.max(ballot),
             Fact::Accepted { ballot, first, batches } => {
@@ -202,49 +301,35 @@ impl EpochVotes {
                     self.voted(replica, ballot, slot, batch.clone())?;
                 }
             }
-            Fact::Learned { slot, batch } => {
+            Fact::Learned { slot, .. } => {
                 // Stands for every vote: the slot was decided.
                 acceptor.accepted.insert(slot, Ballot { round: u64::MAX, replica: ReplicaId(u64::MAX) });
-                acceptor.held.insert(slot, batch);
             }
             Fact::Extended { ballot, start, batches } => {
-                acceptor.held.split_off(&start);
-                self.holds(replica, ballot, start, &batches)?;
+                self.holds(replica, ballot, placed(start, &batches))?;
             }
-            Fact::Staged { ballot, start, from, batches } => {
-                if acceptor.staged_for != (ballot, start) || from == start {
-                    acceptor.staged.clear();
-                    acceptor.staged_for = (ballot, start);
-                }
-                acceptor.staged.extend((from.0..).map(Slot).zip(batches.iter().cloned()));
-            }
-            Fact::Adopted { ballot, start, from, decided, batches } => {
-                let staged = std::mem::take(&mut acceptor.staged);
-                acceptor.held.split_off(&start);
-                acceptor.held.extend(staged.into_iter().filter(|(slot, _)| start <= *slot && *slot < from));
-                acceptor.held.extend((from.0..).map(Slot).zip(batches.iter().cloned()));
-                // All of it is accepted again, in this ballot; what is decided needs no vote. After a restart there
-                // are holes where records were trimmed.
-                let kept = acceptor.held.range(decided.next()..);
+            Fact::Adopted { ballot, decided, .. } => {
+                // All of it is accepted again, in this ballot; what is decided needs no vote.
+                let kept = acceptor.held.elements.range(decided.next()..);
                 let kept: Vec<(Slot, Batch)> = kept.map(|(&slot, batch)| (slot, batch.clone())).collect();
-                for (slot, batch) in kept {
-                    self.holds(replica, ballot, slot, &[batch])?;
-                }
+                self.holds(replica, ballot, kept.into_iter())?;
             }
-            Fact::Nothing => {}
+            Fact::Staged { .. } | Fact::Nothing => {}
         }
         Ok(())
     }
 
     /// A replica has durably accepted these elements of a sequence.
-    fn holds(&mut self, replica: usize, ballot: Ballot, start: Slot, batches: &[Batch]) -> Checked {
-        for (slot, batch) in (start.0..).map(Slot).zip(batches) {
-            let acceptor = &mut self.acceptors[replica];
-            acceptor.held.insert(slot, batch.clone());
-            acceptor.accepted.insert(slot, ballot);
-            self.voted(replica, ballot, slot, batch.clone())?;
-        }
-        Ok(())
+    fn holds(
+        &mut self,
+        replica: usize,
+        ballot: Ballot,
+        mut elements: impl Iterator<Item = (Slot, Batch)>,
+    ) -> Checked {
+        elements.try_for_each(|(slot, batch)| {
+            self.acceptors[replica].accepted.insert(slot, ballot);
+            self.voted(replica, ballot, slot, batch)
+        })
     }
 
     fn voted(&mut self, replica: usize, ballot: Ballot, slot: Slot, batch: Batch) -> Checked {
@@ -291,8 +376,8 @@ impl EpochVotes {
             *acceptor = Acceptor::default();
         }
         // What a sequence holds is what the records say, in their order.
-        acceptor.held.clear();
-        acceptor.staged.clear();
+        acceptor.held = Held::default();
+        acceptor.latest = Held::default();
     }
 
     fn chosen(&self, slot: Slot) -> Option<&Batch> {
@@ -312,11 +397,11 @@ impl EpochVotes {
             Claim::Candidate(ballot) => owns(id, *ballot),
             Claim::Leads { ballot, decided: announced } => {
                 self.speaks_in(id, life, *ballot)?;
-                self.announced(id, *announced, decided)
+                self.announces(id, *ballot, *announced, decided)
             }
             Claim::Propose { ballot, slot, batch, decided: announced } => {
                 self.speaks_in(id, life, *ballot)?;
-                self.announced(id, *announced, decided)?;
+                self.announces(id, *ballot, *announced, decided)?;
                 self.proposed(*ballot, *slot, batch)
             }
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
@@ -327,19 +412,63 @@ impl EpochVotes {
                     .try_for_each(|slot| self.vote_leaves(replica, id, *ballot, Slot(slot)))
             }
             Claim::PromiseSequence { ballot, has } => {
-                self.announced(id, has.decided, decided)?;
+                self.promises_prefix(id, *ballot, has.decided, decided)?;
                 self.sequence_promise_leaves(replica, id, *ballot, *has)
             }
             Claim::Promise { ballot, from, decided: own, next, accepted } => {
-                self.announced(id, *own, decided)?;
+                self.promises_prefix(id, *ballot, *own, decided)?;
                 self.promise_leaves(replica, id, *ballot, (*from, *next, *own), accepted)
             }
         }
     }
 
+    /// A leader says in its ballot what is decided.
+    fn announces(&mut self, id: ReplicaId, ballot: Ballot, announced: Slot, decided: Slot) -> Checked {
+        self.is_decided(id, announced, decided)?;
+        let known = self.announced.entry(ballot).or_default();
+        let news = known.0 + 1..=announced.0;
+        *known = announced.max(*known);
+        for slot in news.map(Slot) {
+            self.is_from_below(id, ballot, slot)?;
+            let Some(proposed) = self.slots.get(&slot) else { continue };
+            let own = proposed.ballots.get(&ballot).map(|(batch, _)| batch);
+            self.is_announced_truly(ballot, slot, own)?;
+        }
+        Ok(())
+    }
+
+    /// A promise says what is decided.
+    fn promises_prefix(&mut self, id: ReplicaId, ballot: Ballot, prefix: Slot, decided: Slot) -> Checked {
+        self.is_decided(id, prefix, decided)?;
+        let known = self.promised.entry(ballot).or_default();
+        let mut news = known.0 + 1..=prefix.0;
+        *known = prefix.max(*known);
+        news.try_for_each(|slot| self.is_from_below(id, ballot, Slot(slot)))
+    }
+
+    /// A replica that acts in a ballot knows of no decision in a higher one.
+    fn is_from_below(&self, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
+        let chosen = self.slots.get(&slot).and_then(|proposed| proposed.chosen.as_ref());
+        let above = chosen.filter(|(chosen_in, _)| *chosen_in > ballot);
+        demand(above.is_none(), Invariant::NothingFromAbove, || {
+            let chosen_in = above.map_or(Ballot::ZERO, |(chosen_in, _)| *chosen_in);
+            format!("{id} says in ballot {ballot} that slot {slot} is decided; ballot {chosen_in} decided it")
+        })
+    }
+
+    /// What a ballot proposed where its leader says that the slot is decided.
+    fn is_announced_truly(&self, ballot: Ballot, slot: Slot, proposed: Option<&Batch>) -> Checked {
+        let (Some(proposed), Some(chosen)) = (proposed, self.chosen(slot)) else { return Ok(()) };
+        demand(proposed == chosen, Invariant::AnnouncedIsProposed, || {
+            format!(
+                "slot {slot} is announced in ballot {ballot}, which proposed something else than was chosen"
+            )
+        })
+    }
+
     /// What is announced is decided; behind the end of an epoch that is over its protocol may go on deciding for a
     /// while, what nobody delivers.
-    fn announced(&self, id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
+    fn is_decided(&self, id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
         let void = |slot: u64| self.ended && self.chosen(Slot(slot)).is_some();
         let known = (decided.next().0..=announced.0).all(void);
         demand(known, Invariant::AnnouncedDecided, || {
@@ -367,7 +496,9 @@ impl EpochVotes {
         let (known, _) = proposed.ballots.entry(ballot).or_insert_with(|| (batch.clone(), 0));
         demand(known == batch, Invariant::OneProposal, || {
             format!("two different batches are proposed for slot {slot} in ballot {ballot}")
-        })
+        })?;
+        let announced = self.announced.get(&ballot).is_some_and(|&through| slot <= through);
+        if announced { self.is_announced_truly(ballot, slot, Some(batch)) } else { Ok(()) }
     }
 
     /// A replica speaks as one that follows a ballot.

@@ -99,7 +99,15 @@ impl Verdict {
                 let chosen = self.chosen.get(&slot);
                 chosen.is_some_and(|chosen| value.is_none_or(|value| chosen.value == value))
             }
-            Fulfilled::Delivered(slot) => slot.0 <= self.delivered,
+            Fulfilled::Delivered(slot, ballot) => {
+                let mut chosen = self.chosen.range(..=slot);
+                if let Some((slot, chosen)) = chosen.find(|(_, chosen)| chosen.since > ballot) {
+                    let Violation { detail, .. } = &owed.otherwise;
+                    let detail = format!("{detail}; slot {slot} was decided in ballot {}", chosen.since);
+                    return Err(Violation { invariant: Invariant::NothingFromAbove, detail });
+                }
+                slot.0 <= self.delivered
+            }
         };
         if holds { Ok(()) } else { Err(owed.otherwise.clone()) }
     }

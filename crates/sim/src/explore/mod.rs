@@ -267,8 +267,8 @@ fn title(space: &Space, node: u32, taken: &Taken) -> String {
         Move::Timer => "timer".to_owned(),
         Move::Propose(proposed) => format!("proposes command {}", proposed + 1),
         Move::Learn(decision) => {
-            let (slot, ballot, _) = space.decision(decision);
-            format!("learns slot {slot}, delivered elsewhere with ballot {ballot}")
+            let (slot, ballots, _) = space.decision(decision);
+            format!("learns slot {slot}, decided in ballot {}", ballots.decided)
         }
         Move::Restart(kept) => {
             let lost = space.node(node).records - kept;

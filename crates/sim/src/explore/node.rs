@@ -6,7 +6,7 @@ use synod_consensus::{
     Control, Effect, Effects, Input, Members, Message, Options, Protocol, Record, Restart, Role,
 };
 use synod_replica::{LogRecord, PeerMessage};
-use synod_wire::{Ballot, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     fingerprint,
@@ -59,7 +59,7 @@ pub(super) enum Happening {
     Timer,
     Propose(Batch),
     /// A peer has delivered this, and says so.
-    Learn(Slot, Ballot, Batch),
+    Learn(Slot, Ballots, Batch),
     /// It crashes, so many records of its log are left, and it starts again.
     Restart(usize),
 }
@@ -122,8 +122,8 @@ impl Node {
                 work.input(Input::Timer)?;
             }
             Happening::Propose(batch) => work.input(Input::Propose { batch, awaited: true })?,
-            Happening::Learn(slot, ballot, batch) => {
-                work.input(Input::Control(Control::Learn { slot, ballot, batch, voters: None }))?;
+            Happening::Learn(slot, ballots, batch) => {
+                work.input(Input::Control(Control::Learn { slot, ballots, batch, voters: None }))?;
             }
             // That is what its new life begins with.
             Happening::Restart(_) => {}
@@ -271,14 +271,14 @@ impl<'a> Work<'a> {
                     self.node.held.push((after, to, message));
                 }
                 Effect::Send { to, message, .. } => self.leaves(to, message)?,
-                Effect::Deliver { slot, ballot, batch } => {
+                Effect::Deliver { slot, ballots, batch } => {
                     self.note(|| format!("delivers slot {slot}: {}", describe::batch(&batch)));
                     let before = self.node.delivered;
                     demand(slot.0 == before + 1, Invariant::DeliveryOrder, || {
                         format!("{id} delivers slot {slot} after slot {before}")
                     })?;
                     self.node.delivered = slot.0;
-                    self.node.past.delivers(id, slot, ballot, self.setting.values.of(&batch))?;
+                    self.node.past.delivers(id, slot, ballots, self.setting.values.of(&batch))?;
                 }
                 Effect::Leader(view) => {
                     self.note(|| describe::view(view));

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use synod_consensus::{Message, Record, raft};
-use synod_wire::{Ballot, Batch, ReplicaId, Slot};
+use synod_wire::{Ballot, Ballots, Batch, ReplicaId, Slot};
 
 use super::on_disk::{Element, OnDisk, Place, Value, Values};
 use crate::check::{Checked, Claim, Invariant, Violation, claims, demand};
@@ -14,8 +14,8 @@ use crate::check::{Checked, Claim, Invariant, Violation, claims, demand};
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Past {
-    /// What any life delivered, from slot 1 on, and the ballot with which it was delivered last.
-    pub(super) delivered: Vec<(Value, Ballot)>,
+    /// What any life delivered, from slot 1 on, and the ballots with which it was delivered last.
+    pub(super) delivered: Vec<(Value, Ballots)>,
     /// What it proposed.
     pub(super) proposed: BTreeMap<Place, Element>,
     /// In which ballots it led, in which life, and with what in its log (the ballots of the entries; Raft only).
@@ -40,8 +40,8 @@ pub(super) struct Owed {
 pub(super) enum Fulfilled {
     /// The slot was chosen, with this value if one is named.
     Chosen(Slot, Option<Value>),
-    /// Somebody has delivered all slots through this one.
-    Delivered(Slot),
+    /// Somebody has delivered all slots through this one, and none of them was chosen in a higher ballot only.
+    Delivered(Slot, Ballot),
 }
 
 /// Who speaks.
@@ -57,20 +57,20 @@ pub(super) struct Speaker<'a> {
 
 impl Past {
     /// A replica delivers a slot, having delivered all before it in this life.
-    pub(super) fn delivers(&mut self, id: ReplicaId, slot: Slot, ballot: Ballot, value: Value) -> Checked {
+    pub(super) fn delivers(&mut self, id: ReplicaId, slot: Slot, ballots: Ballots, value: Value) -> Checked {
         demand(value != Values::STRANGE, Invariant::Validity, || {
             format!("{id} delivers in slot {slot} what nobody proposed")
         })?;
         let index = usize::try_from(slot.0 - 1).unwrap_or(usize::MAX);
         match self.delivered.get_mut(index) {
             Some((before, last)) => {
-                *last = ballot;
+                *last = ballots;
                 demand(*before == value, Invariant::Agreement, || {
                     format!("{id} delivers something else in slot {slot} than in an earlier life")
                 })
             }
             None => {
-                self.delivered.push((value, ballot));
+                self.delivered.push((value, ballots));
                 Ok(())
             }
         }
@@ -94,11 +94,11 @@ impl Past {
         match claim {
             Claim::Candidate(ballot) => owns(by.id, *ballot),
             Claim::Leads { ballot, decided } => {
-                self.announces(by.id, *decided, owed);
+                self.announces(by.id, *ballot, *decided, owed);
                 self.leads(by, *ballot, Vec::new)
             }
             Claim::Propose { ballot, slot, batch, decided } => {
-                self.announces(by.id, *decided, owed);
+                self.announces(by.id, *ballot, *decided, owed);
                 self.leads(by, *ballot, Vec::new)?;
                 self.proposes(by, (*slot, *ballot), batch, None)
             }
@@ -115,7 +115,7 @@ impl Past {
                 Ok(())
             }
             Claim::PromiseSequence { ballot, has } => {
-                self.announces(by.id, has.decided, owed);
+                self.announces(by.id, *ballot, has.decided, owed);
                 self.follows(by, *ballot, "promises")?;
                 let mut votes = self.told_votes.range(has.decided.next()..);
                 let kept = |(slot, voted): (&Slot, &Ballot)| {
@@ -129,7 +129,7 @@ impl Past {
                 })
             }
             Claim::Promise { ballot, from, decided, next, accepted } => {
-                self.announces(by.id, *decided, owed);
+                self.announces(by.id, *ballot, *decided, owed);
                 self.follows(by, *ballot, "promises")?;
                 self.reports_votes(by, *ballot, (*from).max(decided.next()), *next, accepted, owed)
             }
@@ -185,7 +185,7 @@ impl Past {
                 self.gives_vote(by, *term, to)
             }
             raft::Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
-                self.announces(by.id, *commit, owed);
+                self.announces(by.id, *ballot, *commit, owed);
                 self.leads(by, *ballot, || ballots(by.log))?;
                 let (mut slot, mut before) = (*prev, *prev_ballot);
                 for entry in entries.iter() {
@@ -197,7 +197,7 @@ impl Past {
             }
             raft::Message::Heartbeat { ballot, commit, .. }
             | raft::Message::Commit { ballot, through: commit } => {
-                self.announces(by.id, *commit, owed);
+                self.announces(by.id, *ballot, *commit, owed);
                 self.leads(by, *ballot, || ballots(by.log))
             }
             raft::Message::AppendReply { ballot, through, .. } => {
@@ -273,12 +273,16 @@ impl Past {
         owed.push(Owed { what: Fulfilled::Chosen(slot, None), otherwise });
     }
 
-    fn announces(&self, id: ReplicaId, decided: Slot, owed: &mut Vec<Owed>) {
-        if decided.0 > self.delivered.len() as u64 {
-            let detail = format!("{id} announces slots through {decided}, which nobody has delivered");
-            let otherwise = Violation { invariant: Invariant::AnnouncedDecided, detail };
-            owed.push(Owed { what: Fulfilled::Delivered(decided), otherwise });
+    /// What is said in a ballot to be decided was decided in it or in a lower one.
+    fn announces(&self, id: ReplicaId, ballot: Ballot, decided: Slot, owed: &mut Vec<Owed>) {
+        let delivered = usize::try_from(decided.0).ok().and_then(|count| self.delivered.get(..count));
+        let from_below = |ballots: &Ballots| ballots.decided <= ballot;
+        if delivered.is_some_and(|slots| slots.iter().all(|(_, ballots)| from_below(ballots))) {
+            return;
         }
+        let detail = format!("{id} says in ballot {ballot} that slots through {decided} are decided");
+        let otherwise = Violation { invariant: Invariant::AnnouncedDecided, detail };
+        owed.push(Owed { what: Fulfilled::Delivered(decided, ballot), otherwise });
     }
 }
 

@@ -3,7 +3,7 @@
 //! There are far fewer different replicas than states, so most steps of an exploration are looked up.
 
 use synod_consensus::Message;
-use synod_wire::{Ballot, ReplicaId, Slot};
+use synod_wire::{Ballots, ReplicaId, Slot};
 
 use super::{
     fingerprint::{self, Set, Table},
@@ -53,7 +53,7 @@ pub(super) struct Known {
 }
 
 /// What was delivered somewhere: the slot, the ballot with which it was, and the value.
-pub(super) type Decision = (Slot, Ballot, Value);
+pub(super) type Decision = (Slot, Ballots, Value);
 
 /// What a move makes of a replica.
 #[derive(Debug)]

@@ -37,7 +37,7 @@ impl World {
             Action::Append { lsn, record } => {
                 machine.disk.append(lsn, &record);
                 self.coverage.slots_fetched += u64::from(is_learned(&record));
-                self.votes.appended(of, lsn, &record);
+                self.votes.appended(of, lsn, &record)?;
                 self.groups.appended(of, lsn, &record);
                 if let LogRecord::Entered { group, .. } = &record {
                     life.watch.enters(group.epoch);
@@ -59,11 +59,11 @@ impl World {
                     self.send(of, to, &message)?;
                 }
             }
-            Action::Execute { slot, ballot, batch, requests } => {
+            Action::Execute { slot, ballots, batch, requests } => {
                 life.watch.delivers(slot)?;
                 let id = machine.id;
                 machine.delivered = machine.delivered.max(slot);
-                life.tasks.push_back(Task::Execute { slot, ballot, batch: batch.clone(), requests });
+                life.tasks.push_back(Task::Execute { slot, ballots, batch: batch.clone(), requests });
                 self.note(of, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
                 self.reference.delivered(id, slot, &batch)?;
                 self.group_moves(slot)?;

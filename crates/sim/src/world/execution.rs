@@ -40,9 +40,9 @@ impl World {
             let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
             let Some(task) = life.tasks.pop_front() else { break };
             match task {
-                Task::Execute { slot, ballot, batch, requests } => {
+                Task::Execute { slot, ballots, batch, requests } => {
                     let known = slot <= life.executor.applied();
-                    let outcomes = life.executor.execute(slot, ballot, &batch);
+                    let outcomes = life.executor.execute(slot, ballots, &batch);
                     if !known {
                         self.reference.executed(self.machines[of].id, slot, &outcomes)?;
                     }
@@ -144,8 +144,8 @@ impl World {
         self.note(of, || format!("installs the snapshot to slot {}", info.slot));
         self.check_state(of)?;
         let Some(life) = &self.machines[of].life else { return Ok(()) };
-        let (ballot, group) = (life.executor.ballot(), life.executor.group().clone());
-        self.notice_after_disk(of, Event::SnapshotInstalled(Some(Installed { info, ballot, group })));
+        let (ballots, group) = (life.executor.ballots(), life.executor.group().clone());
+        self.notice_after_disk(of, Event::SnapshotInstalled(Some(Installed { info, ballots, group })));
         Ok(())
     }
 }

@@ -36,8 +36,8 @@ impl World {
         if let Some((slot, bytes)) = found.snapshot {
             restore(&mut executor, slot, &bytes)?;
             let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
-            let (ballot, group) = (executor.ballot(), executor.group().clone());
-            snapshot = Some(Installed { info, ballot, group });
+            let (ballots, group) = (executor.ballots(), executor.group().clone());
+            snapshot = Some(Installed { info, ballots, group });
         }
         let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
 

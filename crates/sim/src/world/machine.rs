@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use synod_kv::KvStore;
 use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
-use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::Happening;
 use crate::{
@@ -64,7 +64,7 @@ pub(crate) struct Life {
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Execute a batch and answer requests.
-    Execute { slot: Slot, ballot: Ballot, batch: Batch, requests: Vec<(usize, RequestId)> },
+    Execute { slot: Slot, ballots: Ballots, batch: Batch, requests: Vec<(usize, RequestId)> },
     /// Freeze the state and write it.
     Snapshot,
     /// Replace the state by the one received.

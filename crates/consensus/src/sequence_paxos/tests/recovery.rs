@@ -82,7 +82,7 @@ fn a_replica_that_lost_records_only_learns_in_every_later_life() {
     let status = cluster.replica(C).status();
     assert_eq!((status.role, status.decided_elsewhere), (Role::Recovering, Slot(1)));
     assert_eq!(status.view.leader, Some(id(A)), "so that clients are sent there");
-    cluster.learn(C, 1, "x");
+    cluster.learn(C, ballot(1, A), 1, "x");
     assert_eq!(cluster.delivered(C), "x");
     cluster.restart(C, cluster.records(C), false);
     assert_eq!((cluster.delivered(C), cluster.replica(C).status().role), ("x", Role::Recovering));
@@ -140,9 +140,9 @@ fn a_learned_element_replaces_what_was_accepted_and_a_leader_that_sees_one_gives
     cluster.propose(A, "p");
     cluster.pass(A, B);
     cluster.lose_all();
-    cluster.learn(B, 1, "x");
+    cluster.learn(B, ballot(2, C), 1, "x");
     assert_eq!((cluster.delivered(B), cluster.replica(B).extent().accepted_in), ("x", ballot(1, A)));
-    cluster.learn(A, 1, "x");
+    cluster.learn(A, ballot(2, C), 1, "x");
     assert_eq!((cluster.delivered(A), cluster.replica(A).status().role), ("x", Role::Follower));
     cluster.restart(A, cluster.records(A), false);
     assert_eq!(cluster.delivered(A), "x");
@@ -163,7 +163,7 @@ fn a_candidate_that_lacks_decided_elements_learns_them_before_it_leads() {
     cluster.talk(C, B);
     let status = cluster.replica(C).status();
     assert_eq!((status.role, status.decided_elsewhere), (Role::Candidate, Slot(2)));
-    cluster.learn(C, 1, "x");
+    cluster.learn(C, ballot(1, A), 1, "x");
     assert_eq!(cluster.replica(C).status().role, Role::Leader);
     cluster.propose(C, "z");
     cluster.talk(C, B);
@@ -180,7 +180,7 @@ fn an_installed_snapshot_takes_the_place_of_what_it_covers() {
     let voters = VoterSets::simple((0..3).map(id).collect());
     let installed = |ballot| {
         let voters = voters.clone();
-        Input::Control(Control::Installed { slot: Slot(5), ballot, voters })
+        Input::Control(Control::Installed { slot: Slot(5), ballots: Ballots::both(ballot), voters })
     };
     cluster.step(B, installed(ballot(1, A)));
     let has = cluster.replica(B).extent();

@@ -170,7 +170,7 @@ fn a_candidate_waits_for_elements_that_a_promise_does_not_hold_any_more() {
     assert!(matches!(cluster.replica(C).state, State::Candidate(_)), "slots 1 to 3 are chosen");
     assert_eq!(cluster.replica(C).status().decided_elsewhere, Slot(3));
     for (slot, text) in [(1, "x"), (2, "y"), (3, "z")] {
-        cluster.learn(C, slot, text);
+        cluster.learn(C, ballot(1, A), slot, text);
     }
     assert!(matches!(cluster.replica(C).state, State::Leader(_)));
     cluster.propose(C, "w");
@@ -215,7 +215,7 @@ fn a_leader_that_learns_that_it_does_not_lead_says_so() {
     };
     assert!(is_happy(&mut cluster));
     cluster.propose(A, "x");
-    cluster.learn(A, 1, "y");
+    cluster.learn(A, ballot(2, C), 1, "y");
     assert!(matches!(cluster.replica(A).state, State::Follower(_)));
     assert!(!is_happy(&mut cluster), "or nobody would ever bid");
 }
@@ -323,7 +323,7 @@ fn a_follower_that_is_too_far_behind_learns_elsewhere_and_asks_again() {
     let status = cluster.replica(C).status();
     assert_eq!((status.decided, status.decided_elsewhere), (Slot(0), Slot(kept as u64 + 10)));
     for slot in 0..kept + 10 {
-        cluster.learn(C, slot as u64 + 1, &(slot % 10).to_string());
+        cluster.learn(C, ballot(1, A), slot as u64 + 1, &(slot % 10).to_string());
     }
     cluster.talk(A, C);
     assert_eq!(cluster.replica(C).extent(), cluster.replica(A).extent());

@@ -129,8 +129,8 @@ impl Machine {
                     let bytes = size(&message);
                     burst.messages.push((to, message, bytes));
                 }
-                Action::Execute { slot, ballot, batch, requests } => {
-                    let outcomes = self.executor.execute(slot, ballot, &batch);
+                Action::Execute { slot, ballots, batch, requests } => {
+                    let outcomes = self.executor.execute(slot, ballots, &batch);
                     for (place, request) in requests {
                         let answer = match &outcomes[place] {
                             Executed::Reply(reply) => Ok(reply.clone()),
@@ -164,7 +164,7 @@ impl Machine {
 
     /// How far it is, and in which ballot.
     pub(super) fn standing(&self) -> (Slot, Ballot) {
-        (self.executor.applied(), self.executor.ballot())
+        (self.executor.applied(), self.executor.ballots().proposed)
     }
 }
 
