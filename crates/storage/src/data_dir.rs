@@ -21,14 +21,15 @@ use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 use crate::{
     Durability, StorageError,
-    disk::{Disk, RealDisk, create_dir},
+    disk::{Disk, RealDisk, create_dir, sync_way_to},
     fields::Fields,
     group,
     lock::DirLock,
+    replacement::refuse_unfinished,
     wal::state::{LogState, Previous},
 };
 
-const FILE_NAME: &str = "identity";
+pub(crate) const FILE_NAME: &str = "identity";
 const TITLE: &str = "synod data directory";
 /// Version 1 knew no birth.
 const VERSION: u32 = 2;
@@ -107,10 +108,15 @@ impl DataDir {
         name: &str,
         durability: Durability,
     ) -> Result<DataDir, StorageError> {
+        refuse_unfinished(&*disk, path)?;
         create_dir(&*disk, path)?;
-        let lock = DirLock::take(path)?;
-        let previous = DataDir::read(path)?;
-        let log = LogState::read(&path.join(WAL))?;
+        if disk.file_bytes(&path.join(FILE_NAME)).is_err() {
+            // Where that file is, an earlier start came past this.
+            sync_way_to(&*disk, path)?;
+        }
+        let lock = DirLock::take(&*disk, path)?;
+        let previous = DataDir::read_on(&*disk, path)?;
+        let log = LogState::read(&*disk, &path.join(WAL))?;
         // If the file that says whose directory it is got lost, the log still knows.
         let latest = previous.as_ref().map(|marker| marker.identity).or(log.identity());
         let lives = latest.map_or(0, |identity| identity.incarnation.0);
@@ -135,7 +141,7 @@ impl DataDir {
             // Before the marker, so that from the second start on a missing log is known to be lost, and not
             // never begun.
             let unborn = Identity { incarnation: Incarnation(0), ..identity };
-            LogState::opened(unborn, Durability::Sync).write(disk, &dir.wal())?;
+            LogState::opened(unborn, Durability::Sync, disk.boot()).write(disk, &dir.wal())?;
         }
         marker.to_fields().write(disk, &path.join(FILE_NAME), TITLE)?;
         Ok(dir)
@@ -144,11 +150,17 @@ impl DataDir {
     /// What the identity file in `path` says, without opening or locking anything; `None` if there is none.
     ///
     /// # Errors
-    /// The file can not be read, or is malformed.
+    /// The file can not be read, or is malformed; or the directory is missing since its replacement by another one was
+    /// interrupted.
     pub fn read(path: &Path) -> Result<Option<Marker>, StorageError> {
+        DataDir::read_on(&RealDisk, path)
+    }
+
+    fn read_on(disk: &dyn Disk, path: &Path) -> Result<Option<Marker>, StorageError> {
+        refuse_unfinished(disk, path)?;
         let path = path.join(FILE_NAME);
         let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
-        let Some(fields) = Fields::read(&path)? else { return Ok(None) };
+        let Some(fields) = Fields::read(disk, &path)? else { return Ok(None) };
         let fields = fields.map_err(malformed)?;
         let version = fields.parse("version").map_err(malformed)?;
         if version != VERSION {
@@ -181,7 +193,7 @@ impl DataDir {
     /// # Errors
     /// The file can not be read, is damaged, or belongs to another replica.
     pub fn first_group(&self) -> Result<Option<Bytes>, StorageError> {
-        group::read(&self.path, self.identity)
+        group::read(&*self.disk, &self.path, self.identity)
     }
 
     /// Remembers the group that the log begins with, in place of the one before. It is durable when this returns;
@@ -249,7 +261,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Options, Wal};
+    use crate::{Options, Wal, faulty::FaultyDisk};
 
     fn open(path: &Path, cluster: u64, replica: u64) -> Result<DataDir, StorageError> {
         DataDir::open(path, ClusterId(cluster), ReplicaId(replica), "n1", Durability::Sync)
@@ -269,6 +281,32 @@ mod tests {
             assert!(!again.is_first_start());
             assert_eq!(again.identity().incarnation, Incarnation(life));
             assert_eq!(again.previous().unwrap().name, "n1");
+        }
+    }
+
+    /// Also the directories above it are durable, though an earlier start may have made them and ended before it could
+    /// make their names so.
+    #[test]
+    fn a_directory_that_was_opened_survives_a_power_failure() {
+        let path = Path::new("/var/lib/synod/n1");
+        for crash in 0.. {
+            let mut crashed = false;
+            for seed in 0..10 {
+                let disk = FaultyDisk::new(seed);
+                let open = || {
+                    let disk = Arc::new(disk.clone());
+                    DataDir::open_on(disk, path, ClusterId(7), ReplicaId(1), "n1", Durability::Sync)
+                };
+                disk.crash_after(crash);
+                crashed = open().is_err();
+                disk.kill();
+                let birth = open().unwrap().identity().birth;
+                disk.power_failure();
+                assert_eq!(open().unwrap().identity().birth, birth, "crash at {crash}, seed {seed}");
+            }
+            if !crashed {
+                break;
+            }
         }
     }
 

@@ -1,25 +1,47 @@
-//! The file operations that can fail in ways that tests must be able to provoke.
+//! All that storage asks of a file system, so that tests can put one in its place that fails.
 
 use std::{
     fmt::Debug,
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io::{self, IoSlice},
-    path::Path,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
 };
 
 use crate::StorageError;
 
-/// The system calls that decide over durability. The defaults are the real ones; tests replace single ones to
-/// make a disk fill up or fail.
+/// A file system. The defaults are the real one; tests replace single operations, or all of them.
+///
+/// Names are durable once their directory was synced, contents once their file was. Nothing here relies on more than
+/// that: not that operations become durable in order, and not that a file's sync keeps its name.
 pub(crate) trait Disk: Debug + Send + Sync {
-    /// Writes a prefix of `parts` at `offset`; returns how many bytes.
-    fn write_at(&self, file: &File, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        Ok(rustix::io::pwritev(file, parts, offset)?)
+    /// Opens a file.
+    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(open_real(path, how)?))
     }
 
-    /// Makes the file's contents durable, and what of its metadata is needed to read them.
-    fn sync_data(&self, file: &File) -> io::Result<()> {
-        file.sync_data()
+    /// Bytes of the file with this name.
+    fn file_bytes(&self, path: &Path) -> io::Result<u64> {
+        Ok(fs::metadata(path)?.len())
+    }
+
+    /// Whether there is a directory with this name.
+    fn is_dir(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+
+    /// Creates a directory in one that exists.
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir(dir)
+    }
+
+    /// Names of a directory's entries, in any order. Names that are no valid text are nothing of ours and are left out.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
     }
 
     /// Makes the directory's entries durable.
@@ -27,10 +49,76 @@ pub(crate) trait Disk: Debug + Send + Sync {
         File::open(dir)?.sync_all()
     }
 
-    /// Renames a file within its directory.
+    /// Renames a file within its directory, or a directory within its own.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
     }
+
+    /// Lets two directories have each other's name, at once. An error of kind [`io::ErrorKind::Unsupported`] or
+    /// [`io::ErrorKind::InvalidInput`] says that this file system has no such operation.
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        exchange_real(one, other)
+    }
+
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    /// Takes the lock on a file, which is created if there is none; `None` if somebody else has it. The system lets go
+    /// of it when the process ends, however it ends.
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Guard>>> {
+        let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// A text that is another one after every boot of the machine; empty where the system offers none.
+    fn boot(&self) -> String {
+        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        id.map(|id| id.trim().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether a thread of its own may work on it. Where none may, somebody calls the work step by step.
+    fn has_threads(&self) -> bool {
+        true
+    }
+}
+
+/// An open file. What is read is what was written, durable or not.
+pub(crate) trait DiskFile: Debug + Send + Sync {
+    /// Reads at most the buffer's length from `offset` on; 0 bytes at the end.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes a prefix of `parts` at `offset`; returns how many bytes.
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
+
+    /// Makes the file's contents durable, and what of its metadata is needed to read them.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Bytes of the file.
+    fn bytes(&self) -> io::Result<u64>;
+}
+
+/// What holds a lock for as long as it lives.
+pub(crate) trait Guard: Debug + Send + Sync {}
+
+impl Guard for File {}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// To be read; it must exist.
+    Read,
+    /// To be read and written; it must exist.
+    Write,
+    /// To be read and written; it is created, or emptied.
+    Create,
+    /// To be read and written; it must not exist.
+    CreateNew,
 }
 
 /// The real thing.
@@ -39,13 +127,52 @@ pub(crate) struct RealDisk;
 
 impl Disk for RealDisk {}
 
+/// Opens a file of the real file system.
+pub(crate) fn open_real(path: &Path, how: How) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(how != How::Read);
+    match how {
+        How::Read | How::Write => options.open(path),
+        How::Create => options.create(true).truncate(true).open(path),
+        How::CreateNew => options.create_new(true).open(path),
+    }
+}
+
+#[cfg(any(target_os = "linux", target_vendor = "apple"))]
+fn exchange_real(one: &Path, other: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+fn exchange_real(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+impl DiskFile for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, offset)
+    }
+
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::pwritev(self, parts, offset)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
 /// The kernel takes at most this many buffers in one gathered write.
 const IOV_MAX: usize = 1024;
 
 /// Writes all of `parts` at `offset`, in as few calls as the system allows.
 pub(crate) fn write_all_at(
-    disk: &dyn Disk,
-    file: &File,
+    file: &dyn DiskFile,
     path: &Path,
     mut parts: &mut [IoSlice<'_>],
     mut offset: u64,
@@ -54,7 +181,7 @@ pub(crate) fn write_all_at(
     IoSlice::advance_slices(&mut parts, 0);
     while !parts.is_empty() {
         let now = parts.len().min(IOV_MAX);
-        match disk.write_at(file, &parts[..now], offset) {
+        match file.write_at(&parts[..now], offset) {
             Ok(0) => return Err(StorageError::io("write to", path, io::ErrorKind::WriteZero.into())),
             Ok(written) => {
                 IoSlice::advance_slices(&mut parts, written);
@@ -67,11 +194,67 @@ pub(crate) fn write_all_at(
     Ok(())
 }
 
+/// Fills the buffer with what is at `offset`. An error of kind `UnexpectedEof` says that the file ends before.
+pub(crate) fn read_exact_at(file: &dyn DiskFile, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match file.read_at(buffer, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                buffer = &mut buffer[read..];
+                offset += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads a whole file.
+pub(crate) fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, How::Read)?;
+    let mut bytes = vec![0; usize::try_from(file.bytes()?).map_err(io::Error::other)?];
+    read_exact_at(&*file, &mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Reads a whole file, with zeros for what the disk can not read. The number says where the first such byte is.
+pub(crate) fn read_what_can_be_read(disk: &dyn Disk, path: &Path) -> io::Result<(Vec<u8>, Option<u64>)> {
+    const PIECE: usize = 4096;
+    let file = disk.open(path, How::Read)?;
+    let mut bytes = vec![0; usize::try_from(file.bytes()?).map_err(io::Error::other)?];
+    match read_exact_at(&*file, &mut bytes, 0) {
+        Err(error) if is_unreadable(&error) => {}
+        other => return other.map(|()| (bytes, None)),
+    }
+    let mut unreadable = None;
+    for (at, piece) in (0..).step_by(PIECE).zip(bytes.chunks_mut(PIECE)) {
+        match read_exact_at(&*file, piece, at) {
+            Err(error) if is_unreadable(&error) => {
+                piece.fill(0);
+                unreadable = unreadable.or(Some(at));
+            }
+            other => other?,
+        }
+    }
+    Ok((bytes, unreadable))
+}
+
+/// Whether the disk, or the file system's checksum, says that what was stored is lost.
+pub(crate) fn is_unreadable(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::IO, Errno::BADMSG].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Makes a file's contents durable.
+pub(crate) fn sync_file(file: &dyn DiskFile, path: &Path) -> Result<(), StorageError> {
+    file.sync().map_err(|error| StorageError::io("make durable", path, error))
+}
+
 /// Writes zeros over `len` bytes from `offset`, a mebibyte at a time. `go_on` is asked before each step; returns
 /// whether it was let to the end.
 pub(crate) fn write_zeros(
-    disk: &dyn Disk,
-    file: &File,
+    file: &dyn DiskFile,
     path: &Path,
     offset: u64,
     len: u64,
@@ -87,11 +270,17 @@ pub(crate) fn write_zeros(
             return Ok(false);
         }
         let step = STEP.min(len - done);
-        write_all_at(disk, file, path, &mut [IoSlice::new(&zeros[..step as usize])], offset + done)?;
-        disk.sync_data(file).map_err(|error| StorageError::io("make durable", path, error))?;
+        write_all_at(file, path, &mut [IoSlice::new(&zeros[..step as usize])], offset + done)?;
+        sync_file(file, path)?;
         done += step;
     }
     Ok(true)
+}
+
+/// Opens a file.
+pub(crate) fn open(disk: &dyn Disk, path: &Path, how: How) -> Result<Box<dyn DiskFile>, StorageError> {
+    let doing = if matches!(how, How::Create | How::CreateNew) { "create" } else { "open" };
+    disk.open(path, how).map_err(|error| StorageError::io(doing, path, error))
 }
 
 /// Makes a directory's entries durable.
@@ -101,42 +290,72 @@ pub(crate) fn sync_dir(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> 
 
 /// Replaces a small file so that a crash leaves either the old or the new contents.
 pub(crate) fn replace_file(disk: &dyn Disk, path: &Path, contents: &[u8]) -> Result<(), StorageError> {
-    let temporary = path.with_extension("tmp");
-    let file = File::create(&temporary).map_err(|error| StorageError::io("create", &temporary, error))?;
-    write_all_at(disk, &file, &temporary, &mut [IoSlice::new(contents)], 0)?;
-    disk.sync_data(&file).map_err(|error| StorageError::io("make durable", &temporary, error))?;
+    // A name of its own: another thread may replace another file of the directory.
+    let temporary = beside(path, "tmp");
+    // After a rename that a crash tore, the file may still have this name too, so it must not be written over.
+    remove_file(disk, &temporary)?;
+    let file = open(disk, &temporary, How::CreateNew)?;
+    write_all_at(&*file, &temporary, &mut [IoSlice::new(contents)], 0)?;
+    sync_file(&*file, &temporary)?;
     disk.rename(&temporary, path).map_err(|error| StorageError::io("rename to", path, error))?;
     sync_dir(disk, path.parent().expect("a file is in a directory"))
 }
 
-/// Creates a directory with its parents and makes its entry in the parent durable.
+/// Creates a directory with its parents, unless it exists. The name of each that is created is durable when this
+/// returns.
 pub(crate) fn create_dir(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
-    if dir.is_dir() {
-        return Ok(());
+    let named = dir.ancestors().filter(|dir| !dir.as_os_str().is_empty());
+    let missing: Vec<_> = named.take_while(|dir| !disk.is_dir(dir)).collect();
+    for dir in missing.into_iter().rev() {
+        match disk.create_dir(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(StorageError::io("create the directory", dir, error));
+            }
+            _ => sync_dir(disk, folder_of(dir))?,
+        }
     }
-    fs::create_dir_all(dir).map_err(|error| StorageError::io("create the directory", dir, error))?;
-    match dir.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => sync_dir(disk, parent),
-        _ => sync_dir(disk, Path::new(".")),
+    Ok(())
+}
+
+/// Makes the way to a directory durable: its name, and those of the directories above it. An earlier process may have
+/// created any of them and ended before it could do so. One that may not be read is of somebody else, who created it
+/// before.
+pub(crate) fn sync_way_to(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
+    for dir in dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()) {
+        let folder = folder_of(dir);
+        match disk.sync_dir(folder) {
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+                return Err(StorageError::io("make durable the directory", folder, error));
+            }
+            _ => {}
+        }
     }
+    Ok(())
+}
+
+/// The directory that the entry is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A path in the same directory: the name with `.suffix` behind it.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().map(ToOwned::to_owned).unwrap_or_default();
+    name.push(format!(".{suffix}"));
+    path.with_file_name(name)
 }
 
 /// Removes a file; one that is already gone is no error.
-pub(crate) fn remove_file(path: &Path) -> Result<(), StorageError> {
-    match fs::remove_file(path) {
+pub(crate) fn remove_file(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
+    match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StorageError::io("remove", path, error)),
         _ => Ok(()),
     }
 }
 
-/// Names of the plain entries of a directory that are valid text, sorted; others are nothing of ours.
-pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>, StorageError> {
-    let entries = fs::read_dir(dir).map_err(|error| StorageError::io("list", dir, error))?;
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|error| StorageError::io("list", dir, error))?;
-        names.extend(entry.file_name().into_string());
-    }
+/// Names of a directory's entries, sorted.
+pub(crate) fn file_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, StorageError> {
+    let mut names = disk.list(dir).map_err(|error| StorageError::io("list", dir, error))?;
     names.sort_unstable();
     Ok(names)
 }
@@ -146,16 +365,22 @@ pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>, StorageError> {
 pub(crate) mod crash {
     use std::{
         collections::{BTreeMap, BTreeSet},
-        path::PathBuf,
+        os::unix::fs::MetadataExt,
         sync::{Arc, Mutex},
     };
 
     use super::*;
 
     /// Works until a given operation, and then never again. It knows what would not survive a power failure.
-    #[derive(Debug, Default)]
+    #[derive(Clone, Debug, Default)]
     struct CrashDisk {
-        state: Mutex<CrashState>,
+        state: Arc<Mutex<CrashState>>,
+    }
+
+    #[derive(Debug)]
+    struct CrashFile {
+        file: File,
+        disk: CrashDisk,
     }
 
     #[derive(Debug, Default)]
@@ -188,23 +413,34 @@ pub(crate) mod crash {
         }
     }
 
-    fn inode(file: &File) -> io::Result<u64> {
-        Ok(std::os::unix::fs::MetadataExt::ino(&file.metadata()?))
+    impl DiskFile for CrashFile {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+            DiskFile::read_at(&self.file, buffer, offset)
+        }
+
+        fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+            self.disk.step()?;
+            self.disk.state.lock().unwrap().dirty.insert(self.file.metadata()?.ino());
+            // A few bytes at a time, so that there are crashes in the middle.
+            let some = &parts[0][..parts[0].len().min(50)];
+            DiskFile::write_at(&self.file, &[IoSlice::new(some)], offset)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.disk.step()?;
+            self.disk.state.lock().unwrap().dirty.remove(&self.file.metadata()?.ino());
+            Ok(())
+        }
+
+        fn bytes(&self) -> io::Result<u64> {
+            DiskFile::bytes(&self.file)
+        }
     }
 
     impl Disk for CrashDisk {
-        fn write_at(&self, file: &File, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-            self.step()?;
-            self.state.lock().unwrap().dirty.insert(inode(file)?);
-            // A few bytes at a time, so that there are crashes in the middle.
-            let some = &parts[0][..parts[0].len().min(50)];
-            RealDisk.write_at(file, &[IoSlice::new(some)], offset)
-        }
-
-        fn sync_data(&self, file: &File) -> io::Result<()> {
-            self.step()?;
-            self.state.lock().unwrap().dirty.remove(&inode(file)?);
-            Ok(())
+        fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+            let file = open_real(path, how)?;
+            Ok(Box::new(CrashFile { file, disk: self.clone() }))
         }
 
         fn sync_dir(&self, _: &Path) -> io::Result<()> {
@@ -216,7 +452,7 @@ pub(crate) mod crash {
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
             self.step()?;
             let mut state = self.state.lock().unwrap();
-            assert!(!state.dirty.contains(&inode(&File::open(from)?)?), "what is renamed must be durable");
+            assert!(!state.dirty.contains(&fs::metadata(from)?.ino()), "what is renamed must be durable");
             state.renamed.insert(to.to_owned(), fs::read(to).ok());
             RealDisk.rename(from, to)
         }
@@ -236,9 +472,9 @@ pub(crate) mod crash {
             for lose in [false, true] {
                 let dir = tempfile::tempdir().unwrap();
                 before(dir.path());
-                let disk = Arc::new(CrashDisk::default());
+                let disk = CrashDisk::default();
                 disk.state.lock().unwrap().operations_left = operations_left;
-                finished = change(Arc::clone(&disk) as Arc<dyn Disk>, dir.path());
+                finished = change(Arc::new(disk.clone()), dir.path());
                 if lose {
                     disk.lose();
                 }

@@ -46,6 +46,18 @@ pub enum StorageError {
         /// The locked file.
         lock: PathBuf,
     },
+    /// A data directory was to take the place of another one, and the process ended in between.
+    #[error(
+        "{0} holds no data, and {1} beside it was about to take its place when that was interrupted; finish it: \
+         'mv {1} {0}' (remove {0} first if it is there and empty), or remove {1} if it is not what should be here",
+        dir.display(), made.display()
+    )]
+    Unfinished {
+        /// Where the data should be.
+        dir: PathBuf,
+        /// Where they are.
+        made: PathBuf,
+    },
     /// The files belong to another cluster or another replica.
     #[error("{} belongs to {found}, not to {expected}; check the data directory and the configuration", path.display())]
     OtherIdentity {

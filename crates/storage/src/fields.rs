@@ -7,11 +7,11 @@
 //! checksum = 7d1c9f02
 //! ```
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, str::FromStr};
+use std::{collections::BTreeMap, fmt::Write as _, path::Path, str::FromStr};
 
 use crate::{
     StorageError,
-    disk::{Disk, replace_file},
+    disk::{Disk, read_file, replace_file},
 };
 
 /// The fields of one file, by key.
@@ -50,8 +50,8 @@ impl Fields {
     }
 
     /// Reads a file; `None` if there is none. The inner error says why its contents can not be trusted.
-    pub(crate) fn read(path: &Path) -> Result<Option<Result<Fields, String>>, StorageError> {
-        match fs::read(path) {
+    pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Result<Fields, String>>, StorageError> {
+        match read_file(disk, path) {
             Ok(bytes) => Ok(Some(Fields::decode(&bytes))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StorageError::io("read", path, error)),

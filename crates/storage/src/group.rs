@@ -6,18 +6,14 @@
 //!
 //! Integers are little-endian; the checksum covers all other parts. What the bytes say is the replica's business.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
-};
+use std::{io, path::Path};
 
 use bytes::Bytes;
 use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 use crate::{
     Identity, StorageError,
-    disk::{Disk, replace_file},
+    disk::{Disk, How, read_exact_at, replace_file},
     wal::format::{u32_at, u64_at},
 };
 
@@ -47,17 +43,18 @@ pub(crate) fn write(
 }
 
 /// Reads the file; `None` if there is none.
-pub(crate) fn read(dir: &Path, identity: Identity) -> Result<Option<Bytes>, StorageError> {
+pub(crate) fn read(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Option<Bytes>, StorageError> {
     let path = dir.join(FILE_NAME);
     let io_error = |error| StorageError::io("read", &path, error);
-    let file = match File::open(&path) {
+    let file = match disk.open(&path, How::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io_error(error)),
     };
-    let mut bytes = Vec::new();
     // One byte more than there can be, so that a longer file is noticed and not read.
-    file.take((HEADER_BYTES + GROUP_BYTES_MAX + 1) as u64).read_to_end(&mut bytes).map_err(io_error)?;
+    let len = file.bytes().map_err(io_error)?.min((HEADER_BYTES + GROUP_BYTES_MAX + 1) as u64);
+    let mut bytes = vec![0; len as usize];
+    read_exact_at(&*file, &mut bytes, 0).map_err(io_error)?;
     let malformed = |reason: &str| StorageError::Malformed { path: path.clone(), reason: reason.to_owned() };
     if bytes.len() < HEADER_BYTES || bytes[..8] != MAGIC {
         return Err(malformed("it does not begin as a group does"));
@@ -146,16 +143,16 @@ mod tests {
             let mut damaged = good.clone();
             damaged[at] ^= 1;
             fs::write(&path, &damaged).unwrap();
-            assert!(read(temporary.path(), IDENTITY).is_err(), "byte {at} changed");
+            assert!(read(&RealDisk, temporary.path(), IDENTITY).is_err(), "byte {at} changed");
             fs::write(&path, &good[..at]).unwrap();
-            assert!(read(temporary.path(), IDENTITY).is_err(), "cut at {at}");
+            assert!(read(&RealDisk, temporary.path(), IDENTITY).is_err(), "cut at {at}");
         }
         fs::write(&path, [good.as_slice(), b"s"].concat()).unwrap();
-        assert!(read(temporary.path(), IDENTITY).is_err());
+        assert!(read(&RealDisk, temporary.path(), IDENTITY).is_err());
         fs::write(&path, &good).unwrap();
-        assert_eq!(read(temporary.path(), IDENTITY).unwrap().unwrap(), "members");
+        assert_eq!(read(&RealDisk, temporary.path(), IDENTITY).unwrap().unwrap(), "members");
         let other = Identity { birth: 10, ..IDENTITY };
-        assert!(matches!(read(temporary.path(), other), Err(StorageError::OtherIdentity { .. })));
+        assert!(matches!(read(&RealDisk, temporary.path(), other), Err(StorageError::OtherIdentity { .. })));
     }
 
     #[test]
@@ -164,7 +161,7 @@ mod tests {
         let before = |dir: &Path| write(&RealDisk, dir, IDENTITY, &old).unwrap();
         let change = |disk: Arc<dyn Disk>, dir: &Path| write(&*disk, dir, IDENTITY, &new).is_ok();
         let seen = for_every_crash(before, change, |dir, finished| {
-            let found = read(dir, IDENTITY).unwrap().unwrap();
+            let found = read(&RealDisk, dir, IDENTITY).unwrap().unwrap();
             assert!(found == new || (found == old && !finished), "{found:?}");
             found == new
         });

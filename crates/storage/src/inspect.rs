@@ -4,7 +4,6 @@
 //! log's own.
 
 use std::{
-    fs,
     ops::Range,
     path::{Path, PathBuf},
     thread,
@@ -16,12 +15,14 @@ use synod_wire::{Incarnation, Lsn, Slot};
 
 use crate::{
     Damage, Durability, Identity, Keep, Loss, StorageError,
-    disk::file_names,
+    disk::{Disk, How, RealDisk, file_names, read_exact_at},
     lock::DirLock,
     wal::{
         assess::assess,
         format::{NoHeader, PAGE, SegmentHeader, segment_name, segment_number},
-        open::{ReadSegment, read_segment, split_off_unused},
+        list::Listed,
+        mark,
+        open::{ReadSegment, read_segment, split_off_unused, suspects},
         state::{LogState, Previous},
     },
 };
@@ -198,26 +199,29 @@ pub fn verify(dir: &Path) -> Result<Report, StorageError> {
 
 fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Report, StorageError> {
     let running = DirLock::is_taken(dir);
-    let (begins, unfinished) = match previous {
-        Previous::Read(state) => (state.begins, state.unfinished.unwrap_or(u64::MAX)),
-        _ => (0, u64::MAX),
-    };
-    let mut read = read_newest_first(dir, identity, begins..unfinished)?;
+    // A running replica writes the mark behind records, and takes a segment off the list before it goes: so what was
+    // marked before the segments are read is in them, and what is on the list before and after is there.
+    let marked = mark::read(&RealDisk, dir, identity);
+    let mut listed = Listed::read(&RealDisk, dir)?.within(previous.segments());
+    let mut read = read_newest_first(dir, identity, previous.segments())?;
+    let still_listed = Listed::read(&RealDisk, dir)?.within(previous.segments());
+    listed.retain(|segment, _| still_listed.contains_key(segment));
+    let suspects = suspects(&listed, &read);
     split_off_unused(&mut read);
     let scans: Vec<_> = read.into_iter().map(|segment| segment.scan).collect();
     let state = match previous {
         Previous::Read(state) => Some(state),
         _ => None,
     };
-    let closed_at = state.and_then(|state| state.closed_at).filter(|_| !running);
-    let verdict = assess(&scans, closed_at);
+    let closed_at = previous.closed_at().filter(|_| !running);
+    let verdict = assess(&scans, closed_at.max(Some(marked)), &suspects);
 
     let counts = || {
         let records = scans.iter().flat_map(|scan| &scan.records);
         records.filter(|r| r.body_ok && !r.header.restated && r.header.lsn <= verdict.last).map(|r| &r.header)
     };
     let slots = || counts().filter_map(|r| if let Keep::Slot(slot) = r.keep { Some(slot) } else { None });
-    let set_aside = file_names(dir)?.into_iter().filter(|name| name.ends_with(".damaged"));
+    let set_aside = file_names(&RealDisk, dir)?.into_iter().filter(|name| name.ends_with(".damaged"));
     Ok(Report {
         identity,
         running,
@@ -274,14 +278,17 @@ fn read_newest_first(
 fn locate(dir: &Path) -> Result<(PathBuf, Identity, Previous), StorageError> {
     let below = dir.join("wal");
     let dir = if below.is_dir() { below } else { dir.to_owned() };
-    let previous = LogState::read(&dir)?;
+    let previous = LogState::read(&RealDisk, &dir)?;
     if let Previous::Read(state) = &previous {
         return Ok((dir, state.identity, previous));
     }
     for segment in segments(&dir)? {
         let path = dir.join(segment_name(segment));
-        let page = fs::read(&path).map_err(|error| StorageError::io("read", &path, error))?;
-        if let Ok(header) = SegmentHeader::decode(&page[..page.len().min(PAGE)]) {
+        let mut page = [0; PAGE];
+        let read = RealDisk.open(&path, How::Read).and_then(|file| read_exact_at(&*file, &mut page, 0));
+        if read.is_ok()
+            && let Ok(header) = SegmentHeader::decode(&page)
+        {
             return Ok((dir, header.identity, previous));
         }
     }
@@ -292,7 +299,7 @@ fn locate(dir: &Path) -> Result<(PathBuf, Identity, Previous), StorageError> {
 }
 
 fn segments(dir: &Path) -> Result<Vec<u64>, StorageError> {
-    Ok(file_names(dir)?.iter().filter_map(|name| segment_number(name)).collect())
+    Ok(file_names(&RealDisk, dir)?.iter().filter_map(|name| segment_number(name)).collect())
 }
 
 /// `None` if the file is not in the log any more.
@@ -301,7 +308,7 @@ fn read_unless_gone(
     segment: u64,
     identity: Identity,
 ) -> Result<Option<ReadSegment>, StorageError> {
-    match read_segment(dir, segment, identity) {
+    match read_segment(&RealDisk, dir, segment, identity) {
         Err(error) if error.is_not_found() => Ok(None),
         // Trimmed while it was read, and perhaps written over.
         Ok(read) if !read.scan.path.exists() => Ok(None),

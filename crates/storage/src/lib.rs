@@ -38,12 +38,17 @@ mod damage;
 mod data_dir;
 mod disk;
 mod error;
+#[cfg(test)]
+mod faulty;
 mod fields;
 mod group;
 pub mod inspect;
 mod lock;
 mod peer_book;
+mod replacement;
 mod snapshot;
+#[cfg(test)]
+mod soak;
 mod wal;
 
 pub use damage::{Damage, DamageSpot, Loss};

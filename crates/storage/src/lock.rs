@@ -1,11 +1,11 @@
 //! One process a directory.
 
-use std::{
-    fs::{File, TryLockError},
-    path::Path,
-};
+use std::{fs::File, fs::TryLockError, path::Path};
 
-use crate::StorageError;
+use crate::{
+    StorageError,
+    disk::{Disk, Guard},
+};
 
 const FILE_NAME: &str = "LOCK";
 
@@ -13,24 +13,17 @@ const FILE_NAME: &str = "LOCK";
 /// ends, so that a left-over lock file means nothing.
 #[derive(Debug)]
 pub(crate) struct DirLock {
-    _file: File,
+    _guard: Box<dyn Guard>,
 }
 
 impl DirLock {
     /// Takes the lock on `dir`, or says that somebody else has it.
-    pub(crate) fn take(dir: &Path) -> Result<DirLock, StorageError> {
+    pub(crate) fn take(disk: &dyn Disk, dir: &Path) -> Result<DirLock, StorageError> {
         let path = dir.join(FILE_NAME);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(|error| StorageError::io("open", &path, error))?;
-        match file.try_lock() {
-            Ok(()) => Ok(DirLock { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(StorageError::Locked { dir: dir.to_owned(), lock: path }),
-            Err(TryLockError::Error(error)) => Err(StorageError::io("lock", &path, error)),
+        match disk.lock(&path) {
+            Ok(Some(guard)) => Ok(DirLock { _guard: guard }),
+            Ok(None) => Err(StorageError::Locked { dir: dir.to_owned(), lock: path }),
+            Err(error) => Err(StorageError::io("lock", &path, error)),
         }
     }
 

@@ -59,7 +59,7 @@ impl PeerBook {
 
     fn open_on(disk: Arc<dyn Disk>, dir: &Path, me: Identity) -> Result<PeerBook, StorageError> {
         let path = dir.join(FILE_NAME);
-        let births = read(&path, me)?;
+        let births = read(&*disk, &path, me)?;
         Ok(PeerBook { disk, path, me, state: Mutex::new(State { births, failed: None }) })
     }
 
@@ -138,9 +138,9 @@ fn write(
     fields.write(disk, path, TITLE)
 }
 
-fn read(path: &Path, me: Identity) -> Result<BTreeMap<ReplicaId, u64>, StorageError> {
+fn read(disk: &dyn Disk, path: &Path, me: Identity) -> Result<BTreeMap<ReplicaId, u64>, StorageError> {
     let malformed = |reason: String| StorageError::Malformed { path: path.to_owned(), reason };
-    let Some(fields) = Fields::read(path)? else { return Ok(BTreeMap::new()) };
+    let Some(fields) = Fields::read(disk, path)? else { return Ok(BTreeMap::new()) };
     let fields = fields.map_err(malformed)?;
     let version = fields.parse("version").map_err(malformed)?;
     if version != VERSION {

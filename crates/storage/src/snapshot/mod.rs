@@ -8,9 +8,7 @@ mod write;
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -28,7 +26,7 @@ pub use self::{
 };
 use crate::{
     StorageError,
-    disk::{Disk, RealDisk, create_dir, file_names, remove_file, sync_dir},
+    disk::{Disk, How, RealDisk, create_dir, file_names, read_exact_at, remove_file, sync_dir},
 };
 
 /// A snapshot that is complete.
@@ -93,8 +91,10 @@ impl SnapshotStore {
         cluster: ClusterId,
     ) -> Result<SnapshotStore, StorageError> {
         create_dir(&*disk, dir)?;
-        for name in file_names(dir)?.into_iter().filter(|name| name.ends_with(".tmp")) {
-            remove_file(&dir.join(name))?;
+        // What is found here is relied on, and an earlier process may have ended before it could make a name durable.
+        sync_dir(&*disk, dir)?;
+        for name in file_names(&*disk, dir)?.into_iter().filter(|name| name.ends_with(".tmp")) {
+            remove_file(&*disk, &dir.join(name))?;
         }
         Ok(SnapshotStore { dir: dir.to_owned(), cluster, disk, shared: Arc::default() })
     }
@@ -127,14 +127,14 @@ impl SnapshotStore {
             let verified = if self.is_trusted(slot) {
                 Ok(())
             } else {
-                SnapshotReader::open(&path, self.cluster, slot).and_then(SnapshotReader::verify)
+                SnapshotReader::open(&*self.disk, &path, self.cluster, slot).and_then(SnapshotReader::verify)
             };
             match verified {
                 Ok(()) => {
                     self.trust(slot);
-                    let metadata =
-                        fs::metadata(&path).map_err(|error| StorageError::io("look at", &path, error))?;
-                    let snapshot = Some(SnapshotFile { slot, path, file_bytes: metadata.len() });
+                    let file_bytes = self.disk.file_bytes(&path);
+                    let file_bytes = file_bytes.map_err(|error| StorageError::io("look at", &path, error))?;
+                    let snapshot = Some(SnapshotFile { slot, path, file_bytes });
                     return Ok(LatestSnapshot { snapshot, damaged });
                 }
                 Err(StorageError::SnapshotRejected { reason, .. }) => {
@@ -159,7 +159,8 @@ impl SnapshotStore {
     /// # Errors
     /// There is none for this slot, it is not one of this cluster, or it can not be read.
     pub fn open_snapshot(&self, slot: Slot) -> Result<SnapshotReader, StorageError> {
-        SnapshotReader::open(&self.path(slot), self.cluster, slot).map_err(|error| self.missing(slot, error))
+        let reader = SnapshotReader::open(&*self.disk, &self.path(slot), self.cluster, slot);
+        reader.map_err(|error| self.missing(slot, error))
     }
 
     /// Size of the file of the snapshot of `slot`, in bytes.
@@ -168,9 +169,8 @@ impl SnapshotStore {
     /// There is no snapshot for this slot (any more), or it can not be read.
     pub fn file_bytes(&self, slot: Slot) -> Result<u64, StorageError> {
         let path = self.path(slot);
-        let file = std::fs::metadata(&path);
-        file.map(|file| file.len())
-            .map_err(|error| self.missing(slot, StorageError::io("read", &path, error)))
+        let bytes = self.disk.file_bytes(&path);
+        bytes.map_err(|error| self.missing(slot, StorageError::io("read", &path, error)))
     }
 
     /// Bytes of the file of the snapshot of `slot` from `offset` on, at most `bytes_max`, for a peer; empty at
@@ -181,10 +181,10 @@ impl SnapshotStore {
     pub fn read_chunk(&self, slot: Slot, offset: u64, bytes_max: usize) -> Result<Bytes, StorageError> {
         let path = self.path(slot);
         let read = || -> io::Result<Bytes> {
-            let file = File::open(&path)?;
-            let left = file.metadata()?.len().saturating_sub(offset);
+            let file = self.disk.open(&path, How::Read)?;
+            let left = file.bytes()?.saturating_sub(offset);
             let mut bytes = vec![0; left.min(bytes_max as u64) as usize];
-            file.read_exact_at(&mut bytes, offset)?;
+            read_exact_at(&*file, &mut bytes, offset)?;
             Ok(bytes.into())
         };
         read().map_err(|error| self.missing(slot, StorageError::io("read", &path, error)))
@@ -204,7 +204,7 @@ impl SnapshotStore {
         let gone = &slots[..slots.len().saturating_sub(keep)];
         for &slot in gone {
             self.shared.trusted.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
-            remove_file(&self.path(slot))?;
+            remove_file(&*self.disk, &self.path(slot))?;
         }
         if gone.is_empty() { Ok(()) } else { sync_dir(&*self.disk, &self.dir) }
     }
@@ -214,7 +214,7 @@ impl SnapshotStore {
     /// # Errors
     /// The directory can not be read.
     pub fn slots(&self) -> Result<Vec<Slot>, StorageError> {
-        Ok(file_names(&self.dir)?.iter().filter_map(|name| slot_in_name(name)).collect())
+        Ok(file_names(&*self.disk, &self.dir)?.iter().filter_map(|name| slot_in_name(name)).collect())
     }
 
     /// The directory.

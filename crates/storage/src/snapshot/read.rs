@@ -1,7 +1,6 @@
 //! Reading a snapshot, with every byte checked before it is handed out.
 
 use std::{
-    fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -9,14 +8,19 @@ use std::{
 use synod_wire::{ClusterId, Slot};
 
 use super::format::{CHUNK_BYTES, CHUNK_CRC_BYTES, HEADER_BYTES, Header, TRAILER_BYTES};
-use crate::StorageError;
+use crate::{
+    StorageError,
+    disk::{Disk, DiskFile, How, is_unreadable, read_exact_at},
+};
 
 /// Reads the contents of a snapshot. A chunk is checked before any of it is returned, and the end of the input
 /// is reported only when the whole file was seen to be right; anything else is an error of kind `InvalidData`.
 #[derive(Debug)]
 pub struct SnapshotReader {
     path: PathBuf,
-    file: File,
+    file: Box<dyn DiskFile>,
+    /// Where in the file the next chunk begins.
+    at: u64,
     header: Header,
     /// Payload bytes that were not read from the file yet.
     left: u64,
@@ -28,16 +32,24 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
-    pub(crate) fn open(path: &Path, cluster: ClusterId, slot: Slot) -> Result<SnapshotReader, StorageError> {
-        let failed = |error| StorageError::io("read", path, error);
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        cluster: ClusterId,
+        slot: Slot,
+    ) -> Result<SnapshotReader, StorageError> {
         let rejected = |reason: String| StorageError::SnapshotRejected { path: path.to_owned(), reason };
-        let mut file = File::open(path).map_err(|error| StorageError::io("open", path, error))?;
-        let file_bytes = file.metadata().map_err(failed)?.len();
+        let failed = |error: io::Error| match is_unreadable(&error) {
+            true => rejected(error.to_string()),
+            false => StorageError::io("read", path, error),
+        };
+        let file = disk.open(path, How::Read).map_err(|error| StorageError::io("open", path, error))?;
+        let file_bytes = file.bytes().map_err(failed)?;
         if file_bytes < (HEADER_BYTES + TRAILER_BYTES) as u64 {
             return Err(rejected(format!("it has only {file_bytes} bytes")));
         }
         let mut bytes = [0; HEADER_BYTES];
-        file.read_exact(&mut bytes).map_err(failed)?;
+        read_exact_at(&*file, &mut bytes, 0).map_err(failed)?;
         let header = Header::decode(&bytes).map_err(rejected)?;
         if header.cluster != cluster {
             return Err(rejected(format!("it is of cluster {}, not {cluster}", header.cluster)));
@@ -51,6 +63,7 @@ impl SnapshotReader {
         Ok(SnapshotReader {
             path: path.to_owned(),
             file,
+            at: HEADER_BYTES as u64,
             header,
             left: header.length,
             chunk: Vec::new(),
@@ -78,7 +91,7 @@ impl SnapshotReader {
             match self.next_chunk() {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData || is_unreadable(&error) => {
                     return Err(StorageError::SnapshotRejected {
                         path: self.path,
                         reason: error.to_string(),
@@ -97,7 +110,7 @@ impl SnapshotReader {
         if self.left == 0 {
             if !self.ended {
                 let mut trailer = [0; TRAILER_BYTES];
-                self.file.read_exact(&mut trailer)?;
+                read_exact_at(&*self.file, &mut trailer, self.at)?;
                 if trailer != self.header.trailer(self.crc.clone().finalize()) {
                     return invalid("its end does not have the right checksum".to_owned());
                 }
@@ -107,9 +120,10 @@ impl SnapshotReader {
         }
         let len = self.left.min(CHUNK_BYTES as u64) as usize;
         let mut crc = [0; CHUNK_CRC_BYTES];
-        self.file.read_exact(&mut crc)?;
+        read_exact_at(&*self.file, &mut crc, self.at)?;
         self.chunk.resize(len, 0);
-        self.file.read_exact(&mut self.chunk)?;
+        read_exact_at(&*self.file, &mut self.chunk, self.at + CHUNK_CRC_BYTES as u64)?;
+        self.at += (CHUNK_CRC_BYTES + len) as u64;
         let mut sum = crc32fast::Hasher::new();
         sum.update(&self.chunk);
         if sum.clone().finalize() != u32::from_le_bytes(crc) {

@@ -1,11 +1,15 @@
 use std::{
-    fs,
+    fs::{self, File},
     io::{IoSlice, Read, Write},
 };
 
 use super::{
     format::{CHUNK_BYTES, HEADER_BYTES, TRAILER_BYTES},
     *,
+};
+use crate::{
+    disk::{DiskFile, open_real},
+    faulty::FaultyDisk,
 };
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -32,7 +36,7 @@ fn read(store: &SnapshotStore, slot: u64) -> Vec<u8> {
 }
 
 fn files(store: &SnapshotStore) -> Vec<String> {
-    file_names(store.dir()).unwrap()
+    file_names(&RealDisk, store.dir()).unwrap()
 }
 
 #[test]
@@ -175,17 +179,39 @@ fn what_a_peer_sends_wrongly_is_refused_and_leaves_nothing() {
 }
 
 /// A disk that takes so many more bytes.
+#[derive(Clone, Debug)]
+struct Room(Arc<AtomicU64>);
+
 #[derive(Debug)]
-struct Room(AtomicU64);
+struct RoomFile(File, Room);
 
 impl Disk for Room {
-    fn write_at(&self, file: &File, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(RoomFile(open_real(path, how)?, self.clone())))
+    }
+}
+
+impl DiskFile for RoomFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        DiskFile::read_at(&self.0, buffer, offset)
+    }
+
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let room = &self.1.0;
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
-        if self.0.fetch_sub(wanted as u64, Ordering::SeqCst) < wanted as u64 {
-            self.0.store(0, Ordering::SeqCst);
+        if room.fetch_sub(wanted as u64, Ordering::SeqCst) < wanted as u64 {
+            room.store(0, Ordering::SeqCst);
             return Err(io::ErrorKind::StorageFull.into());
         }
-        RealDisk.write_at(file, parts, offset)
+        DiskFile::write_at(&self.0, parts, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        DiskFile::sync(&self.0)
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        DiskFile::bytes(&self.0)
     }
 }
 
@@ -193,8 +219,8 @@ impl Disk for Room {
 fn a_full_disk_leaves_no_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     for room in [0, 100, CHUNK_BYTES as u64 + 100] {
-        let store =
-            SnapshotStore::open_on(Arc::new(Room(AtomicU64::new(room))), dir.path(), CLUSTER).unwrap();
+        let disk = Room(Arc::new(AtomicU64::new(room)));
+        let store = SnapshotStore::open_on(Arc::new(disk), dir.path(), CLUSTER).unwrap();
         let mut writer = store.create(Slot(3)).unwrap();
         let written = writer.write_all(&contents(3 * CHUNK_BYTES));
         assert!(written.is_err());
@@ -202,4 +228,28 @@ fn a_full_disk_leaves_no_snapshot() {
         assert!(matches!(error, StorageError::Full { .. }), "{error}");
         assert_eq!(files(&store), [""; 0]);
     }
+}
+
+/// A start relies on what it finds: it trims the log.
+#[test]
+fn a_snapshot_that_a_start_found_survives_a_power_failure() {
+    let (mut found, dir) = (0, Path::new("/snapshots"));
+    for crash in 0..20 {
+        for seed in 0..20 {
+            let disk = FaultyDisk::new(seed);
+            disk.create_dir(dir).unwrap();
+            disk.sync_dir(Path::new("/")).unwrap();
+            let open = || SnapshotStore::open_on(Arc::new(disk.clone()), dir, CLUSTER).unwrap();
+            let mut writer = open().create(Slot(3)).unwrap();
+            writer.write_all(b"state").unwrap();
+            disk.crash_after(crash);
+            let finished = writer.finish().is_ok();
+            disk.kill();
+            let before = open().latest().unwrap().snapshot;
+            found += usize::from(before.is_some() && !finished);
+            disk.power_failure();
+            assert_eq!(open().latest().unwrap().snapshot, before, "crash at {crash}, seed {seed}");
+        }
+    }
+    assert!(found > 0, "a crash between the name and its durability");
 }

@@ -1,7 +1,6 @@
 //! Writing a snapshot of one's own, and receiving one from a peer.
 
 use std::{
-    fs::File,
     io::{self, IoSlice, Write},
     path::PathBuf,
 };
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::{
     StorageError,
-    disk::{remove_file, sync_dir, write_all_at},
+    disk::{DiskFile, How, open, remove_file, sync_dir, sync_file, write_all_at},
 };
 
 /// What was written is pushed to the disk every so many bytes. One large fsync at the end would hold up those of
@@ -28,7 +27,7 @@ const SYNC_BYTES: u64 = 8 << 20;
 struct Draft {
     store: SnapshotStore,
     path: PathBuf,
-    file: File,
+    file: Box<dyn DiskFile>,
     end: u64,
     synced: u64,
     named: bool,
@@ -37,14 +36,13 @@ struct Draft {
 impl Draft {
     fn new(store: &SnapshotStore, slot: Slot) -> Result<Draft, StorageError> {
         let path = store.temporary_path(slot);
-        let file = File::options().read(true).write(true).create_new(true).open(&path);
-        let file = file.map_err(|error| StorageError::io("create", &path, error))?;
+        let file = open(&*store.disk, &path, How::CreateNew)?;
         Ok(Draft { store: store.clone(), path, file, end: 0, synced: 0, named: false })
     }
 
     fn append(&mut self, parts: &mut [IoSlice<'_>]) -> Result<(), StorageError> {
         let len: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        write_all_at(&*self.store.disk, &self.file, &self.path, parts, self.end)?;
+        write_all_at(&*self.file, &self.path, parts, self.end)?;
         self.end += len;
         if self.end - self.synced >= SYNC_BYTES {
             self.sync()?;
@@ -54,8 +52,7 @@ impl Draft {
 
     fn sync(&mut self) -> Result<(), StorageError> {
         self.synced = self.end;
-        let synced = self.store.disk.sync_data(&self.file);
-        synced.map_err(|error| StorageError::io("make durable", &self.path, error))
+        sync_file(&*self.file, &self.path)
     }
 
     fn give_name(mut self, slot: Slot) -> Result<SnapshotFile, StorageError> {
@@ -73,7 +70,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.named
-            && let Err(error) = remove_file(&self.path)
+            && let Err(error) = remove_file(&*self.store.disk, &self.path)
         {
             tracing::warn!(%error, "could not remove an unfinished snapshot");
         }
@@ -119,8 +116,8 @@ impl SnapshotWriter {
         let header = Header { cluster: self.cluster, slot: self.slot, length: self.length };
         let trailer = header.trailer(self.crc.clone().finalize());
         self.draft.append(&mut [IoSlice::new(&trailer)])?;
-        let (disk, path) = (&self.draft.store.disk, &self.draft.path);
-        write_all_at(&**disk, &self.draft.file, path, &mut [IoSlice::new(&header.encode())], 0)?;
+        let encoded = header.encode();
+        write_all_at(&*self.draft.file, &self.draft.path, &mut [IoSlice::new(&encoded)], 0)?;
         assert_eq!(self.draft.end, header.file_bytes(), "the file is as long as its header says");
         self.draft.give_name(self.slot)
     }
@@ -237,7 +234,8 @@ impl SnapshotReceiver {
             let (have, all) = (self.draft.end, self.file_bytes);
             return Err(self.rejected(format!("only {have} of {all} bytes have arrived")));
         }
-        SnapshotReader::open(&self.draft.path, self.draft.store.cluster, self.slot)?.verify()?;
+        let Draft { store, path, .. } = &self.draft;
+        SnapshotReader::open(&*store.disk, path, store.cluster, self.slot)?.verify()?;
         self.draft.give_name(self.slot)
     }
 }

@@ -5,7 +5,10 @@
 //!
 //! - the `durable` field of any record whose header is intact,
 //! - the beginning of a later segment, since a segment is begun only when the one before it is durable,
-//! - a clean close, which notes the last record.
+//! - a clean close, which notes the last record, and the mark that is written when the log is idle.
+//!
+//! What is missing behind all proof is damage too if a file is not as the list of segments says, or can not be read: no
+//! crash does that.
 //!
 //! Everything behind a torn record was written in the same commit (had an earlier commit ended in between, a
 //! later record would prove it), so nothing of it was ever acknowledged, and it is dropped with it.
@@ -45,27 +48,58 @@ pub(crate) struct End {
     pub offset: u64,
 }
 
-/// Judges the begun segments of a log, in order. `closed_at` is the last record at a clean close, if that is how
-/// the previous life ended.
-pub(crate) fn assess(segments: &[SegmentScan], closed_at: Option<Lsn>) -> Assessment {
-    let proven = proven(segments, closed_at);
+/// A segment that is not as it was left, as can be told without its records: missing, too short, unreadable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Suspect {
+    pub segment: u64,
+    /// From where on, in bytes.
+    pub offset: u64,
+    pub reason: String,
+}
+
+/// Judges the begun segments of a log, in order. `noted` is the last record that something beside the log says was
+/// durable.
+pub(crate) fn assess(segments: &[SegmentScan], noted: Option<Lsn>, suspects: &[Suspect]) -> Assessment {
+    let proven = proven(segments, noted);
     let walk = Walk::over(segments, proven);
     let state = state_survived(segments, walk.last);
     let mut spots = walk.spots;
     if let (Err(spot), true) = (&state, spots.is_empty()) {
         spots.push(spot.clone());
     }
-    let damage = (!spots.is_empty()).then_some(Damage { spots, state_intact: state.is_ok() });
+    let mut state_intact = state.is_ok();
+    for suspect in suspects {
+        let Some((first_lost, last_lost)) = lost_in(segments, walk.last, suspect.segment) else { continue };
+        state_intact &= last_lost <= walk.last;
+        if spots.iter().all(|spot| spot.segment != suspect.segment) {
+            let Suspect { segment, offset, reason } = suspect.clone();
+            spots.push(DamageSpot { segment, offset, first_lost, last_lost, reason });
+        }
+    }
+    let damage = (!spots.is_empty()).then_some(Damage { spots, state_intact });
 
     let end = end_after(segments, walk.last);
     let torn_bytes = end.map_or(0, |end| torn_bytes(segments, end));
     Assessment { last: walk.last, proven: proven.min(walk.last), end, torn_bytes, damage }
 }
 
-fn proven(segments: &[SegmentScan], closed_at: Option<Lsn>) -> Lsn {
+/// The records that may be lost in a segment of which only that is known, beside those that the walk has missed.
+fn lost_in(segments: &[SegmentScan], last: Lsn, segment: u64) -> Option<(Lsn, Lsn)> {
+    let end = segments.last().map_or(0, |segment| segment.segment);
+    if segment >= end {
+        // How many is not known.
+        return Some((last.next(), last.next()));
+    }
+    // What is between others would be missed if it had held anything.
+    let first = segments.first().filter(|first| segment < first.segment)?;
+    let first_lsn = first.header.as_ref().map_or(Lsn(2), |header| header.first_lsn);
+    Some((Lsn(1), before(first_lsn)))
+}
+
+fn proven(segments: &[SegmentScan], noted: Option<Lsn>) -> Lsn {
     let by_records = segments.iter().flat_map(|s| &s.records).map(|record| record.header.durable);
     let by_headers = segments.iter().filter_map(|s| s.header.as_ref().ok()).map(|h| before(h.first_lsn));
-    by_records.chain(by_headers).chain(closed_at).max().unwrap_or(Lsn::ZERO)
+    by_records.chain(by_headers).chain(noted).max().unwrap_or(Lsn::ZERO)
 }
 
 /// The record number before this one.

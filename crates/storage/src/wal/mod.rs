@@ -6,6 +6,8 @@
 
 pub(crate) mod assess;
 pub(crate) mod format;
+pub(crate) mod list;
+pub(crate) mod mark;
 pub(crate) mod open;
 mod prepare;
 mod quarantine;
@@ -27,6 +29,7 @@ use bytes::Bytes;
 use synod_wire::{Encoded, Lsn, Slot};
 
 use self::{
+    mark::Mark,
     prepare::Preparer,
     state::LogState,
     writer::{Active, Body, Label},
@@ -168,6 +171,8 @@ pub struct Wal {
     appended: Lsn,
     /// The last record that was committed.
     durable: Lsn,
+    /// The segments that were in the list when the log was opened, if damage is not dealt with.
+    listed: BTreeMap<u64, u64>,
     /// The latest record of every `State` key.
     states: BTreeMap<u8, (Lsn, Body)>,
     /// The latest `State` record of any key.
@@ -196,6 +201,7 @@ struct LogFiles {
     /// Segments before the active one, oldest first.
     full: VecDeque<FullSegment>,
     preparer: Preparer,
+    mark: Mark,
 }
 
 #[derive(Debug)]
@@ -275,7 +281,7 @@ impl Wal {
                 if !files.active.has_room_for(body.len()) {
                     // Synchronously durable before the next segment begins: that it has begun proves that this
                     // one is whole.
-                    files.active.flush(&*self.disk, sync)?;
+                    files.active.flush(sync)?;
                     self.begin_segment(lsn)?;
                 }
                 let files = self.files.as_mut().expect("a log with files keeps them");
@@ -289,7 +295,7 @@ impl Wal {
             }
         }
         match &mut self.files {
-            Some(files) => files.active.flush(&*self.disk, sync),
+            Some(files) => files.active.flush(sync),
             None => Ok(()),
         }
     }
@@ -351,6 +357,32 @@ impl Wal {
         self.write_state()
     }
 
+    /// Notes, apart from the log, that everything that was committed is durable. Until the next commit or this, nothing
+    /// proves that of the last commit, and one that rots would pass for half-written. It costs an fsync, so it is for
+    /// when the log has been idle for a moment. Nothing is done unless the durability is `sync`.
+    ///
+    /// # Errors
+    /// The log failed, now or earlier, or damage is not dealt with.
+    pub fn mark_durable(&mut self) -> Result<(), StorageError> {
+        self.check()?;
+        let (Some(files), Durability::Sync) = (&mut self.files, self.options.durability) else {
+            return Ok(());
+        };
+        if let Err(error) = files.mark.write(self.durable) {
+            tracing::error!(%error, "the log failed and takes no more records");
+            self.failure = Some(error.clone());
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Whether something apart from the log already says that everything that was committed is durable, or need not.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        let sync = self.options.durability == Durability::Sync;
+        self.files.as_ref().is_none_or(|files| !sync || files.mark.lsn() >= self.durable)
+    }
+
     fn write_state(&mut self) -> Result<(), StorageError> {
         let written = self.state.write(&*self.disk, &self.dir);
         if let Err(error) = &written {
@@ -402,6 +434,25 @@ impl Wal {
     #[must_use]
     pub fn segments(&self) -> usize {
         self.files.as_ref().map_or(0, |files| files.full.len() + 1)
+    }
+
+    /// Does one thing that waits to be done in the background, where the disk allows no threads; false if nothing waits.
+    #[cfg(test)]
+    pub(crate) fn work_a_step(&mut self) -> bool {
+        self.files.as_mut().is_some_and(|files| files.preparer.step())
+    }
+
+    /// The last record that was appended.
+    #[cfg(test)]
+    pub(crate) fn appended(&self) -> Lsn {
+        self.appended
+    }
+
+    /// The active segment's file, and where it ends.
+    #[cfg(test)]
+    pub(crate) fn tail(&self) -> (PathBuf, u64) {
+        let active = &self.files.as_ref().expect("it has files").active;
+        (active.path.clone(), active.end)
     }
 
     /// Counters since the log was opened.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fs::{self, File},
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,16 +12,21 @@ use synod_wire::{Lsn, Slot};
 
 use super::{
     Body, FullSegment, LogFiles, LogState, Options, Recovered, RecoveredRecord, Wal, WalStats,
-    assess::{Assessment, End, assess},
+    assess::{Assessment, End, Suspect, assess},
     format::{NoHeader, PAGE, VERSION, segment_name, segment_number},
+    list::{Listed, SegmentList},
+    mark::{self, Mark},
     prepare::{Pace, Prepared, Preparer, Workshop},
     scan::{Flaw, SegmentScan, scan},
-    state::{Previous, boot_id},
+    state::Previous,
     writer::Active,
 };
 use crate::{
     Durability, Identity, Keep, Loss, StorageError,
-    disk::{Disk, create_dir, file_names, remove_file, sync_dir, write_all_at, write_zeros},
+    disk::{
+        Disk, DiskFile, How, create_dir, file_names, open, read_exact_at, read_what_can_be_read, remove_file,
+        sync_dir, sync_file, write_all_at, write_zeros,
+    },
     lock::DirLock,
 };
 
@@ -45,22 +50,23 @@ impl Wal {
     ) -> Result<(Wal, Recovered), StorageError> {
         options.check()?;
         create_dir(&*disk, dir)?;
-        let lock = DirLock::take(dir)?;
-        let previous = read_state(dir, identity)?;
-        tidy(&*disk, dir, &previous)?;
+        let lock = DirLock::take(&*disk, dir)?;
+        let previous = read_state(&*disk, dir, identity)?;
+        let found = Listed::read(&*disk, dir)?;
+        let listed = found.within(previous.segments());
+        tidy(&*disk, dir, &previous, &listed)?;
 
-        let mut segments = read_segments(dir, identity)?;
+        let mut segments = read_segments(&*disk, dir, identity)?;
+        let suspects = suspects(&listed, &segments);
         let unused = split_off_unused(&mut segments);
-        let closed_at = match &previous {
-            Previous::Read(state) => state.closed_at,
-            _ => None,
-        };
+        let marked = mark::read(&*disk, dir, identity);
         let (scans, files): (Vec<_>, Vec<_>) = segments.into_iter().map(|s| (s.scan, s.bytes)).unzip();
-        let verdict = assess(&scans, closed_at);
+        let verdict = assess(&scans, previous.closed_at().max(Some(marked)), &suspects);
         let records = recovered_records(&scans, &files, verdict.last);
 
-        let loss = loss(&previous, identity, !scans.is_empty());
-        let mut state = LogState { loss: loss.clone(), ..LogState::opened(identity, options.durability) };
+        let loss = loss(&*disk, &previous, &found, identity, !scans.is_empty());
+        let mut state =
+            LogState { loss: loss.clone(), ..LogState::opened(identity, options.durability, disk.boot()) };
         if let Previous::Read(previous) = &previous {
             state.begins = previous.begins;
         }
@@ -74,6 +80,7 @@ impl Wal {
             pending_bytes: 0,
             appended: verdict.last,
             durable: verdict.last,
+            listed: if verdict.damage.is_some() { listed } else { BTreeMap::new() },
             states: latest_states(&records),
             last_state: Lsn::ZERO,
             files: None,
@@ -120,76 +127,103 @@ impl Wal {
     ) -> Result<(), StorageError> {
         let Some(end) = verdict.end else {
             assert!(scans.is_empty(), "a log with segments has an end, or is damaged");
+            self.list([]).write()?;
             for segment in unused {
-                remove_file(&segment.scan.path)?;
+                remove_file(&*self.disk, &segment.scan.path)?;
             }
             // Before the first segment, so that segments without this file mean that it was lost.
             self.state.write(&*self.disk, &self.dir)?;
-            self.files = Some(self.first_files(self.state.begins.max(1), verdict.last.next())?);
+            self.files =
+                Some(self.first_files(self.state.begins.max(1), verdict.last.next(), BTreeMap::new())?);
             return Ok(());
         };
         if verdict.torn_bytes > 0 {
             let bytes = verdict.torn_bytes;
             tracing::warn!(dir = %self.dir.display(), bytes, last = %verdict.last, "cut a half-written end off the log");
         }
+        // What is removed leaves the list first, or it would be missed.
+        let next = scans[end.segment].segment + 1;
+        let (ready, unfit): (Vec<_>, Vec<_>) =
+            unused.into_iter().partition(|segment| self.fits(&segment.scan, next));
+        let stays = scans[..=end.segment].iter().chain(ready.iter().map(|segment| &segment.scan));
+        let list = self.list(stays.map(|scan| (scan.segment, scan.file_bytes)));
+        list.write()?;
+        for segment in unfit {
+            remove_file(&*self.disk, &segment.scan.path)?;
+        }
         // The newest first: a hole in the row of segments would pass for corruption.
         for torn in scans[end.segment + 1..].iter().rev() {
-            remove_file(&torn.path)?;
+            remove_file(&*self.disk, &torn.path)?;
             sync_dir(&*self.disk, &self.dir)?;
         }
         let active = self.resume(&scans[end.segment], end, verdict.proven)?;
         let full: VecDeque<_> = scans[..end.segment].iter().map(full_segment).collect();
         self.sync_segments(&full)?;
 
-        let ready = self.adopt(unused, active.segment + 1)?;
-        let preparer = self.start_preparer(active.segment + 1, ready)?;
-        self.files = Some(LogFiles { active, full, preparer });
+        let ready = ready.into_iter().next().map(|segment| self.adopt(segment.scan)).transpose()?;
+        let preparer = self.start_preparer(self.workshop(list), next, ready)?;
+        // By now all of it is durable, and with what is written next the note of a clean close goes.
+        let mut mark = Mark::open(&*self.disk, &self.dir, self.identity)?;
+        mark.write(verdict.last)?;
+        self.files = Some(LogFiles { active, full, preparer, mark });
         // After everything is durable, so that a crash before that is still a crash of the previous life.
         self.state.write(&*self.disk, &self.dir)
     }
 
-    /// The files of a log that begins with segment `segment` and record `first_lsn`.
-    pub(super) fn first_files(&self, segment: u64, first_lsn: Lsn) -> Result<LogFiles, StorageError> {
-        let workshop = self.workshop();
+    /// The files of a log that begins with segment `segment` and record `first_lsn`. `listed`: segments that are set
+    /// aside only when it holds what is to be kept of them.
+    pub(super) fn first_files(
+        &self,
+        segment: u64,
+        first_lsn: Lsn,
+        listed: BTreeMap<u64, u64>,
+    ) -> Result<LogFiles, StorageError> {
+        let mut workshop = self.workshop(self.list(listed));
         let bytes = self.options.segment_bytes.min(FIRST_SEGMENT_BYTES_MAX);
         let prepared = workshop.make(segment, bytes, || Pace::Steady)?.expect("it was not told to give up");
         let mut active = Active::begin(prepared, self.identity, first_lsn, 0);
-        active.flush(&*self.disk, true)?;
-        let preparer = self.start_preparer(segment + 1, None)?;
-        Ok(LogFiles { active, full: VecDeque::new(), preparer })
+        active.flush(true)?;
+        let preparer = self.start_preparer(workshop, segment + 1, None)?;
+        let mark = Mark::open(&*self.disk, &self.dir, self.identity)?;
+        Ok(LogFiles { active, full: VecDeque::new(), preparer, mark })
     }
 
-    fn workshop(&self) -> Workshop {
+    fn list(&self, segments: impl IntoIterator<Item = (u64, u64)>) -> SegmentList {
+        SegmentList::new(Arc::clone(&self.disk), &self.dir, self.identity, segments.into_iter().collect())
+    }
+
+    fn workshop(&self, list: SegmentList) -> Workshop {
         Workshop {
             disk: Arc::clone(&self.disk),
             dir: self.dir.clone(),
             segment_bytes: self.options.segment_bytes,
             spares_max: self.options.recycled_segments_max,
+            list,
         }
     }
 
-    fn start_preparer(&self, next: u64, ready: Option<Prepared>) -> Result<Preparer, StorageError> {
-        let mut spares = Vec::new();
-        for name in file_names(&self.dir)?.into_iter().filter(|name| name.ends_with(".spare")) {
-            let path = self.dir.join(name);
-            let fits = fs::metadata(&path).is_ok_and(|metadata| metadata.len() == self.options.segment_bytes);
-            if fits && spares.len() < self.options.recycled_segments_max {
-                spares.push(path);
-            } else {
-                remove_file(&path)?;
-            }
+    fn start_preparer(
+        &self,
+        workshop: Workshop,
+        next: u64,
+        ready: Option<Prepared>,
+    ) -> Result<Preparer, StorageError> {
+        // A spare of an earlier life may be a segment of this log at the same time, if a crash tore the rename by which
+        // it became one.
+        for name in file_names(&*self.disk, &self.dir)?.into_iter().filter(|name| name.ends_with(".spare")) {
+            remove_file(&*self.disk, &self.dir.join(name))?;
         }
-        Preparer::start(self.workshop(), next, ready, spares)
+        Preparer::start(workshop, next, ready)
     }
 
     /// Opens the segment that is gone on with, and makes what is in it durable and what is behind it harmless.
     fn resume(&self, scan: &SegmentScan, end: End, proven: Lsn) -> Result<Active, StorageError> {
-        let (disk, path) = (&*self.disk, &scan.path);
-        let file = open_to_write(path)?;
+        let path = &scan.path;
+        let file = open(&*self.disk, path, How::Write)?;
         if scan.header_rebuilt {
             tracing::warn!(segment = scan.segment, "the segment's header was damaged and is written again");
             let header = scan.header.as_ref().expect("it was rebuilt");
-            write_all_at(disk, &file, path, &mut [std::io::IoSlice::new(&header.encode())], 0)?;
+            write_all_at(&*file, path, &mut [std::io::IoSlice::new(&header.encode())], 0)?;
         }
         // A failed fsync may have left records in the kernel's memory that are marked as written and are not.
         // Records that nothing proves durable are therefore written once more before anybody relies on them.
@@ -201,14 +235,14 @@ impl Wal {
             let first_of_segment = scan.head_end() == first;
             // The padding of the last record may be missing.
             let to = end.offset.min(scan.file_bytes);
-            rewrite(disk, &file, path, if first_of_segment { 0 } else { first }, to)?;
+            rewrite(&*file, path, if first_of_segment { 0 } else { first }, to)?;
         }
         // What is torn must not come back when shorter records are written over a part of it.
         let torn_end = scan.trace_end.unwrap_or(0).max(scan.end);
         if torn_end > end.offset {
-            write_zeros(disk, &file, path, end.offset, torn_end - end.offset, || true)?;
+            write_zeros(&*file, path, end.offset, torn_end - end.offset, || true)?;
         }
-        disk.sync_data(&file).map_err(|error| StorageError::io("make durable", path, error))?;
+        sync_file(&*file, path)?;
 
         let life = scan.life.expect("a segment that goes on was begun");
         let prepared = Prepared { segment: scan.segment, path: path.clone(), file, bytes: scan.file_bytes };
@@ -218,29 +252,22 @@ impl Wal {
         Ok(active)
     }
 
-    /// A segment that was prepared and not begun is the next one, if it is fit for it; others are removed.
-    fn adopt(&self, unused: Vec<ReadSegment>, next: u64) -> Result<Option<Prepared>, StorageError> {
-        let mut ready = None;
-        for ReadSegment { scan, .. } in unused {
-            let fits = scan.segment == next
-                && scan.header == Err(NoHeader::Blank)
-                && scan.file_bytes == self.options.segment_bytes;
-            if fits {
-                let file = open_to_write(&scan.path)?;
-                ready = Some(Prepared { segment: next, path: scan.path, file, bytes: scan.file_bytes });
-            } else {
-                remove_file(&scan.path)?;
-            }
-        }
-        Ok(ready)
+    /// Whether a segment that was prepared and not begun is the next one.
+    fn fits(&self, scan: &SegmentScan, next: u64) -> bool {
+        let blank = scan.header == Err(NoHeader::Blank);
+        scan.segment == next && blank && scan.file_bytes == self.options.segment_bytes
+    }
+
+    fn adopt(&self, scan: SegmentScan) -> Result<Prepared, StorageError> {
+        let file = open(&*self.disk, &scan.path, How::Write)?;
+        Ok(Prepared { segment: scan.segment, path: scan.path, file, bytes: scan.file_bytes })
     }
 
     /// Makes all segments durable, whatever the durability of the life that wrote them.
     fn sync_segments(&self, full: &VecDeque<FullSegment>) -> Result<(), StorageError> {
         for segment in full {
             let path = self.dir.join(segment_name(segment.segment));
-            let file = open_to_write(&path)?;
-            self.disk.sync_data(&file).map_err(|error| StorageError::io("make durable", &path, error))?;
+            sync_file(&*open(&*self.disk, &path, How::Write)?, &path)?;
         }
         Ok(())
     }
@@ -249,8 +276,7 @@ impl Wal {
     pub(super) fn sync_everything(&self) -> Result<(), StorageError> {
         let Some(files) = &self.files else { return Ok(()) };
         self.sync_segments(&files.full)?;
-        let synced = self.disk.sync_data(&files.active.file);
-        synced.map_err(|error| StorageError::io("make durable", &files.active.path, error))
+        sync_file(&*files.active.file, &files.active.path)
     }
 }
 
@@ -265,21 +291,16 @@ fn slot_max(scan: &SegmentScan, end: u64) -> Slot {
     before.map(|record| slot(record.header.keep)).max().unwrap_or(Slot::ZERO)
 }
 
-fn open_to_write(path: &Path) -> Result<File, StorageError> {
-    File::options().read(true).write(true).open(path).map_err(|error| StorageError::io("open", path, error))
-}
-
 /// Writes what is there to where it is.
-fn rewrite(disk: &dyn Disk, file: &File, path: &Path, from: u64, to: u64) -> Result<(), StorageError> {
-    use std::os::unix::fs::FileExt;
+fn rewrite(file: &dyn DiskFile, path: &Path, from: u64, to: u64) -> Result<(), StorageError> {
     let mut bytes = vec![0; (to - from) as usize];
-    file.read_exact_at(&mut bytes, from).map_err(|error| StorageError::io("read", path, error))?;
-    write_all_at(disk, file, path, &mut [std::io::IoSlice::new(&bytes)], from)
+    read_exact_at(file, &mut bytes, from).map_err(|error| StorageError::io("read", path, error))?;
+    write_all_at(file, path, &mut [std::io::IoSlice::new(&bytes)], from)
 }
 
 /// Reads `log.state` and refuses that of somebody else.
-fn read_state(dir: &Path, identity: Identity) -> Result<Previous, StorageError> {
-    let previous = LogState::read(dir)?;
+fn read_state(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Previous, StorageError> {
+    let previous = LogState::read(disk, dir)?;
     if let Previous::Read(state) = &previous
         && !state.identity.is_same_replica(&identity)
     {
@@ -293,28 +314,59 @@ fn other_identity(path: &Path, found: Identity, expected: Identity) -> StorageEr
     StorageError::OtherIdentity { path: path.to_owned(), found, expected }
 }
 
-/// Finishes what a crash interrupted: temporary files, a fresh beginning that was not finished, and damaged
-/// segments that were not renamed yet.
-fn tidy(disk: &dyn Disk, dir: &Path, previous: &Previous) -> Result<(), StorageError> {
-    let (begins, unfinished) = match previous {
-        Previous::Read(state) => (state.begins, state.unfinished.unwrap_or(u64::MAX)),
-        _ => (0, u64::MAX),
-    };
-    let mut renamed = false;
-    for name in file_names(dir)? {
+/// Finishes what a crash interrupted: temporary files, a fresh beginning that was not finished, damaged segments that
+/// were not renamed yet, and trimmed ones that were not removed. All of it is durable on return: what is written next
+/// may say that it was done.
+fn tidy(
+    disk: &dyn Disk,
+    dir: &Path,
+    previous: &Previous,
+    listed: &BTreeMap<u64, u64>,
+) -> Result<(), StorageError> {
+    let Range { start: begins, end: unfinished } = previous.segments();
+    let trimmed_below = listed.keys().next().copied().unwrap_or(0);
+    let mut changed = false;
+    for name in file_names(disk, dir)? {
         let path = dir.join(&name);
         if name.ends_with(".tmp") {
-            remove_file(&path)?;
+            remove_file(disk, &path)?;
         }
         let Some(segment) = segment_number(&name) else { continue };
-        if segment >= unfinished {
-            remove_file(&path)?;
-        } else if segment < begins {
+        if segment < begins {
             set_aside(disk, &path)?;
-            renamed = true;
+            changed = true;
+        } else if segment >= unfinished || segment < trimmed_below {
+            remove_file(disk, &path)?;
+            changed = true;
         }
     }
-    if renamed { sync_dir(disk, dir) } else { Ok(()) }
+    if changed { sync_dir(disk, dir) } else { Ok(()) }
+}
+
+/// Segments that are not as the list says, or that can not be read.
+pub(crate) fn suspects(listed: &BTreeMap<u64, u64>, segments: &[ReadSegment]) -> Vec<Suspect> {
+    let found: BTreeMap<u64, &SegmentScan> = segments.iter().map(|s| (s.scan.segment, &s.scan)).collect();
+    let mut suspects = Vec::new();
+    for (&segment, &bytes) in listed {
+        match found.get(&segment) {
+            None => {
+                let reason = format!("segment {segment} is missing");
+                suspects.push(Suspect { segment, offset: 0, reason });
+            }
+            Some(scan) if scan.file_bytes < bytes => {
+                let reason = format!("the file has only {} of its {bytes} bytes", scan.file_bytes);
+                suspects.push(Suspect { segment, offset: scan.file_bytes, reason });
+            }
+            Some(_) => {}
+        }
+    }
+    for scan in found.values() {
+        if let Some(offset) = scan.unreadable {
+            let reason = "the disk can not read this".to_owned();
+            suspects.push(Suspect { segment: scan.segment, offset, reason });
+        }
+    }
+    suspects
 }
 
 /// Renames a damaged file, so that it is not read any more and can still be looked at.
@@ -325,21 +377,23 @@ pub(crate) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<(), StorageError
 }
 
 /// Reads every segment of the directory, in order.
-fn read_segments(dir: &Path, identity: Identity) -> Result<Vec<ReadSegment>, StorageError> {
-    let names = file_names(dir)?;
+fn read_segments(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Vec<ReadSegment>, StorageError> {
+    let names = file_names(disk, dir)?;
     let numbers = names.iter().filter_map(|name| segment_number(name));
-    numbers.map(|segment| read_segment(dir, segment, identity)).collect()
+    numbers.map(|segment| read_segment(disk, dir, segment, identity)).collect()
 }
 
 /// Reads one segment. Refuses that of another version or identity.
 pub(crate) fn read_segment(
+    disk: &dyn Disk,
     dir: &Path,
     segment: u64,
     identity: Identity,
 ) -> Result<ReadSegment, StorageError> {
     let path: PathBuf = dir.join(segment_name(segment));
-    let mut file = fs::read(&path).map_err(|error| StorageError::io("read", &path, error))?;
-    let scan = scan(segment, path, &file, identity);
+    let read = read_what_can_be_read(disk, &path);
+    let (mut file, unreadable) = read.map_err(|error| StorageError::io("read", &path, error))?;
+    let scan = SegmentScan { unreadable, ..scan(segment, path, &file, identity) };
     match &scan.header {
         Err(NoHeader::Version(found)) => {
             return Err(StorageError::Version { path: scan.path, found: *found, supported: VERSION });
@@ -393,17 +447,27 @@ fn latest_states(records: &[RecoveredRecord]) -> BTreeMap<u8, (Lsn, Body)> {
     states
 }
 
-/// What the identity may have forgotten, as far as the files can not show it.
-fn loss(previous: &Previous, identity: Identity, has_segments: bool) -> Option<Loss> {
-    match previous {
-        Previous::Read(state) => state.loss_at_restart(&boot_id()),
+/// What the identity may have forgotten, as far as the segments can not show it.
+fn loss(
+    disk: &dyn Disk,
+    previous: &Previous,
+    listed: &Listed,
+    identity: Identity,
+    has_segments: bool,
+) -> Option<Loss> {
+    let missing = |name: &str| Some(Loss::StateUnreadable(format!("the file {name} is missing")));
+    let by_state = match previous {
+        Previous::Read(state) => state.loss_at_restart(&disk.boot()),
         Previous::Unreadable(reason) => Some(Loss::StateUnreadable(reason.clone())),
-        Previous::None if has_segments => {
-            Some(Loss::StateUnreadable(format!("the file {} is missing", super::state::FILE_NAME)))
-        }
+        Previous::None if has_segments => missing(super::state::FILE_NAME),
         Previous::None if identity.incarnation.0 > 1 => Some(Loss::LogMissing),
         Previous::None => None,
-    }
+    };
+    by_state.or_else(|| match listed {
+        Listed::Unreadable(reason) => Some(Loss::StateUnreadable(reason.clone())),
+        Listed::None if has_segments => missing(super::list::FILE_NAME),
+        _ => None,
+    })
 }
 
 const _: () = assert!(FIRST_SEGMENT_BYTES_MAX > PAGE as u64);

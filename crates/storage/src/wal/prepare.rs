@@ -7,7 +7,6 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -15,10 +14,13 @@ use std::{
     time::Duration,
 };
 
-use super::format::{PAGE, segment_name};
+use super::{
+    format::{PAGE, segment_name},
+    list::SegmentList,
+};
 use crate::{
     StorageError,
-    disk::{Disk, remove_file, sync_dir, write_zeros},
+    disk::{Disk, DiskFile, How, open, remove_file, sync_dir, sync_file, write_zeros},
 };
 
 /// A file that is zeros, or at least holds nothing that passes for a record of the segment that it is named for.
@@ -26,7 +28,7 @@ use crate::{
 pub(crate) struct Prepared {
     pub segment: u64,
     pub path: PathBuf,
-    pub file: File,
+    pub file: Box<dyn DiskFile>,
     /// Bytes that are meant to be filled. All were written through, unless the file was needed in a hurry.
     pub bytes: u64,
 }
@@ -42,18 +44,19 @@ pub(crate) enum Pace {
 }
 
 /// Makes segments ready; the part that works on files.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Workshop {
     pub disk: Arc<dyn Disk>,
     pub dir: PathBuf,
     pub segment_bytes: u64,
     pub spares_max: usize,
+    pub list: SegmentList,
 }
 
 impl Workshop {
     /// Makes a segment of `bytes` bytes out of nothing. `None` if it was told to give up.
     pub(crate) fn make(
-        &self,
+        &mut self,
         segment: u64,
         bytes: u64,
         pace: impl FnMut() -> Pace,
@@ -63,7 +66,7 @@ impl Workshop {
         let made = self.write_through(&temporary, bytes, pace);
         let Ok(Some(file)) = made else {
             // A half-written file must not take the room that somebody else needs.
-            remove_file(&temporary)?;
+            remove_file(&*self.disk, &temporary)?;
             return made.map(|_| None);
         };
         self.name(segment, &temporary, file, bytes).map(Some)
@@ -74,31 +77,45 @@ impl Workshop {
         path: &Path,
         bytes: u64,
         mut pace: impl FnMut() -> Pace,
-    ) -> Result<Option<File>, StorageError> {
-        let file = open(path, true)?;
+    ) -> Result<Option<Box<dyn DiskFile>>, StorageError> {
+        let file = open(&*self.disk, path, How::Create)?;
+        // However great the hurry: a file that is empty later must have lost something.
+        let first = bytes.min(PAGE as u64);
+        write_zeros(&*file, path, 0, first, || true)?;
         let mut last = Pace::Steady;
-        write_zeros(&*self.disk, &file, path, 0, bytes, || {
+        write_zeros(&*file, path, first, bytes - first, || {
             last = pace();
             last == Pace::Steady
         })?;
         if last == Pace::GiveUp {
             return Ok(None);
         }
-        file.sync_all().map_err(|error| StorageError::io("make durable", path, error))?;
+        sync_file(&*file, path)?;
         Ok(Some(file))
     }
 
     /// Makes a segment out of a spare file. Its old records stay, and are bound to another segment.
-    fn reuse(&self, segment: u64, spare: &Path) -> Result<Prepared, StorageError> {
-        let file = open(spare, false)?;
-        write_zeros(&*self.disk, &file, spare, 0, PAGE as u64, || true)?;
+    fn reuse(&mut self, segment: u64, spare: &Path) -> Result<Prepared, StorageError> {
+        let file = open(&*self.disk, spare, How::Write)?;
+        write_zeros(&*file, spare, 0, PAGE as u64, || true)?;
         self.name(segment, spare, file, self.segment_bytes)
     }
 
-    fn name(&self, segment: u64, from: &Path, file: File, bytes: u64) -> Result<Prepared, StorageError> {
+    /// Gives a file its name, and adds it to the list; only then may it be begun.
+    fn name(
+        &mut self,
+        segment: u64,
+        from: &Path,
+        file: Box<dyn DiskFile>,
+        bytes: u64,
+    ) -> Result<Prepared, StorageError> {
         let path = self.dir.join(segment_name(segment));
+        // An earlier attempt may have listed a longer file.
+        self.list.settle()?;
         self.disk.rename(from, &path).map_err(|error| StorageError::io("rename to", &path, error))?;
         sync_dir(&*self.disk, &self.dir)?;
+        let written = file.bytes().map_err(|error| StorageError::io("look at", &path, error))?;
+        self.list.add(segment, written)?;
         Ok(Prepared { segment, path, file, bytes })
     }
 
@@ -106,36 +123,36 @@ impl Workshop {
     ///
     /// Durable on return: would a later segment's end survive a power failure and this one's not, then the log
     /// would have a hole.
-    fn retire(&self, segment: u64, spares: usize) -> Result<Option<PathBuf>, StorageError> {
+    fn retire(&mut self, segment: u64, spares: usize) -> Result<Option<PathBuf>, StorageError> {
+        self.list.remove(segment)?;
         let path = self.dir.join(segment_name(segment));
-        let bytes = match fs::metadata(&path) {
-            Ok(metadata) => metadata.len(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(StorageError::io("look at", &path, error)),
-        };
-        let spare =
-            (spares < self.spares_max && bytes == self.segment_bytes).then(|| path.with_extension("spare"));
-        match &spare {
-            Some(spare) => {
-                self.disk.rename(&path, spare).map_err(|error| StorageError::io("rename", &path, error))?;
+        let spare = path.with_extension("spare");
+        match self.disk.file_bytes(&path) {
+            Ok(bytes) if spares < self.spares_max && bytes == self.segment_bytes => {
+                self.disk.rename(&path, &spare).map_err(|error| StorageError::io("rename", &path, error))?;
             }
-            None => remove_file(&path)?,
+            Ok(_) => remove_file(&*self.disk, &path)?,
+            // An earlier attempt came this far, and failed to make it durable.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(StorageError::io("look at", &path, error)),
         }
         sync_dir(&*self.disk, &self.dir)?;
-        Ok(spare)
+        Ok(self.disk.file_bytes(&spare).is_ok().then_some(spare))
     }
 }
 
-fn open(path: &Path, fresh: bool) -> Result<File, StorageError> {
-    let file = File::options().read(true).write(true).create(fresh).truncate(fresh).open(path);
-    file.map_err(|error| StorageError::io(if fresh { "create" } else { "open" }, path, error))
-}
-
-/// The thread, as the log sees it.
+/// What prepares segments, as the log sees it: a thread, or a bench at which the log's owner works step by step where
+/// the disk allows no threads.
 #[derive(Debug)]
 pub(crate) struct Preparer {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    worker: Worker,
+}
+
+#[derive(Debug)]
+enum Worker {
+    Thread(Option<JoinHandle<()>>),
+    Bench(Bench),
 }
 
 #[derive(Debug)]
@@ -160,6 +177,12 @@ struct State {
     stop: bool,
 }
 
+impl State {
+    fn has_work(&self) -> bool {
+        self.outcome.is_none() || (!self.retired.is_empty() && !self.retiring_failed)
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every change of the state is a single assignment, so a panic elsewhere leaves it whole.
@@ -173,7 +196,6 @@ impl Preparer {
         workshop: Workshop,
         next: u64,
         ready: Option<Prepared>,
-        spares: Vec<PathBuf>,
     ) -> Result<Preparer, StorageError> {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
@@ -181,30 +203,30 @@ impl Preparer {
                 outcome: ready.map(Ok),
                 retired: VecDeque::new(),
                 retiring_failed: false,
-                spares,
+                spares: Vec::new(),
                 hurry: false,
                 stop: false,
             }),
             changed: Condvar::new(),
         });
-        let dir = workshop.dir.clone();
-        let thread = thread::Builder::new()
-            .name("log-preparer".to_owned())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || work(&shared, &workshop)
-            })
-            .map_err(|error| StorageError::io("start a thread for", &dir, error))?;
-        Ok(Preparer { shared, thread: Some(thread) })
+        let (dir, has_threads) = (workshop.dir.clone(), workshop.disk.has_threads());
+        let bench = Bench { shared: Arc::clone(&shared), workshop };
+        let worker = if has_threads {
+            let thread = thread::Builder::new().name("log-preparer".to_owned()).spawn(move || bench.work());
+            Worker::Thread(Some(thread.map_err(|error| StorageError::io("start a thread for", &dir, error))?))
+        } else {
+            Worker::Bench(bench)
+        };
+        Ok(Preparer { shared, worker })
     }
 
-    /// The next segment, as far as it is ready; the thread then begins with the one after it. A preparation
-    /// that failed is tried once more, since there may be room again. The flag says whether it had to hurry.
-    pub(crate) fn take(&self) -> Result<(Prepared, bool), StorageError> {
-        let mut state = self.shared.lock();
+    /// The next segment, as far as it is ready; work then begins on the one after it. A preparation that failed is
+    /// tried once more, since there may be room again. The flag says whether it had to hurry.
+    pub(crate) fn take(&mut self) -> Result<(Prepared, bool), StorageError> {
         let mut waited = false;
         let mut tried_again = false;
         loop {
+            let mut state = self.shared.lock();
             match state.outcome.take() {
                 Some(Ok(prepared)) => {
                     state.next = prepared.segment + 1;
@@ -217,24 +239,41 @@ impl Preparer {
                 None => {}
             }
             state.hurry = true;
-            self.shared.changed.notify_all();
-            if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-                let source = io::Error::other("the thread that prepares segments has ended");
-                return Err(StorageError::io("prepare a segment in", Path::new("the log"), source));
-            }
             waited = true;
-            let timeout = Duration::from_secs(1);
-            state =
-                self.shared.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0;
+            self.shared.changed.notify_all();
+            match &mut self.worker {
+                Worker::Bench(bench) => {
+                    drop(state);
+                    bench.step();
+                }
+                Worker::Thread(thread) => {
+                    if thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                        let source = io::Error::other("the thread that prepares segments has ended");
+                        return Err(StorageError::io("prepare a segment in", Path::new("the log"), source));
+                    }
+                    let timeout = Duration::from_secs(1);
+                    let waiting = self.shared.changed.wait_timeout(state, timeout);
+                    drop(waiting.unwrap_or_else(PoisonError::into_inner));
+                }
+            }
         }
     }
 
     /// Takes segments, oldest first, out of the log, sooner or later.
-    pub(crate) fn retire(&self, segments: impl IntoIterator<Item = u64>) {
+    pub(crate) fn retire(&mut self, segments: impl IntoIterator<Item = u64>) {
         let mut state = self.shared.lock();
         state.retired.extend(segments);
         state.retiring_failed = false;
         self.shared.changed.notify_all();
+    }
+
+    /// Does one thing that waits, if there is a bench rather than a thread; false if nothing waits.
+    #[cfg(test)]
+    pub(crate) fn step(&mut self) -> bool {
+        match &mut self.worker {
+            Worker::Bench(bench) => bench.step(),
+            Worker::Thread(_) => false,
+        }
     }
 
     /// Waits until nothing is left to do, for tests.
@@ -251,22 +290,48 @@ impl Drop for Preparer {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
+        if let Worker::Thread(thread) = &mut self.worker
+            && let Some(thread) = thread.take()
+        {
             // A panic in it was printed, and there is nobody left to be told.
             let _ = thread.join();
         }
     }
 }
 
-fn work(shared: &Shared, workshop: &Workshop) {
-    let mut state = shared.lock();
-    while !state.stop {
+/// Where the work is done.
+#[derive(Debug)]
+struct Bench {
+    shared: Arc<Shared>,
+    workshop: Workshop,
+}
+
+impl Bench {
+    fn work(mut self) {
+        loop {
+            let worked = self.step();
+            let state = self.shared.lock();
+            if state.stop {
+                return;
+            }
+            if !worked && !state.has_work() {
+                drop(self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+    }
+
+    /// Does one thing that waits; false if nothing does.
+    fn step(&mut self) -> bool {
+        let state = self.shared.lock();
+        if state.stop || !state.has_work() {
+            return false;
+        }
         // Retired segments first: one of them may become the next.
         if let (Some(&segment), false) = (state.retired.front(), state.retiring_failed) {
             let spares = state.spares.len();
             drop(state);
-            let retired = workshop.retire(segment, spares);
-            state = shared.lock();
+            let retired = self.workshop.retire(segment, spares);
+            let mut state = self.shared.lock();
             match retired {
                 Ok(spare) => {
                     state.spares.extend(spare);
@@ -281,42 +346,78 @@ fn work(shared: &Shared, workshop: &Workshop) {
                     tracing::warn!(segment, %error, "could not take a trimmed segment out of the log");
                 }
             }
-        } else if state.outcome.is_none() {
-            let (segment, spare) = (state.next, state.spares.pop());
-            drop(state);
-            let prepared = prepare(shared, workshop, segment, spare);
-            state = shared.lock();
-            state.outcome = prepared.transpose();
         } else {
-            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            continue;
+            drop(state);
+            let prepared = self.prepare();
+            self.shared.lock().outcome = prepared.transpose();
         }
-        shared.changed.notify_all();
+        self.shared.changed.notify_all();
+        true
+    }
+
+    fn prepare(&mut self) -> Result<Option<Prepared>, StorageError> {
+        let (segment, spare) = {
+            let mut state = self.shared.lock();
+            (state.next, state.spares.pop())
+        };
+        if let Some(spare) = spare {
+            match self.workshop.reuse(segment, &spare) {
+                Ok(prepared) => return Ok(Some(prepared)),
+                Err(error) => tracing::warn!(%error, "could not use a spare segment again; making a new one"),
+            }
+        }
+        let made = self.workshop.make(segment, self.workshop.segment_bytes, || {
+            let state = self.shared.lock();
+            match (state.stop, state.hurry) {
+                (true, _) => Pace::GiveUp,
+                (false, true) => Pace::EndHere,
+                (false, false) => Pace::Steady,
+            }
+        });
+        if let Err(error) = &made {
+            tracing::warn!(segment, %error, "could not prepare the next segment; the current one goes on until it is full");
+        }
+        made
     }
 }
 
-fn prepare(
-    shared: &Shared,
-    workshop: &Workshop,
-    segment: u64,
-    spare: Option<PathBuf>,
-) -> Result<Option<Prepared>, StorageError> {
-    if let Some(spare) = spare {
-        match workshop.reuse(segment, &spare) {
-            Ok(prepared) => return Ok(Some(prepared)),
-            Err(error) => tracing::warn!(%error, "could not use a spare segment again; making a new one"),
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use synod_wire::{ClusterId, Incarnation, ReplicaId};
+
+    use super::*;
+    use crate::{Identity, faulty::FaultyDisk};
+
+    const ME: Identity =
+        Identity { cluster: ClusterId(7), replica: ReplicaId(1), birth: 9, incarnation: Incarnation(1) };
+
+    /// It was reported as done when it was found done, though the attempt that did it could not make it durable.
+    #[test]
+    fn a_segment_that_was_retired_at_the_second_attempt_does_not_come_back() {
+        for spares_max in [0, 1] {
+            for crash in 0..12 {
+                for seed in 0..10 {
+                    let disk = FaultyDisk::new(seed);
+                    disk.create_dir(Path::new("/wal")).unwrap();
+                    disk.sync_dir(Path::new("/")).unwrap();
+                    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+                    let dir = PathBuf::from("/wal");
+                    let list = SegmentList::new(Arc::clone(&shared), &dir, ME, BTreeMap::new());
+                    let mut workshop =
+                        Workshop { disk: shared, dir, segment_bytes: 16 << 10, spares_max, list };
+                    let path = workshop.make(3, 16 << 10, || Pace::Steady).unwrap().unwrap().path;
+                    disk.crash_after(crash);
+                    let done = workshop.retire(3, 0).is_ok();
+                    disk.kill();
+                    let spare = workshop.retire(3, 0).unwrap();
+                    assert_eq!(spare.is_some(), spares_max > 0);
+                    disk.power_failure();
+                    let there = disk.file_bytes(&path).is_ok();
+                    assert!(!there, "crash at {crash}, seed {seed}; at the first attempt: {done}");
+                }
+            }
         }
     }
-    let made = workshop.make(segment, workshop.segment_bytes, || {
-        let state = shared.lock();
-        match (state.stop, state.hurry) {
-            (true, _) => Pace::GiveUp,
-            (false, true) => Pace::EndHere,
-            (false, false) => Pace::Steady,
-        }
-    });
-    if let Err(error) = &made {
-        tracing::warn!(segment, %error, "could not prepare the next segment; the current one goes on until it is full");
-    }
-    made
 }

@@ -42,9 +42,13 @@ impl Wal {
     fn begin_afresh(&mut self, keep: &[RecoveredRecord], reason: String) -> Result<(), StorageError> {
         self.pending.clear();
         self.pending_bytes = 0;
-        let old: Vec<_> =
-            file_names(&self.dir)?.into_iter().filter(|name| segment_number(name).is_some()).collect();
-        let first = old.iter().filter_map(|name| segment_number(name)).max().map_or(1, |last| last + 1);
+        let old: Vec<_> = file_names(&*self.disk, &self.dir)?
+            .into_iter()
+            .filter(|name| segment_number(name).is_some())
+            .collect();
+        let numbers = old.iter().filter_map(|name| segment_number(name));
+        // Not that of one that is missing either: it is on the list until this is finished.
+        let first = numbers.chain(self.listed.keys().copied()).max().map_or(1, |last| last + 1);
 
         // From here until `begins` is written, a restart removes what is written below.
         self.state.loss = Some(Loss::Quarantined(reason));
@@ -55,7 +59,7 @@ impl Wal {
         self.last_state = Lsn::ZERO;
         self.appended = self.durable;
         if self.options.durability != Durability::Memory {
-            self.files = Some(self.first_files(first, self.durable.next())?);
+            self.files = Some(self.first_files(first, self.durable.next(), self.listed.clone())?);
         }
         for record in keep {
             self.push(self.appended.next(), record.keep, Body::Read(record.bytes.clone()));

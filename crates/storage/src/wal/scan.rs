@@ -21,6 +21,8 @@ pub(crate) struct SegmentScan {
     pub path: PathBuf,
     /// Bytes of the file.
     pub file_bytes: u64,
+    /// Where the first byte is that the disk can not read, if there is one; such bytes were taken for zeros.
+    pub unreadable: Option<u64>,
     pub header: Result<SegmentHeader, NoHeader>,
     /// The header was unreadable, and was made again from the records behind it.
     pub header_rebuilt: bool,
@@ -101,6 +103,7 @@ pub(crate) fn scan(segment: u64, path: PathBuf, file: &[u8], identity: Identity)
         segment,
         path,
         file_bytes: file.len() as u64,
+        unreadable: None,
         life: header.as_ref().ok().map(|header| header.life),
         header,
         header_rebuilt: false,

@@ -3,7 +3,7 @@
 //! The log itself can not say that it was emptied, kept in memory, or lost with the machine's memory; this small
 //! file beside the segments does. It is replaced when the log is opened and closed, never in between.
 
-use std::{fs, path::Path};
+use std::{ops::Range, path::Path};
 
 use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId};
 
@@ -41,6 +41,22 @@ pub(crate) enum Previous {
 }
 
 impl Previous {
+    /// The segments that make the log: those before were set aside, those behind were never finished.
+    pub(crate) fn segments(&self) -> Range<u64> {
+        match self {
+            Previous::Read(state) => state.begins..state.unfinished.unwrap_or(u64::MAX),
+            _ => 0..u64::MAX,
+        }
+    }
+
+    /// The last record, if the log was closed in good order.
+    pub(crate) fn closed_at(&self) -> Option<Lsn> {
+        match self {
+            Previous::Read(state) => state.closed_at,
+            _ => None,
+        }
+    }
+
     /// Whose it is, and the life that wrote it.
     pub(crate) fn identity(&self) -> Option<Identity> {
         match self {
@@ -52,21 +68,13 @@ impl Previous {
 
 impl LogState {
     /// The state of a log that begins to be written now.
-    pub(crate) fn opened(identity: Identity, durability: Durability) -> LogState {
-        LogState {
-            identity,
-            durability,
-            boot: boot_id(),
-            closed_at: None,
-            loss: None,
-            begins: 0,
-            unfinished: None,
-        }
+    pub(crate) fn opened(identity: Identity, durability: Durability, boot: String) -> LogState {
+        LogState { identity, durability, boot, closed_at: None, loss: None, begins: 0, unfinished: None }
     }
 
-    pub(crate) fn read(dir: &Path) -> Result<Previous, StorageError> {
+    pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Previous, StorageError> {
         let path = dir.join(FILE_NAME);
-        let fields = match Fields::read(&path)? {
+        let fields = match Fields::read(disk, &path)? {
             None => return Ok(Previous::None),
             Some(Err(reason)) => {
                 return Ok(Previous::Unreadable(format!("{} is damaged: {reason}", path.display())));
@@ -154,11 +162,6 @@ impl LogState {
     }
 }
 
-/// A text that is another one after every boot of the machine; empty where the system offers none.
-pub(crate) fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,7 +173,7 @@ mod tests {
             birth: 5,
             incarnation: Incarnation(3),
         };
-        LogState::opened(identity, Durability::Sync)
+        LogState::opened(identity, Durability::Sync, "b0".to_owned())
     }
 
     #[test]

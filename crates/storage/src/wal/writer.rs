@@ -1,7 +1,6 @@
 //! Laying records out in a segment and writing them with as few calls as possible.
 
 use std::{
-    fs::File,
     hash::{BuildHasher, RandomState},
     io::IoSlice,
     ops::Range,
@@ -18,7 +17,7 @@ use super::{
 };
 use crate::{
     Identity, Keep, StorageError,
-    disk::{Disk, write_all_at},
+    disk::{DiskFile, sync_file, write_all_at},
 };
 
 /// A record's contents: as the protocol encoded them, or as they were read.
@@ -66,7 +65,7 @@ pub(crate) struct Label {
 pub(crate) struct Active {
     pub segment: u64,
     pub path: PathBuf,
-    pub file: File,
+    pub file: Box<dyn DiskFile>,
     /// Bytes that it is meant to hold.
     pub capacity: u64,
     /// Where the next write goes.
@@ -139,12 +138,11 @@ impl Active {
     }
 
     /// Writes what was put, and makes it durable if `sync` is set.
-    pub(crate) fn flush(&mut self, disk: &dyn Disk, sync: bool) -> Result<(), StorageError> {
+    pub(crate) fn flush(&mut self, sync: bool) -> Result<(), StorageError> {
         let mut slices = self.gather.slices();
-        write_all_at(disk, &self.file, &self.path, &mut slices, self.end)?;
+        write_all_at(&*self.file, &self.path, &mut slices, self.end)?;
         if sync {
-            disk.sync_data(&self.file)
-                .map_err(|error| StorageError::io("make durable", &self.path, error))?;
+            sync_file(&*self.file, &self.path)?;
         }
         self.end += self.gather.bytes;
         self.capacity = self.capacity.max(self.end);

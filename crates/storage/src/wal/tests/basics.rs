@@ -32,9 +32,9 @@ fn records_come_back_in_order() {
 #[test]
 fn a_commit_is_one_write_and_one_fsync() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(TestDisk::default());
+    let disk = TestDisk::default();
     let options = Options { segment_bytes: 1 << 20, ..options() };
-    let (mut wal, _) = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options).unwrap();
+    let (mut wal, _) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options).unwrap();
     wal.files.as_ref().unwrap().preparer.settle();
     let before = disk.counts();
     for i in 1..=200 {
@@ -123,7 +123,7 @@ fn trimmed_segments_are_used_again() {
         wal.trim(Slot(i.saturating_sub(9))).unwrap();
         wal.files.as_ref().unwrap().preparer.settle();
         if i % 20 == 0 {
-            let files = file_names(dir.path()).unwrap();
+            let files = file_names(&RealDisk, dir.path()).unwrap();
             let logs = files.iter().filter(|name| name.ends_with(".wal")).count();
             let spares = files.iter().filter(|name| name.ends_with(".spare")).count();
             assert!(logs <= 5 && spares <= 2, "{files:?}");
@@ -161,9 +161,9 @@ fn a_record_larger_than_a_segment_gets_one_that_is_large_enough() {
 #[test]
 fn a_writer_that_is_faster_than_the_preparer_takes_what_is_there() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(TestDisk::default());
+    let disk = TestDisk::default();
     let options = Options { segment_bytes: 8 << 20, ..options() };
-    let (mut wal, _) = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options.clone()).unwrap();
+    let (mut wal, _) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options.clone()).unwrap();
     wal.files.as_ref().unwrap().preparer.settle();
     let before = disk.zero_writes.load(Ordering::SeqCst);
     disk.slow_zeros.store(true, Ordering::SeqCst);

@@ -95,7 +95,7 @@ fn no_flipped_bit_goes_unnoticed() {
                     .map(|(i, f)| scan(i as u64 + 1, "x".into(), f, IDENTITY))
                     .collect();
                 for closed_at in [None, Some(last)] {
-                    let verdict = assess(&scans, closed_at);
+                    let verdict = assess(&scans, closed_at, &[]);
                     let mut records: Vec<_> = scans
                         .iter()
                         .zip(&files)
@@ -140,7 +140,7 @@ fn a_damaged_log_is_left_alone_until_it_is_set_aside() {
         for at in positions(&bytes).step_by(23) {
             let what = format!("segment {segment}, byte {at}");
             let dir = tempfile::tempdir().unwrap();
-            for name in crate::disk::file_names(template.path()).unwrap() {
+            for name in crate::disk::file_names(&RealDisk, template.path()).unwrap() {
                 std::fs::copy(template.path().join(&name), dir.path().join(&name)).unwrap();
             }
             change(&segment_path(dir.path(), segment), |bytes| bytes[at] ^= 0xff);
@@ -183,21 +183,78 @@ fn set_aside(dir: &Path, mut wal: Wal, recovered: Recovered, what: &str) {
 
 #[test]
 fn a_missing_segment_is_damage() {
-    for gone in 1..=2 {
+    for gone in 1..=3 {
         let dir = tempfile::tempdir().unwrap();
         let (written, last_commit) = build(dir.path());
         std::fs::remove_file(segment_path(dir.path(), gone)).unwrap();
         let (_, recovered) = open(dir.path());
-        if gone == 1 {
-            // The oldest ones may have been trimmed: nothing tells the difference, and the promises are in the
-            // next one.
-            assert_eq!(recovered.damage, None);
-            assert_eq!(state(&recovered.records, 0), state(&written, 0));
+        let damage = recovered.damage.unwrap();
+        assert!(damage.to_string().contains(&format!("segment {gone} is missing")), "{damage}");
+        // Those of the first segments are repeated in the third; what the last ones held nobody knows.
+        assert_eq!(damage.state_intact, gone <= 2, "{gone}");
+        if gone <= 2 {
+            check(&written, last_commit, &recovered.records, Some(&damage), "one is missing");
+        }
+        assert_eq!(inspect::verify(dir.path()).unwrap().damage, Some(damage));
+    }
+}
+
+/// The end of the log was cut off, or deleted, and nothing behind it could tell.
+#[test]
+fn a_shortened_last_segment_is_damage() {
+    for bytes in [0, 4096, 4200, 16_383] {
+        let dir = tempfile::tempdir().unwrap();
+        build(dir.path());
+        change(&segment_path(dir.path(), 3), |file| file.truncate(bytes));
+        let (_, recovered) = open(dir.path());
+        let damage = recovered.damage.unwrap();
+        assert!(damage.to_string().contains(&format!("only {bytes} of its 16384 bytes")), "{damage}");
+        assert!(!damage.state_intact);
+    }
+}
+
+#[test]
+fn a_list_of_segments_that_is_gone_or_damaged_is_no_comfort() {
+    for damaged in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (written, _) = build(dir.path());
+        let list = dir.path().join("log.segments");
+        if damaged {
+            change(&list, |bytes| bytes[30] ^= 1);
         } else {
-            let damage = recovered.damage.unwrap();
-            assert!(damage.to_string().contains("segment 2 is missing"), "{damage}");
-            assert!(damage.state_intact);
-            check(&written, last_commit, &recovered.records, Some(&damage), "segment 2 missing");
+            std::fs::remove_file(&list).unwrap();
+        }
+        let (wal, recovered) = open(dir.path());
+        assert!(matches!(recovered.loss, Some(Loss::StateUnreadable(why)) if why.contains("log.segments")));
+        assert_eq!((recovered.records, recovered.damage), (written, None));
+        drop(wal);
+        // It is written again, and what it says is believed only once the loss is made good.
+        assert!(open(dir.path()).1.loss.is_some());
+    }
+}
+
+/// The last commit may have been torn, as far as the log tells, unless it was idle since.
+#[test]
+fn what_rots_in_an_idle_log_is_damage() {
+    for idle in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut wal, _) = open(dir.path());
+        append(&mut wal, slot(1), b"one");
+        wal.commit().unwrap();
+        let end = wal.files.as_ref().unwrap().active.end as usize;
+        append(&mut wal, slot(2), b"two");
+        wal.commit().unwrap();
+        assert!(!wal.is_marked());
+        if idle {
+            wal.mark_durable().unwrap();
+            assert!(wal.is_marked());
+        }
+        drop(wal);
+        change(&segment_path(dir.path(), 1), |bytes| bytes[end + 20] ^= 1);
+        let (_, recovered) = open(dir.path());
+        assert_eq!((lsns(&recovered.records), recovered.damage.is_some()), (vec![1], idle));
+        if let Some(damage) = recovered.damage {
+            assert_eq!((damage.spots[0].first_lost, damage.spots[0].last_lost), (Lsn(2), Lsn(2)));
         }
     }
 }
@@ -292,8 +349,9 @@ fn a_setting_aside_that_was_interrupted_is_undone() {
 
     // The disk fills up, sooner or later while the records are copied.
     for room in [0, 10_000, 21_000, 35_000, 40_000] {
-        let disk = Arc::new(TestDisk::default());
-        let (mut wal, recovered) = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options()).unwrap();
+        let disk = TestDisk::default();
+        let (mut wal, recovered) =
+            Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options()).unwrap();
         assert_eq!(
             (&recovered.records, &recovered.damage),
             (&before.records, &before.damage),
@@ -418,7 +476,8 @@ fn a_segment_destroyed_between_others_is_named() {
     let dir = tempfile::tempdir().unwrap();
     build(dir.path());
     change(&segment_path(dir.path(), 2), |bytes| bytes.fill(0xee));
-    let mut read: Vec<_> = (1..=3).map(|s| read_segment(dir.path(), s, IDENTITY).unwrap()).collect();
+    let mut read: Vec<_> =
+        (1..=3).map(|s| read_segment(&RealDisk, dir.path(), s, IDENTITY).unwrap()).collect();
     assert!(split_off_unused(&mut read).is_empty());
     let (_, recovered) = open(dir.path());
     let damage = recovered.damage.unwrap();

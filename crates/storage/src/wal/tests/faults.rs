@@ -7,8 +7,8 @@ use super::*;
 #[test]
 fn a_failed_fsync_is_never_tried_again() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(TestDisk::default());
-    let (mut wal, _) = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options()).unwrap();
+    let disk = TestDisk::default();
+    let (mut wal, _) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options()).unwrap();
     let acknowledged = append(&mut wal, slot(1), b"acknowledged");
     wal.commit().unwrap();
     wal.files.as_ref().unwrap().preparer.settle();
@@ -43,14 +43,14 @@ fn records_that_nothing_proves_durable_are_written_again() {
     append(&mut wal, slot(2), b"two");
     wal.commit().unwrap();
     drop(wal);
-    let disk = Arc::new(TestDisk::default());
+    let disk = TestDisk::default();
     disk.set_room(300);
     // There is no room for even that, so the log does not open: it would build on sand.
-    let opened = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options());
+    let opened = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options());
     assert!(matches!(opened, Err(StorageError::Full { .. })));
     disk.set_room(None);
     disk.sync_fails.store(true, Ordering::SeqCst);
-    assert!(Wal::open_on(disk.clone(), dir.path(), IDENTITY, options()).is_err());
+    assert!(Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options()).is_err());
     assert_eq!(open(dir.path()).1.records.len(), 2);
 }
 
@@ -58,8 +58,8 @@ fn records_that_nothing_proves_durable_are_written_again() {
 fn a_full_disk_loses_nothing_acknowledged() {
     for room in (0..70_000).step_by(1777) {
         let dir = tempfile::tempdir().unwrap();
-        let disk = Arc::new(TestDisk::default());
-        let (mut wal, _) = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options()).unwrap();
+        let disk = TestDisk::default();
+        let (mut wal, _) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options()).unwrap();
         disk.set_room(room);
         let mut acknowledged = Vec::new();
         let mut lost = Vec::new();
@@ -95,8 +95,8 @@ fn a_full_disk_loses_nothing_acknowledged() {
 #[test]
 fn a_segment_that_could_not_be_prepared_is_tried_again_when_it_is_needed() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(TestDisk::default());
-    let (mut wal, _) = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options()).unwrap();
+    let disk = TestDisk::default();
+    let (mut wal, _) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options()).unwrap();
     wal.files.as_ref().unwrap().preparer.settle();
     disk.naming_fails.store(true, Ordering::SeqCst);
     let mut written = Vec::new();
@@ -121,9 +121,9 @@ fn a_segment_that_could_not_be_prepared_is_tried_again_when_it_is_needed() {
 fn a_disk_that_is_full_from_the_start_is_an_error() {
     for room in [0, 5_000, 20_000] {
         let dir = tempfile::tempdir().unwrap();
-        let disk = Arc::new(TestDisk::default());
+        let disk = TestDisk::default();
         disk.set_room(room);
-        let error = Wal::open_on(disk, dir.path(), IDENTITY, options()).map(|_| ()).err();
+        let error = Wal::open_on(Arc::new(disk), dir.path(), IDENTITY, options()).map(|_| ()).err();
         if room < 16 << 10 {
             assert!(matches!(error, Some(StorageError::Full { .. })), "room for {room}: {error:?}");
         }

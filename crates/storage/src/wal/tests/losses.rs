@@ -10,7 +10,8 @@ fn open_as(dir: &Path, durability: Durability, incarnation: u64) -> (Wal, Recove
 }
 
 fn pretend_reboot(dir: &Path) {
-    let crate::wal::state::Previous::Read(mut state) = crate::wal::LogState::read(dir).unwrap() else {
+    let crate::wal::state::Previous::Read(mut state) = crate::wal::LogState::read(&RealDisk, dir).unwrap()
+    else {
         panic!("the log was opened before")
     };
     state.boot = "another boot".to_owned();
@@ -28,7 +29,7 @@ fn memory_keeps_nothing_and_the_next_start_knows() {
     wal.trim(Slot(1)).unwrap();
     assert_eq!((wal.bytes(), wal.segments()), (0, 0));
     wal.close().unwrap();
-    let names = crate::disk::file_names(dir.path()).unwrap();
+    let names = crate::disk::file_names(&RealDisk, dir.path()).unwrap();
     assert!(names.iter().all(|name| !name.ends_with(".wal")), "{names:?}");
 
     for durability in [Durability::Memory, Durability::Sync, Durability::Sync] {
@@ -65,9 +66,9 @@ fn async_survives_the_process_and_a_clean_reboot_only() {
 #[test]
 fn async_waits_for_no_fsync() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(TestDisk::default());
+    let disk = TestDisk::default();
     let options = Options { durability: Durability::Async, ..options() };
-    let (mut wal, _) = Wal::open_on(disk.clone(), dir.path(), IDENTITY, options).unwrap();
+    let (mut wal, _) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options).unwrap();
     wal.files.as_ref().unwrap().preparer.settle();
     let (writes, syncs) = disk.counts();
     append(&mut wal, slot(1), b"vote");

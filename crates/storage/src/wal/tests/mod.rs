@@ -26,15 +26,33 @@ use synod_wire::{ClusterId, Encoded, Incarnation, Lsn, ReplicaId, Slot, Writer};
 use super::{Durability, Keep, Options, Recovered, RecoveredRecord, Wal, format::segment_name};
 use crate::{
     Identity, StorageError,
-    disk::{Disk, RealDisk},
+    disk::{Disk, DiskFile, How, RealDisk, open_real},
 };
 
 const IDENTITY: Identity =
     Identity { cluster: ClusterId(0xc1a5), replica: ReplicaId(2), birth: 6, incarnation: Incarnation(1) };
 
 /// A disk that counts, and fails when it is told to. Its fsync does nothing.
+#[derive(Clone, Debug, Default)]
+struct TestDisk(Arc<TestState>);
+
+#[derive(Debug)]
+struct TestFile {
+    file: File,
+    path: PathBuf,
+    disk: TestDisk,
+}
+
+impl std::ops::Deref for TestDisk {
+    type Target = TestState;
+
+    fn deref(&self) -> &TestState {
+        &self.0
+    }
+}
+
 #[derive(Debug, Default)]
-struct TestDisk {
+struct TestState {
     writes: AtomicU64,
     syncs: AtomicU64,
     /// Writes of nothing but zeros take a while.
@@ -55,7 +73,11 @@ impl TestDisk {
     }
 
     /// That a segment has begun must prove that those before it are durable.
-    fn check_order(&self, file: &File, parts: &[IoSlice<'_>], offset: u64) {
+    fn check_order(&self, path: &Path, file: &File, parts: &[IoSlice<'_>], offset: u64) {
+        if !path.file_name().is_some_and(|name| name.as_encoded_bytes()[0].is_ascii_digit()) {
+            // One of the files beside the segments.
+            return;
+        }
         // The preparer's zeros are no records.
         if parts.iter().all(|part| part.iter().all(|&byte| byte == 0)) {
             self.zero_writes.fetch_add(1, Ordering::SeqCst);
@@ -80,12 +102,16 @@ impl TestDisk {
     }
 }
 
-impl Disk for TestDisk {
-    fn write_at(&self, file: &File, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        self.writes.fetch_add(1, Ordering::SeqCst);
-        self.check_order(file, parts, offset);
-        let mut room = self.room.lock().unwrap();
-        let Some(left) = room.as_mut() else { return RealDisk.write_at(file, parts, offset) };
+impl DiskFile for TestFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        DiskFile::read_at(&self.file, buffer, offset)
+    }
+
+    fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.disk.writes.fetch_add(1, Ordering::SeqCst);
+        self.disk.check_order(&self.path, &self.file, parts, offset);
+        let mut room = self.disk.room.lock().unwrap();
+        let Some(left) = room.as_mut() else { return DiskFile::write_at(&self.file, parts, offset) };
         // As a real one does, it takes what still fits and refuses the rest at the next call.
         let wanted: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         let fits = wanted.len().min(*left as usize);
@@ -93,17 +119,27 @@ impl Disk for TestDisk {
             return Err(io::ErrorKind::StorageFull.into());
         }
         *left -= fits as u64;
-        RealDisk.write_at(file, &[IoSlice::new(&wanted[..fits])], offset)
+        DiskFile::write_at(&self.file, &[IoSlice::new(&wanted[..fits])], offset)
     }
 
-    fn sync_data(&self, file: &File) -> io::Result<()> {
-        self.dirty.lock().unwrap().remove(&file.metadata()?.ino());
-        self.syncs.fetch_add(1, Ordering::SeqCst);
-        if self.sync_fails.load(Ordering::SeqCst) {
+    fn sync(&self) -> io::Result<()> {
+        self.disk.dirty.lock().unwrap().remove(&self.file.metadata()?.ino());
+        self.disk.syncs.fetch_add(1, Ordering::SeqCst);
+        if self.disk.sync_fails.load(Ordering::SeqCst) {
             Err(io::Error::other("the disk is broken"))
         } else {
             Ok(())
         }
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        DiskFile::bytes(&self.file)
+    }
+}
+
+impl Disk for TestDisk {
+    fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(TestFile { file: open_real(path, how)?, path: path.to_owned(), disk: self.clone() }))
     }
 
     fn sync_dir(&self, _: &Path) -> io::Result<()> {

@@ -1,0 +1,133 @@
+//! One data directory in the place of another, so that at no moment there is none: a replica that is started where there
+//! is none begins an empty one.
+//!
+//! The new one is made beside the old one, as `DIR.new`. Where the file system can exchange two names at once, it gets
+//! the name under which the old one is to be kept, and then the two are exchanged. Elsewhere two renames are needed; a
+//! start between them finds no `identity` in `DIR`, and one in `DIR.new`, and refuses.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    DataDir, StorageError,
+    data_dir::FILE_NAME,
+    disk::{Disk, RealDisk, beside, folder_of, sync_dir},
+};
+
+impl DataDir {
+    /// Where the data directory is made that is to take the place of the one at `path`.
+    #[must_use]
+    pub fn replacement(path: &Path) -> PathBuf {
+        beside(path, "new")
+    }
+
+    /// Puts the finished data directory at [`replacement`](DataDir::replacement) in the place of the one at `path`, which
+    /// is then at `aside` in the same directory. Nobody may have either open. Durable when this returns; a process that
+    /// ends before leaves the old one or the new one at `path`, or something that every start refuses with the words how
+    /// to finish it. It may also leave the new one at `aside`.
+    ///
+    /// # Errors
+    /// The directories can not be renamed, or that not be made durable.
+    pub fn replace(path: &Path, aside: &Path) -> Result<(), StorageError> {
+        replace_on(&RealDisk, path, aside)
+    }
+}
+
+fn replace_on(disk: &dyn Disk, path: &Path, aside: &Path) -> Result<(), StorageError> {
+    let made = DataDir::replacement(path);
+    let rename = |from: &Path, to: &Path| {
+        disk.rename(from, to).map_err(|error| StorageError::io("rename", from, error))?;
+        sync_dir(disk, folder_of(to))
+    };
+    rename(&made, aside)?;
+    match disk.exchange(path, aside) {
+        Ok(()) => sync_dir(disk, folder_of(path)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) => {
+            rename(aside, &made)?;
+            rename(path, aside)?;
+            rename(&made, path)
+        }
+        Err(error) => {
+            rename(aside, &made)?;
+            Err(StorageError::io("exchange", path, error))
+        }
+    }
+}
+
+/// Refuses a directory that another one was to take the place of when the process ended between two renames.
+pub(crate) fn refuse_unfinished(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
+    let made = DataDir::replacement(path);
+    let has_identity = |dir: &Path| disk.file_bytes(&dir.join(FILE_NAME)).is_ok();
+    if !has_identity(path) && has_identity(&made) {
+        return Err(StorageError::Unfinished { dir: path.to_owned(), made });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use synod_wire::{ClusterId, ReplicaId};
+
+    use super::*;
+    use crate::{Durability, faulty::FaultyDisk};
+
+    const OLD: ClusterId = ClusterId(1);
+    const NEW: ClusterId = ClusterId(2);
+
+    fn make(disk: &FaultyDisk, path: &Path, cluster: ClusterId) {
+        let disk = Arc::new(disk.clone());
+        DataDir::open_on(disk, path, cluster, ReplicaId(1), "n1", Durability::Sync).unwrap();
+    }
+
+    /// Both directories are somewhere, and no start takes the place for an empty one.
+    #[test]
+    fn a_crash_leaves_one_of_them_or_a_start_that_is_refused() {
+        let (path, aside) = (Path::new("/data/n1"), Path::new("/data/n1.old"));
+        let made = DataDir::replacement(path);
+        for plain in [false, true] {
+            let mut refused = 0;
+            for crash in 0.. {
+                let mut finished = false;
+                for seed in 0..20 {
+                    let disk = FaultyDisk::new(seed);
+                    make(&disk, path, OLD);
+                    make(&disk, &made, NEW);
+                    if plain {
+                        disk.make_plain();
+                    }
+                    disk.crash_after(crash);
+                    finished = replace_on(&disk, path, aside).is_ok();
+                    if seed % 2 == 0 {
+                        disk.power_failure()
+                    } else {
+                        disk.kill()
+                    }
+                    let clusters = [path, aside, &made].map(|dir| {
+                        let image = disk.image(&dir.join(FILE_NAME));
+                        let text = image.into_values().next().map(|text| String::from_utf8(text).unwrap());
+                        text.map(|text| text.contains(&NEW.to_string()))
+                    });
+                    assert!(
+                        clusters.contains(&Some(false)) && clusters.contains(&Some(true)),
+                        "{clusters:?}"
+                    );
+                    match refuse_unfinished(&disk, path) {
+                        Ok(()) => {
+                            assert!(clusters[0] == Some(true) || (!finished && clusters[0] == Some(false)))
+                        }
+                        Err(StorageError::Unfinished { .. }) => refused += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                if finished {
+                    break;
+                }
+            }
+            assert_eq!(refused > 0, plain, "only without an exchange there is a moment between two renames");
+        }
+    }
+}

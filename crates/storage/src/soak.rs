@@ -1,0 +1,602 @@
+//! The files of a replica through many lives on a disk that fails, as a seed draws it, against a model of what must
+//! survive. The code is the real one, from the data directory down.
+//!
+//! `SYNOD_STORAGE_SEEDS=0..20000 cargo test --release -p synod-storage --lib soak` runs more of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{Read, Write},
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Slot};
+
+use crate::{
+    DataDir, Durability, Keep, Loss, Options, PeerBook, Recovered, RecoveredRecord, SnapshotStore,
+    StorageError, Wal,
+    faulty::{FaultyDisk, Odds, SECTOR, SilentFault},
+};
+
+const CLUSTER: ClusterId = ClusterId(0xc1);
+const ME: ReplicaId = ReplicaId(1);
+const DIR: &str = "/var/lib/synod/n1";
+
+/// What is done to the files at the end of a run, beside what every run goes through: ends of processes, power failures
+/// at every operation, fsyncs that fail, full disks, torn renames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Harm {
+    None,
+    /// A bit changes.
+    Flip,
+    /// A sector can not be read.
+    Spoil,
+    LostWrite,
+    MisdirectedWrite,
+    /// A segment is deleted, emptied or cut.
+    Segment,
+    /// The log's directory is emptied.
+    EmptyLog,
+    /// The data directory is as it was before.
+    OldDir,
+}
+
+/// What the replica was told, or was in the middle of being told.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    /// Records that are promised, and where each lies.
+    records: BTreeMap<Lsn, RecoveredRecord>,
+    /// Appended behind these, with no answer yet.
+    unsure: Vec<RecoveredRecord>,
+    commits: Vec<Commit>,
+    /// Records through this one are proven durable apart from what follows them.
+    marked: Lsn,
+    slot: u64,
+    trimmed: Slot,
+    /// Contents that were written for a snapshot, and whether one is promised.
+    snapshots: BTreeMap<Slot, Vec<Vec<u8>>>,
+    snapshot: Slot,
+    births: BTreeMap<ReplicaId, u64>,
+    /// What the book may say instead, since a change of it was not answered.
+    births_unsure: Option<BTreeMap<ReplicaId, u64>>,
+    group: Option<Bytes>,
+    groups_unsure: Vec<Bytes>,
+    incarnation: Incarnation,
+    birth: Option<u64>,
+    salt: u64,
+}
+
+/// Where the records of a commit lie. One that spans segments counts as what is in the last.
+#[derive(Clone, Debug)]
+struct Commit {
+    last: Lsn,
+    path: PathBuf,
+    bytes: Range<usize>,
+}
+
+/// What one process has open.
+struct Files {
+    dir: DataDir,
+    wal: Wal,
+    store: SnapshotStore,
+    peers: PeerBook,
+}
+
+struct Run {
+    rng: Rng,
+    disk: FaultyDisk,
+    options: Options,
+    model: Model,
+    covered: BTreeSet<&'static str>,
+}
+
+fn dir() -> &'static Path {
+    Path::new(DIR)
+}
+
+fn wal_dir() -> PathBuf {
+    dir().join("wal")
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let mut rng = Rng::with_seed(seed);
+        let options = Options {
+            segment_bytes: [16 << 10, 20 << 10, 32 << 10][rng.usize(..3)],
+            recycled_segments_max: rng.usize(..3),
+            ..Options::default()
+        };
+        let disk = FaultyDisk::new(rng.u64(..));
+        Run { rng, disk, options, model: Model::default(), covered: BTreeSet::new() }
+    }
+
+    /// Opens everything as a start of a replica does.
+    fn open(&mut self) -> Result<(Files, Recovered), StorageError> {
+        let disk = || Arc::new(self.disk.clone());
+        let dir = DataDir::open_on(disk(), dir(), CLUSTER, ME, "n1", Durability::Sync)?;
+        let group = dir.first_group()?;
+        let peers = PeerBook::open(&dir)?;
+        let store = SnapshotStore::open_on(disk(), &dir.snapshots(), CLUSTER)?;
+        let latest = store.latest()?;
+        let (wal, recovered) = Wal::open_on(disk(), &dir.wal(), dir.identity(), self.options.clone())?;
+
+        let model = &mut self.model;
+        assert!(dir.identity().incarnation > model.incarnation, "an incarnation is counted twice");
+        model.incarnation = dir.identity().incarnation;
+        let birth = *model.birth.get_or_insert(dir.identity().birth);
+        assert_eq!(dir.identity().birth, birth);
+
+        assert!(
+            group == model.group || group.as_ref().is_some_and(|group| model.groups_unsure.contains(group)),
+            "the group is {group:?} instead of {:?} or {:?}",
+            model.group,
+            model.groups_unsure
+        );
+        model.group = group;
+        model.groups_unsure.clear();
+
+        let births = peers.births();
+        assert!(
+            births == model.births || Some(&births) == model.births_unsure.as_ref(),
+            "the births are {births:?} instead of {:?} or {:?}",
+            model.births,
+            model.births_unsure
+        );
+        model.births = births;
+        model.births_unsure = None;
+
+        let slot = latest.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.slot);
+        if latest.damaged.is_empty() {
+            assert!(slot >= model.snapshot, "the snapshot of slot {} is gone", model.snapshot);
+        }
+        if slot > Slot::ZERO {
+            let mut contents = Vec::new();
+            store.open_snapshot(slot)?.read_to_end(&mut contents).unwrap();
+            assert!(model.snapshots[&slot].contains(&contents), "a snapshot that nobody wrote");
+        }
+        model.snapshot = slot;
+        let unused = recovered.damage.is_some() || recovered.loss.is_some() || !latest.damaged.is_empty();
+        assert!(unused || model.trimmed <= slot, "slots through {} are nowhere", model.trimmed);
+        Ok((Files { dir, wal, store, peers }, recovered))
+    }
+
+    /// Compares what the log holds with what it must hold. `harmed`: sectors that are not what was written.
+    fn check(&mut self, recovered: &Recovered, harmed: &[SilentFault]) {
+        let model = &mut self.model;
+        let known: BTreeMap<Lsn, &RecoveredRecord> = model
+            .records
+            .iter()
+            .map(|(&lsn, record)| (lsn, record))
+            .chain(model.unsure.iter().map(|record| (record.lsn, record)))
+            .collect();
+        let mut previous = Lsn::ZERO;
+        for record in &recovered.records {
+            assert!(record.lsn > previous, "each once and in order");
+            previous = record.lsn;
+            assert_eq!(Some(&record), known.get(&record.lsn), "a record that nobody wrote");
+        }
+        if recovered.damage.is_some() || recovered.loss.is_some() {
+            return;
+        }
+        let last = model.records.keys().next_back().copied().unwrap_or(Lsn::ZERO);
+        if recovered.last < last {
+            // Nothing may prove what was lost: no commit behind it that is whole, and no mark.
+            let whole = |commit: &Commit| {
+                let hit = |fault: &SilentFault| {
+                    let (from, to) = (fault.sector * SECTOR, (fault.sector + 1) * SECTOR);
+                    // A segment has had other names before.
+                    fault.path.file_stem() == commit.path.file_stem()
+                        && from < commit.bytes.end
+                        && commit.bytes.start < to
+                };
+                !harmed.iter().any(hit)
+            };
+            let lost: Vec<_> = model.commits.iter().filter(|commit| commit.last > recovered.last).collect();
+            let witness = lost.iter().skip(1).find(|commit| whole(commit));
+            assert!(
+                !harmed.is_empty(),
+                "record {} is promised, and the log ends at {}",
+                last,
+                recovered.last
+            );
+            assert!(witness.is_none(), "cut at {} although {witness:?} is whole; {harmed:?}", recovered.last);
+            let mark_harmed = harmed.iter().any(|fault| fault.path.ends_with("log.mark"));
+            assert!(
+                mark_harmed || model.marked <= recovered.last,
+                "cut at {}, marked {}; {harmed:?}",
+                recovered.last,
+                model.marked
+            );
+            self.covered.insert("a last commit that rotted was cut");
+        }
+        let there: BTreeSet<Lsn> = recovered.records.iter().map(|record| record.lsn).collect();
+        for (&lsn, record) in model.records.range(..=recovered.last) {
+            let needed = match record.keep {
+                Keep::Slot(slot) => slot > model.trimmed,
+                Keep::State(key) => !model
+                    .records
+                    .range(lsn.next()..)
+                    .any(|(&at, later)| at <= recovered.last && later.keep == Keep::State(key)),
+            };
+            assert!(!needed || there.contains(&lsn), "record {lsn} is missing, and nothing says so");
+        }
+        // What a replica was given it acts on, so from now on it is promised.
+        for record in std::mem::take(&mut model.unsure) {
+            if record.lsn <= recovered.last {
+                model.records.insert(record.lsn, record);
+            }
+        }
+        model.records.retain(|&lsn, _| lsn <= recovered.last);
+        model.commits.retain(|commit| commit.last <= recovered.last);
+        if recovered.torn_bytes_cut > 0 {
+            self.covered.insert("a torn tail was cut");
+        }
+    }
+
+    /// One life, until something fails, it is closed or it is interrupted. Whether the log was closed.
+    fn live(&mut self, files: Files) -> bool {
+        let mut files = files;
+        for _ in 0..self.rng.u32(0..60) {
+            if let Err(error) = self.act(&mut files) {
+                let full = matches!(error, StorageError::Full { .. });
+                self.covered.insert(if full { "a disk was full" } else { "an operation failed" });
+                return false;
+            }
+        }
+        if self.rng.u8(0..4) > 0 {
+            return false;
+        }
+        self.covered.insert("a log was closed");
+        let closed = files.wal.close().is_ok();
+        if closed {
+            self.promise(None);
+            self.model.marked = self.model.records.keys().next_back().copied().unwrap_or(Lsn::ZERO);
+        }
+        closed
+    }
+
+    fn act(&mut self, files: &mut Files) -> Result<(), StorageError> {
+        match self.rng.u32(0..100) {
+            0..40 => self.append(files),
+            40..70 => self.commit(files)?,
+            70..73 => {
+                files.wal.mark_durable()?;
+                self.model.marked = files.wal.durable();
+                self.covered.insert("an idle log was marked");
+            }
+            73..80 => {
+                files.wal.work_a_step();
+            }
+            80..86 => self.snapshot(files)?,
+            86..90 => {
+                // A replica trims what a snapshot covers, and of that what is durable.
+                self.commit(files)?;
+                let through = Slot(self.rng.u64(0..=self.model.snapshot.0));
+                self.model.trimmed = self.model.trimmed.max(through);
+                files.wal.trim(through)?;
+                self.covered.insert("a log was trimmed");
+            }
+            90..92 => files.store.retain(self.rng.usize(1..3))?,
+            92..96 => self.recognise(files)?,
+            96..98 => {
+                let group = Bytes::from(vec![self.salt() as u8; self.rng.usize(0..2000)]);
+                self.model.groups_unsure.push(group.clone());
+                files.dir.set_first_group(&group)?;
+                self.model.group = Some(group);
+                self.model.groups_unsure.clear();
+            }
+            _ => {
+                let members: Vec<_> = (2..6).filter(|_| self.rng.bool()).map(ReplicaId).collect();
+                let mut births = self.model.births.clone();
+                births.retain(|id, _| members.contains(id));
+                self.model.births_unsure = Some(births.clone());
+                files.peers.forget_all_but(&members)?;
+                (self.model.births, self.model.births_unsure) = (births, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn salt(&mut self) -> u64 {
+        self.model.salt += 1;
+        self.model.salt
+    }
+
+    fn append(&mut self, files: &mut Files) {
+        let len = match self.rng.u8(0..20) {
+            0..12 => self.rng.usize(0..200),
+            12..19 => self.rng.usize(200..3000),
+            _ => self.rng.usize(3000..30_000),
+        };
+        let salt = self.salt();
+        let mut bytes = vec![salt as u8; len];
+        bytes.extend_from_slice(&salt.to_le_bytes());
+        let keep = if self.rng.u8(0..5) == 0 {
+            Keep::State(self.rng.u8(0..3))
+        } else {
+            self.model.slot = self.model.slot.max(self.model.trimmed.0) + self.rng.u64(0..3);
+            Keep::Slot(Slot(self.model.slot.max(self.model.trimmed.0 + 1)))
+        };
+        let lsn = files.wal.appended().next();
+        let mut writer = synod_wire::Writer::new();
+        writer.shared(&Bytes::from(bytes));
+        let record = writer.finish();
+        self.model.unsure.push(RecoveredRecord { lsn, keep, bytes: record.to_bytes() });
+        files.wal.append(lsn, keep, record);
+    }
+
+    fn commit(&mut self, files: &mut Files) -> Result<(), StorageError> {
+        let before = files.wal.tail();
+        files.wal.commit()?;
+        let (path, end) = files.wal.tail();
+        let from = if path == before.0 { before.1 } else { 0 };
+        self.promise(Some((path, from as usize..end as usize)));
+        Ok(())
+    }
+
+    /// What was appended is durable.
+    fn promise(&mut self, place: Option<(PathBuf, Range<usize>)>) {
+        let unsure = std::mem::take(&mut self.model.unsure);
+        let Some(last) = unsure.last().map(|record| record.lsn) else { return };
+        self.model.records.extend(unsure.into_iter().map(|record| (record.lsn, record)));
+        if let Some((path, bytes)) = place {
+            self.model.commits.push(Commit { last, path, bytes });
+        }
+    }
+
+    fn snapshot(&mut self, files: &mut Files) -> Result<(), StorageError> {
+        let durable = self.model.records.values().filter_map(|record| match record.keep {
+            Keep::Slot(slot) => Some(slot),
+            Keep::State(_) => None,
+        });
+        let Some(slot) = durable.max().filter(|&slot| slot > self.model.snapshot) else { return Ok(()) };
+        let salt = self.salt();
+        let contents = vec![salt as u8; self.rng.usize(0..5000)];
+        self.model.snapshots.entry(slot).or_default().push(contents.clone());
+        let mut writer = files.store.create(slot)?;
+        // An error comes again at the end.
+        let _ = writer.write_all(&contents);
+        writer.finish()?;
+        self.model.snapshot = slot;
+        self.covered.insert("a snapshot was written");
+        Ok(())
+    }
+
+    fn recognise(&mut self, files: &mut Files) -> Result<(), StorageError> {
+        let (id, birth) = (ReplicaId(self.rng.u64(2..6)), self.rng.u64(1..4));
+        let mut births = self.model.births.clone();
+        let expected = *births.entry(id).or_insert(birth) == birth;
+        self.model.births_unsure = Some(births.clone());
+        assert_eq!(files.peers.recognise(id, birth)?, expected, "{id} has another birth than before");
+        (self.model.births, self.model.births_unsure) = (births, None);
+        Ok(())
+    }
+
+    /// Lives of which none loses anything that was promised.
+    fn lives(&mut self, count: u32) {
+        for _ in 0..count {
+            let crashes = self.rng.bool();
+            if crashes {
+                // The operations of a start, and those of a short life.
+                self.disk.crash_after(self.rng.u64(0..150));
+            }
+            if self.rng.u8(0..3) == 0 {
+                let some = |rng: &mut Rng| if rng.bool() { rng.u32(0..60) } else { 0 };
+                let odds = Odds {
+                    sync_fails: some(&mut self.rng),
+                    dir_sync_fails: some(&mut self.rng),
+                    full: some(&mut self.rng),
+                    ..Odds::default()
+                };
+                self.disk.set_odds(odds);
+            }
+            match self.open() {
+                Ok((files, recovered)) => {
+                    assert_eq!((&recovered.damage, &recovered.loss), (&None, &None));
+                    self.check(&recovered, &[]);
+                    self.live(files);
+                }
+                Err(error) => {
+                    let excused = matches!(error, StorageError::Io { .. } | StorageError::Full { .. });
+                    assert!(excused, "{error}");
+                    self.covered.insert("a start failed");
+                }
+            }
+            self.disk.set_odds(Odds::default());
+            if self.rng.bool() {
+                self.covered.insert("power failed");
+                self.disk.power_failure();
+            } else {
+                self.disk.kill();
+            }
+        }
+        // Whatever happened, nothing but a failing disk keeps it from starting.
+        let (_, recovered) = self.open().expect("it starts");
+        assert_eq!((&recovered.damage, &recovered.loss), (&None, &None));
+        self.check(&recovered, &[]);
+        self.disk.kill();
+    }
+
+    /// A life at whose end something is harmed; what the next start says must be true.
+    fn harm(&mut self, harm: Harm) {
+        let older = (self.disk.image(dir()), self.model.clone());
+        let (files, recovered) = self.open().expect("it starts");
+        self.check(&recovered, &[]);
+        let odds = match harm {
+            Harm::LostWrite => Odds { lost_write: 100, ..Odds::default() },
+            Harm::MisdirectedWrite => Odds { misdirected_write: 60, ..Odds::default() },
+            _ => Odds::default(),
+        };
+        self.disk.set_odds(odds);
+        let closed = self.live(files);
+        self.disk.set_odds(Odds::default());
+        if closed || self.rng.bool() {
+            self.disk.kill();
+        } else {
+            self.disk.power_failure();
+        }
+        let mut harmed = self.disk.silent_faults();
+        let mut noticed = false;
+        match harm {
+            Harm::None => {}
+            Harm::Flip => harmed.extend(self.disk.rot(|_| true)),
+            Harm::Spoil => harmed.extend(self.disk.spoil(|_| true)),
+            Harm::LostWrite | Harm::MisdirectedWrite => self.disk.power_failure(),
+            Harm::Segment => noticed = self.harm_segment(),
+            Harm::EmptyLog => self.disk.put_back(&wal_dir(), &BTreeMap::new()),
+            Harm::OldDir => {
+                // What was forgotten with it is for the other replicas to know.
+                self.disk.put_back(dir(), &older.0);
+                self.model = older.1;
+            }
+        }
+        let hit = |name: &str| harmed.iter().any(|fault| fault.path.to_string_lossy().contains(name));
+        let small = hit("identity") || hit("group") || hit("peers") || hit("log.");
+        match self.open() {
+            Ok((files, recovered)) => {
+                if matches!(harm, Harm::None | Harm::OldDir) {
+                    assert_eq!((&recovered.damage, &recovered.loss), (&None, &None));
+                }
+                assert!(!noticed || recovered.damage.is_some(), "a segment is not as it was");
+                self.check(&recovered, &harmed);
+                self.set_aside(files, &recovered);
+            }
+            Err(error) => {
+                assert!(!harmed.is_empty() && small, "{error}; {harmed:?}");
+                self.covered.insert("a start was refused");
+            }
+        }
+    }
+
+    /// Whether it did something that must be noticed.
+    fn harm_segment(&mut self) -> bool {
+        let image = self.disk.image(&wal_dir());
+        let segments: Vec<_> =
+            image.keys().filter(|path| path.extension().is_some_and(|e| e == "wal")).collect();
+        if segments.is_empty() {
+            return false;
+        }
+        let index = self.rng.usize(..segments.len());
+        let path = segments[index];
+        // One that had to be begun before it was ready is listed as long as it was then, and grows.
+        let list = String::from_utf8_lossy(&image[&wal_dir().join("log.segments")]);
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let listed = list.lines().find_map(|line| line.strip_prefix(&format!("segment.{name} = ")));
+        let Some(listed) = listed.map(|bytes| bytes.parse::<usize>().unwrap()) else { return false };
+        match self.rng.u8(0..3) {
+            0 => self.disk.delete(path),
+            1 => self.disk.put(path, &[]),
+            _ => {
+                self.disk.put(path, &image[path][..self.rng.usize(..listed)]);
+                // Perhaps only of the room that nothing was written to, in one that others follow.
+                return index + 1 == segments.len();
+            }
+        }
+        true
+    }
+
+    /// What a replica does with a log that is not whole.
+    fn set_aside(&mut self, files: Files, recovered: &Recovered) {
+        let mut files = files;
+        if recovered.damage.is_some() {
+            self.covered.insert("damage was found");
+            let last = files.wal.quarantine(&[]).unwrap();
+            assert!(last >= recovered.last);
+            drop(files);
+            self.disk.power_failure();
+            let (_, again) = self.open().expect("it starts");
+            assert!(matches!(again.loss, Some(Loss::Quarantined(_))), "{:?}", again.loss);
+            assert_eq!((again.damage, again.records), (None, Vec::new()));
+        } else if recovered.loss.is_some() {
+            self.covered.insert("a loss was found");
+        }
+    }
+}
+
+fn run(seed: u64, harm: Harm, covered: &mut BTreeSet<&'static str>) {
+    let mut run = Run::new(seed);
+    // The parents of the data directory are not there either.
+    let lives = run.rng.u32(1..6);
+    run.lives(lives);
+    run.harm(harm);
+    covered.append(&mut run.covered);
+}
+
+/// Runs the seeds; a failure says which it was. Together they must have met these situations.
+fn seeds(harm: Harm, default: u64, situations: &[&'static str]) {
+    let asked_for = std::env::var("SYNOD_STORAGE_SEEDS").ok();
+    let range = match &asked_for {
+        Some(text) => {
+            let (from, to) = text.split_once("..").expect("SYNOD_STORAGE_SEEDS=A..B");
+            from.parse().unwrap()..to.parse().unwrap()
+        }
+        None => 0..default,
+    };
+    let mut covered = BTreeSet::new();
+    for seed in range {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, harm, &mut covered)));
+        if let Err(panic) = result {
+            eprintln!("{harm:?}, SYNOD_STORAGE_SEEDS={seed}..{}", seed + 1);
+            std::panic::resume_unwind(panic);
+        }
+    }
+    let missing: Vec<_> = situations.iter().filter(|situation| !covered.contains(*situation)).collect();
+    assert!(asked_for.is_some() || missing.is_empty(), "never met: {missing:?}");
+}
+
+#[test]
+fn nothing_promised_is_lost_on_a_disk_that_fails_and_says_so() {
+    seeds(
+        Harm::None,
+        300,
+        &[
+            "a disk was full",
+            "a log was closed",
+            "a log was trimmed",
+            "a snapshot was written",
+            "a start failed",
+            "a torn tail was cut",
+            "an idle log was marked",
+            "an operation failed",
+            "power failed",
+        ],
+    );
+}
+
+#[test]
+fn a_changed_bit_is_never_taken_for_what_was_written() {
+    seeds(Harm::Flip, 300, &["damage was found", "a start was refused", "a last commit that rotted was cut"]);
+}
+
+#[test]
+fn a_sector_that_can_not_be_read_is_damage() {
+    seeds(Harm::Spoil, 200, &["damage was found", "a start was refused"]);
+}
+
+#[test]
+fn a_write_that_got_lost_is_found() {
+    seeds(Harm::LostWrite, 300, &["damage was found"]);
+}
+
+#[test]
+fn a_write_that_went_elsewhere_is_found() {
+    seeds(Harm::MisdirectedWrite, 300, &["damage was found"]);
+}
+
+#[test]
+fn a_log_that_lost_a_segment_is_damaged() {
+    seeds(Harm::Segment, 200, &["damage was found"]);
+}
+
+#[test]
+fn a_data_directory_of_an_earlier_day_is_whole() {
+    seeds(Harm::OldDir, 100, &[]);
+}
+
+#[test]
+fn a_log_that_was_emptied_is_missed() {
+    seeds(Harm::EmptyLog, 100, &["a loss was found"]);
+}

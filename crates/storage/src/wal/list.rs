@@ -1,0 +1,140 @@
+//! `log.segments`: which segments the log has, and how long each file was when it was made ready.
+//!
+//! ```text
+//! # synod log segments
+//! cluster = 00000000000000a1
+//! birth = 5f0c...
+//! replica = 1
+//! segment.00000000000000000007 = 67108864
+//! version = 1
+//! checksum = 7d1c9f02
+//! ```
+//!
+//! The segments themselves can not say that the last of them is gone. So each is in this list, durably, before it is
+//! begun, and until just before it is taken out of the log: one that is in the list and not there, or shorter, lost
+//! something.
+
+use std::{collections::BTreeMap, ops::Range, path::PathBuf, sync::Arc};
+
+use crate::{Identity, StorageError, disk::Disk, fields::Fields};
+
+pub(crate) const FILE_NAME: &str = "log.segments";
+const TITLE: &str = "synod log segments";
+const VERSION: u32 = 1;
+const PREFIX: &str = "segment.";
+
+/// The list, and where it is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct SegmentList {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    identity: Identity,
+    /// Bytes by segment.
+    segments: BTreeMap<u64, u64>,
+    /// A change failed, so the file may or may not say it.
+    unsure: bool,
+}
+
+/// What the file says when a log is opened.
+#[derive(Debug)]
+pub(crate) enum Listed {
+    /// There is no such file.
+    None,
+    Read(BTreeMap<u64, u64>),
+    Unreadable(String),
+}
+
+impl Listed {
+    /// Reads the list of the log in `dir`. That it is of another replica shows in `log.state` beside it.
+    pub(crate) fn read(disk: &dyn Disk, dir: &std::path::Path) -> Result<Listed, StorageError> {
+        let path = dir.join(FILE_NAME);
+        Ok(match Fields::read(disk, &path)? {
+            None => Listed::None,
+            Some(Err(reason)) => Listed::Unreadable(format!("{} is damaged: {reason}", path.display())),
+            Some(Ok(fields)) => {
+                let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
+                let version = fields.parse("version").map_err(malformed)?;
+                if version != VERSION {
+                    return Err(StorageError::Version { path, found: version, supported: VERSION });
+                }
+                Listed::Read(segments(&fields).map_err(malformed)?)
+            }
+        })
+    }
+
+    /// The segments whose numbers are in `range`; none if that is not known.
+    pub(crate) fn within(&self, range: Range<u64>) -> BTreeMap<u64, u64> {
+        match self {
+            Listed::Read(segments) => {
+                segments.range(range).map(|(&segment, &bytes)| (segment, bytes)).collect()
+            }
+            Listed::None | Listed::Unreadable(_) => BTreeMap::new(),
+        }
+    }
+}
+
+fn segments(fields: &Fields) -> Result<BTreeMap<u64, u64>, String> {
+    let parsed = fields.with_prefix(PREFIX).map(|(segment, bytes)| {
+        let number =
+            |text: &str| text.parse().map_err(|_| format!("\"{PREFIX}{segment} = {bytes}\" makes no sense"));
+        Ok((number(segment)?, number(bytes)?))
+    });
+    parsed.collect()
+}
+
+impl SegmentList {
+    /// A list of these segments that is not written yet.
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        dir: &std::path::Path,
+        identity: Identity,
+        segments: BTreeMap<u64, u64>,
+    ) -> SegmentList {
+        SegmentList { disk, path: dir.join(FILE_NAME), identity, segments, unsure: false }
+    }
+
+    /// Writes the list; it is durable on return.
+    pub(crate) fn write(&self) -> Result<(), StorageError> {
+        self.write_as(&self.segments)
+    }
+
+    /// Takes back what a change that failed may have left in the file.
+    pub(crate) fn settle(&mut self) -> Result<(), StorageError> {
+        if self.unsure { self.change(|_| {}) } else { Ok(()) }
+    }
+
+    /// Adds a segment, durably.
+    pub(crate) fn add(&mut self, segment: u64, bytes: u64) -> Result<(), StorageError> {
+        self.change(|segments| {
+            segments.insert(segment, bytes);
+        })
+    }
+
+    /// Takes a segment off the list, durably.
+    pub(crate) fn remove(&mut self, segment: u64) -> Result<(), StorageError> {
+        self.change(|segments| {
+            segments.remove(&segment);
+        })
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut BTreeMap<u64, u64>)) -> Result<(), StorageError> {
+        let mut segments = self.segments.clone();
+        change(&mut segments);
+        self.unsure = true;
+        self.write_as(&segments)?;
+        (self.segments, self.unsure) = (segments, false);
+        Ok(())
+    }
+
+    fn write_as(&self, segments: &BTreeMap<u64, u64>) -> Result<(), StorageError> {
+        let mut fields = Fields::default();
+        fields.set("version", VERSION);
+        fields.set("cluster", self.identity.cluster);
+        fields.set("replica", self.identity.replica.0);
+        fields.set("birth", format_args!("{:016x}", self.identity.birth));
+        for (segment, bytes) in segments {
+            fields.set(&format!("{PREFIX}{segment:020}"), bytes);
+        }
+        fields.write(&*self.disk, &self.path, TITLE)
+    }
+}
