@@ -14,11 +14,12 @@
 //!   new cluster decides something else.
 //! - **The replica is another one**: it takes the id that comes next in its group, which nobody had. So it is not bound
 //!   by the sequence numbers of earlier lives, and nobody is taken for it.
-//! - **The old data directory is kept**, renamed. Until the rename nothing has happened.
+//! - **The old data directory is kept**, renamed. Until the rename nothing has happened, and at no moment a start finds
+//!   an empty place (`DataDir::replace`).
 
 use std::{
     collections::hash_map::RandomState,
-    fs::{self, File},
+    fs,
     hash::BuildHasher,
     io,
     path::{Path, PathBuf},
@@ -124,7 +125,7 @@ pub fn force_new_cluster<S: StateMachine>(
     let old = executor.group().clone();
     let new = new_group(&old, config, executor.applied());
     let new_cluster = ClusterId(RandomState::new().hash_one((config.cluster.0, SystemTime::now())).max(1));
-    let aside = beside(&config.data_dir, &format!("old-{}", config.cluster));
+    let aside = aside(config);
     let plan = Plan {
         old_cluster: config.cluster,
         new_cluster,
@@ -136,23 +137,23 @@ pub fn force_new_cluster<S: StateMachine>(
         aside: aside.clone(),
         warnings,
     };
-    if aside.exists() {
+    let unfinished = is_unfinished(config, &aside);
+    if aside.exists() && !unfinished {
         return Err(StartError::Config(format!("{} exists already; move it away", aside.display())));
     }
     if !agree(&plan) {
         return Ok(None);
     }
     executor.begin_anew(new.clone());
-    let made = beside(&config.data_dir, "new");
-    if made.exists() {
-        // An earlier attempt was interrupted before anything was renamed.
-        fs::remove_dir_all(&made).map_err(|error| failed("remove", &made, &error))?;
+    let made = DataDir::replacement(&config.data_dir);
+    for left in [Some(&made), unfinished.then_some(&aside)].into_iter().flatten().filter(|left| left.exists())
+    {
+        // An earlier attempt was interrupted before it changed anything.
+        fs::remove_dir_all(left).map_err(|error| failed("remove", left, &error))?;
     }
     write_new(config, &plan, &made, &executor)?;
     drop(data_dir);
-    fs::rename(&config.data_dir, &aside).map_err(|error| failed("rename", &config.data_dir, &error))?;
-    fs::rename(&made, &config.data_dir).map_err(|error| failed("rename", &made, &error))?;
-    sync_parent(&config.data_dir).map_err(|error| failed("sync the folder of", &config.data_dir, &error))?;
+    DataDir::replace(&config.data_dir, &aside)?;
     Ok(Some(plan))
 }
 
@@ -160,16 +161,18 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> StartError {
     StartError::Unreadable(format!("can not {what} {}: {error}", path.display()))
 }
 
-/// A path in the same folder.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_name().map(ToOwned::to_owned).unwrap_or_default();
-    name.push(format!(".{suffix}"));
-    path.with_file_name(name)
+/// Where the old data directory is kept.
+fn aside(config: &Config) -> PathBuf {
+    let mut name = config.data_dir.file_name().map(ToOwned::to_owned).unwrap_or_default();
+    name.push(format!(".old-{}", config.cluster));
+    config.data_dir.with_file_name(name)
 }
 
-fn sync_parent(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+/// Whether what has the name of the old data directory is the new one of an attempt that was interrupted: it is of
+/// another cluster.
+fn is_unfinished(config: &Config, aside: &Path) -> bool {
+    DataDir::read(aside)
+        .is_ok_and(|found| found.is_some_and(|marker| marker.identity.cluster != config.cluster))
 }
 
 /// Executes what the replica knows to be decided, as a start would.

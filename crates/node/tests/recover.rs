@@ -1,6 +1,9 @@
 //! What a new cluster keeps of the log of its only survivor.
 
-use std::io::{self, Read, Write};
+use std::{
+    io::{self, Read, Write},
+    path::Path,
+};
 
 use bytes::Bytes;
 use synod_consensus::{
@@ -62,6 +65,79 @@ fn promotion(group: &Group) -> Batch {
     let mut builder = BatchBuilder::new();
     builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());
     builder.finish()
+}
+
+/// The data directory of r1, which accepted a value in a cluster with r2.
+fn survivor(path: &Path) -> Config {
+    let group = Group::of(&Options::of(ProtocolKind::Raft), [R1, R2]);
+    let dir = DataDir::open(path, CLUSTER, R1, "n1", Durability::Sync).unwrap();
+    dir.set_first_group(&Origin::new(CLUSTER, group).encode()).unwrap();
+    let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), synod_storage::Options::default()).unwrap();
+    let entry = Entry { ballot: Ballot { round: 1, replica: R1 }, batch: Batch::noop(), voters: None };
+    let record = Record::Entries {
+        start: Slot(1),
+        entries: [entry].into(),
+        decided: Slot::ZERO,
+        decided_in: Ballot::ZERO,
+    };
+    let record = LogRecord::Protocol { epoch: Epoch(1), record: record.into() };
+    wal.append(Lsn(1), record.keep(), record.encode());
+    wal.close().unwrap();
+    Config::new(CLUSTER, R1, Vec::new(), path.to_owned())
+}
+
+fn cluster_in(path: &Path) -> ClusterId {
+    DataDir::read(path).unwrap().unwrap().identity.cluster
+}
+
+/// Between the renames there was a moment without a data directory, and a supervisor that starts the replica again then
+/// got an empty one.
+#[test]
+fn an_interrupted_recovery_is_finished_and_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r1");
+    let config = survivor(&path);
+    let plan = force_new_cluster(&config, Nothing, |_| true).unwrap().expect("agreed");
+    assert_eq!((cluster_in(&path), cluster_in(&plan.aside)), (plan.new_cluster, CLUSTER));
+
+    let made = DataDir::replacement(&path);
+    std::fs::rename(&path, &made).unwrap();
+    for empty in [false, true] {
+        if empty {
+            std::fs::create_dir(&path).unwrap();
+        }
+        let error = DataDir::open(&path, CLUSTER, R1, "n1", Durability::Sync).unwrap_err().to_string();
+        assert!(error.contains(&format!("mv {} {}", made.display(), path.display())), "{error}");
+        assert!(DataDir::read(&path).is_err());
+        assert_eq!(path.exists(), empty, "what is to be renamed must not go into it");
+    }
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::rename(&made, &path).unwrap();
+    let config = Config::new(plan.new_cluster, plan.new.members[0].id, Vec::new(), path);
+    assert!(force_new_cluster(&config, Nothing, |_| false).unwrap().is_none(), "it can be read");
+}
+
+#[test]
+fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r1");
+    let config = survivor(&path);
+    let aside = folder.path().join(format!("r1.old-{CLUSTER}"));
+    // What an earlier attempt made, under either of its names.
+    for left in [DataDir::replacement(&path), aside.clone()] {
+        drop(DataDir::open(&left, ClusterId(99), ReplicaId(3), "n1", Durability::Sync).unwrap());
+    }
+    let plan = force_new_cluster(&config, Nothing, |_| true).unwrap().expect("agreed");
+    assert_eq!(plan.aside, aside);
+    assert_eq!((cluster_in(&path), cluster_in(&aside)), (plan.new_cluster, CLUSTER));
+    assert!(!DataDir::replacement(&path).exists());
+
+    // The data of this very cluster are nobody's leftovers.
+    std::fs::remove_dir_all(&path).unwrap();
+    std::fs::rename(&aside, &path).unwrap();
+    drop(DataDir::open(&aside, CLUSTER, R1, "n1", Durability::Sync).unwrap());
+    let error = force_new_cluster(&config, Nothing, |_| true).unwrap_err().to_string();
+    assert!(error.contains("exists already"), "{error}");
 }
 
 /// r1 promoted r2, which acknowledged that, and what came behind it; then r1 was gone.
