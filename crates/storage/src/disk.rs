@@ -218,7 +218,7 @@ pub(crate) fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a whole file, with zeros for what the disk can not read. The number says where the first such byte is.
+/// Reads a whole file, with zeros for what the disk cannot read. The number says where the first such byte is.
 pub(crate) fn read_what_can_be_read(disk: &dyn Disk, path: &Path) -> io::Result<(Vec<u8>, Option<u64>)> {
     const PIECE: usize = 4096;
     let file = disk.open(path, How::Read)?;

@@ -99,7 +99,7 @@ struct Contents {
     /// Sectors that the next fsync writes. Others may differ from what is durable too: those that an fsync failed to
     /// write, and those whose write was lost.
     dirty: BTreeSet<usize>,
-    /// Sectors that can not be read.
+    /// Sectors that cannot be read.
     unreadable: BTreeSet<usize>,
 }
 
@@ -301,7 +301,7 @@ impl FaultyDisk {
         FaultyDisk { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// From now on names can not be exchanged.
+    /// From now on names cannot be exchanged.
     pub(crate) fn make_plain(&self) {
         self.lock_state().plain = true;
     }
@@ -387,7 +387,7 @@ impl FaultyDisk {
         Some(SilentFault { path, sector })
     }
 
-    /// A sector of a file for which `fits` holds can not be read any more, until it is written. Returns where.
+    /// A sector of a file for which `fits` holds cannot be read any more, until it is written. Returns where.
     pub(crate) fn spoil(&self, fits: impl Fn(&Path) -> bool) -> Option<SilentFault> {
         let mut state = self.lock_state();
         let (path, inode, sector) = state.some_sector(&fits)?;

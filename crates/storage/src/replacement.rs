@@ -29,7 +29,7 @@ impl DataDir {
     /// to finish it. It may also leave the new one at `aside`.
     ///
     /// # Errors
-    /// The directories can not be renamed, or that not be made durable.
+    /// The directories cannot be renamed, or that not be made durable.
     pub fn replace(path: &Path, aside: &Path) -> Result<(), StorageError> {
         replace_on(&RealDisk, path, aside)
     }

@@ -32,7 +32,7 @@ enum Harm {
     None,
     /// A bit changes.
     Flip,
-    /// A sector can not be read.
+    /// A sector cannot be read.
     Spoil,
     LostWrite,
     MisdirectedWrite,
@@ -572,7 +572,7 @@ fn a_changed_bit_is_never_taken_for_what_was_written() {
 }
 
 #[test]
-fn a_sector_that_can_not_be_read_is_damage() {
+fn a_sector_that_cannot_be_read_is_damage() {
     seeds(Harm::Spoil, 200, &["damage was found", "a start was refused"]);
 }
 

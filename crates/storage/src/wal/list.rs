@@ -10,7 +10,7 @@
 //! checksum = 7d1c9f02
 //! ```
 //!
-//! The segments themselves can not say that the last of them is gone. So each is in this list, durably, before it is
+//! The segments themselves cannot say that the last of them is gone. So each is in this list, durably, before it is
 //! begun, and until just before it is taken out of the log: one that is in the list and not there, or shorter, lost
 //! something.
 

@@ -38,7 +38,7 @@ pub(crate) struct Mark {
 
 /// What the marks of the log in `dir` say; [`Lsn::ZERO`] if there are none, or they are of another replica.
 pub(crate) fn read(disk: &dyn Disk, dir: &Path, identity: Identity) -> Lsn {
-    // A file that can not be read says nothing; the log is as if it had not been idle.
+    // A file that cannot be read says nothing; the log is as if it had not been idle.
     let bytes = read_file(disk, &dir.join(FILE_NAME)).unwrap_or_default();
     places(&bytes, identity).into_iter().flatten().max().unwrap_or(Lsn::ZERO)
 }

@@ -343,7 +343,7 @@ fn tidy(
     if changed { sync_dir(disk, dir) } else { Ok(()) }
 }
 
-/// Segments that are not as the list says, or that can not be read.
+/// Segments that are not as the list says, or that cannot be read.
 pub(crate) fn suspects(listed: &BTreeMap<u64, u64>, segments: &[ReadSegment]) -> Vec<Suspect> {
     let found: BTreeMap<u64, &SegmentScan> = segments.iter().map(|s| (s.scan.segment, &s.scan)).collect();
     let mut suspects = Vec::new();
@@ -362,7 +362,7 @@ pub(crate) fn suspects(listed: &BTreeMap<u64, u64>, segments: &[ReadSegment]) ->
     }
     for scan in found.values() {
         if let Some(offset) = scan.unreadable {
-            let reason = "the disk can not read this".to_owned();
+            let reason = "the disk cannot read this".to_owned();
             suspects.push(Suspect { segment: scan.segment, offset, reason });
         }
     }
