@@ -171,7 +171,7 @@ pub struct Wal {
     appended: Lsn,
     /// The last record that was committed.
     durable: Lsn,
-    /// The segments that were in the list when the log was opened, if damage is not dealt with.
+    /// The segments that were in the list when the log was opened, and how long each was when it was made.
     listed: BTreeMap<u64, u64>,
     /// The latest record of every `State` key.
     states: BTreeMap<u8, (Lsn, Body)>,

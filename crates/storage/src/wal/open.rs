@@ -80,7 +80,7 @@ impl Wal {
             pending_bytes: 0,
             appended: verdict.last,
             durable: verdict.last,
-            listed: if verdict.damage.is_some() { listed } else { BTreeMap::new() },
+            listed,
             states: latest_states(&records),
             last_state: Lsn::ZERO,
             files: None,
@@ -145,8 +145,13 @@ impl Wal {
         let next = scans[end.segment].segment + 1;
         let (ready, unfit): (Vec<_>, Vec<_>) =
             unused.into_iter().partition(|segment| self.fits(&segment.scan, next));
-        let stays = scans[..=end.segment].iter().chain(ready.iter().map(|segment| &segment.scan));
-        let list = self.list(stays.map(|scan| (scan.segment, scan.file_bytes)));
+        // What a file has grown since it was listed may not be durable yet. The next one was made durable before it got
+        // its name.
+        let listed = |scan: &SegmentScan| self.listed.get(&scan.segment).copied().unwrap_or(PAGE as u64);
+        let begun =
+            scans[..=end.segment].iter().map(|scan| (scan.segment, scan.file_bytes.min(listed(scan))));
+        let next_one = ready.iter().map(|segment| (segment.scan.segment, segment.scan.file_bytes));
+        let list = self.list(begun.chain(next_one));
         list.write()?;
         for segment in unfit {
             remove_file(&*self.disk, &segment.scan.path)?;
