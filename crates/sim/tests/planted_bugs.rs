@@ -156,7 +156,11 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 
 /// Looks for a bug; without it the same seeds must pass.
 fn find(protocol: ProtocolKind, bug: Bug, plan: fn(u64, ProtocolKind, Bug) -> Plan) {
-    for seed in 0..SEEDS_MAX {
+    find_within(SEEDS_MAX, protocol, bug, plan);
+}
+
+fn find_within(seeds: u64, protocol: ProtocolKind, bug: Bug, plan: fn(u64, ProtocolKind, Bug) -> Plan) {
+    for seed in 0..seeds {
         let sound = plan(seed, protocol, bug);
         let mut buggy = sound.clone();
         buggy.settings.consensus.planted = Some(bug);
@@ -172,7 +176,7 @@ fn find(protocol: ProtocolKind, bug: Bug, plan: fn(u64, ProtocolKind, Bug) -> Pl
             return;
         }
     }
-    panic!("{protocol}, {bug:?}: not found in {SEEDS_MAX} seeds");
+    panic!("{protocol}, {bug:?}: not found in {seeds} seeds");
 }
 
 /// What a seed draws, with more changes of the group.
@@ -243,6 +247,37 @@ fn plan_of_voters(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         _ => FaultWeights { split: 3, partial: 3, ..weights },
     };
     plan
+}
+
+/// Five voters, learners that reach both sides of a cut, and leaders that do not know yet that another one was elected:
+/// they learn from above what it decided.
+fn plan_of_bridges(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = plan_of_changes(seed, protocol, bug);
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.replicas = 5;
+    plan.durability = Durability::Sync;
+    (plan.changes.orders, plan.changes.readmit) = (false, Odds::NEVER);
+    plan.changes.joins = (Duration::ZERO, Duration::ZERO);
+    plan.faults.weights =
+        FaultWeights { partial: 10, pause: 2, transfer: 3, change: 1, ..FaultWeights::default() };
+    plan.faults.leader = Odds::percent(80);
+    plan.faults.lasts = (timeout / 2, timeout * 3);
+    plan.faults.gap = (timeout / 4, timeout);
+    plan.settings.consensus.window_max = 16;
+    plan.clients.think = (Duration::ZERO, timeout / 50);
+    plan.clients.operations = 400;
+    // No command of a session falls behind the others.
+    plan.clients.pipeline = 1;
+    plan.duration = timeout * 60;
+    plan
+}
+
+/// It takes a cut, a learner that spans it, and a leader that does not know that it is deposed, all at once.
+#[test]
+fn who_learns_from_above_and_goes_on_below_is_found() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        find_within(4 * SEEDS_MAX, protocol, Bug::LearnWithoutPromise, plan_of_bridges);
+    }
 }
 
 #[test]
