@@ -14,7 +14,7 @@ use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
 };
 use synod_storage::{DataDir, Identity, Loss, PeerBook, SnapshotStore, Wal};
-use synod_transport::Transport;
+use synod_transport::{Transport, Unreadable};
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
 
@@ -443,15 +443,12 @@ fn start_transport(
             synod_transport::Event::Down { peer } => Event::Link { peer, up: false },
             synod_transport::Event::Received { from, body } => match PeerMessage::decode(body) {
                 Ok(message) => Event::Receive { from, message },
-                Err(error) => return complain(from, &error),
+                Err(error) => return Err(Unreadable(error.to_string())),
             },
         };
         // A failed send means that the protocol's thread has ended; the stop follows.
         let _ = inputs.send(Input::Event(event));
+        Ok(())
     };
     Ok(Transport::start(transport, sink)?)
-}
-
-fn complain(from: ReplicaId, error: &synod_wire::DecodeError) {
-    tracing::warn!(%from, %error, "a message that makes no sense; is the peer of another version?");
 }

@@ -142,7 +142,7 @@ pub(crate) fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStr
 /// From `Up` to `Down`.
 fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: Welcome) {
     info!(peer = %link.id(), incarnation = %welcome.life.incarnation, "connected");
-    shared.emit(Event::Up { peer: link.id(), incarnation: welcome.life.incarnation });
+    shared.tell(Event::Up { peer: link.id(), incarnation: welcome.life.incarnation });
     let mut gather = Vec::new();
     let sent = thread::scope(|scope| {
         let watcher = thread::Builder::new()
@@ -158,7 +158,7 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: W
     if !matches!(end, SessionEnd::Stopped | SessionEnd::Moved) {
         warn!(peer = %link.id(), "connection lost: {end}");
     }
-    shared.emit(Event::Down { peer: link.id() });
+    shared.tell(Event::Down { peer: link.id() });
 }
 
 /// Reads what must never come, so that the end of the peer is noticed at once even when there is nothing to send.

@@ -102,6 +102,9 @@ pub(crate) enum FrameError {
     BodyChecksum { length: usize },
     #[error("the connection ended inside a frame")]
     Truncated,
+    /// The body is intact, and the owner of the transport cannot read it.
+    #[error(transparent)]
+    Unreadable(#[from] crate::Unreadable),
     #[error("{0}")]
     Io(#[from] io::Error),
 }

@@ -227,7 +227,7 @@ impl Receiver {
             };
             link.counters.frames_received.fetch_add(1, Relaxed);
             link.counters.bytes_received.fetch_add((HEADER_BYTES + body.len()) as u64, Relaxed);
-            self.shared.emit(Event::Received { from: link.id(), body });
+            self.shared.emit(Event::Received { from: link.id(), body })?;
         }
         Ok(())
     }

@@ -12,7 +12,8 @@
 //! - **Sending never blocks and never fails.** Every queue is bounded; protocols send again what still matters.
 //!   Receiving may block, in the sink; TCP then pushes back.
 //! - **Bad input harms nobody.** Strangers, other clusters, other versions, replaced lives of a peer, malformed,
-//!   oversized or corrupted frames cost that connection, and leave one log line.
+//!   oversized or corrupted frames, and bodies that the owner of the transport cannot read, cost that connection, and
+//!   leave one log line.
 //! - **Peers come, go and move while it runs** ([`Sender::set_peers`]); those that stay notice nothing.
 //! - **A replica is its id and its birth**, a number that is as old as its data. One that comes back under its id
 //!   with other data is refused, if [`Config::recognise`] says so.
@@ -46,4 +47,4 @@ mod transport;
 pub use config::{Config, Peer, TransportError};
 pub use handshake::ANSWER_BYTES_MAX;
 pub use inquiry::{InquireError, inquire};
-pub use transport::{Event, Metrics, PeerMetrics, Sender, Transport};
+pub use transport::{Event, Metrics, PeerMetrics, Sender, Transport, Unreadable};

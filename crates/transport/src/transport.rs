@@ -49,6 +49,15 @@ pub enum Event {
     },
 }
 
+/// Why the owner of a transport cannot read a body that arrived. The connection that brought it is closed, with this
+/// reason in the log: what was sent behind it may rest on it, so it must not be skipped within a session.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message makes no sense: {0}")]
+pub struct Unreadable(pub String);
+
+/// What the owner of a transport is told with.
+pub(crate) type Sink = dyn Fn(Event) -> Result<(), Unreadable> + Send + Sync;
+
 /// What all threads of a transport share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -56,7 +65,7 @@ pub(crate) struct Shared {
     /// How many inquiries are being answered.
     pub(crate) inquiries: AtomicUsize,
     pub(crate) inquiry_lines: LogLimit,
-    sink: Box<dyn Fn(Event) + Send + Sync>,
+    sink: Box<Sink>,
     stopping: AtomicBool,
     complaints: LogLimit,
 }
@@ -73,9 +82,17 @@ impl Shared {
     }
 
     /// Tells the owner of the transport, unless it has ended it.
-    pub(crate) fn emit(&self, event: Event) {
-        if !self.is_stopping() {
-            (self.sink)(event);
+    ///
+    /// # Errors
+    /// The owner cannot read what arrived.
+    pub(crate) fn emit(&self, event: Event) -> Result<(), Unreadable> {
+        if self.is_stopping() { Ok(()) } else { (self.sink)(event) }
+    }
+
+    /// Tells the owner that a session began or ended, which is always understood.
+    pub(crate) fn tell(&self, event: Event) {
+        if let Err(error) = self.emit(event) {
+            warn!("the owner of the transport does not understand a change of sessions: {error}");
         }
     }
 
@@ -118,11 +135,15 @@ impl Transport {
     /// peer's connection is not read, and TCP pushes back. It must return once the transport is being shut down,
     /// which waits for it, and must not shut it down itself.
     ///
+    /// If it returns an error for a `Received`, the connection that brought the body is closed, the reason goes into
+    /// the log, and nothing that was sent behind that body is delivered: a session has no gaps. The peer notices the
+    /// end of its session and begins another. For the other events it returns `Ok`.
+    ///
     /// # Errors
     /// If a setting is wrong, an address can not be listened on, or the system is out of threads or sockets.
     pub fn start(
         config: Config,
-        sink: impl Fn(Event) + Send + Sync + 'static,
+        sink: impl Fn(Event) -> Result<(), Unreadable> + Send + Sync + 'static,
     ) -> Result<Transport, TransportError> {
         let bind = |address: &SocketAddr| {
             TcpListener::bind(address).map_err(|source| TransportError::Bind { address: *address, source })
@@ -139,7 +160,7 @@ impl Transport {
     pub fn start_on(
         config: Config,
         listeners: Vec<TcpListener>,
-        sink: impl Fn(Event) + Send + Sync + 'static,
+        sink: impl Fn(Event) -> Result<(), Unreadable> + Send + Sync + 'static,
     ) -> Result<Transport, TransportError> {
         config.validate()?;
         let peers = Arc::new(Peers::new(&config, !listeners.is_empty())?);

@@ -141,7 +141,11 @@ fn several_addresses_are_listened_on() {
     let targets = addresses(&more);
     let peers = config(1, 1, &[targets[0], "127.0.0.1:9".parse().unwrap()]);
     let (tell, events) = std::sync::mpsc::channel();
-    let transport = Transport::start_on(peers, more, move |event| _ = tell.send(event)).unwrap();
+    let transport = Transport::start_on(peers, more, move |event| {
+        _ = tell.send(event);
+        Ok(())
+    })
+    .unwrap();
     assert_eq!(transport.local_addresses(), targets);
     let mut seen = BTreeSet::new();
     for (i, target) in targets.iter().enumerate() {
@@ -173,6 +177,7 @@ fn a_sink_that_holds_the_sender_does_not_keep_the_transport() {
         let slot = Arc::clone(&slot);
         move |_| {
             _ = (&witness, slot.get().is_some());
+            Ok(())
         }
     };
     let config = Config { listen: vec!["127.0.0.1:0".parse().unwrap()], ..config(1, 1, &[]) };
@@ -186,8 +191,8 @@ fn a_sink_that_holds_the_sender_does_not_keep_the_transport() {
 fn a_transport_that_can_not_start_says_why() {
     let taken = listeners(1);
     let mut config = config(1, 1, &[addresses(&taken)[0], addresses(&taken)[0]]);
-    assert!(matches!(Transport::start(config.clone(), |_| ()), Err(TransportError::NoListenAddress)));
+    assert!(matches!(Transport::start(config.clone(), |_| Ok(())), Err(TransportError::NoListenAddress)));
     config.listen = addresses(&taken);
-    let error = Transport::start(config, |_| ()).unwrap_err();
+    let error = Transport::start(config, |_| Ok(())).unwrap_err();
     assert!(error.to_string().contains(&addresses(&taken)[0].to_string()), "{error}");
 }

@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{CLUSTER, Replica, addresses, call, cluster, config, eventually, frame, frame_with, hello};
+use common::{
+    CLUSTER, Replica, UNREADABLE, addresses, call, cluster, config, eventually, frame, frame_with, hello,
+};
 use common::{is_closed, join, listeners, verdict, welcome, welcome_born};
 use synod_transport::{Config, Event};
 use synod_wire::ClusterId;
@@ -124,6 +126,22 @@ fn bad_frames_close_the_connection() {
     }
     eventually("the last bad connection is gone", || !victim.replica.metrics(1).receiving);
     assert_eq!(victim.replica.metrics(1).frames_received, 6);
+    victim.assert_unharmed();
+}
+
+#[test]
+fn a_body_that_makes_no_sense_ends_its_session_and_nothing_behind_it_is_delivered() {
+    let victim = Victim::new(|config| config);
+    let mut stream = join(victim.replica.address, 1, 2, 1);
+    for body in [b"before".as_slice(), UNREADABLE, b"behind it"] {
+        stream.write_all(&frame(body)).unwrap();
+    }
+    assert!(is_closed(&stream));
+    assert_eq!(victim.replica.wait_received(1), "before");
+    // The peer may begin again.
+    let mut again = join(victim.replica.address, 1, 2, 1);
+    again.write_all(&frame(b"again")).unwrap();
+    assert_eq!(victim.replica.wait_received(1), "again");
     victim.assert_unharmed();
 }
 

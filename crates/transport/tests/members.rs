@@ -208,7 +208,7 @@ fn a_wrong_list_changes_nothing() {
         assert!(error.contains(expected), "{error}");
     }
     assert_eq!((sessions(&replicas[0], 2), sessions(&replicas[0], 3)), (Some(1), Some(1)));
-    let alone = Transport::start(config(1, 1, &[]), |_| ()).unwrap();
+    let alone = Transport::start(config(1, 1, &[]), |_| Ok(())).unwrap();
     assert!(matches!(alone.set_peers(vec![two.clone()]), Err(TransportError::NoListenAddress)));
 
     // After the end it does nothing.
@@ -312,6 +312,7 @@ fn a_peer_that_comes_back_waits_until_its_former_self_is_gone() {
                 gate.pass();
             }
             _ = tell.send(event);
+            Ok(())
         }
     };
     let mut all = all.into_iter();

@@ -12,12 +12,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_transport::{Config, Event, Peer, PeerMetrics, Sender, Transport};
+use synod_transport::{Config, Event, Peer, PeerMetrics, Sender, Transport, Unreadable};
 use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId, Writer};
 
 pub const CLUSTER: ClusterId = ClusterId(0xc1);
 /// Longer than anything takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A body that no replica here understands.
+pub const UNREADABLE: &[u8] = b"xyzzy";
 
 pub struct Replica {
     pub transport: Transport,
@@ -52,7 +55,15 @@ pub fn birth(id: u64) -> u64 {
 impl Replica {
     pub fn start(config: Config, listener: TcpListener) -> Replica {
         let (tell, events) = mpsc::channel();
-        let sink = move |event| _ = tell.send(event);
+        let sink = move |event| match event {
+            Event::Received { ref body, .. } if body == UNREADABLE => {
+                Err(Unreadable("it is not a word".into()))
+            }
+            event => {
+                _ = tell.send(event);
+                Ok(())
+            }
+        };
         let transport = Transport::start_on(config, vec![listener], sink).unwrap();
         let address = transport.local_addresses()[0];
         Replica { sender: transport.sender(), transport, events, address }
