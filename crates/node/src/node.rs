@@ -3,7 +3,10 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -13,7 +16,7 @@ use synod_consensus::{Role, VoterSets};
 use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
 };
-use synod_storage::{DataDir, Identity, Loss, PeerBook, SnapshotStore, Wal};
+use synod_storage::{DataDir, Lives, Loss, PeerBook, SnapshotStore, Wal};
 use synod_transport::{Transport, Unreadable};
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
@@ -23,6 +26,7 @@ use crate::{
     executor::{ExecutorStage, Job, JobSender},
     handle::Inner,
     log::LogStage,
+    meeting::{Meetings, outlived, write_what_is_heard},
     metrics::{NodeMetrics, Queues},
     protocol::{Clock, Execution, Input, ProtocolStage},
     snapshots::{SnapshotJob, SnapshotStage},
@@ -41,6 +45,8 @@ pub struct Node {
     executor: JobSender,
     snapshots: Sender<SnapshotJob>,
     log: Sender<crate::log::LogJob>,
+    /// Dropping it ends the thread that writes down what peers tell.
+    peers_stop: Option<Sender<()>>,
     transport: Option<Transport>,
     protocol_thread: Option<JoinHandle<()>>,
     threads: Vec<JoinHandle<()>>,
@@ -90,8 +96,10 @@ pub(crate) struct Found<S> {
     pub(crate) executor: Executor<S>,
     /// What the replica began with.
     pub(crate) origin: Origin,
-    /// Who the others were when they were first seen.
+    /// Who the others were when they were last seen.
     pub(crate) peers: PeerBook,
+    /// The lives of this replica.
+    pub(crate) lives: Lives,
     pub(crate) recovered: Recovered,
 }
 
@@ -101,6 +109,7 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
     let identity = data_dir.identity();
     let origin = origin(config, &data_dir)?;
     let peers = PeerBook::open(&data_dir)?;
+    let lives = Lives::begin(&data_dir)?;
 
     let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
     let mut executor = Executor::new(machine, origin.first.clone(), config.settings.sessions);
@@ -163,8 +172,24 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
             .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
     });
     let records = records.collect::<Result<Vec<_>, _>>()?;
-    let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation: identity.incarnation };
-    Ok(Found { data_dir, wal, store, executor, origin, peers, recovered })
+    if amnesia {
+        // Before anybody is told: what earlier lives told is not in this log.
+        lives.begin_without_memory()?;
+    }
+    let first = others_at_first(&origin, config.me);
+    let met_all = config.begin_without_all || first.is_empty() || peers.has_met(&first)?;
+    let (incarnation, nonce) = (identity.incarnation, lives.introduction(last_lsn).nonce);
+    let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
+    Ok(Found { data_dir, wal, store, executor, origin, peers, lives, recovered })
+}
+
+/// The other members with which the group began, if this replica is one of them: one that joins later is told by those
+/// who are there what was decided.
+fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
+    if origin.first.member(me).is_none() {
+        return Vec::new();
+    }
+    origin.first.members.iter().map(|member| member.id).filter(|&id| id != me).collect()
 }
 
 /// What the data directory says that the replica began with; at its first start that is written down.
@@ -204,11 +229,13 @@ impl Node {
     /// See [`StartError`].
     pub fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
         config.check()?;
-        let Found { data_dir, wal, store, executor, origin, peers, recovered } = open(&config, machine)?;
+        let Found { data_dir, wal, store, executor, origin, peers, lives, recovered } =
+            open(&config, machine)?;
         let amnesia = recovered.amnesia;
         let durable = recovered.last_lsn;
         let snapshot_slot = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
         let log_empty = recovered.last_lsn == Lsn::ZERO;
+        let told = Arc::new(AtomicU64::new(durable.0));
         tracing::info!(
             replica = %config.me, name = config.name, cluster = %config.cluster, incarnation = recovered.incarnation.0,
             protocol = %config.settings.consensus.protocol, durability = %config.durability,
@@ -223,7 +250,6 @@ impl Node {
         let shared = Arc::new(Shared::default());
         let end = Arc::new(End::default());
 
-        let identity = data_dir.identity();
         let first = origin.first.clone();
         let clock = Clock::start();
         let mut actions = Vec::new();
@@ -236,7 +262,19 @@ impl Node {
             return Err(StartError::DamagedAlone(reason, data_dir.path().to_owned()));
         }
         forget_the_removed(&peers, replica.group())?;
-        let transport = start_transport(&config, identity, &origin, peers, &shared, inputs.clone())?;
+        let meeting = Arc::new(Meetings {
+            book: Arc::new(peers),
+            first: others_at_first(&origin, config.me),
+            waits: AtomicBool::new(replica.status().waits_for_members),
+            inputs: inputs.clone(),
+            shared: Arc::clone(&shared),
+        });
+        if replica.status().waits_for_members {
+            let missing = meeting.publish_missing();
+            tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
+        }
+        let transport = start_transport(&config, &origin, &meeting, lives, &told, &end)?;
+        let (peers_stop, stopped) = bounded(0);
 
         let stage = ExecutorStage {
             executor,
@@ -262,6 +300,7 @@ impl Node {
             events: inputs.clone(),
             transport: transport.sender(),
             shared: Arc::clone(&shared),
+            told,
             gated: VecDeque::new(),
             trim: None,
             loss_made_good: false,
@@ -278,6 +317,11 @@ impl Node {
         };
         threads.push(spawn(name("snapshots"), &end, move || {
             snapshot_stage.run(&snapshots_end);
+            Ok(())
+        }));
+        let (book, sender) = (Arc::clone(&meeting.book), transport.sender());
+        threads.push(spawn(name("peers"), &end, move || {
+            write_what_is_heard(&book, &sender, &stopped);
             Ok(())
         }));
         let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
@@ -324,6 +368,7 @@ impl Node {
             executor,
             snapshots,
             log,
+            peers_stop: Some(peers_stop),
             transport: Some(transport),
             protocol_thread: Some(spawned(protocol_thread)?),
             threads: threads.into_iter().map(spawned).collect::<Result<_, _>>()?,
@@ -385,6 +430,7 @@ impl Node {
         let _ = self.snapshots.send(SnapshotJob::Stop);
         let _ = self.log.send(crate::log::LogJob { stop: true, ..Default::default() });
         join(self.log_thread.take());
+        self.peers_stop = None;
         self.threads.drain(..).for_each(|thread| join(Some(thread)));
         if let Some(transport) = self.transport.take() {
             transport.shutdown();
@@ -415,22 +461,29 @@ fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StartError>
 
 fn start_transport(
     config: &Config,
-    identity: Identity,
     origin: &Origin,
-    peers: PeerBook,
-    shared: &Arc<Shared>,
-    inputs: Sender<Input>,
+    meeting: &Arc<Meetings>,
+    lives: Lives,
+    durable: &Arc<AtomicU64>,
+    end: &Arc<End>,
 ) -> Result<Transport, StartError> {
-    let mut transport =
-        synod_transport::Config::new(config.cluster, config.me, identity.incarnation, identity.birth);
+    let (shared, inputs) = (&meeting.shared, meeting.inputs.clone());
+    let who = lives.introduction(Lsn::ZERO);
+    let mut transport = synod_transport::Config::new(config.cluster, config.me, who.incarnation, who.birth);
+    (transport.who, transport.durable) = (who, Arc::clone(durable));
+    transport.versions = config.versions.clone();
     transport.listen = config.listen.clone();
     let group = shared.group.load_full().expect("stored before");
     transport.peers = origin.peers(&group, config.me);
-    transport.recognise = Arc::new(move |id, birth| {
-        peers.recognise(id, birth).unwrap_or_else(|error| {
-            tracing::error!(%id, %error, "no new peer is recognised before a restart");
-            false
-        })
+    let recognising = Arc::clone(meeting);
+    transport.recognise = Arc::new(move |id, who, meeting| recognising.recognise(id, who, meeting));
+    let (stop, end) = (inputs.clone(), Arc::clone(end));
+    transport.outlived = Arc::new(move |by, stranger| {
+        let why = outlived(&lives, by, stranger);
+        tracing::error!("{why}");
+        end.set(Err(why));
+        // Not a word more from this life.
+        let _ = stop.send(Input::Stop);
     });
     let (cluster, first, shared) = (config.cluster, origin.first.clone(), Arc::clone(shared));
     transport.answer = Arc::new(move || {
@@ -441,10 +494,12 @@ fn start_transport(
         let event = match event {
             synod_transport::Event::Up { peer, .. } => Event::Link { peer, up: true },
             synod_transport::Event::Down { peer } => Event::Link { peer, up: false },
-            synod_transport::Event::Received { from, body } => match PeerMessage::decode(body) {
-                Ok(message) => Event::Receive { from, message },
-                Err(error) => return Err(Unreadable(error.to_string())),
-            },
+            synod_transport::Event::Received { from, version, body } => {
+                match PeerMessage::decode_in(version, body) {
+                    Ok(message) => Event::Receive { from, message },
+                    Err(error) => return Err(Unreadable(error.to_string())),
+                }
+            }
         };
         // A failed send means that the protocol's thread has ended; the stop follows.
         let _ = inputs.send(Input::Event(event));

@@ -328,7 +328,7 @@ mod tests {
         builder.finish()
     }
 
-    const MINE: fn() -> SessionId = || replica_session(ReplicaId(1), Incarnation(1));
+    const MINE: fn() -> SessionId = || replica_session(ReplicaId(1), Incarnation(1), 1);
 
     #[test]
     fn a_command_that_is_ordered_twice_is_executed_once() {

@@ -86,7 +86,9 @@ impl Replica {
         now: Time,
         actions: &mut Vec<Action>,
     ) -> Replica {
-        let Recovered { records, last_lsn, snapshot, amnesia, incarnation } = recovered;
+        let Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all } = recovered;
+        // Where there is a log or a snapshot, this replica has begun before; and one that lost them asks others anyway.
+        let waits = !met_all && !amnesia && records.is_empty() && snapshot.is_none();
         let (info, ballots, group) = match snapshot {
             Some(Installed { info, ballots, group }) => (Some(info), ballots, group),
             None => (None, Ballots::ZERO, first),
@@ -94,8 +96,8 @@ impl Replica {
         let base = info.map_or(Slot::ZERO, |info| info.slot);
         let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
         let mut replica = Replica {
-            session: replica_session(me, incarnation),
-            known: Known::new(&group, amnesia),
+            session: replica_session(me, incarnation, nonce),
+            known: Known::new(&group, amnesia, waits),
             audience: Audience::default(),
             protocol: None,
             effects: Effects::new(last_lsn),
@@ -134,6 +136,7 @@ impl Replica {
     pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
+            Event::MetAll => self.met_all(now, actions),
             Event::Link { peer, up } => {
                 if up && self.view.leader == Some(peer) {
                     self.proposals.forget_sent();
@@ -202,6 +205,7 @@ impl Replica {
     pub fn status(&self) -> ReplicaStatus {
         ReplicaStatus {
             epoch: self.group.epoch,
+            waits_for_members: self.known.waits,
             protocol: self.protocol_status(),
             executed: self.executed,
             snapshot: self.snapshot,

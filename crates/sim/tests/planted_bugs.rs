@@ -280,6 +280,38 @@ fn who_learns_from_above_and_goes_on_below_is_found() {
     }
 }
 
+/// What a seed draws, with replicas that are not what they were.
+fn plan_of_identities(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = Plan::draw(seed * 2, protocol);
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.replicas = plan.replicas.clamp(3, 5);
+    plan.trials = 0;
+    plan.durability = Durability::Sync;
+    plan.duration = timeout * 40;
+    plan.clients.operations = 400;
+    plan.clients.think.1 = timeout / 10;
+    plan.faults.lasts = (timeout / 20, timeout / 2);
+    plan.faults.gap = (timeout / 8, timeout);
+    let weights = FaultWeights::default();
+    plan.faults.weights = match bug {
+        // It happens before all have met.
+        Bug::VoteBeforeAllMet => {
+            plan.faults.gap = (Duration::ZERO, timeout / 4);
+            plan.faults.lasts = (timeout / 4, timeout * 3);
+            FaultWeights { wipe: 2, crash: 2, split: 2, partial: 4, one_way: 2, ..weights }
+        }
+        _ => FaultWeights { restore: 8, crash: 2, split: 2, transfer: 2, ..weights },
+    };
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_identities_is_found_and_nothing_without_it() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        Bug::IDENTITY.iter().for_each(|&bug| find(protocol, bug, plan_of_identities));
+    }
+}
+
 #[test]
 fn nothing_is_found_where_snapshots_are_lost_while_the_group_changes() {
     for seed in 0..80 {

@@ -192,7 +192,7 @@ fn a_frame_that_was_cut_is_sent_whole_in_the_next_session() {
     one.wait_down(2);
     assert_eq!(one.metrics(2).frames_sent, 0);
     let mut stream = welcome(&by_hand, 1, u32::MAX);
-    let mut arrived = vec![0; 20 + large.len()];
+    let mut arrived = vec![0; 28 + large.len()];
     // Above the sixteenth that is kept while the peer is away, but the newest frame always is.
     std::io::Read::read_exact(&mut stream, &mut arrived).unwrap();
     assert!(arrived == frame(&large));

@@ -51,7 +51,7 @@ impl StateMachine for Tape {
 pub struct Group {
     pub dir: tempfile::TempDir,
     pub members: Vec<MemberAddress>,
-    tune: fn(&mut Config),
+    pub tune: fn(&mut Config),
 }
 
 impl Group {

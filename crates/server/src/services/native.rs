@@ -90,6 +90,7 @@ impl<R: Replica> Store<R> {
             snapshot_bytes_total: total,
             slots_missing: status.missing,
             sources: status.sources,
+            waits_for: status.waits_for,
         })
     }
 

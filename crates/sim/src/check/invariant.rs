@@ -86,6 +86,8 @@ invariants! {
     VotersOnly = "voters-only", "Ng 2020, section 2.4.3: a configuration is a set of servers of its own";
     /// No two members ever have the same id.
     IdsOnce = "ids-once", "DESIGN.md: node identity is (id, incarnation)";
+    /// All that ever counts under an id comes from replicas with one birth.
+    OneBirth = "one-birth-an-id", "docs/identity.md: a replica is its id and its birth";
     /// A replica that was removed ends its service only once a quorum of its successors has durably gone on.
     RetiredLast = "retired-last", "DESIGN.md: old epochs answer laggards until the new one stands by itself";
     /// The clients' history is linearizable.

@@ -112,7 +112,14 @@ impl Replica for Served {
         let status = self.handle.status();
         let group = self.group();
         let mut troubles = Vec::new();
-        if status.role == synod_consensus::Role::Recovering {
+        let waits_for: Vec<String> = status.waits_for.iter().map(|&id| group.name_of(id)).collect();
+        if !waits_for.is_empty() {
+            troubles.push(format!(
+                "synod: this replica of a new cluster has never met {}, and does not vote before it has; start them, \
+                 or see --begin-without-all",
+                waits_for.join(", ")
+            ));
+        } else if status.role == synod_consensus::Role::Recovering {
             troubles
                 .push("synod: this replica has lost (part of) its log; it learns and has no vote".to_owned());
         }
@@ -144,6 +151,7 @@ impl Replica for Served {
             receiving: Some(status.receiving).filter(|&(_, total)| total > 0),
             missing: status.decided_elsewhere.0.saturating_sub(status.decided.0),
             sources: status.sources,
+            waits_for,
         }
     }
 

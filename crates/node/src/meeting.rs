@@ -1,0 +1,108 @@
+//! Whom this replica meets, and what it makes of them; and what it does when others do not recognise it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use synod_replica::Event;
+use synod_storage::{Lives, PeerBook};
+use synod_transport::{Meeting, Unrecognised};
+use synod_wire::{Introduction, ReplicaId, Stranger};
+
+use crate::{protocol::Input, status::Shared};
+
+/// How often it is written down how far peers have told. A peer that crashes forgets at most so much of it, and only
+/// its own next life judges by what was written; see `docs/identity.md`.
+const HEARD_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What the threads of the transport ask about peers.
+pub(crate) struct Meetings {
+    pub(crate) book: Arc<PeerBook>,
+    /// The other members with which the group began.
+    pub(crate) first: Vec<ReplicaId>,
+    /// They were not all met yet, and the replica waits for that.
+    pub(crate) waits: AtomicBool,
+    pub(crate) inputs: Sender<Input>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Meetings {
+    /// Whether a peer is who it says; blocks for the disk.
+    pub(crate) fn recognise(
+        &self,
+        id: ReplicaId,
+        who: &Introduction,
+        meeting: Meeting,
+    ) -> Result<(), Unrecognised> {
+        let recognised = self.book.meet(id, who, meeting.heard, meeting.welcomed).and_then(|met| match met {
+            Ok(()) => self.tell_if_all_are_met().map(|()| Ok(())),
+            Err(stranger) => Ok(Err(stranger)),
+        });
+        match recognised {
+            Ok(met) => met.map_err(Unrecognised::from),
+            Err(error) => {
+                tracing::error!(%id, %error, "no peer is recognised before a restart");
+                Err(Unrecognised::Unwritten)
+            }
+        }
+    }
+
+    fn tell_if_all_are_met(&self) -> Result<(), synod_storage::StorageError> {
+        if !self.waits.load(SeqCst) {
+            return Ok(());
+        }
+        let all = self.book.has_met(&self.first)?;
+        let missing = self.publish_missing();
+        if !all {
+            tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
+        } else if self.waits.swap(false, SeqCst) {
+            tracing::info!("all members of the new group were met: this replica takes part");
+            // A failed send means that the protocol's thread has ended; the stop follows.
+            let _ = self.inputs.send(Input::Event(Event::MetAll));
+        }
+        Ok(())
+    }
+
+    /// Shows whom this replica waits for.
+    pub(crate) fn publish_missing(&self) -> Vec<ReplicaId> {
+        let welcomed = self.book.welcomed();
+        let missing: Vec<_> = self.first.iter().copied().filter(|id| !welcomed.contains(id)).collect();
+        self.shared.waits_for.store(Arc::new(missing.clone()));
+        missing
+    }
+}
+
+/// A peer knows a later life of this replica, or one of the same number: this one must not go on. Returns why, for
+/// people. The next start begins without memory.
+pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger) -> String {
+    let noted = match lives.outlived_by(stranger.known.incarnation) {
+        Ok(()) => {
+            "At the next start its log is set aside, and it learns from the others before it votes".to_owned()
+        }
+        Err(error) => format!("That could not be written down ({error}): replace this replica"),
+    };
+    format!(
+        "{by} does not recognise this replica: {stranger}. Its data directory was restored from a copy, or another \
+         process uses a copy of it. {noted}. Make sure that no other process runs as this replica before you start it \
+         again"
+    )
+}
+
+/// Writes down how far peers have told, until the other end of `stop` is gone.
+pub(crate) fn write_what_is_heard(book: &PeerBook, transport: &synod_transport::Sender, stop: &Receiver<()>) {
+    loop {
+        let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
+        if let Err(error) = book.heard(&transport.heard()) {
+            tracing::error!(%error, "how far peers have told can not be written down; no peer is recognised anew");
+            return;
+        }
+        if over {
+            return;
+        }
+    }
+}
