@@ -177,7 +177,10 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
         lives.begin_without_memory()?;
     }
     let first = others_at_first(&origin, config.me);
-    let met_all = config.begin_without_all || first.is_empty() || peers.has_met(&first)?;
+    if config.begin_without_all {
+        peers.wait_for_nobody()?;
+    }
+    let met_all = first.is_empty() || peers.has_met(&first)?;
     let (incarnation, nonce) = (identity.incarnation, lives.introduction(last_lsn).nonce);
     let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
     Ok(Found { data_dir, wal, store, executor, origin, peers, lives, recovered })

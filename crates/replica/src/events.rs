@@ -56,7 +56,7 @@ pub enum Event {
         message: PeerMessage,
     },
     /// Every member with which the group began was met once, so that none of them can have lost what it promised
-    /// without being noticed. A replica that begins with nothing does not vote before.
+    /// without being noticed. A replica takes no part in ordering before, whatever it has fetched meanwhile.
     MetAll,
     /// A session to a peer began or ended.
     Link {

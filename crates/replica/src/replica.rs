@@ -87,8 +87,6 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) -> Replica {
         let Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all } = recovered;
-        // Where there is a log or a snapshot, this replica has begun before; and one that lost them asks others anyway.
-        let waits = !met_all && !amnesia && records.is_empty() && snapshot.is_none();
         let (info, ballots, group) = match snapshot {
             Some(Installed { info, ballots, group }) => (Some(info), ballots, group),
             None => (None, Ballots::ZERO, first),
@@ -97,7 +95,7 @@ impl Replica {
         let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
         let mut replica = Replica {
             session: replica_session(me, incarnation, nonce),
-            known: Known::new(&group, amnesia, waits),
+            known: Known::new(&group, amnesia, !met_all),
             audience: Audience::default(),
             protocol: None,
             effects: Effects::new(last_lsn),

@@ -155,6 +155,14 @@ impl PeerBook {
         })
     }
 
+    /// From now on all count as having welcomed this replica, since an operator says that it need not wait for them.
+    ///
+    /// # Errors
+    /// As those of [`meet`](PeerBook::meet).
+    pub fn wait_for_nobody(&self) -> Result<(), StorageError> {
+        self.look(|book| ((), (!book.met).then(|| Book { met: true, ..book.clone() })))
+    }
+
     /// Forgets all replicas but `members`, so that the id of one that was removed can be given to another. Durable
     /// when it returns.
     ///
@@ -256,12 +264,12 @@ fn parse(fields: &Fields, version: u32) -> Result<Book, String> {
                 life().ok_or_else(|| format!("\"{key} = {text}\" makes no sense"))?;
         }
         book.peers.insert(ReplicaId(number), known);
-        if version == 1 || fields.text(&format!("{WELCOMED}{id}")).is_ok() {
-            // A version that did not note it talked in both directions, or in none.
+        if fields.text(&format!("{WELCOMED}{id}")).is_ok() {
             book.welcomed.insert(ReplicaId(number));
         }
     }
-    book.met = version > 1 && fields.text("met")? == "yes";
+    // A version that did not note it did not wait either.
+    book.met = version == 1 || fields.text("met")? == "yes";
     Ok(book)
 }
 
@@ -362,6 +370,9 @@ mod tests {
         assert_eq!(open(dir.path()).welcomed(), BTreeSet::from([TWO, THREE]));
         assert!(book.has_met(&[TWO, THREE]).unwrap());
         book.forget_all_but(&[TWO]).unwrap();
+        let other = tempfile::tempdir().unwrap();
+        open(other.path()).wait_for_nobody().unwrap();
+        assert!(open(other.path()).has_met(&[TWO, THREE]).unwrap());
         assert!(open(dir.path()).has_met(&[TWO, THREE]).unwrap());
     }
 
@@ -378,6 +389,7 @@ mod tests {
         let book = open(dir.path());
         assert!(!recognises(&book, TWO, 21) && recognises(&book, TWO, 20));
         assert_eq!(open(dir.path()).births(), BTreeMap::from([(TWO, 20)]));
+        assert!(open(dir.path()).has_met(&[TWO, THREE]).unwrap(), "it has begun before");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Slot};
+use synod_wire::{ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Slot};
 
 use crate::{
     DataDir, Durability, Keep, Loss, Options, PeerBook, Recovered, RecoveredRecord, SnapshotStore,
@@ -370,7 +370,9 @@ impl Run {
         let mut births = self.model.births.clone();
         let expected = *births.entry(id).or_insert(birth) == birth;
         self.model.births_unsure = Some(births.clone());
-        assert_eq!(files.peers.recognise(id, birth)?, expected, "{id} has another birth than before");
+        let who = Introduction { birth, incarnation: Incarnation(1), ..Introduction::default() };
+        let met = files.peers.meet(id, &who, None, true)?;
+        assert_eq!(met.is_ok(), expected, "{id} has another birth than before");
         (self.model.births, self.model.births_unsure) = (births, None);
         Ok(())
     }

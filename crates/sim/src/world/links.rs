@@ -91,7 +91,9 @@ impl World {
             format!("← r{}  {text}", from + 1)
         });
         self.fold((from * 16 + to) as u64);
-        if matches!(message, PeerMessage::Protocol { .. }) {
+        // What an earlier life said may come late, also when the machine holds something else by now.
+        let present = self.machines[from].is_alive() && self.is_heard(to, from);
+        if present && matches!(message, PeerMessage::Protocol { .. }) {
             self.counts(from)?;
         }
         let from = self.machines[from].id;

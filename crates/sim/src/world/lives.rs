@@ -31,7 +31,9 @@ impl World {
         }
         let (number, amnesia) = (machine.lives, machine.disk.amnesia);
         if amnesia {
+            // It knows that it forgot, also if it was a copy that it forgot.
             machine.files.begin_without_memory();
+            machine.copied = false;
         }
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;

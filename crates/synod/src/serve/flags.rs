@@ -100,8 +100,8 @@ pub struct ClusterArgs {
     /// A replica of a new cluster votes only after it has met every member of --initial-cluster once. Otherwise a
     /// member that lost its data, together with one that was never started, could be a majority that knows nothing of
     /// what the others decided. `synod status` says whom it waits for. Give this flag to the replicas that run only
-    /// if you are sure that no member of this cluster has run before and lost its data; it counts until the replica
-    /// has written something.
+    /// if you are sure that no member of this cluster has run before and lost its data. The replica remembers
+    /// it.
     #[arg(
         long,
         env = "SYNOD_BEGIN_WITHOUT_ALL",
