@@ -322,7 +322,7 @@ impl Plan {
         // Drawn apart, so that the rest of a seed's plan does not depend on it.
         let mut strange = Rng::with_seed(seed ^ 0x1d_e7_71);
         faults.weights.restore = pick(&mut strange, &[0, 0, 3, 12]);
-        faults.weights.wipe = pick(&mut strange, &[0, 0, 0, 1]);
+        faults.weights.wipe = pick(&mut strange, &[0, 0, 1, 2]);
         // Drawn last, and for every second seed: the others show what a group that never changes does.
         let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
         let mut durability = durability;
