@@ -45,6 +45,8 @@ pub struct NetworkPlan {
     pub duplicate: Odds,
     /// How many messages end the session (streams only).
     pub reset: Odds,
+    /// How many messages arrive damaged: cut somewhere, or with other bytes.
+    pub damage: Odds,
     /// Messages that a link without a session keeps for the next one; older ones are dropped.
     pub keep_max: usize,
 }
@@ -223,6 +225,21 @@ impl Network {
         link.pipe.pop_front()
     }
 
+    /// What a message that arrives now looks like if it is damaged on its way.
+    pub fn damage(&mut self, body: &Bytes) -> Option<Bytes> {
+        if body.is_empty() || !self.plan.damage.hit(&mut self.rng) {
+            return None;
+        }
+        let place = self.rng.usize(0..body.len());
+        if self.rng.bool() {
+            return Some(body.slice(..place));
+        }
+        let mut damaged = body.to_vec();
+        let end = self.rng.usize(place..body.len().min(place + 8)) + 1;
+        damaged[place..end].iter_mut().for_each(|byte| *byte = self.rng.u8(..));
+        Some(damaged.into())
+    }
+
     /// Cuts a link; it takes as many [`Network::mend`]s to mend it.
     pub fn cut(&mut self, from: usize, to: usize) {
         self.link(from, to).cuts += 1;
@@ -283,6 +300,7 @@ impl Network {
         self.plan.loss = Odds::NEVER;
         self.plan.duplicate = Odds::NEVER;
         self.plan.reset = Odds::NEVER;
+        self.plan.damage = Odds::NEVER;
         before
     }
 
@@ -320,6 +338,7 @@ mod tests {
             loss: Odds::NEVER,
             duplicate: Odds::NEVER,
             reset: Odds::NEVER,
+            damage: Odds::NEVER,
             keep_max: 3,
         }
     }

@@ -52,6 +52,8 @@ pub struct Plan {
     pub faults: FaultPlan,
     /// What an operator does.
     pub changes: ChangePlan,
+    /// What it is about.
+    pub family: Family,
     /// How often only some links work for a long while; see [`Topology`].
     pub trials: u32,
     /// Who asks for what.
@@ -109,6 +111,9 @@ pub struct FaultWeights {
     pub partial: u32,
     /// A replica reaches nobody, or nobody reaches it.
     pub one_way: u32,
+    /// The leader and some others are cut off from a quorum, and one replica reaches both sides; mostly the leader is asked
+    /// to hand over to the other side just before.
+    pub bridge: u32,
     /// A disk does not answer.
     pub stall: u32,
     /// Sessions end.
@@ -124,6 +129,8 @@ pub struct FaultWeights {
 pub struct ChangePlan {
     /// Machines beyond those of the first group: as many replicas may be added.
     pub spares: usize,
+    /// Before anything else, so many learners are added that are to stay learners.
+    pub learners: usize,
     /// Most changes that are asked for at once, each at another replica perhaps.
     pub burst_max: usize,
     /// How often a change is made for a group that is no more, or not yet.
@@ -142,6 +149,7 @@ impl ChangePlan {
     /// Nobody changes anything.
     pub const NONE: ChangePlan = ChangePlan {
         spares: 0,
+        learners: 0,
         burst_max: 0,
         stale: Odds::NEVER,
         again: Odds::NEVER,
@@ -149,6 +157,62 @@ impl ChangePlan {
         readmit: Odds::NEVER,
         joins: (Duration::ZERO, Duration::ZERO),
     };
+}
+
+/// What the runs of a seed are about. Most seeds draw everything by itself; what takes several things at once hardly ever
+/// happens then, and has a family of seeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Anything.
+    General,
+    /// Five or seven voters, learners, and cuts across which only one replica carries what is decided, while leaders change.
+    Bridge,
+    /// Leaders that sleep, or whose disks do, for much longer than anybody waits for them.
+    Sleep,
+    /// Candidates that need long to hear everybody out, while those crash and lose their logs.
+    Recovery,
+    /// Groups that change all the time, while everything else goes wrong.
+    Change,
+}
+
+impl Family {
+    /// All of them, with their names.
+    pub const ALL: &'static [(&'static str, Family)] = &[
+        ("general", Family::General),
+        ("bridge", Family::Bridge),
+        ("sleep", Family::Sleep),
+        ("recovery", Family::Recovery),
+        ("change", Family::Change),
+    ];
+
+    /// That of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Family {
+        match Rng::with_seed(seed ^ 0xfa_41_17).u8(0..16) {
+            0..10 => Family::General,
+            10..12 => Family::Bridge,
+            12 => Family::Sleep,
+            13 => Family::Recovery,
+            _ => Family::Change,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Family::ALL.iter().find(|(_, family)| family == self).map_or("?", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
+impl std::str::FromStr for Family {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Family, String> {
+        let names: Vec<&str> = Family::ALL.iter().map(|(name, _)| *name).collect();
+        let found = Family::ALL.iter().find(|(name, _)| *name == text).map(|(_, family)| *family);
+        found.ok_or_else(|| format!("'{text}' is no family of seeds; there are: {}", names.join(", ")))
+    }
 }
 
 /// Which links work in a trial.
@@ -243,10 +307,118 @@ impl Plan {
     /// What a seed draws for a protocol, with one of its elections.
     #[must_use]
     pub fn draw(seed: u64, protocol: ProtocolKind) -> Plan {
-        // Drawn apart, so that the rest of a seed's plan is the same with every election.
-        let mut rng = Rng::with_seed(seed ^ 0xe_1e_c7);
-        let election = pick(&mut rng, protocol.elections());
-        Plan::draw_with(seed, protocol, election)
+        Plan::draw_with(seed, protocol, Plan::draw_election(seed, protocol))
+    }
+
+    /// The election that a seed draws, of a protocol's. Drawn apart, so that the rest of a seed's plan is the same with every
+    /// election.
+    #[must_use]
+    pub fn draw_election(seed: u64, protocol: ProtocolKind) -> ElectionKind {
+        pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), protocol.elections())
+    }
+
+    /// What a seed draws for a protocol with an election.
+    #[must_use]
+    pub fn draw_with(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
+        Plan::draw_general(seed, protocol, election).of_family(Family::of(seed))
+    }
+
+    /// Changes what is drawn such that what the family is about happens often.
+    #[must_use]
+    pub fn of_family(mut self, family: Family) -> Plan {
+        let rng = &mut Rng::with_seed(self.seed ^ 0xb_1a_5e);
+        let timeout = self.settings.consensus.election_timeout;
+        let weights = self.faults.weights;
+        let none = FaultWeights::default();
+        self.family = family;
+        match family {
+            Family::General => return self,
+            Family::Bridge => {
+                self.replicas = pick(rng, &[5, 5, 7]);
+                self.durability = Durability::Sync;
+                self.changes = ChangePlan {
+                    spares: 2,
+                    learners: pick(rng, &[1, 1, 2]),
+                    burst_max: 1,
+                    ..ChangePlan::NONE
+                };
+                self.faults.weights =
+                    FaultWeights { bridge: 6, change: 2, pause: rng.u32(0..2), crash: rng.u32(0..2), ..none };
+                self.faults.gap = (timeout / 2, timeout * 2);
+                self.faults.lasts = (timeout / 2, timeout * 3);
+                self.faults.any_step = Odds::NEVER;
+                // A laggard learns slot by slot, many at once, or by a snapshot.
+                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
+                if rng.bool() {
+                    self.settings.snapshot_slots = pick(rng, &[2, 5]);
+                    (self.settings.keep_slots, self.settings.keep_bytes) = (0, 1_000);
+                    self.disk.snapshot = (Duration::ZERO, 50 * US);
+                }
+            }
+            Family::Sleep => {
+                self.replicas = self.replicas.max(3);
+                self.faults.weights = FaultWeights {
+                    pause: 4,
+                    stall: 3,
+                    crash: weights.crash.min(1),
+                    partial: weights.partial.min(1),
+                    change: weights.change.min(2),
+                    ..none
+                };
+                self.faults.leader = Odds::percent(80);
+                self.faults.gap = (timeout, timeout * 6);
+                self.faults.lasts = (timeout, timeout * pick(rng, &[4, 20]));
+            }
+            Family::Recovery => {
+                self.replicas = pick(rng, &[3, 5, 5, 7]);
+                self.durability = Durability::Sync;
+                self.settings.consensus.promise_bytes_max = 1;
+                self.settings.consensus.window_max = 16;
+                self.network.delay_min = self.network.delay_min.max(timeout / 100);
+                self.network.delay_max = self.network.delay_max.max(timeout / 40);
+                self.faults.weights = FaultWeights {
+                    crash: 4,
+                    lose_log: 4,
+                    partial: 2,
+                    one_way: 1,
+                    change: weights.change.min(2),
+                    transfer: weights.transfer.min(1),
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 20, timeout);
+                self.faults.any_step = Odds::per_million(1_000);
+            }
+            Family::Change => {
+                self.replicas = pick(rng, &[3, 5]);
+                let mut weights = FaultWeights::default();
+                let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+                self.changes = ChangePlan { spares: SPARES_MAX, learners: rng.usize(0..2), ..changes };
+                self.faults.weights = FaultWeights {
+                    change: 10,
+                    transfer: 2,
+                    partial: 3,
+                    bridge: 3,
+                    crash: 2,
+                    pause: 1,
+                    lose_log: rng.u32(0..2),
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 4, timeout * 2);
+                self.settings.snapshot_slots = pick(rng, &[5, 20]);
+                self.settings.keep_slots = pick(rng, &[0, 20]);
+            }
+        }
+        let consensus = &mut self.settings.consensus;
+        consensus.retransmit_after = consensus.retransmit_after.max(self.network.delay_max * 2);
+        keep_up(&mut self.settings, &self.network, &self.disk, &self.clients);
+        // Each family brings its own trouble.
+        self.trials = 0;
+        self.duration = self.duration.max(timeout * 12);
+        self.clients.operations = self.clients.operations.max(150);
+        self.clients.think = (Duration::ZERO, self.duration / 50);
+        self
     }
 
     /// Adds trials, and makes the rest such that a cluster without faults answers at once: in a trial there are
@@ -281,12 +453,12 @@ impl Plan {
         self
     }
 
-    /// What a seed draws for a protocol with an election.
+    /// What a seed draws for a protocol with an election, whatever its family is.
     #[must_use]
-    pub fn draw_with(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
+    pub fn draw_general(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
         let mut rng = Rng::with_seed(seed ^ 0x5_e7_0d);
         let rng = &mut rng;
-        let replicas = pick(rng, &[1, 3, 3, 3, 3, 3, 3, 5, 5, 5, 7, 2, 4, 6]);
+        let replicas = pick(rng, &[1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7, 7, 7, 7]);
         let network = draw_network(rng);
         let disk = draw_disk(rng);
         let mut settings = draw_settings(rng, protocol, network.delay_max);
@@ -298,16 +470,7 @@ impl Plan {
         let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
         let clients = draw_clients(rng, duration, settings.consensus.election_timeout);
-        // A laggard is never helped if a newer snapshot always replaces the one that it is being sent; a server
-        // that is configured sensibly keeps more slots than that takes.
-        let piece = network.delay_max * 2 + disk.snapshot.1 * 2;
-        let batch_bytes = 100 + clients.padding_max as u64 * 2;
-        let slots = settings.snapshot_slots.min(settings.snapshot_log_bytes / batch_bytes).max(1);
-        let slot_interval = settings.clock_interval.min(settings.consensus.election_timeout / 4);
-        let interval = slot_interval * u32::try_from(slots).expect("small");
-        let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
-        let chunk_min = SNAPSHOT_BYTES / usize::try_from(pieces).expect("clamped");
-        settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
+        keep_up(&mut settings, &network, &disk, &clients);
         let some_first = seed.is_multiple_of(3);
         let priorities = if some_first { (0..replicas).map(|_| rng.u8(0..3)).collect() } else { Vec::new() };
         let clock_drift_ppm = pick(rng, &[0, 100, 10_000, 50_000]);
@@ -330,6 +493,7 @@ impl Plan {
             seed,
             replicas,
             changes,
+            family: Family::General,
             trials: 0,
             priorities,
             durability,
@@ -348,6 +512,20 @@ impl Plan {
     }
 }
 
+/// A laggard is never helped if a newer snapshot always replaces the one that it is being sent, or if slots come faster
+/// than it fetches them; a server that is configured sensibly keeps more slots than that takes.
+fn keep_up(settings: &mut Settings, network: &NetworkPlan, disk: &DiskPlan, clients: &ClientPlan) {
+    settings.clock_interval = settings.clock_interval.max(network.delay_max * 6);
+    let piece = network.delay_max * 2 + disk.snapshot.1 * 2;
+    let batch_bytes = 100 + clients.padding_max as u64 * 2;
+    let slots = settings.snapshot_slots.min(settings.snapshot_log_bytes / batch_bytes).max(1);
+    let slot_interval = settings.clock_interval.min(settings.consensus.election_timeout / 4);
+    let interval = slot_interval * u32::try_from(slots).expect("small");
+    let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
+    let chunk_min = SNAPSHOT_BYTES / usize::try_from(pieces).expect("clamped");
+    settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
+}
+
 fn draw_network(rng: &mut Rng) -> NetworkPlan {
     let delay_min = pick(rng, &[5 * US, 50 * US, 500 * US, 5 * MS]);
     let rough = rng.u8(0..3) > 0;
@@ -361,6 +539,8 @@ fn draw_network(rng: &mut Rng) -> NetworkPlan {
         loss: few(rng, 200_000),
         duplicate: few(rng, 100_000),
         reset: few(rng, 2_000),
+        // From a generator of its own, so that the rest does not depend on it.
+        damage: pick(&mut Rng::with_seed(rng.clone().u64(..)), &[Odds::NEVER, Odds::per_million(300)]),
         keep_max: pick(rng, &[0, 3, 1_000]),
     }
 }
@@ -449,6 +629,7 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         split: weight(5),
         partial: weight(5),
         one_way: weight(5),
+        bridge: 0,
         stall: weight(4),
         reset: weight(4),
         change: 0,
@@ -484,6 +665,7 @@ fn draw_changes(seed: u64, election_timeout: Duration, weights: &mut FaultWeight
     weights.transfer = pick(rng, &[0, 2, 5]);
     ChangePlan {
         spares: rng.usize(0..=SPARES_MAX),
+        learners: 0,
         burst_max: pick(rng, &[1, 1, 3]),
         stale: Odds::percent(pick(rng, &[0, 5, 20])),
         again: Odds::percent(pick(rng, &[0, 50])),

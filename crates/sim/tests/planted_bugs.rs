@@ -5,11 +5,11 @@ use std::time::Duration;
 use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
 use synod_sim::{
     Odds, Wire,
-    plan::{Durability, FaultWeights, Plan, SPARES_MAX},
+    plan::{Durability, Family, FaultWeights, Plan, SPARES_MAX},
 };
 
 /// Seeds within which every bug must be found.
-const SEEDS_MAX: u64 = 100;
+const SEEDS_MAX: u64 = 300;
 
 /// The election that has the bug, or any.
 fn election(protocol: ProtocolKind, bug: Bug) -> ElectionKind {
@@ -25,7 +25,7 @@ fn election(protocol: ProtocolKind, bug: Bug) -> ElectionKind {
 
 /// What a seed draws, with more of what brings a bug to light.
 fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
-    let mut plan = Plan::draw_with(seed, protocol, election(protocol, bug));
+    let mut plan = Plan::draw_general(seed, protocol, election(protocol, bug));
     let timeout = plan.settings.consensus.election_timeout;
     let no_faults = FaultWeights::default();
     match bug {
@@ -182,7 +182,8 @@ fn find_within(seeds: u64, protocol: ProtocolKind, bug: Bug, plan: fn(u64, Proto
 /// What a seed draws, with more changes of the group.
 fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     // Odd seeds have an operator.
-    let mut plan = Plan::draw(seed * 2 + 1, protocol);
+    let seed = seed * 2 + 1;
+    let mut plan = Plan::draw_general(seed, protocol, Plan::draw_election(seed, protocol));
     let timeout = plan.settings.consensus.election_timeout;
     plan.replicas = plan.replicas.clamp(2, 5);
     plan.changes.spares = SPARES_MAX;
@@ -232,6 +233,7 @@ fn plan_of_voters(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     plan.faults.weights = match bug {
         // All begin again from snapshots that were taken in the middle of a change.
         Bug::RestartUnsettled => {
+            plan.replicas = 3;
             plan.settings.snapshot_slots = 1;
             (plan.settings.chunk_bytes_max, plan.settings.fetch_bytes_max) = (1 << 20, 1 << 20);
             plan.settings.keep_slots = 100;
@@ -288,6 +290,14 @@ fn nothing_is_found_where_snapshots_are_lost_while_the_group_changes() {
             panic!("{}", failure.report(ProtocolKind::MultiPaxos, None));
         }
     }
+}
+
+#[test]
+fn a_leader_that_learns_and_leads_on_is_found_across_bridges() {
+    find(ProtocolKind::MultiPaxos, Bug::LearnWithoutPromise, |seed, protocol, _| {
+        let election = Plan::draw_election(seed, protocol);
+        Plan::draw_general(seed, protocol, election).of_family(Family::Bridge)
+    });
 }
 
 #[test]

@@ -153,6 +153,26 @@ pub fn slots(record: &LogRecord) -> std::ops::Range<u64> {
     }
 }
 
+/// The batches that a record holds, with their slots.
+pub fn values(record: &LogRecord) -> Vec<(Slot, Batch)> {
+    let run = |from: Slot, batches: Vec<Batch>| (from.0..).map(Slot).zip(batches).collect();
+    match record {
+        LogRecord::Learned { slot, batch, .. } => vec![(*slot, batch.clone())],
+        LogRecord::Entered { .. } | LogRecord::Trimmed(_) => Vec::new(),
+        LogRecord::Protocol {
+            record: Record::Raft(raft::Record::Entries { start, entries, .. }), ..
+        } => run(*start, entries.iter().map(|entry| entry.batch.clone()).collect()),
+        LogRecord::Protocol { record, .. } => match fact(record) {
+            Fact::Learned { slot, batch } => vec![(slot, batch)],
+            Fact::Accepted { first: from, batches, .. }
+            | Fact::Extended { start: from, batches, .. }
+            | Fact::Staged { from, batches, .. }
+            | Fact::Adopted { from, batches, .. } => run(from, batches.iter().cloned().collect()),
+            Fact::Promised(_) | Fact::Nothing => Vec::new(),
+        },
+    }
+}
+
 /// What a record remembers.
 pub fn fact(record: &Record) -> Fact {
     match record {

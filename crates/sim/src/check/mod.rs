@@ -10,7 +10,7 @@ mod reference;
 mod terms;
 mod votes;
 
-pub(crate) use facts::{Claim, Fact, claims, fact, is_learned, slots};
+pub(crate) use facts::{Claim, Fact, claims, fact, is_learned, slots, values};
 pub(crate) use groups::Groups;
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};

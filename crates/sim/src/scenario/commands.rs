@@ -12,7 +12,7 @@ use crate::{
     network::{NetworkPlan, Wire},
     odds::Odds,
     ops::{Answer, Op},
-    plan::{ChangePlan, ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan, SPARES_MAX},
+    plan::{ChangePlan, ClientPlan, DiskPlan, Durability, Family, FaultPlan, FaultWeights, Plan, SPARES_MAX},
     trace::Trace,
     world::{UnderWay, World, member_info},
 };
@@ -52,7 +52,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("heal", "mend all cuts; sessions begin"),
     ("crash N ...", "end replicas; what is not durable is gone"),
     ("restart N ...", "start replicas again"),
-    ("lose-log N", "a crashed replica loses its log and its snapshots"),
+    ("lose-log N [keep-snapshots]", "a crashed replica loses its log and its snapshots, or only its log"),
     ("pause N", "stop a replica as it is"),
     ("resume N", "let it go on"),
     ("stall-disk N", "from now on nothing becomes durable at N"),
@@ -60,6 +60,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("unstall-disk N", "let the disk go on"),
     ("status", "show all replicas"),
     ("log N", "show the log of replica N"),
+    ("situations", "show the dangerous situations that the cluster has come to so far"),
 ];
 
 /// The settings of `cluster`.
@@ -101,6 +102,7 @@ impl Stage {
                 world.take_trace();
             }
             "status" => printed = status(world),
+            "situations" => printed = world.reached().iter().map(|reached| reached.to_string()).collect(),
             "messages" => printed = messages(world),
             "group" => printed.push(world.group(one_replica(world, &words)?).ok_or("it is down")?),
             "log" => printed = world.log(one_replica(world, &words)?),
@@ -110,6 +112,14 @@ impl Stage {
         let mut lines = world.take_trace();
         lines.append(&mut printed);
         Ok(lines)
+    }
+}
+
+#[cfg(test)]
+impl Stage {
+    /// The situations that the cluster has come to so far.
+    pub(super) fn reached(&self) -> crate::situations::Reached {
+        self.world.as_ref().map(World::reached).unwrap_or_default()
     }
 }
 
@@ -174,11 +184,15 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             checked(world.join())
         }
         "lose-log" => {
+            let (words, snapshots) = match words {
+                [of, "keep-snapshots"] => (&[*of][..], false),
+                _ => (words, true),
+            };
             let of = one_replica(world, words)?;
             if world.view(of).is_some() {
                 return Err(format!("r{} is up; crash it first", of + 1));
             }
-            world.lose_log(of);
+            world.lose_log(of, snapshots);
             Ok(())
         }
         "pause" => {
@@ -274,6 +288,7 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             loss: Odds::NEVER,
             duplicate: Odds::NEVER,
             reset: Odds::NEVER,
+            damage: Odds::NEVER,
             keep_max: 0,
         },
         disk: DiskPlan {
@@ -308,6 +323,7 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             stale_reads: Odds::NEVER,
         },
         changes: ChangePlan { spares: SPARES_MAX, ..ChangePlan::NONE },
+        family: Family::General,
         duration: Duration::ZERO,
     }
 }

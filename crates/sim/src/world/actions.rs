@@ -11,6 +11,7 @@ use crate::{
     describe,
     network::{Wire, between},
     plan::Durability,
+    situations::Sight,
 };
 
 impl World {
@@ -42,6 +43,7 @@ impl World {
                 if let LogRecord::Entered { group, .. } = &record {
                     life.watch.enters(group.epoch);
                 }
+                self.situations.see(&Sight::Appends { of, record: &record });
                 self.terms.appended(of, lsn, &record)?;
                 let shown = self.shows_log(of);
                 self.note_if(shown, of, || format!("log {lsn}: {}", describe::record(&record)));
@@ -55,6 +57,9 @@ impl World {
                 if after > machine.disk.durable() {
                     life.held.push((after, to, message));
                 } else {
+                    if life.held.iter().any(|(_, peer, _)| *peer == to) {
+                        self.situations.see(&Sight::Overtakes { message: &message });
+                    }
                     let to = self.index(to);
                     self.send(of, to, &message)?;
                 }
@@ -65,6 +70,7 @@ impl World {
                 machine.delivered = machine.delivered.max(slot);
                 life.tasks.push_back(Task::Execute { slot, ballots, batch: batch.clone(), requests });
                 self.note(of, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
+                self.situations.see(&Sight::Delivers { of, first: slot > self.reference.last() });
                 self.reference.delivered(id, slot, &batch)?;
                 self.group_moves(slot)?;
                 self.check_chosen(of, slot, &batch)?;

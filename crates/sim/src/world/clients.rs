@@ -19,7 +19,7 @@ use crate::{
     check::{Checked, Invariant, Violation},
     describe,
     network::between,
-    ops::{Answer, Key, Op, Other},
+    ops::{Answer, Key, Op, Order, Other},
     plan::Plan,
 };
 
@@ -198,8 +198,20 @@ impl Clients {
         let last = rng.u8(key..=plan.clients.keys);
         let known = client.known.get(&key).copied().unwrap_or(0);
         match rng.u8(0..100) {
-            0..25 => Op::Get { first: key, last: key },
-            25..35 => Op::Get { first: 1, last: plan.clients.keys },
+            // An alarm stops all writes until it is cleared.
+            99 if rng.u8(0..4) == 0 => Op::Exceed { key },
+            97..99 => Op::Disarm,
+            90..97 if last != key => Op::Nest { key, expected: known, value: id, inner: last },
+            0..17 => Op::Get { first: key, last: key },
+            17..27 => Op::Look {
+                first: key,
+                last,
+                revision: if rng.bool() { 0 } else { (client.revision - rng.i64(-1..8)).max(0) },
+                limit: rng.i64(0..3),
+                order: [Order::Key, Order::KeyDown, Order::Modified][rng.usize(0..3)],
+                count_only: rng.u8(0..4) == 0,
+            },
+            27..35 => Op::Get { first: 1, last: plan.clients.keys },
             35..65 => Op::Put { key, value: id },
             65..73 => Op::Delete { first: key, last },
             73..76 => Op::Compact { revision: client.revision - rng.i64(0..4) },

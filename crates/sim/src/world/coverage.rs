@@ -38,6 +38,8 @@ coverage! {
     trials = "trials",
     /// ... and those that were not held, since the cluster did not work before.
     trials_skipped = "trials skipped",
+    /// Cuts that leave a bridge, each with a leader on its smaller side.
+    bridges = "bridges",
     /// Stalls of disks.
     stalls = "stalls",
     /// Logs lost or damaged.
@@ -48,6 +50,8 @@ coverage! {
     recoveries = "recoveries",
     /// Messages lost or dropped with their session.
     messages_lost = "messages lost",
+    /// Messages that arrived damaged.
+    messages_damaged = "messages damaged",
     /// Slots that replicas learned from others.
     slots_fetched = "slots fetched",
     /// Slots that replicas sent to others that join, unasked.

@@ -14,6 +14,7 @@ use crate::{
     network::{Wire, between},
     odds::Odds,
     plan::Durability,
+    situations::Sight,
 };
 
 /// Once faults have stopped, everything must work within so many election time-outs ...
@@ -44,6 +45,7 @@ enum Kind {
     Split,
     Partial,
     OneWay,
+    Bridge,
     Stall,
     Reset,
     Change,
@@ -95,6 +97,7 @@ impl World {
             (weights.split, Kind::Split),
             (weights.partial, Kind::Partial),
             (weights.one_way, Kind::OneWay),
+            (weights.bridge, Kind::Bridge),
             (weights.stall, Kind::Stall),
             (weights.reset, Kind::Reset),
             (weights.change, Kind::Change),
@@ -173,6 +176,7 @@ impl World {
                 let (deaf, mute) = [(true, false), (false, true), (true, true)][self.faults.rng.usize(0..3)];
                 self.partition(|_, from, to| deaf && to == of || mute && from == of);
             }
+            Kind::Bridge => return self.bridge(),
             Kind::Stall => {
                 self.note(of, || "disk stalls".to_owned());
                 self.coverage.stalls += 1;
@@ -239,6 +243,49 @@ impl World {
         self.queue.push(self.now + lasts, Happening::Restart { of });
     }
 
+    /// The leader and fewer voters than a quorum are cut off from the others, and one replica reaches both: a learner, if there
+    /// is one, mostly. Before that the leader is told to let one of the others lead, which may reach that one or not.
+    fn bridge(&mut self) -> Checked {
+        let Some(leader) = self.leader().map(|id| self.index(id)) else { return Ok(()) };
+        let group = self.groups.latest();
+        let index = |id: ReplicaId| usize::try_from(id.0).expect("a small number") - 1;
+        let mut voters: Vec<usize> = group.voters().map(index).filter(|&of| of != leader).collect();
+        let learners: Vec<usize> = group.learners().map(|(id, _)| index(id)).collect();
+        let rng = &mut self.faults.rng;
+        rng.shuffle(&mut voters);
+        let voter = if rng.u8(0..4) == 0 { voters.pop() } else { None };
+        let Some(bridge) =
+            rng.choice(learners).filter(|_| voter.is_none()).or(voter).or_else(|| voters.pop())
+        else {
+            return Ok(());
+        };
+        let quorum = group.voters().count() / 2 + 1;
+        let others: Vec<usize> = voters.iter().copied().take(quorum).collect();
+        let side = |of: usize| others.contains(&of);
+        let count = self.machines.len();
+        let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+        let links: Vec<(usize, usize)> =
+            pairs.filter(|&(from, to)| from != bridge && to != bridge && side(from) != side(to)).collect();
+        let Some(&heir) = others.first() else { return Ok(()) };
+        let transfers = self.faults.rng.u8(0..4) > 0;
+        let travels = self.plan.network.delay_max * 3;
+        let wait =
+            if transfers { between(&mut self.faults.rng, Duration::ZERO, travels) } else { Duration::ZERO };
+        self.coverage.bridges += 1;
+        self.queue.push(self.now + wait, Happening::Part { links });
+        if transfers { self.hand_over(heir) } else { Ok(()) }
+    }
+
+    /// A partition begins.
+    pub(super) fn part_for_a_while(&mut self, links: Vec<(usize, usize)>) {
+        if self.faults.over || self.trials.is_on() {
+            return;
+        }
+        let lasts = self.lasts();
+        let partition = self.cut(links);
+        self.queue.push(self.now + lasts, Happening::Mend { partition });
+    }
+
     /// Cuts the links that are chosen.
     fn partition(&mut self, mut cuts: impl FnMut(&mut Rng, usize, usize) -> bool) {
         let mut links = Vec::new();
@@ -249,9 +296,7 @@ impl World {
                 }
             }
         }
-        let lasts = self.lasts();
-        let partition = self.cut(links);
-        self.queue.push(self.now + lasts, Happening::Mend { partition });
+        self.part_for_a_while(links);
     }
 
     /// Cuts links; sessions over them may end, at any time until the partition does.
@@ -262,6 +307,7 @@ impl World {
             format!("network   cut: {}", links.join(" "))
         });
         self.coverage.partitions += 1;
+        self.situations.see(&Sight::Cuts(&links));
         let patience = self.plan.faults.lasts.1;
         for &(from, to) in &links {
             self.network.cut(from, to);
@@ -280,6 +326,7 @@ impl World {
     pub(super) fn mend(&mut self, partition: u64) {
         let Some(links) = self.faults.partitions.remove(&partition) else { return };
         self.trace.line(self.now, || "network   mended".to_owned());
+        self.situations.see(&Sight::Mends(&links));
         for (from, to) in links {
             self.uncut(from, to);
         }

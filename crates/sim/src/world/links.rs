@@ -11,6 +11,7 @@ use crate::{
     check::{Checked, Invariant, Violation, claims},
     describe,
     network::{Wire, between},
+    situations::Sight,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -19,6 +20,7 @@ impl World {
     /// A message leaves a replica, its records being durable.
     pub(super) fn send(&mut self, from: usize, to: usize, message: &PeerMessage) -> Checked {
         let life = self.machines[from].lives;
+        self.situations.see(&Sight::Sends { from, to, message });
         if let PeerMessage::Protocol { epoch, message } = message {
             let id = self.machines[from].id;
             let delivered =
@@ -59,9 +61,24 @@ impl World {
     }
 
     pub(super) fn arrive(&mut self, from: usize, to: usize, session: u64, body: Option<Bytes>) -> Checked {
-        match self.network.arrive(from, to, session, body) {
-            Some(body) => self.receive(from, to, body),
-            None => Ok(()),
+        let Some(body) = self.network.arrive(from, to, session, body) else { return Ok(()) };
+        match self.network.damage(&body) {
+            Some(damaged) => {
+                self.is_damaged(from, to, damaged);
+                Ok(())
+            }
+            None => self.receive(from, to, body),
+        }
+    }
+
+    /// A message arrives damaged. Its checksum says so, and the session ends: what a damaged message seems to say is heeded by
+    /// nobody. Whoever reads it all the same finds an error at most.
+    fn is_damaged(&mut self, from: usize, to: usize, damaged: Bytes) {
+        self.coverage.messages_damaged += 1;
+        self.note(to, || format!("← r{}  a damaged message", from + 1));
+        let _ = PeerMessage::decode(damaged);
+        if self.network.wire() == Wire::Stream {
+            self.end_session(from, to);
         }
     }
 

@@ -6,12 +6,16 @@ use synod_kv::KvStore;
 use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
 use synod_wire::{Incarnation, ReplicaId, Slot, Time};
 
-use super::{Happening, World, machine::Life};
+use super::{
+    Happening, World,
+    machine::{Life, Pause},
+};
 use crate::{
-    check::{Checked, Invariant, Violation, Watch, demand},
+    check::{Checked, Invariant, Violation, Watch, demand, slots},
     clock::{Clock, PERFECT_PPM},
     network::{Wire, between},
     plan::{Durability, Plan},
+    situations::{Face, Sight, is_long},
 };
 
 impl World {
@@ -40,6 +44,10 @@ impl World {
             snapshot = Some(Installed { info, ballots, group });
         }
         let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
+
+        let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
+        let tail = Slot(tail.unwrap_or_default());
+        self.situations.see(&Sight::Starts { of, tail, snapshot: first, amnesia });
 
         let drift = self.plan.clock_drift_ppm;
         let rate = PERFECT_PPM - drift + self.rng.u64(0..=2 * drift);
@@ -105,6 +113,7 @@ impl World {
             held => format!("crashes; {held} messages that waited for its disk are never sent"),
         });
         self.coverage.crashes += 1;
+        self.situations.see(&Sight::Ends { of });
         let machine = &mut self.machines[of];
         machine.paused = None;
         match self.plan.durability {
@@ -124,14 +133,17 @@ impl World {
         if self.machines[of].is_running() {
             self.note(of, || "stops".to_owned());
             self.coverage.pauses += 1;
-            self.machines[of].paused = Some(VecDeque::new());
+            self.situations.see(&Sight::Pauses { of });
+            self.machines[of].paused = Some(Pause { since: self.now, waiting: VecDeque::new() });
         }
     }
 
     /// A paused replica goes on with its old state, and finds that time has jumped.
     pub(crate) fn resume(&mut self, of: usize) -> Checked {
-        let Some(waiting) = self.machines[of].paused.take() else { return Ok(()) };
+        let Some(Pause { since, waiting }) = self.machines[of].paused.take() else { return Ok(()) };
         self.note(of, || "goes on".to_owned());
+        let long = is_long(self.now.since(since), self.plan.settings.consensus.election_timeout);
+        self.situations.see(&Sight::Resumes { of, long });
         // Clients and peers have sockets of their own: what came first need not be read first.
         let clients_first = self.rng.bool();
         let of_client = |happening: &Happening| matches!(happening, Happening::Asked { .. });
@@ -164,6 +176,7 @@ impl World {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let now = life.clock.read(self.now);
         let mut actions = Vec::new();
+        self.situations.see(&Sight::Takes { of, event: &event });
         life.replica.step(now, event, &mut actions);
         if self.plan.burst.is_zero() {
             life.replica.flush(now, &mut actions);
@@ -226,8 +239,11 @@ impl World {
         if machine.disk.lost && life.whole_at.is_none() && whole() {
             life.whole_at = Some(machine.disk.last());
         }
-        life.watch.stepped(&life.replica.status(), &self.plan.settings)?;
+        let status = life.replica.status();
+        life.watch.stepped(&status, &self.plan.settings)?;
         life.watch.caches(life.executor.cached_reply_bytes(), &self.plan.settings.sessions)?;
+        let face = Face::of(&status, machine.disk.lost, machine.disk.is_stalled());
+        self.situations.see(&Sight::Stepped { of, face });
         if self.plan.faults.any_step.hit(&mut self.rng) {
             self.queue.push(self.now, Happening::Crash { of, life: life.number });
         }

@@ -25,8 +25,16 @@ pub(crate) struct Machine {
     pub(crate) delivered: Slot,
     /// It was removed, and stopped for good.
     pub(crate) retired: bool,
-    /// What waits for the process to go on, if it is paused.
-    pub(crate) paused: Option<VecDeque<Happening>>,
+    /// If the process is paused.
+    pub(crate) paused: Option<Pause>,
+}
+
+/// A process that does nothing for a while.
+#[derive(Debug)]
+pub(crate) struct Pause {
+    pub(crate) since: Moment,
+    /// What waits for it to go on.
+    pub(crate) waiting: VecDeque<Happening>,
 }
 
 /// A replica from its start to its crash.

@@ -189,9 +189,9 @@ impl World {
         self.settle()
     }
 
-    /// A replica that is down loses its log, and its snapshots as well.
-    pub(crate) fn lose_log(&mut self, of: usize) {
-        self.machines[of].disk.lose_log(true);
+    /// A replica that is down loses its log. `snapshots`: and its snapshots as well.
+    pub(crate) fn lose_log(&mut self, of: usize, snapshots: bool) {
+        self.machines[of].disk.lose_log(snapshots);
     }
 
     /// Lets so much time pass that everybody forgets a leader; no message arrives.

@@ -42,6 +42,7 @@ use crate::{
     network::{Arrival, Network},
     plan::Plan,
     queue::EventQueue,
+    situations::{Reached, Situations},
     trace::Trace,
 };
 use clients::{Ask, Clients, Heard};
@@ -100,6 +101,8 @@ pub(crate) enum Happening {
     Unstall { of: usize },
     /// A replica that nobody needs any more stops for good.
     Stop { of: usize },
+    /// A partition begins.
+    Part { links: Vec<(usize, usize)> },
     /// A partition ends.
     Mend { partition: u64 },
     /// A trial begins or goes on.
@@ -122,6 +125,7 @@ pub struct World {
     votes: Votes,
     terms: Terms,
     reference: Reference,
+    situations: Situations,
     trace: Trace,
     rng: Rng,
     events: u64,
@@ -155,6 +159,8 @@ pub struct Outcome {
     pub recovery: std::time::Duration,
     /// What happened.
     pub coverage: Coverage,
+    /// The dangerous situations among that.
+    pub reached: Reached,
 }
 
 impl World {
@@ -182,6 +188,7 @@ impl World {
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
             terms,
+            situations: Situations::new(&first, capacity),
             reference: Reference::new(first, plan.settings.sessions),
             trace,
             rng,
@@ -219,6 +226,7 @@ impl World {
             undecided,
             recovery,
             coverage: self.coverage,
+            reached: self.situations.reached(),
         })
     }
 
@@ -242,6 +250,12 @@ impl World {
             return Err(Violation { invariant: Invariant::Liveness, detail });
         }
         self.happen(happening)
+    }
+
+    /// The dangerous situations that this world has come to so far.
+    #[must_use]
+    pub fn reached(&self) -> Reached {
+        self.situations.reached()
     }
 
     /// The lines of the trace, if they were kept.
@@ -276,9 +290,9 @@ impl World {
 
     fn happen(&mut self, happening: Happening) -> Checked {
         if let Some(of) = World::addressee(&happening)
-            && let Some(waiting) = &mut self.machines[of].paused
+            && let Some(pause) = &mut self.machines[of].paused
         {
-            waiting.push_back(happening);
+            pause.waiting.push_back(happening);
             return Ok(());
         }
         match happening {
@@ -318,6 +332,10 @@ impl World {
             }
             Happening::Unstall { of } => {
                 self.unstall(of);
+                Ok(())
+            }
+            Happening::Part { links } => {
+                self.part_for_a_while(links);
                 Ok(())
             }
             Happening::Mend { partition } => {
