@@ -392,7 +392,13 @@ impl Plan {
             settings,
             duration,
         };
-        if trials > 0 { plan.with_trials(trials) } else { plan }
+        // Families of their own, for what the others hardly ever reach.
+        match seed % 32 {
+            _ if trials > 0 => plan.with_trials(trials),
+            6 if protocol.recovers_itself() => plan.with_overlapping_recoveries(seed),
+            7 => plan.with_forgotten_epochs(),
+            _ => plan,
+        }
     }
 }
 

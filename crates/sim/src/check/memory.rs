@@ -206,6 +206,9 @@ impl Voter {
     }
 }
 
+/// Where each page begins, and the next one.
+type Pages = BTreeSet<(Slot, Option<Slot>)>;
+
 /// How a ballot came to be led.
 #[derive(Debug)]
 struct Candidacy {
@@ -213,15 +216,15 @@ struct Candidacy {
     life: u64,
     /// The first slot that it asked about.
     first: Slot,
-    /// The pages that have arrived from a replica in one of its lives: where each begins, and the next one.
-    pages: BTreeMap<(usize, u64), BTreeSet<(Slot, Option<Slot>)>>,
+    /// The pages that have arrived from a replica in one of its lives.
+    pages: BTreeMap<(usize, u64), Pages>,
     /// Once its owner leads: who had promised in full, and in which life.
     counted: Option<BTreeMap<usize, u64>>,
 }
 
 impl Candidacy {
     /// Whether these pages are a whole promise.
-    fn is_whole(&self, pages: &BTreeSet<(Slot, Option<Slot>)>) -> bool {
+    fn is_whole(&self, pages: &Pages) -> bool {
         // Each page begins where one before it says that the next does.
         let mut reached = BTreeSet::from([self.first]);
         for (first, next) in pages {
