@@ -92,6 +92,18 @@ impl Record {
         }
     }
 
+    /// Whether it says that its replica must not vote since it lost a log (`Some(true)`), or that it knows, again or from the
+    /// start, all that it may have said in this epoch (`Some(false)`). The last such record of an epoch counts.
+    #[must_use]
+    pub fn amnesia(&self) -> Option<bool> {
+        match self {
+            Record::MultiPaxos(multipaxos::Record::Amnesia(lost))
+            | Record::SequencePaxos(sequence_paxos::Record::Amnesia(lost))
+            | Record::Raft(raft::Record::Amnesia(lost)) => Some(*lost),
+            Record::MultiPaxos(_) | Record::SequencePaxos(_) | Record::Raft(_) => None,
+        }
+    }
+
     /// The record as it would be if voters had never changed, where a log itself says so. For those who begin anew
     /// after the others are gone for good.
     #[must_use]

@@ -21,6 +21,11 @@ pub enum Bug {
     DeliverBehindEnd,
     /// An epoch is entered without a record of it.
     EnterUnrecorded,
+    /// A replica that lost its log forgets that at a restart, if a snapshot is of a later epoch than its records.
+    ForgetAmnesiaBehindSnapshot,
+    /// It forgets that at a restart if only its protocol's records say it, and the protocol does not run before the next
+    /// epoch.
+    ForgetParkedAmnesia,
     /// A restarted replica takes up the epoch of its snapshot, although it had entered a later one.
     RestartInOldEpoch,
     /// Who entered an epoch and lacks what was decided before it takes part in it nevertheless.
@@ -47,6 +52,11 @@ pub enum Bug {
     DecideAcrossBallots,
     /// A replica that lost its log votes at once.
     VoteWithAmnesia,
+    /// A promise whose pages are of several lives of its sender counts as one.
+    MixLivesOfPromise,
+    /// A replica that recovers counts an answer although its sender has lost its log since, and does not remember in
+    /// which life the others answered.
+    CountOutlivedAnswer,
     /// A restarted leader goes on proposing in the ballot of its earlier life.
     ReuseBallot,
     /// The log is trimmed to the last executed slot without a snapshot that covers it.
@@ -109,6 +119,8 @@ impl Bug {
         Bug::LearnUnrecorded,
         Bug::SnapshotOfOldGroup,
         Bug::RetireEarly,
+        Bug::ForgetAmnesiaBehindSnapshot,
+        Bug::ForgetParkedAmnesia,
     ];
 
     /// Those of a group whose protocol changes voters itself.
@@ -166,6 +178,8 @@ impl Bug {
         Bug::DropAcceptedValue,
         Bug::DecideAcrossBallots,
         Bug::VoteWithAmnesia,
+        Bug::MixLivesOfPromise,
+        Bug::CountOutlivedAnswer,
         Bug::ReuseBallot,
         Bug::TrimPastSnapshot,
         Bug::AdoptLowestBallot,

@@ -1,6 +1,11 @@
 //! How the rest of a process talks to its replica.
 
-use std::{future::Future, mem, sync::Arc, task::Poll};
+use std::{
+    future::Future,
+    mem,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    task::Poll,
+};
 
 use bytes::Bytes;
 use crossbeam_channel::Sender;
@@ -217,6 +222,7 @@ impl Handle {
         let peers = self.inner.transport.metrics().peers;
         NodeStatus {
             role: shared.role(),
+            without_memory: shared.without_memory.load(Relaxed),
             leader: shared.leader(),
             epoch: synod_wire::Epoch(shared.epoch.get()),
             ballot: shared.ballot(),

@@ -55,8 +55,14 @@ impl Collector for NodeMetrics {
         gauge(
             e,
             "synod_role",
-            "0 follower, 1 candidate, 2 leader, 3 recovering",
+            "0 follower, 1 candidate, 2 leader, 3 recovering, 4 learner",
             s.role.load(std::sync::atomic::Ordering::Relaxed).into(),
+        )?;
+        gauge(
+            e,
+            "synod_without_memory",
+            "Whether the replica lost (part of) its log and does not vote yet",
+            s.without_memory.load(std::sync::atomic::Ordering::Relaxed).into(),
         )?;
         gauge(e, "synod_leader", "Id of the leader, 0 if none is known", s.leader.get())?;
         gauge(e, "synod_ballot_round", "Round of the highest ballot known", s.ballot_round.get())?;

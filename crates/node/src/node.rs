@@ -294,6 +294,7 @@ impl Node {
             me: config.me,
             origin,
             loss_pending: amnesia,
+            stranded: Default::default(),
             durable,
             executed: snapshot_slot,
             deadline: Time::ZERO,

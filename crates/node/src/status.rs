@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) retired: AtomicBool,
     pub(crate) epoch: Gauge,
     pub(crate) role: AtomicU8,
+    /// The replica lost (part of) its log, and does not vote yet.
+    pub(crate) without_memory: AtomicBool,
     pub(crate) leader: Gauge,
     pub(crate) ballot_round: Gauge,
     pub(crate) ballot_replica: Gauge,
@@ -111,6 +113,7 @@ impl Shared {
     pub(crate) fn store(&self, status: &ReplicaStatus) {
         let role = ROLES.iter().position(|&role| role == status.protocol.role).expect("all roles are listed");
         self.role.store(u8::try_from(role).expect("five roles"), Relaxed);
+        self.without_memory.store(status.without_memory, Relaxed);
         self.leader.set(status.protocol.view.leader.map_or(0, |leader| leader.0));
         self.ballot_round.set(status.protocol.view.ballot.round);
         self.ballot_replica.set(status.protocol.view.ballot.replica.0);
@@ -150,6 +153,8 @@ impl Shared {
 pub struct NodeStatus {
     /// What it does.
     pub role: Role,
+    /// Whether it lost (part of) its log, and does not vote until it has learned what it may have said.
+    pub without_memory: bool,
     /// Who leads, as far as it knows.
     pub leader: Option<ReplicaId>,
     /// The epoch that it is in.

@@ -236,4 +236,7 @@ pub struct ReplicaStatus {
     pub sources: usize,
     /// Bytes of decided batches that wait for those in front of them.
     pub ahead_bytes: usize,
+    /// Whether an earlier life may have said something in this epoch that the replica has forgotten: it does not vote
+    /// before it has learned that, or an epoch begins for it.
+    pub without_memory: bool,
 }

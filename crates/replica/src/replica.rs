@@ -212,6 +212,7 @@ impl Replica {
             receiving: self.catch_up.receiving(),
             sources: self.catch_up.sources(),
             ahead_bytes: self.catch_up.ahead_bytes(),
+            without_memory: self.forgets(),
         }
     }
 

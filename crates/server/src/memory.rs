@@ -139,6 +139,7 @@ impl Replica for InMemory {
             replica: self.member.id,
             name: self.member.name.clone(),
             role: Role::Leader,
+            without_memory: false,
             leader: Some(self.member.id),
             ballot: self.ballot(),
             protocol: "none".into(),

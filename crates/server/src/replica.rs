@@ -143,6 +143,8 @@ pub struct Status {
     pub name: String,
     /// What it does.
     pub role: Role,
+    /// Whether it lost (part of) its log, and does not vote yet.
+    pub without_memory: bool,
     /// Whom it takes for the leader.
     pub leader: Option<ReplicaId>,
     /// The leader's ballot.

@@ -181,7 +181,7 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
                 promise.ballot,
                 promise.from,
                 promise.decided,
-                lives(&promise.recovered)
+                lives(&promise.lives)
             )
         }
         Message::Accept { ballot, first, decided, batches } => {
@@ -198,9 +198,12 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
         Message::Reject { promised } => format!("Reject promised {promised}"),
         Message::TakeOver { ballot } => format!("TakeOver from {ballot}"),
         Message::Recover { incarnation } => format!("Recover life {incarnation}"),
-        Message::RecoverAnswer { incarnation, promised, next_slot, recovered } => {
+        Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives: known } => {
             let leads = next_slot.map_or(String::new(), |slot| format!(", leads, next slot {slot}"));
-            format!("RecoverAnswer life {incarnation}: promised {promised}{leads}{}", lives(recovered))
+            format!(
+                "RecoverAnswer of life {incarnation} to life {asker}: promised {promised}{leads}{}",
+                lives(known)
+            )
         }
     }
 }
@@ -349,9 +352,9 @@ fn raft_record(record: &raft::Record) -> String {
     }
 }
 
-fn lives(recovered: &[(ReplicaId, Incarnation)]) -> String {
+fn lives(known: &[(ReplicaId, Incarnation)]) -> String {
     let lives: Vec<String> =
-        recovered.iter().map(|(replica, life)| format!("{replica} lives life {life}")).collect();
+        known.iter().map(|(replica, life)| format!("{replica} lives life {life}")).collect();
     if lives.is_empty() { String::new() } else { format!(" ({})", lives.join(", ")) }
 }
 
@@ -415,7 +418,7 @@ fn multipaxos_record(record: &multipaxos::Record) -> String {
             format!("accepted {ballot} {slots}, decided {decided}: {}", accepted.join(" | "))
         }
         R::Learned(value) => format!("learned slot {}: {}", value.slot, batch(&value.batch)),
-        R::Recovered(recovered) => format!("lives:{}", lives(recovered)),
+        R::Lives(known) => format!("lives:{}", lives(known)),
         R::Amnesia(true) => "the log before this is lost".to_owned(),
         R::Amnesia(false) => "the log is whole".to_owned(),
     }

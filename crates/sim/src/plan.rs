@@ -453,6 +453,54 @@ impl Plan {
         self
     }
 
+    /// Makes it a family of its own: five or seven replicas, with logs in memory or lost, of which several are started
+    /// again within one time-out, while leaders change.
+    #[must_use]
+    pub fn with_overlapping_recoveries(mut self, seed: u64) -> Plan {
+        let rng = &mut Rng::with_seed(seed ^ 0x0_7e_1a);
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = pick(rng, &[5, 5, 7]);
+        self.durability = pick(rng, &[Durability::Memory, Durability::Memory, Durability::Sync]);
+        let (lose_log, crash) = if self.durability == Durability::Memory { (0, 8) } else { (8, 1) };
+        self.faults.weights =
+            FaultWeights { crash, lose_log, partial: 2, one_way: 1, ..FaultWeights::default() };
+        // Some answers are lost, and asked for again late, so that a replica recovers while those who answered it crash.
+        self.faults.gap = (timeout / 20, timeout / 4);
+        self.faults.lasts = (timeout / 100, timeout / 10);
+        self.faults.leader = Odds::percent(10);
+        self.network.wire = Wire::Datagram;
+        self.network.loss = Odds::percent(pick(rng, &[20, 40]));
+        self.network.delay_min = timeout / 100;
+        self.network.delay_max = timeout / 12;
+        self.settings.consensus.retransmit_after = timeout / 2;
+        // What else a recovery takes is over soon.
+        (self.settings.fetch_bytes_max, self.settings.chunk_bytes_max) = (1 << 20, 1 << 20);
+        self.clients.operations = self.clients.operations.max(100);
+        self
+    }
+
+    /// Makes it a family of its own: a replica without memory comes to a later epoch by a snapshot, and crashes within
+    /// the first sync behind that, or loses the snapshot.
+    #[must_use]
+    pub fn with_forgotten_epochs(mut self) -> Plan {
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = self.replicas.max(3);
+        self.durability = Durability::Sync;
+        (self.settings.snapshot_slots, self.settings.snapshot_log_bytes) = (5, 2_000);
+        (self.settings.keep_slots, self.settings.keep_bytes) = (0, 1_000);
+        self.settings.chunk_bytes_max = 1 << 20;
+        (self.disk.trim_waits, self.disk.snapshot_fails) = (Odds::NEVER, Odds::NEVER);
+        self.disk.snapshots_lost = Odds::ALWAYS;
+        self.disk.sync = (timeout / 40, timeout / 8);
+        self.changes.readmit = Odds::NEVER;
+        self.faults.any_step = Odds::per_million(5_000);
+        self.faults.gap = (timeout / 8, timeout);
+        self.faults.lasts = (timeout / 20, timeout);
+        self.faults.weights =
+            FaultWeights { crash: 2, lose_log: 5, lose_snapshot: 5, change: 6, ..FaultWeights::default() };
+        self
+    }
+
     /// What a seed draws for a protocol with an election, whatever its family is.
     #[must_use]
     pub fn draw_general(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
@@ -508,7 +556,13 @@ impl Plan {
             settings,
             duration,
         };
-        if trials > 0 { plan.with_trials(trials) } else { plan }
+        // Families of their own, for what the others hardly ever reach.
+        match seed % 32 {
+            _ if trials > 0 => plan.with_trials(trials),
+            6 if protocol.recovers_itself() => plan.with_overlapping_recoveries(seed),
+            7 => plan.with_forgotten_epochs(),
+            _ => plan,
+        }
     }
 }
 

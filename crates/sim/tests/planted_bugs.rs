@@ -89,6 +89,23 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { lose_log: 3, split: 1, ..no_faults };
         }
+        // Acceptors that hold much, and crash between two pages of a promise.
+        Bug::MixLivesOfPromise => {
+            plan.replicas = plan.replicas.max(3);
+            plan.durability = Durability::Sync;
+            plan.faults.weights = FaultWeights { crash: 4, one_way: 1, ..no_faults };
+            plan.faults.any_step = Odds::per_million(2_000);
+            plan.faults.lasts = (timeout / 50, timeout / 4);
+            plan.faults.gap = (timeout / 4, timeout);
+            plan.settings.consensus.promise_bytes_max = 1;
+            plan.settings.consensus.window_max = 16;
+            plan.settings.consensus.decision = Decision::Leader;
+            plan.clients.think = (Duration::ZERO, timeout / 50);
+            plan.clients.operations = 400;
+            plan.duration = timeout * 40;
+        }
+        // Replicas that lose their logs while others recover.
+        Bug::CountOutlivedAnswer => plan = plan.with_overlapping_recoveries(seed),
         Bug::ForgetPromise | Bug::ReuseBallot => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
@@ -206,7 +223,14 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         plan.clients.operations = 400;
         plan.clients.think.1 = timeout / 10;
     }
+    if matches!(bug, Bug::ForgetAmnesiaBehindSnapshot | Bug::ForgetParkedAmnesia) {
+        // A replica that lost its log, fetches a snapshot of a later epoch, and crashes before it has written that it enters
+        // that epoch; or loses the snapshot as well. So logs are lost often, and crashes come at any step.
+        plan = plan.with_forgotten_epochs();
+        plan.duration = timeout * 60;
+    }
     plan.faults.weights = match bug {
+        Bug::ForgetAmnesiaBehindSnapshot | Bug::ForgetParkedAmnesia => plan.faults.weights,
         Bug::EnterTooSoon => FaultWeights {
             lose_snapshot: 12,
             crash: 1,

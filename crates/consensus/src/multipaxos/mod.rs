@@ -27,9 +27,12 @@
 //!   restart, also of all replicas at once, delivers that prefix without asking anybody.
 //! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for; see
 //!   `recovery.rs` for the protocol and its argument.
+//! - **A promise is of one life**, however many pages it takes, and of the latest life of its sender: what a replica
+//!   promised before it lost its log does not bind it afterwards.
 
 mod follower;
 mod leader;
+mod lives;
 mod messages;
 mod recovery;
 #[cfg(test)]
@@ -37,9 +40,10 @@ mod tests;
 
 pub use messages::{AcceptedValue, Message, Promise, Record};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use leader::{Candidate, Leader};
+use lives::Lives;
 use recovery::Recovering;
 use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
@@ -79,8 +83,8 @@ pub struct MultiPaxos {
     /// The last record appended.
     appended: Lsn,
     disk: DiskWatch,
-    /// Replicas that recovered from the loss of their log: promises of earlier lives are void.
-    recovered: BTreeMap<ReplicaId, Incarnation>,
+    /// The latest lives of the others: what they promised or answered in earlier ones is void.
+    lives: Lives,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
     deadline: Option<Time>,

@@ -96,8 +96,20 @@ fn promise(ballot: Ballot, accepted: Vec<AcceptedValue>) -> Message {
         accepted,
         next: None,
         incarnation: Incarnation(1),
-        recovered: Vec::new(),
+        lives: Vec::new(),
     })
+}
+
+/// What a life of another replica answers to this one, which lost its log: what it promised, and its first unproposed slot
+/// if it leads.
+fn answer(life: u64, round: u64, next_slot: Option<Slot>, lives: &[(ReplicaId, Incarnation)]) -> Message {
+    Message::RecoverAnswer {
+        asker: Incarnation(7),
+        incarnation: Incarnation(life),
+        promised: ballot(round),
+        next_slot,
+        lives: lives.to_vec(),
+    }
 }
 
 /// The proposal of one batch.
@@ -350,14 +362,8 @@ fn without_its_log_a_replica_votes_only_after_its_peers_have_told_it_what_it_may
     assert_eq!(sent(&effects, R1)[0].0, Message::Recover { incarnation: Incarnation(7) });
     let accept = accept(ballot(1), 1, "x");
     assert!(sent(&one.receive(R1, accept.clone()), R1).is_empty(), "no vote");
-    let answer = |next_slot| Message::RecoverAnswer {
-        incarnation: Incarnation(7),
-        promised: ballot(1),
-        next_slot,
-        recovered: vec![(R2, Incarnation(5))],
-    };
-    one.receive(R2, answer(None));
-    one.receive(R1, answer(Some(Slot(2))));
+    one.receive(R2, answer(1, 1, None, &[(R2, Incarnation(1))]));
+    one.receive(R1, answer(1, 1, Some(Slot(2)), &[]));
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Recovering, "slot 1 may hold its own vote");
     one.step(Input::Control(Control::Learn {
@@ -384,6 +390,79 @@ fn a_promise_of_a_life_whose_log_was_lost_does_not_count() {
     assert_eq!(candidate.protocol.status().role, Role::Leader);
 }
 
+/// r3, which lost its log, has answers of the first lives of r1, which leads, and of r2, and nothing to learn. Only its disk
+/// is not that far.
+fn about_to_vote() -> One {
+    let mut one = One::start(R3, &Options::default(), Vec::new(), true);
+    one.effects.drain();
+    one.receive(R2, answer(1, 1, None, &[]));
+    one.receive(R1, answer(1, 1, Some(Slot(1)), &[]));
+    one
+}
+
+#[test]
+fn an_answer_of_a_life_that_lost_its_log_since_does_not_count() {
+    // r3 hears of it from r2 itself, which does not know what to answer, or from r1.
+    for news in [
+        (R2, Message::Recover { incarnation: Incarnation(2) }),
+        (R1, answer(1, 1, Some(Slot(1)), &[(R2, Incarnation(2))])),
+    ] {
+        let mut one = about_to_vote();
+        let asked = one.receive(news.0, news.1);
+        assert_eq!(sent(&asked, R2), [(Message::Recover { incarnation: Incarnation(7) }, Lsn::ZERO)]);
+        one.durable();
+        assert_eq!(one.protocol.status().role, Role::Recovering, "the set is not full any more");
+        one.receive(R2, answer(1, 1, None, &[]));
+        one.durable();
+        assert_eq!(one.protocol.status().role, Role::Recovering, "an answer that comes late");
+        one.receive(R2, answer(2, 1, None, &[]));
+        one.durable();
+        assert_eq!(one.protocol.status().role, Role::Follower);
+    }
+    let mut one = about_to_vote();
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Follower, "without such news");
+}
+
+#[test]
+fn what_is_heard_of_lives_while_recovering_is_durable_before_the_first_vote_and_told_with_promises() {
+    let mut one = about_to_vote();
+    let before = one.effects.last_lsn();
+    let heard = one.receive(R2, answer(4, 1, None, &[(R1, Incarnation(1))]));
+    assert!(appended(&heard, |record| matches!(record, Record::Lives(_))) > before);
+    one.step(Input::Durable(before));
+    assert_eq!(one.protocol.status().role, Role::Recovering);
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Follower);
+    let effects = one.receive(R2, Message::Prepare { ballot: ballot(5), from: Slot(1) });
+    let Some((Message::Promise(promise), _)) = sent(&effects, R2).pop() else { panic!("{effects:?}") };
+    assert_eq!(promise.lives, [(R1, Incarnation(1)), (R2, Incarnation(4))]);
+}
+
+#[test]
+fn the_pages_of_a_promise_are_of_one_life() {
+    let mut candidate = One::new(R1);
+    candidate.wait(Duration::from_secs(1));
+    candidate.durable();
+    let page = |from, next, life| {
+        let Message::Promise(page) = promise(ballot(1), Vec::new()) else { unreachable!() };
+        Message::Promise(Promise { from: Slot(from), next, incarnation: Incarnation(life), ..page })
+    };
+    let asks = |effects: &[Effect], slot| {
+        let asked = Message::Prepare { ballot: ballot(1), from: Slot(slot) };
+        sent(effects, R2).into_iter().map(|(message, _)| message).collect::<Vec<_>>() == [asked]
+    };
+    assert!(asks(&candidate.receive(R2, page(1, Some(Slot(3)), 1)), 3));
+    let begins_again = candidate.receive(R2, page(3, None, 2));
+    assert!(asks(&begins_again, 1), "the first page was of another life: {begins_again:?}");
+    assert_eq!(candidate.protocol.status().role, Role::Candidate);
+    assert!(asks(&candidate.receive(R2, page(1, Some(Slot(3)), 2)), 3));
+    candidate.receive(R2, page(3, None, 1));
+    assert_eq!(candidate.protocol.status().role, Role::Candidate, "the life before, late");
+    candidate.receive(R2, page(3, None, 2));
+    assert_eq!(candidate.protocol.status().role, Role::Leader);
+}
+
 #[test]
 fn a_candidate_that_is_far_behind_lets_somebody_else_lead() {
     let mut candidate = One::new(R1);
@@ -399,20 +478,14 @@ fn a_candidate_that_is_far_behind_lets_somebody_else_lead() {
 #[test]
 fn a_target_that_is_never_decided_gives_way_to_a_later_answer() {
     let mut one = One::start(R3, &Options::default(), Vec::new(), true);
-    let answer = |round, next_slot| Message::RecoverAnswer {
-        incarnation: Incarnation(7),
-        promised: ballot(round),
-        next_slot,
-        recovered: Vec::new(),
-    };
-    one.receive(R2, answer(1, None));
-    one.receive(R1, answer(1, Some(Slot(20))));
+    one.receive(R2, answer(1, 1, None, &[]));
+    one.receive(R1, answer(1, 1, Some(Slot(20)), &[]));
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Recovering);
     let asked = one.wait(Duration::from_secs(5));
     assert!(!sent(&asked, R1).is_empty(), "it keeps asking");
-    one.receive(R1, answer(2, None));
-    one.receive(R2, answer(2, Some(Slot(1))));
+    one.receive(R1, answer(1, 2, None, &[]));
+    one.receive(R2, answer(1, 2, Some(Slot(1)), &[]));
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Follower);
 }

@@ -90,6 +90,8 @@ impl<R: Replica> Store<R> {
             snapshot_bytes_total: total,
             slots_missing: status.missing,
             sources: status.sources,
+            without_memory: status.without_memory,
+            troubles: status.troubles,
         })
     }
 

@@ -44,6 +44,16 @@ invariants! {
     DurableBeforePromise = "durable-before-promise", "DESIGN.md: nothing is promised before it is durable";
     /// No later life contradicts what an earlier one promised or voted for, unless it lost its log and said so.
     PromiseKept = "promise-kept", "Santos 2012, section 7.4: no PHASE2B for a view lower than one promised";
+    /// A replica that lost its log is silent in an epoch in which it may have voted, until it knows all that it may have
+    /// said, also after it was started again.
+    SilentAmnesia = "silent-amnesia", "DESIGN.md: after the loss of a log a replica does not vote until it is safe";
+    /// A replica that lost its log votes again with answers of enough others, each in the latest life that it knows of.
+    LatestLifeAnswers = "latest-life-answers", "docs/recovery-without-a-log.md: step 2 of the protocol";
+    /// Those whose promises made a candidate lead gave them in full and in one life each, and are bound as long as they
+    /// vote, also if they lose their logs.
+    PromiseBinds = "promise-binds", "docs/recovery-without-a-log.md: promises bind; Michael et al. 2017";
+    /// When a replica votes again that lost its log, enough others know in which life it does, and go on knowing it.
+    LivesRemembered = "lives-remembered", "docs/recovery-without-a-log.md: lives are remembered";
     /// Only its owner speaks in a ballot, and only in one life.
     OneLeader = "one-leader-a-ballot", "Santos 2012, section 7.2: k comes from a private pool of the proposer";
     /// At most one batch is proposed for a slot in one ballot.

@@ -39,6 +39,7 @@ impl World {
                 machine.disk.append(lsn, &record);
                 self.coverage.slots_fetched += u64::from(is_learned(&record));
                 self.votes.appended(of, lsn, &record)?;
+                self.memory.appended(of, lsn, &record)?;
                 self.groups.appended(of, lsn, &record);
                 if let LogRecord::Entered { group, .. } = &record {
                     life.watch.enters(group.epoch);
@@ -186,6 +187,7 @@ impl World {
             self.check_prefix(of, epoch)?;
         }
         self.votes.durable(of, lsn)?;
+        self.memory.durable(of, lsn)?;
         self.terms.durable(of, lsn)?;
         let shown = self.shows_log(of);
         self.note_if(shown, of, || format!("log durable to {lsn}"));

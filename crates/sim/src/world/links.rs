@@ -25,9 +25,11 @@ impl World {
             let id = self.machines[from].id;
             let delivered =
                 self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
-            for claim in claims(message) {
-                self.groups.said(from, *epoch, &claim, delivered)?;
-                self.votes.said(*epoch, from, id, life, &claim, self.reference.last())?;
+            let claims = claims(message);
+            self.memory.said(*epoch, from, message, &claims)?;
+            for claim in &claims {
+                self.groups.said(from, *epoch, claim, delivered)?;
+                self.votes.said(*epoch, from, id, life, claim, self.reference.last())?;
             }
             let to = self.machines[to].id;
             self.terms.said(*epoch, from, (id, life), to, message, self.reference.last())?;
@@ -100,6 +102,9 @@ impl World {
             format!("← r{}  {text}", from + 1)
         });
         self.fold((from * 16 + to) as u64);
+        if let PeerMessage::Protocol { epoch, message } = &message {
+            self.memory.arrives(*epoch, from, to, message);
+        }
         let from = self.machines[from].id;
         self.step(to, Event::Receive { from, message })
     }

@@ -27,6 +27,7 @@ impl World {
         let (number, amnesia) = (machine.lives, machine.disk.amnesia);
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
+        self.memory.restarted(of, number, machine.disk.records(), amnesia)?;
         let entered = self.groups.restarted(of, machine.disk.records());
         let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
         self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;

@@ -37,7 +37,7 @@ use synod_replica::Event;
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
-    check::{Checked, Groups, Invariant, Reference, Terms, Violation, Votes},
+    check::{Checked, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
     clock::Moment,
     network::{Arrival, Network},
     plan::Plan,
@@ -123,6 +123,7 @@ pub struct World {
     groups: Groups,
     trials: Trials,
     votes: Votes,
+    memory: Memory,
     terms: Terms,
     reference: Reference,
     situations: Situations,
@@ -173,6 +174,8 @@ impl World {
         let first = lives::first_group(&plan);
         let mut votes = Votes::new(capacity);
         votes.epoch_begins(&first);
+        let mut memory = Memory::new(capacity);
+        memory.epoch_begins(&first);
         let mut terms = Terms::new(capacity);
         terms.epoch_begins(&first);
         World {
@@ -187,6 +190,7 @@ impl World {
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
+            memory,
             terms,
             situations: Situations::new(&first, capacity),
             reference: Reference::new(first, plan.settings.sessions),

@@ -274,6 +274,7 @@ impl World {
         self.situations.see(&Sight::Regroups { slot, before: &before, group: &group });
         self.groups.begins(slot, group.clone())?;
         self.votes.epoch_begins(&group);
+        self.memory.epoch_begins(&group);
         self.terms.epoch_begins(&group);
         self.operator.possible.retain(|(version, _)| *version >= group.version);
         while (self.machines.len() as u64) < group.next_id.0 - 1 {

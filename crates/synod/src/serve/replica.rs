@@ -112,9 +112,15 @@ impl Replica for Served {
         let status = self.handle.status();
         let group = self.group();
         let mut troubles = Vec::new();
-        if status.role == synod_consensus::Role::Recovering {
-            troubles
-                .push("synod: this replica has lost (part of) its log; it learns and has no vote".to_owned());
+        if status.without_memory {
+            let waits = match status.leader {
+                Some(_) => "it learns what it may have said, and votes again by itself",
+                None => {
+                    "nobody leads, so it waits. If most of the voters lost theirs, they wait for each other: see \
+                     'Replicas without memory' in docs/operating.md"
+                }
+            };
+            troubles.push(format!("synod: this replica has lost (part of) its log and has no vote; {waits}"));
         }
         let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
         let peers = status.peers.iter().map(|peer| PeerStatus {
@@ -129,6 +135,7 @@ impl Replica for Served {
             replica: self.fixed.me,
             name: self.fixed.name.clone(),
             role: role(status.role),
+            without_memory: status.without_memory,
             leader: status.leader,
             ballot: status.ballot,
             protocol: group.protocol.clone(),
