@@ -41,6 +41,8 @@ pub enum Bug {
     LearnWithoutPromise,
     /// A leader answers a read without asking whether it still leads.
     ReadWithoutConfirmation,
+    /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
+    LeakRemoteReads,
     /// A new leader puts no-ops where acceptors reported values.
     DropAcceptedValue,
     /// A follower takes an announced decision for the value that it accepted in an older ballot.
@@ -109,6 +111,7 @@ impl Bug {
         Bug::LearnUnrecorded,
         Bug::SnapshotOfOldGroup,
         Bug::RetireEarly,
+        Bug::LeakRemoteReads,
     ];
 
     /// Those of a group whose protocol changes voters itself.

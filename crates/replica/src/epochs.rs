@@ -29,7 +29,8 @@
 //!   life that begins without memory writes so down before anything else ([`LogRecord::Entered`]), also if it does
 //!   not vote yet: the next life finds a log, and would else take it for all that there was.
 //! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
-//!   answered, and that have not been served when the epoch ends, are asked again.
+//!   answered, and that have not been served when the epoch ends, are asked again. Other replicas whose questions the
+//!   old protocol left open are told so.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -318,6 +319,7 @@ impl Replica {
         let for_this_life =
             self.group.member(self.me).is_some_and(|member| member.readmitted == self.incarnation);
         self.protocol = None;
+        self.fail_remote_reads(actions);
         self.protocol_deadline = Time::NEVER;
         self.known.running = self.group.epoch;
         self.known.first = self.group.first;

@@ -14,7 +14,7 @@ pub(crate) use facts::{Claim, Fact, claims, fact, is_learned, slots};
 pub(crate) use groups::Groups;
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};
-pub(crate) use lives::Watch;
+pub(crate) use lives::{Held, Watch};
 pub(crate) use model::Model;
 pub(crate) use reference::Reference;
 pub(crate) use terms::Terms;

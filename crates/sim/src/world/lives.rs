@@ -8,7 +8,7 @@ use synod_wire::{Incarnation, ReplicaId, Slot, Time};
 
 use super::{Happening, World, machine::Life};
 use crate::{
-    check::{Checked, Invariant, Violation, Watch, demand},
+    check::{Checked, Held, Invariant, Violation, Watch, demand},
     clock::{Clock, PERFECT_PPM},
     network::{Wire, between},
     plan::{Durability, Plan},
@@ -69,9 +69,12 @@ impl World {
             flush_due: false,
             held: Vec::new(),
             tasks: VecDeque::new(),
+            holds: Held::default(),
             executing: false,
             reads: Vec::new(),
             receiving: Vec::new(),
+            backlogged: false,
+            sends_given_up: 0,
             confesses_at: None,
             whole_at: None,
             seen_revision: 0,
@@ -81,6 +84,7 @@ impl World {
         let machine = &mut self.machines[of];
         if let Some(life) = &mut machine.life {
             life.confesses_at = amnesia.then_some(machine.disk.last());
+            life.watch.started(&life.replica.status());
         }
         self.make_sessions(of);
         self.stepped(of)
@@ -226,7 +230,12 @@ impl World {
         if machine.disk.lost && life.whole_at.is_none() && whole() {
             life.whole_at = Some(machine.disk.last());
         }
-        life.watch.stepped(&life.replica.status(), &self.plan.settings)?;
+        let status = life.replica.status();
+        life.watch.stepped(&status, life.holds, &self.plan.settings)?;
+        self.coverage.backlogs += u64::from(status.backlogged && !life.backlogged);
+        life.backlogged = status.backlogged;
+        self.coverage.sends_given_up += status.sends_given_up - life.sends_given_up;
+        life.sends_given_up = status.sends_given_up;
         life.watch.caches(life.executor.cached_reply_bytes(), &self.plan.settings.sessions)?;
         if self.plan.faults.any_step.hit(&mut self.rng) {
             self.queue.push(self.now, Happening::Crash { of, life: life.number });
