@@ -46,6 +46,8 @@ pub enum Bug {
     LearnWithoutPromise,
     /// A leader answers a read without asking whether it still leads.
     ReadWithoutConfirmation,
+    /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
+    LeakRemoteReads,
     /// A new leader puts no-ops where acceptors reported values.
     DropAcceptedValue,
     /// A follower takes an announced decision for the value that it accepted in an older ballot.
@@ -121,6 +123,7 @@ impl Bug {
         Bug::RetireEarly,
         Bug::ForgetAmnesiaBehindSnapshot,
         Bug::ForgetParkedAmnesia,
+        Bug::LeakRemoteReads,
     ];
 
     /// Those of a group whose protocol changes voters itself.

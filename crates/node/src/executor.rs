@@ -129,8 +129,7 @@ impl<S: StateMachine> ExecutorStage<S> {
             let outcome = outcomes
                 .get_mut(place)
                 .map_or(unknown.clone(), |outcome| std::mem::replace(outcome, unknown));
-            // A failed send means that the client does not wait any more.
-            let _ = reply.send(match outcome {
+            reply.send(match outcome {
                 Outcome::Reply(bytes) => Ok(bytes),
                 Outcome::Error(error) => Err(error),
             });
@@ -152,7 +151,7 @@ impl<S: StateMachine> ExecutorStage<S> {
 
     fn answer(&self, queries: Vec<(Bytes, Reply)>) {
         for (query, reply) in queries {
-            let _ = reply.send(Ok(self.executor.query(&query)));
+            reply.send(Ok(self.executor.query(&query)));
         }
     }
 

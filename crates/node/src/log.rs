@@ -53,6 +53,8 @@ pub(crate) struct LogStage {
     pub(crate) events: Sender<Input>,
     pub(crate) transport: synod_transport::Sender,
     pub(crate) shared: Arc<Shared>,
+    /// Bounded by the replica, which sends no more than `Settings::held_bytes_max` bytes of them before it hears that
+    /// records are durable. So are the records that wait in the queue in front of this stage.
     pub(crate) gated: VecDeque<GatedSend>,
     pub(crate) trim: Option<Slot>,
     pub(crate) loss_made_good: bool,

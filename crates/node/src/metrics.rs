@@ -84,6 +84,31 @@ impl Collector for NodeMetrics {
         gauge(e, "synod_queued_bytes", "Bytes of commands that wait for a decision", s.queued_bytes.get())?;
         gauge(
             e,
+            "synod_backlogged",
+            "1 while executing or the disk falls so far behind that nothing more is taken in",
+            s.backlogged.get(),
+        )?;
+        gauge(
+            e,
+            "synod_unexecuted_bytes",
+            "Bytes of decided batches that are not executed",
+            s.unexecuted_bytes.get(),
+        )?;
+        gauge(
+            e,
+            "synod_undurable_bytes",
+            "Bytes of log records that are not on stable storage",
+            s.undurable_bytes.get(),
+        )?;
+        gauge(e, "synod_held_bytes", "Bytes of messages that wait for log records", s.held_bytes.get())?;
+        counter(
+            e,
+            "synod_sends_given_up",
+            "Messages that were not sent because too much waited for the disk",
+            s.sends_given_up.get(),
+        )?;
+        gauge(
+            e,
             "synod_kept_slots",
             "Decided slots kept in memory for replicas that lag",
             s.kept_slots.get(),

@@ -310,7 +310,7 @@ impl Node {
         let handle = Handle::new(Inner {
             inputs: inputs.clone(),
             executor: executor.clone(),
-            admission: Semaphore::new(permits_max),
+            admission: Arc::new(Semaphore::new(permits_max)),
             permits_max,
             request_bytes_max: queue_bytes_max / 2,
             shared,

@@ -275,12 +275,12 @@ impl<S: StateMachine> ProtocolStage<S> {
             }
             Action::ReadFailed { read, error } => {
                 for (_, reply) in self.waiting.reads.remove(&read).into_iter().flatten() {
-                    let _ = reply.send(Err(error));
+                    reply.send(Err(error));
                 }
             }
             Action::RequestFailed { request, error } => {
                 if let Some(reply) = self.waiting.commands.remove(&request) {
-                    let _ = reply.send(Err(error));
+                    reply.send(Err(error));
                 }
             }
             Action::Leader(view) => self.report_leader(view),
@@ -368,10 +368,10 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// Fails everybody who waits; the other threads are told by whoever stops this one.
     fn stop(self) {
         for (_, reply) in self.waiting.commands {
-            let _ = reply.send(Err(RequestError::Stopping));
+            reply.send(Err(RequestError::Stopping));
         }
         for (_, reply) in self.waiting.reads.into_values().flatten() {
-            let _ = reply.send(Err(RequestError::Stopping));
+            reply.send(Err(RequestError::Stopping));
         }
     }
 }

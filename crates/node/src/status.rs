@@ -87,6 +87,11 @@ pub(crate) struct Shared {
     pub(crate) wake_when_executed: AtomicBool,
     pub(crate) in_flight: Gauge,
     pub(crate) queued_bytes: Gauge,
+    pub(crate) unexecuted_bytes: Gauge,
+    pub(crate) undurable_bytes: Gauge,
+    pub(crate) held_bytes: Gauge,
+    pub(crate) sends_given_up: Gauge,
+    pub(crate) backlogged: Gauge,
     pub(crate) kept_slots: Gauge,
     pub(crate) kept_bytes: Gauge,
     pub(crate) snapshot_slot: Gauge,
@@ -121,9 +126,14 @@ impl Shared {
         self.decided.set(status.protocol.decided.0);
         self.decided_elsewhere.set(status.protocol.decided_elsewhere.0);
         self.in_flight.set(status.protocol.in_flight as u64);
-        self.wake_when_durable.store(status.protocol.waits_for_disk, SeqCst);
+        self.wake_when_durable.store(status.waits_for_disk, SeqCst);
         self.wake_when_executed.store(status.backlogged, SeqCst);
         self.queued_bytes.set(status.queued_bytes as u64);
+        self.unexecuted_bytes.set(status.unexecuted_bytes);
+        self.undurable_bytes.set(status.undurable_bytes);
+        self.held_bytes.set(status.held_bytes);
+        self.sends_given_up.set(status.sends_given_up);
+        self.backlogged.set(status.backlogged.into());
         self.kept_slots.set(status.kept_slots as u64);
         self.kept_bytes.set(status.kept_bytes);
         self.snapshot_slot.set(status.snapshot.map_or(0, |snapshot| snapshot.slot.0));

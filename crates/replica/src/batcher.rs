@@ -29,6 +29,13 @@ pub enum Waiter {
     },
 }
 
+impl Waiter {
+    /// Whether a client waits. Nobody does for what the replica asks for itself, such as ticks of the replicated clock.
+    pub fn is_client(&self) -> bool {
+        matches!(self, Waiter::Client { .. } | Waiter::Own { request: Some(_), .. })
+    }
+}
+
 /// A command with all that a batch says of it.
 #[derive(Debug)]
 pub struct Entry<'a> {

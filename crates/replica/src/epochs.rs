@@ -31,7 +31,8 @@
 //!   to life and from epoch to epoch, whatever snapshot is found, until the protocol of the epoch entered last has written
 //!   that it knows everything again, or an epoch begins for the life that runs.
 //! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
-//!   answered, and that have not been served when the epoch ends, are asked again.
+//!   answered, and that have not been served when the epoch ends, are asked again. Other replicas whose questions the
+//!   old protocol left open are told so.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -325,6 +326,7 @@ impl Replica {
         let for_this_life =
             self.group.member(self.me).is_some_and(|member| member.readmitted == self.incarnation);
         self.protocol = None;
+        self.fail_remote_reads(actions);
         self.protocol_deadline = Time::NEVER;
         self.known.running = self.group.epoch;
         self.known.first = self.group.first;

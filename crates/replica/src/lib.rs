@@ -13,6 +13,7 @@
 //! | `replica.rs` | events in, actions out |
 //! | `batcher.rs`, `proposals.rs` | the way of a command to its slot |
 //! | `executor.rs`, `session.rs` | execution, at most once |
+//! | `backlog.rs` | what threads have not dealt with yet, bounded in bytes |
 //! | `reads.rs` | linearizable reads without a log write |
 //! | `catch_up.rs`, `ahead.rs` | what this replica missed: whom to ask for what |
 //! | `transfer.rs`, `push.rs`, `decided.rs` | state from one replica to another: asked for, sent unasked, kept |
@@ -23,6 +24,7 @@
 //! | `message.rs` | what replicas say to each other |
 
 mod ahead;
+mod backlog;
 mod batcher;
 mod catch_up;
 mod change;
@@ -50,6 +52,7 @@ pub use decided::Decided;
 pub use error::RequestError;
 pub use events::{
     Action, Event, Installed, ReadId, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
+    Waiting,
 };
 pub use executor::{Executor, Outcome};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};

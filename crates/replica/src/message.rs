@@ -110,7 +110,24 @@ const CHUNK: u8 = 9;
 const STANDING: u8 = 10;
 const PUSHED: u8 = 11;
 
+/// Bytes that anything but batches and pieces of snapshots takes in a message at most, roughly.
+const OTHER_BYTES: u64 = 256;
+
 impl PeerMessage {
+    /// About the bytes that it takes in memory while it waits to be sent; not less than in a frame.
+    pub(crate) fn weight(&self) -> u64 {
+        let contents = match self {
+            PeerMessage::Protocol { message, .. } => message.batch_bytes(),
+            PeerMessage::Forward(batch) => batch.bytes().len() as u64,
+            PeerMessage::Fetched { batches, .. } | PeerMessage::Pushed { batches, .. } => {
+                batches.iter().map(|decided| decided.size() as u64).sum()
+            }
+            PeerMessage::Chunk { bytes, .. } => bytes.len() as u64,
+            _ => 0,
+        };
+        contents + OTHER_BYTES
+    }
+
     /// The bytes for a frame.
     #[must_use]
     pub fn encode(&self) -> Encoded {

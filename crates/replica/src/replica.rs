@@ -13,11 +13,14 @@ use synod_wire::{
 
 use crate::{
     Group, LogRecord, PeerMessage, RequestError, Settings,
+    backlog::Backlog,
     batcher::{Batcher, Closed, Entry, Waiter},
     catch_up::{Arrived, CatchUp, Piece},
     decided::DecidedLog,
     epochs::{Audience, Known},
-    events::{Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo},
+    events::{
+        Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo, Waiting,
+    },
     proposals::Proposals,
     push::Pushes,
     reads::{Asker, READS_MAX, Reads},
@@ -58,7 +61,7 @@ pub struct Replica {
     /// Whom this replica sends decided slots without being asked.
     pub(crate) pushes: Pushes,
     pub(crate) executed: Slot,
-    backlogged: bool,
+    backlog: Backlog,
     pub(crate) snapshot: Option<SnapshotInfo>,
     pub(crate) taking_snapshot: bool,
     pub(crate) slots_since_snapshot: u64,
@@ -112,7 +115,7 @@ impl Replica {
             catch_up: CatchUp::new(peers),
             pushes: Pushes::default(),
             executed: base,
-            backlogged: false,
+            backlog: Backlog::new(last_lsn),
             snapshot: info,
             taking_snapshot: false,
             slots_since_snapshot: 0,
@@ -126,12 +129,19 @@ impl Replica {
             settings,
         };
         replica.replay(now, records, actions);
+        replica.weigh(now, 0, actions);
         replica.flush(now, actions);
         replica
     }
 
     /// Takes one event. At the end of a burst of events, call [`Replica::flush`].
     pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
+        let before = actions.len();
+        self.take(now, event, actions);
+        self.weigh(now, before, actions);
+    }
+
+    fn take(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
             Event::Link { peer, up } => {
@@ -145,7 +155,11 @@ impl Replica {
                 }
                 self.input(now, Input::Link { peer, up }, actions);
             }
-            Event::Durable(lsn) => self.input(now, Input::Durable(lsn), actions),
+            Event::Durable(lsn) => {
+                self.backlog.durable(lsn);
+                self.watch_backlog(now);
+                self.input(now, Input::Durable(lsn), actions);
+            }
             Event::Timer => {
                 // Ask for the next deadline even if it is the same.
                 self.deadline = None;
@@ -161,7 +175,7 @@ impl Replica {
             Event::Read(read) if self.reads.len() < READS_MAX => self.reads.add(read, now),
             Event::Read(read) => actions.push(Action::ReadFailed { read, error: RequestError::Overloaded }),
             Event::Executed(slot) => {
-                self.executed = self.executed.max(slot);
+                self.note_executed(slot);
                 self.watch_backlog(now);
                 self.carry_out(now, actions);
             }
@@ -182,6 +196,7 @@ impl Replica {
 
     /// Lets everything leave that can: batches, reads, questions to peers; and asks for the next deadline.
     pub fn flush(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let before = actions.len();
         self.propose(now, actions);
         self.ask_reads(now, actions);
         if let Some(protocol) = &mut self.protocol {
@@ -194,25 +209,71 @@ impl Replica {
         self.tell_standing(now, actions);
         self.push_state(now, actions);
         self.batcher.end_burst();
+        self.weigh(now, before, actions);
         self.ask_for_timer(actions);
+    }
+
+    /// Counts what these actions give to the disk, and takes out the messages for which there is no room until it
+    /// answers.
+    fn weigh(&mut self, now: Time, from: usize, actions: &mut Vec<Action>) {
+        let (backlog, settings) = (&mut self.backlog, &self.settings);
+        let given_up = actions.extract_if(from.., |action| match action {
+            Action::Append { lsn, record } => {
+                backlog.appended(*lsn, record.weight());
+                false
+            }
+            Action::Send { message, after, .. } => !backlog.may_hold(*after, message.weight(), settings),
+            _ => false,
+        });
+        given_up.for_each(drop);
+        self.watch_backlog(now);
     }
 
     /// What this replica knows of itself.
     #[must_use]
     pub fn status(&self) -> ReplicaStatus {
+        let protocol = self.protocol_status();
         ReplicaStatus {
             epoch: self.group.epoch,
-            protocol: self.protocol_status(),
+            protocol,
             executed: self.executed,
             snapshot: self.snapshot,
             queued_bytes: self.queued_bytes(),
             kept_slots: self.decided.len(),
             kept_bytes: self.decided.bytes(),
-            backlogged: self.backlogged,
+            forwarded_bytes: self.proposals.forwarded_bytes(),
+            remote_reads: self.reads.remote(),
+            unexecuted_bytes: self.backlog.unexecuted_bytes(),
+            undurable_bytes: self.backlog.undurable_bytes(),
+            held_bytes: self.backlog.held_bytes(),
+            sends_given_up: self.backlog.given_up(),
+            backlogged: self.is_backlogged(),
+            waits_for_disk: protocol.waits_for_disk || self.backlog.waits_for_disk(),
             receiving: self.catch_up.receiving(),
             sources: self.catch_up.sources(),
             ahead_bytes: self.catch_up.ahead_bytes(),
             without_memory: self.forgets(),
+        }
+    }
+
+    /// What somebody waits for.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        Waiting {
+            reads: self.reads.len(),
+            remote_reads: self.reads.remote(),
+            commands: self
+                .batcher
+                .waiters()
+                .chain(self.proposals.waiters())
+                .filter(|it| it.is_client())
+                .count(),
+            client_commands: self.clients.len(),
+            forwarded: self.proposals.ordering(),
+            changes: usize::from(self.offered.is_some()) + usize::from(self.held_back.is_some()),
+            unexecuted: usize::try_from(self.decided.last().0.saturating_sub(self.executed.0))
+                .unwrap_or(usize::MAX),
+            held_bytes: self.backlog.held_bytes(),
         }
     }
 
@@ -296,7 +357,10 @@ impl Replica {
                 }
             }
             PeerMessage::ReadIndex { token } => {
-                if let Some(token) = self.reads.ask_for(from, token) {
+                if self.protocol.is_none() && !self.has(Bug::LeakRemoteReads) {
+                    // There is nobody here who could answer.
+                    self.refuse_reads(vec![(from, token)], actions);
+                } else if let Some(token) = self.reads.ask_for(from, token, now) {
                     self.input(now, Input::Control(Control::ReadIndex(token)), actions);
                 }
             }
@@ -475,6 +539,7 @@ impl Replica {
     ) {
         self.decided.push(slot, ballots, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
+        self.backlog.delivered(slot, batch.bytes().len() as u64);
         self.slots_since_snapshot += 1;
         self.bytes_since_snapshot += batch.bytes().len() as u64;
         let ours = self.proposals.delivered(&batch);
@@ -501,20 +566,22 @@ impl Replica {
         requests
     }
 
-    /// Whether executing is so far behind that nothing more should be taken in.
+    pub(crate) fn note_executed(&mut self, slot: Slot) {
+        self.executed = self.executed.max(slot);
+        self.backlog.executed(slot);
+    }
+
+    /// Whether executing, or the disk, is so far behind that nothing more should be taken in.
     pub(crate) fn is_backlogged(&self) -> bool {
-        self.backlogged
+        self.backlog.is_too_much()
     }
 
     pub(crate) fn watch_backlog(&mut self, now: Time) {
-        let behind = self.decided.last().0.saturating_sub(self.executed.0);
-        let max = self.settings.backlog_slots_max;
-        let backlogged = if self.backlogged { behind > max / 2 } else { behind > max };
-        if backlogged != self.backlogged {
-            self.backlogged = backlogged;
-            if let Some(protocol) = &mut self.protocol {
-                protocol.step(now, Input::Control(Control::Backlogged(backlogged)), &mut self.effects);
-            }
+        if self.backlog.changes(&self.settings)
+            && let Some(protocol) = &mut self.protocol
+        {
+            let backlogged = Control::Backlogged(self.backlog.is_too_much());
+            protocol.step(now, Input::Control(backlogged), &mut self.effects);
         }
     }
 
@@ -563,6 +630,10 @@ impl Replica {
         for read in self.reads.expire(born_max) {
             actions.push(Action::ReadFailed { read, error: RequestError::NoLeader });
         }
+        if !self.has(Bug::LeakRemoteReads) {
+            let expired = self.reads.expire_remote(born_max);
+            self.refuse_reads(expired, actions);
+        }
     }
 
     // Reads.
@@ -592,6 +663,22 @@ impl Replica {
         }
     }
 
+    /// Tells other replicas that their questions are not answered here, so that they ask elsewhere.
+    fn refuse_reads(&mut self, asked: Vec<(ReplicaId, u64)>, actions: &mut Vec<Action>) {
+        actions.extend(asked.into_iter().map(|(to, token)| {
+            let message = PeerMessage::ReadIndexAnswer { token, slot: None };
+            Action::Send { to, message, after: Lsn::ZERO }
+        }));
+    }
+
+    /// The protocol that was to answer other replicas runs no more.
+    pub(crate) fn fail_remote_reads(&mut self, actions: &mut Vec<Action>) {
+        if !self.has(Bug::LeakRemoteReads) {
+            let asked = self.reads.fail_remote();
+            self.refuse_reads(asked, actions);
+        }
+    }
+
     fn reads_answered(&mut self, token: u64, slot: Option<Slot>) {
         // Whoever says no does not lead: ask again when somebody does, or when the question is overdue.
         if let Some(slot) = slot {
@@ -610,11 +697,12 @@ impl Replica {
 
     fn ask_for_timer(&mut self, actions: &mut Vec<Action>) {
         let timeout = self.settings.request_timeout;
-        let expiry = [self.batcher.oldest(), self.proposals.oldest(), self.reads.oldest()];
+        let remote = self.reads.oldest_remote().filter(|_| !self.has(Bug::LeakRemoteReads));
+        let expiry = [self.batcher.oldest(), self.proposals.oldest(), self.reads.oldest(), remote];
         let mut deadlines = vec![self.protocol_deadline];
         deadlines.extend(expiry.into_iter().flatten().map(|oldest| oldest + timeout));
         deadlines.extend(self.reads.retry_at(self.forward_retry()));
-        if !self.backlogged {
+        if !self.is_backlogged() {
             deadlines.extend(self.catch_up.deadline(&self.pace()));
         }
         deadlines.extend(self.standing_at());

@@ -79,6 +79,12 @@ pub struct Settings {
     pub chunk_bytes_max: usize,
     /// Decided slots that may wait for execution; beyond that, nothing new is proposed or accepted.
     pub backlog_slots_max: u64,
+    /// The same in bytes of batches.
+    pub backlog_bytes_max: u64,
+    /// Bytes of records that may wait to become durable; beyond that, nothing new is proposed or accepted.
+    pub undurable_bytes_max: u64,
+    /// Bytes of messages that may wait for records to become durable; one that does not fit is not sent.
+    pub held_bytes_max: u64,
     /// A learner that lacks at most so many decided slots has caught up: it may be promoted.
     pub caught_up_slots: u64,
     /// How often a leader advances the replicated clock, by which idle sessions expire.
@@ -104,6 +110,9 @@ impl Default for Settings {
             state_transfer: StateTransfer::default(),
             chunk_bytes_max: 512 << 10,
             backlog_slots_max: 10_000,
+            backlog_bytes_max: 64 << 20,
+            undurable_bytes_max: 64 << 20,
+            held_bytes_max: 16 << 20,
             caught_up_slots: 100,
             clock_interval: Duration::from_secs(30),
         }

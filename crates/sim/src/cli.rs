@@ -221,7 +221,15 @@ pub fn run(args: &RunArgs) -> ExitCode {
         println!("{uncovered} situations were reached by fewer than {MARK} runs");
         return ExitCode::FAILURE;
     }
-    if totals.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let held = totals.failures.is_empty() && !too_many_undecided(&totals);
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Histories that are too hard to check may hide what the others show: there may be one, or one in so many runs.
+const RUNS_PER_UNDECIDED_MIN: u64 = 500;
+
+fn too_many_undecided(totals: &Totals) -> bool {
+    totals.undecided.len() as u64 > (totals.runs / RUNS_PER_UNDECIDED_MIN).max(1)
 }
 
 fn summary(totals: &Totals, elapsed: Duration, jobs: usize) -> String {
@@ -244,6 +252,13 @@ fn summary(totals: &Totals, elapsed: Duration, jobs: usize) -> String {
     if !totals.undecided.is_empty() {
         text += &format!("too hard to check for linearizability: seeds {:?}\n", totals.undecided);
     }
+    if too_many_undecided(totals) {
+        text += &format!(
+            "FAILED: {} of {} histories were not decided; at most one in {RUNS_PER_UNDECIDED_MIN} may be\n",
+            totals.undecided.len(),
+            totals.runs
+        );
+    }
     if totals.failures.is_empty() {
         text += "every invariant held\n";
     } else {
@@ -260,6 +275,18 @@ fn summary(totals: &Totals, elapsed: Duration, jobs: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn histories_that_were_not_decided_fail_a_run_above_a_rate() {
+        let totals =
+            |runs, undecided| Totals { runs, undecided: (0..undecided).collect(), ..Totals::default() };
+        assert!(!too_many_undecided(&totals(1, 1)));
+        assert!(too_many_undecided(&totals(400, 2)));
+        assert!(!too_many_undecided(&totals(2000, 4)));
+        assert!(too_many_undecided(&totals(2000, 5)));
+        let text = summary(&totals(2000, 5), Duration::from_secs(1), 1);
+        assert!(text.contains("FAILED: 5 of 2000 histories"), "{text}");
+    }
 
     #[test]
     fn seeds_are_a_range_or_one_number() {

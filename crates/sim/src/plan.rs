@@ -284,6 +284,8 @@ pub struct ClientPlan {
     pub think: Span,
     /// When a client gives an attempt up.
     pub timeout: Duration,
+    /// How often a client gives a request up at once, while it is on its way or being worked on.
+    pub cancels: Odds,
     /// Values are longer than they need be by at most so many bytes.
     pub padding_max: usize,
     /// How many reads are served from whatever state a replica has.
@@ -293,7 +295,10 @@ pub struct ClientPlan {
 /// Most replicas that are added in a run.
 pub const SPARES_MAX: usize = 4;
 
-/// About the largest snapshot that a run has.
+/// The most by which values are longer than they need be where they are large.
+const LARGE_PADDING: usize = 6_000;
+
+/// About the largest snapshot that a run has whose values are small.
 const SNAPSHOT_BYTES: usize = 100_000;
 
 const MS: Duration = Duration::from_millis(1);
@@ -448,6 +453,10 @@ impl Plan {
         self.settings.keep_slots = self.settings.keep_slots.max(100);
         self.settings.keep_bytes = self.settings.keep_bytes.max(1 << 20);
         self.settings.backlog_slots_max = 1_000;
+        self.settings.backlog_bytes_max = 1 << 20;
+        self.settings.undurable_bytes_max = 1 << 20;
+        self.settings.held_bytes_max = 1 << 20;
+        self.clients.cancels = Odds::NEVER;
         // The clients may have asked for everything that they wanted: then its ticks show that a leader serves.
         self.settings.clock_interval = self.settings.clock_interval.min(timeout / 3);
         self
@@ -517,7 +526,8 @@ impl Plan {
 
         let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
-        let clients = draw_clients(rng, duration, settings.consensus.election_timeout);
+        let mut clients = draw_clients(rng, duration, settings.consensus.election_timeout);
+        draw_bytes(seed, &mut settings, &mut clients);
         keep_up(&mut settings, &network, &disk, &clients);
         let some_first = seed.is_multiple_of(3);
         let priorities = if some_first { (0..replicas).map(|_| rng.u8(0..3)).collect() } else { Vec::new() };
@@ -576,7 +586,8 @@ fn keep_up(settings: &mut Settings, network: &NetworkPlan, disk: &DiskPlan, clie
     let slot_interval = settings.clock_interval.min(settings.consensus.election_timeout / 4);
     let interval = slot_interval * u32::try_from(slots).expect("small");
     let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
-    let chunk_min = SNAPSHOT_BYTES / usize::try_from(pieces).expect("clamped");
+    let large = if clients.padding_max < LARGE_PADDING { SNAPSHOT_BYTES } else { SNAPSHOT_BYTES * 8 };
+    let chunk_min = large / usize::try_from(pieces).expect("clamped");
     settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
 }
 
@@ -642,6 +653,9 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
         state_transfer: StateTransfer::default(),
         chunk_bytes_max: pick(rng, &[100, 1_000, 1 << 20]),
         backlog_slots_max: pick(rng, &[5, 50, 1_000]),
+        backlog_bytes_max: 1 << 20,
+        undurable_bytes_max: 1 << 20,
+        held_bytes_max: 1 << 20,
         caught_up_slots: pick(rng, &[0, 3, 100]),
         // A laggard that fetches slot by slot must be faster than the ticks of the clock.
         clock_interval: pick(rng, &[100 * MS, 1_000 * MS]).max(delay_max * 6),
@@ -700,6 +714,18 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
     }
 }
 
+/// Bounds in bytes, values that are large beside them, and clients that give up at once; drawn apart.
+fn draw_bytes(seed: u64, settings: &mut Settings, clients: &mut ClientPlan) {
+    let rng = &mut Rng::with_seed(seed ^ 0xb0_07_d5);
+    settings.backlog_bytes_max = pick(rng, &[300, 5_000, 1 << 20]);
+    settings.undurable_bytes_max = pick(rng, &[2_000, 20_000, 1 << 20]);
+    settings.held_bytes_max = pick(rng, &[1_000, 10_000, 1 << 20]);
+    clients.cancels = pick(rng, &[Odds::NEVER, Odds::NEVER, Odds::NEVER, Odds::percent(10)]);
+    if rng.u8(0..6) == 0 {
+        clients.padding_max = LARGE_PADDING;
+    }
+}
+
 /// What only Raft has, drawn apart; and whether its epoch should last.
 fn draw_raft(seed: u64, settings: &mut Settings) -> bool {
     let mut rng = Rng::with_seed(seed ^ 0xc_4a_96);
@@ -745,6 +771,7 @@ fn draw_clients(rng: &mut Rng, duration: Duration, election_timeout: Duration) -
         operations,
         think: pick(rng, &[(Duration::ZERO, pause), (Duration::ZERO, 2 * MS)]),
         timeout: election_timeout * pick(rng, &[1, 2, 6]),
+        cancels: Odds::NEVER,
         padding_max: pick(rng, &[0, 50, 400]),
         stale_reads: Odds::percent(5),
     }

@@ -241,6 +241,10 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             ..FaultWeights::default()
         },
         Bug::RetireEarly => FaultWeights { partial: 3, stall: 3, ..weights },
+        // An epoch ends while a leader has not answered the reads of its followers.
+        Bug::LeakRemoteReads => {
+            FaultWeights { change: 20, partial: 4, one_way: 2, ..FaultWeights::default() }
+        }
         _ => FaultWeights { crash: 4, split: 1, partial: 2, one_way: 1, ..weights },
     };
     plan

@@ -105,6 +105,9 @@ invariants! {
     ServesWhenConnected = "serves-when-connected", "Driftwood 2023, section 2.3.5: partial partitions leave no stable leader";
     /// Once faults stop, a write and a read succeed at every replica within a bound, and replicas converge.
     Liveness = "liveness", "DESIGN.md: once faults stop, progress within a bound";
+    /// Nothing waits forever: once nobody asks for anything more, no replica keeps a read, a command, a change, a batch to
+    /// execute or a message that waits for its disk.
+    NothingWaits = "nothing-waits", "STYLE.md: a limit on everything; each question is answered, refused or given up in time";
     /// What a replica sends and writes can be read again, and no replica panics.
     Sound = "sound", "STYLE.md: panic! is for broken invariants only";
 }

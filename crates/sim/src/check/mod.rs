@@ -15,7 +15,7 @@ pub(crate) use facts::{Claim, Fact, claims, fact, is_learned, slots, values};
 pub(crate) use groups::Groups;
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};
-pub(crate) use lives::Watch;
+pub(crate) use lives::{Held, Watch};
 pub(crate) use memory::Memory;
 pub(crate) use model::Model;
 pub(crate) use reference::Reference;

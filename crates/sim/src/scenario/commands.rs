@@ -321,6 +321,7 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             timeout: Duration::ZERO,
             padding_max: 0,
             stale_reads: Odds::NEVER,
+            cancels: Odds::NEVER,
         },
         changes: ChangePlan { spares: SPARES_MAX, ..ChangePlan::NONE },
         family: Family::General,

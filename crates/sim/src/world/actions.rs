@@ -56,6 +56,9 @@ impl World {
                     _ => {}
                 }
                 if after > machine.disk.durable() {
+                    let bytes = message.encode().len() as u64;
+                    life.holds.messages += bytes;
+                    life.holds.largest_message = life.holds.largest_message.max(bytes);
                     life.held.push((after, to, message));
                 } else {
                     if life.held.iter().any(|(_, peer, _)| *peer == to) {
@@ -66,7 +69,9 @@ impl World {
                 }
             }
             Action::Execute { slot, ballots, batch, requests } => {
-                life.watch.delivers(slot)?;
+                let bytes = batch.bytes().len() as u64;
+                life.watch.delivers(slot, bytes)?;
+                life.holds.batches += bytes;
                 let id = machine.id;
                 machine.delivered = machine.delivered.max(slot);
                 life.tasks.push_back(Task::Execute { slot, ballots, batch: batch.clone(), requests });
@@ -217,6 +222,7 @@ impl World {
             std::mem::take(&mut life.held).into_iter().partition(|(after, ..)| *after <= durable);
         life.held = held;
         let ready: Vec<_> = ready;
+        life.holds.messages -= ready.iter().map(|(_, _, message)| message.encode().len() as u64).sum::<u64>();
         for (_, to, message) in ready {
             let to = self.index(to);
             self.send(of, to, &message)?;

@@ -151,6 +151,8 @@ pub(super) struct Scripted {
 
 /// How long a question or an answer travels.
 pub(super) const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
+/// From here on a value counts as large.
+const LARGE_VALUE_BYTES: usize = 2_000;
 /// Wait before asking again after a refusal.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
@@ -294,6 +296,7 @@ impl World {
         };
         let id = clients.history.len() as u64;
         let padding = clients.rng.usize(0..=plan.padding_max);
+        self.coverage.large_values += u64::from(padding >= LARGE_VALUE_BYTES);
         let payload = op.encode(id, padding);
         if !op.is_read() {
             self.reference.submitted(&payload);
@@ -345,7 +348,9 @@ impl World {
         self.trace.line(self.now, || format!("c{index}.{worker:<7}→ r{}  {}", of + 1, describe_ask(&ask)));
         let travels = between(&mut self.clients.rng, TRAVELS.0, TRAVELS.1);
         self.queue.push(self.now + travels, Happening::Asked { of, ask });
-        let patience = self.now + self.plan.clients.timeout;
+        let cancels = self.plan.clients.cancels.hit(&mut self.clients.rng);
+        self.coverage.requests_cancelled += u64::from(cancels);
+        let patience = self.now + if cancels { TRAVELS.1 } else { self.plan.clients.timeout };
         self.queue.push(patience, Happening::Impatient { client: index, worker, attempt });
     }
 

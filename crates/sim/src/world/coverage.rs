@@ -68,6 +68,14 @@ coverage! {
     sessions_expired = "sessions expired",
     /// Commands that were asked for again after their reply was gone.
     replies_gone = "replies gone",
+    /// Times when a replica took nothing in, because its executor or its disk was too far behind.
+    backlogs = "backlogs",
+    /// Messages that were not sent because too much waited for a disk.
+    sends_given_up = "sends given up",
+    /// Requests that clients gave up right after they had sent them.
+    requests_cancelled = "requests cancelled",
+    /// Values that are large, measured by the bounds on bytes.
+    large_values = "large values",
     /// Linearizable reads answered by replicas that do not lead.
     follower_reads = "follower reads",
     /// Stale reads.

@@ -41,6 +41,7 @@ impl World {
             let Some(task) = life.tasks.pop_front() else { break };
             match task {
                 Task::Execute { slot, ballots, batch, requests } => {
+                    life.holds.batches -= batch.bytes().len() as u64;
                     let known = slot <= life.executor.applied();
                     let outcomes = life.executor.execute(slot, ballots, &batch);
                     if !known {

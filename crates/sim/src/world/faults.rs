@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::Role;
-use synod_replica::Goal;
+use synod_replica::{Goal, Waiting};
 use synod_wire::{ReplicaId, Slot};
 
 use super::{Happening, World, machine::Machine};
@@ -21,6 +21,9 @@ use crate::{
 const RECOVERY_TIMEOUTS: u32 = 60;
 /// ... and this.
 const RECOVERY_EXTRA: Duration = Duration::from_secs(5);
+
+/// Once nobody asks for anything more, nobody waits after so many request time-outs and election time-outs.
+const REST_TIMEOUTS: u32 = 8;
 
 /// Faults under way.
 #[derive(Debug)]
@@ -358,6 +361,7 @@ impl World {
         self.network.calm();
         self.plan.disk.snapshot_fails = Odds::NEVER;
         self.plan.faults.any_step = Odds::NEVER;
+        self.plan.clients.cancels = Odds::NEVER;
         // Clients are patient from now on: whoever gives up early and asks for more keeps a small cluster overloaded.
         self.plan.clients.timeout = self.plan.clients.timeout.max(self.plan.settings.request_timeout * 2);
         self.set_right()
@@ -392,7 +396,7 @@ impl World {
             if self.probes_missing().is_empty()
                 && self.converged(*target.get_or_insert(self.reference.last()))
             {
-                return (0..self.machines.len()).try_for_each(|of| self.check_state(of));
+                return self.come_to_rest();
             }
         }
         let missing: Vec<String> = self.probes_missing().iter().map(|of| format!("r{}", of + 1)).collect();
@@ -404,6 +408,45 @@ impl World {
             self.roles()
         );
         Err(Violation { invariant: Invariant::Liveness, detail })
+    }
+
+    /// Nobody asks for anything more: soon nobody waits for anything. (The replicated clock ticks on, so there is always
+    /// something under way now and then; but at no replica at every moment.)
+    fn come_to_rest(&mut self) -> Checked {
+        self.plan.clients.operations = 0;
+        let settings = &self.plan.settings;
+        let timeout = settings.consensus.election_timeout;
+        let end = self.now + settings.request_timeout * REST_TIMEOUTS + timeout * REST_TIMEOUTS;
+        let mut restless: Vec<usize> = (0..self.machines.len()).collect();
+        loop {
+            restless.retain(|&of| self.waiters(of).is_some());
+            let Some(&of) = restless.first() else { break };
+            if self.now >= end {
+                let waits = self.waiters(of).unwrap_or_default();
+                let detail = format!("long after the last request was made, {waits}");
+                return Err(Violation { invariant: Invariant::NothingWaits, detail });
+            }
+            // Not in step with anything that the replicas do at intervals.
+            let wait = between(&mut self.faults.rng, Duration::ZERO, timeout / 8);
+            self.run_until(self.now + wait)?;
+        }
+        (0..self.machines.len()).try_for_each(|of| self.check_state(of))
+    }
+
+    /// What somebody waits for at a replica, for people.
+    fn waiters(&self, of: usize) -> Option<String> {
+        let machine = &self.machines[of];
+        let life = machine.life.as_ref()?;
+        let waiting = life.replica.waiting();
+        let (tasks, held, reads) = (life.tasks.len(), life.held.len(), life.reads.len());
+        let busy = waiting != Waiting::default() || (tasks, held, reads) != (0, 0, 0);
+        busy.then(|| {
+            format!(
+                "{} keeps {waiting:?}, {tasks} tasks of its executor, {held} messages for its disk to release, and \
+                 {reads} reads to answer",
+                machine.id
+            )
+        })
     }
 
     /// What all replicas do, for people.

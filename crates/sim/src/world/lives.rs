@@ -11,7 +11,7 @@ use super::{
     machine::{Life, Pause},
 };
 use crate::{
-    check::{Checked, Invariant, Violation, Watch, demand, slots},
+    check::{Checked, Held, Invariant, Violation, Watch, demand, slots},
     clock::{Clock, PERFECT_PPM},
     network::{Wire, between},
     plan::{Durability, Plan},
@@ -78,9 +78,12 @@ impl World {
             flush_due: false,
             held: Vec::new(),
             tasks: VecDeque::new(),
+            holds: Held::default(),
             executing: false,
             reads: Vec::new(),
             receiving: Vec::new(),
+            backlogged: false,
+            sends_given_up: 0,
             confesses_at: None,
             whole_at: None,
             seen_revision: 0,
@@ -90,6 +93,7 @@ impl World {
         let machine = &mut self.machines[of];
         if let Some(life) = &mut machine.life {
             life.confesses_at = amnesia.then_some(machine.disk.last());
+            life.watch.started(&life.replica.status());
         }
         self.make_sessions(of);
         self.stepped(of)
@@ -241,7 +245,11 @@ impl World {
             life.whole_at = Some(machine.disk.last());
         }
         let status = life.replica.status();
-        life.watch.stepped(&status, &self.plan.settings)?;
+        life.watch.stepped(&status, life.holds, &self.plan.settings)?;
+        self.coverage.backlogs += u64::from(status.backlogged && !life.backlogged);
+        life.backlogged = status.backlogged;
+        self.coverage.sends_given_up += status.sends_given_up - life.sends_given_up;
+        life.sends_given_up = status.sends_given_up;
         life.watch.caches(life.executor.cached_reply_bytes(), &self.plan.settings.sessions)?;
         let face = Face::of(&status, machine.disk.lost, machine.disk.is_stalled());
         self.situations.see(&Sight::Stepped { of, face });

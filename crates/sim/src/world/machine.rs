@@ -8,7 +8,7 @@ use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::Happening;
 use crate::{
-    check::Watch,
+    check::{Held, Watch},
     clock::{Clock, Moment},
     disk::Disk,
 };
@@ -55,6 +55,8 @@ pub(crate) struct Life {
     pub(crate) held: Vec<(Lsn, ReplicaId, PeerMessage)>,
     /// What the executor has to do.
     pub(crate) tasks: VecDeque<Task>,
+    /// The bytes of both.
+    pub(crate) holds: Held,
     pub(crate) executing: bool,
     /// Reads that wait for a slot.
     pub(crate) reads: Vec<(Slot, ReadId)>,
@@ -64,6 +66,9 @@ pub(crate) struct Life {
     pub(crate) confesses_at: Option<Lsn>,
     /// If the replica had lost its log and votes again: once this record is durable, the loss is made good.
     pub(crate) whole_at: Option<Lsn>,
+    /// As of the last step: whether the replica took nothing in, and how many messages it had not sent for want of room.
+    pub(crate) backlogged: bool,
+    pub(crate) sends_given_up: u64,
     /// The newest revision that a stale read has shown.
     pub(crate) seen_revision: i64,
 }
