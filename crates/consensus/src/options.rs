@@ -83,7 +83,7 @@ impl ProtocolKind {
     #[must_use]
     pub fn elections(self) -> &'static [ElectionKind] {
         match self {
-            ProtocolKind::MultiPaxos => &[ElectionKind::Rotating, ElectionKind::Ballot],
+            ProtocolKind::MultiPaxos => &[ElectionKind::Ballot, ElectionKind::Rotating],
             ProtocolKind::SequencePaxos => &[ElectionKind::Ballot, ElectionKind::Rotating],
             ProtocolKind::Raft => &[ElectionKind::Randomized],
         }
@@ -93,7 +93,8 @@ impl ProtocolKind {
 choice! {
     /// How a leader is chosen.
     ElectionKind, "election" {
-        /// View v is led by replica v mod n; the next in line takes over from one that falls silent.
+        /// View v is led by replica v mod n; the next in line takes over from one that falls silent, once a quorum would
+        /// let it.
         Rotating = "rotating",
         /// Rounds of heartbeats elect a replica that is connected to a quorum, also where only some links work
         /// (Ng 2020, section 2.4.1).
@@ -192,7 +193,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             protocol: ProtocolKind::MultiPaxos,
-            election: ElectionKind::Rotating,
+            election: ElectionKind::Ballot,
             decision: Decision::Leader,
             priority: 0,
             heartbeat_interval: Duration::from_millis(100),

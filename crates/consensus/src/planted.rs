@@ -109,6 +109,10 @@ pub enum Bug {
     ElectionForgetsPromise,
     /// It does not care whether others are content with the leader that it misses.
     ElectionIgnoresHappiness,
+    /// It does not care whether its disk answers, and who gives up abstains no longer than others need to notice.
+    ElectionOfHungDisk,
+    /// A rotating election does not ask the others before it tries.
+    ElectionWithoutRehearsal,
 }
 
 impl Bug {
@@ -134,6 +138,10 @@ impl Bug {
         Bug::RaftChangeAtOnce,
         Bug::RaftUnionMajority,
     ];
+
+    /// Those of elections that break no rule of a protocol: with them a group serves too late, or changes its leader for
+    /// nothing, when a fault lasts.
+    pub const OUTAGES: &'static [Bug] = &[Bug::ElectionOfHungDisk, Bug::ElectionWithoutRehearsal];
 
     /// Those of a protocol that the simulator finds by running seeds.
     #[must_use]

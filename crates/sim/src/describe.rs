@@ -271,6 +271,11 @@ fn election_message(message: &election::Message) -> String {
         Message::HeartbeatRequest { round, highest } => {
             format!("HeartbeatRequest round {}, highest {highest}", question(*round))
         }
+        Message::Rehearse { ballot } => format!("Rehearse {ballot}"),
+        Message::RehearseReply { ballot, willing: true, .. } => format!("RehearseReply {ballot}: willing"),
+        Message::RehearseReply { ballot, willing: false, highest } => {
+            format!("RehearseReply {ballot}: not willing, highest {highest}")
+        }
         Message::HeartbeatReply { round, ballot, leader, happy } => {
             let mood = if *happy { "happy with" } else { "not happy with" };
             format!("HeartbeatReply round {}: {ballot}, {mood} {leader}", question(*round))

@@ -69,6 +69,8 @@ const PIPE_MAX: usize = 20_000;
 #[derive(Debug)]
 struct Link {
     delay_max: Duration,
+    /// Messages take so much longer.
+    slowed_by: Duration,
     /// Grows with every session; what arrives for an earlier one is lost.
     session: u64,
     up: bool,
@@ -95,6 +97,7 @@ impl Network {
     pub fn new(plan: NetworkPlan, replicas: usize, mut rng: Rng) -> Network {
         let mut link = || Link {
             delay_max: between(&mut rng, plan.delay_min, plan.delay_max),
+            slowed_by: Duration::ZERO,
             session: 0,
             up: plan.wire == Wire::Datagram,
             cuts: 0,
@@ -137,7 +140,7 @@ impl Network {
     /// How long a message sent now takes.
     fn delay(&mut self, from: usize, to: usize) -> Duration {
         let (plan, link) = (&self.plan, &self.links[from * self.replicas + to]);
-        let delay = between(&mut self.rng, plan.delay_min, link.delay_max);
+        let delay = between(&mut self.rng, plan.delay_min, link.delay_max) + link.slowed_by;
         match plan.slow.hit(&mut self.rng) {
             true if self.rng.u8(0..4) == 0 => between(&mut self.rng, delay, plan.late_max),
             true => delay * 10,
@@ -238,6 +241,11 @@ impl Network {
         let end = self.rng.usize(place..body.len().min(place + 8)) + 1;
         damaged[place..end].iter_mut().for_each(|byte| *byte = self.rng.u8(..));
         Some(damaged.into())
+    }
+
+    /// From now on messages of a link take so much longer.
+    pub fn slow_down(&mut self, from: usize, to: usize, by: Duration) {
+        self.link(from, to).slowed_by = by;
     }
 
     /// Cuts a link; it takes as many [`Network::mend`]s to mend it.

@@ -5,7 +5,9 @@ use std::time::Duration;
 use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
 use synod_sim::{
     Odds, Wire,
+    outage::{Lasting, Outage, election_timeout, play},
     plan::{Durability, Family, FaultWeights, Plan, SPARES_MAX},
+    scenario::CASTS,
 };
 
 /// Seeds within which every bug must be found.
@@ -342,5 +344,43 @@ fn every_planted_bug_of_voters_that_change_is_found_and_nothing_without_it() {
 fn every_planted_bug_is_found_and_nothing_without_it() {
     for &(_, protocol) in ProtocolKind::ALL {
         Bug::of(protocol).iter().for_each(|&bug| find(protocol, bug, plan));
+    }
+}
+
+/// Plays a fault that lasts with every protocol that has an election, until a bug shows.
+fn find_in_outages(bug: Bug, election: ElectionKind, lasting: &[Lasting], shows: fn(&Outage) -> bool) {
+    for &cast in CASTS.iter().filter(|cast| cast.election == election) {
+        let found = (0..SEEDS_MAX).find(|&seed| {
+            lasting.iter().any(|&lasting| {
+                let sound = play(cast, lasting, seed, None).expect("nothing is violated");
+                assert!(
+                    !shows(&sound),
+                    "{}, {bug:?} is not planted, and yet, seed {seed}: {sound:?}",
+                    cast.name
+                );
+                shows(&play(cast, lasting, seed, Some(bug)).expect("nothing is violated"))
+            })
+        });
+        let found = found.unwrap_or_else(|| panic!("{}, {bug:?}: not found in {SEEDS_MAX} seeds", cast.name));
+        println!("{}, {bug:?}: found after {} seeds", cast.name, found + 1);
+    }
+}
+
+#[test]
+fn every_planted_bug_of_elections_is_found_in_outages_and_nothing_without_it() {
+    for &bug in Bug::OUTAGES {
+        match bug {
+            Bug::ElectionOfHungDisk => {
+                let hangs: Vec<_> =
+                    (1..5).map(|place| Lasting::HangsAtCrash { place, percent: 25 }).collect();
+                let late = |outage: &Outage| outage.from_crash > election_timeout() * 6;
+                find_in_outages(bug, ElectionKind::Ballot, &hangs, late);
+            }
+            Bug::ElectionWithoutRehearsal => {
+                let deaf = [Lasting::OneWay { from: 0, to: 1 }];
+                find_in_outages(bug, ElectionKind::Rotating, &deaf, |outage| outage.elections > 0);
+            }
+            other => panic!("{other:?} is for another test"),
+        }
     }
 }

@@ -83,7 +83,7 @@ struct Flight {
 
 impl MultiPaxos {
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        self.election.tried(now);
+        self.election.tried();
         self.promise(now, ballot, effects);
         let from = self.slots.first();
         self.state = State::Candidate(Candidate {
@@ -289,12 +289,23 @@ impl MultiPaxos {
         }
     }
 
+    /// A leader that slept through an election time-out (its process was stopped, or its machine moved) does not know
+    /// any more whether it leads: it gives up before it does anything else. Who orders alone has nobody to give up for.
+    pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
+        if overdue && self.members.count() > 1 {
+            self.election.gave_up(now);
+            self.step_down(effects);
+            self.report_leader(effects);
+        }
+    }
+
     /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
     /// answered, says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
-        let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
-        if disk_stalled || self.election.must_yield(now) {
+        if !self.disk.answers(now, timeout) || self.election.must_yield(now) {
             // The others elect a leader once they miss the heartbeats; this replica comes last in line.
             self.election.gave_up(now);
             return self.step_down(effects);

@@ -134,6 +134,7 @@ impl Votes {
 
 impl Protocol for MultiPaxos {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
                 self.receive(now, from, message, effects);
@@ -141,7 +142,8 @@ impl Protocol for MultiPaxos {
             Input::Receive { from, message: crate::Message::Election(message) } => {
                 // Who must not vote is nobody's follower, and must not lead.
                 if !matches!(self.state, State::Recovering(_)) {
-                    self.election.receive(from, &message, effects);
+                    self.election.receive(now, from, &message, effects);
+                    self.stand(now, effects);
                 }
             }
             Input::Receive { .. } => {}
@@ -174,6 +176,7 @@ impl Protocol for MultiPaxos {
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
+        self.yield_if_overslept(now, effects);
         self.send_accepts(now, effects);
         self.send_accepted(effects);
         self.announce(now, effects);
@@ -489,17 +492,28 @@ impl MultiPaxos {
         // The deadline that was asked for is over: ask again, also for the same instant.
         self.deadline = None;
         if !matches!(self.state, State::Recovering(_)) {
-            self.election.on_timer(now, effects);
+            let fit = self.disk.answers(now, self.options.election_timeout);
+            self.election.on_timer(now, fit, effects);
         }
         match &self.state {
             State::Follower | State::Candidate(_) => {
-                match self.election.candidacy(now, self.promised.max(self.view.ballot)) {
-                    Some(ballot) => self.become_candidate(now, ballot, effects),
-                    None => self.resend_prepare(now, effects),
+                if !self.stand(now, effects) {
+                    self.resend_prepare(now, effects);
                 }
             }
             State::Leader(_) => self.lead_on(now, effects),
             State::Recovering(_) => self.resend_recover(now, effects),
         }
+    }
+    /// Tries to lead if the election says so; whether it does.
+    fn stand(&mut self, now: Time, effects: &mut Effects) -> bool {
+        if !matches!(self.state, State::Follower | State::Candidate(_)) {
+            return false;
+        }
+        let ballot = self.election.candidacy(now, self.promised.max(self.view.ballot), effects);
+        ballot.is_some_and(|ballot| {
+            self.become_candidate(now, ballot, effects);
+            true
+        })
     }
 }

@@ -9,7 +9,8 @@ use synod_wire::{
 
 use super::{AcceptedValue, Message, Promise, Record};
 use crate::{
-    Control, Decision, Effect, Effects, Input, Members, Options, Protocol, ReadToken, Restart, Role,
+    Control, Decision, Effect, Effects, ElectionKind, Input, Members, Options, Protocol, ReadToken, Restart,
+    Role, election,
 };
 
 const R1: ReplicaId = ReplicaId(1);
@@ -24,6 +25,11 @@ fn batch(text: &str) -> Batch {
     let mut builder = BatchBuilder::new();
     builder.push(SessionId(1), 1, 1, text.as_bytes());
     builder.finish()
+}
+
+/// Ballots that are easily told in advance.
+fn options() -> Options {
+    Options { election: ElectionKind::Rotating, ..Options::default() }
 }
 
 struct One {
@@ -43,7 +49,7 @@ impl One {
     }
 
     fn new(me: ReplicaId) -> One {
-        let mut one = One::start(me, &Options::default(), Vec::new(), false);
+        let mut one = One::start(me, &options(), Vec::new(), false);
         one.effects.drain();
         one
     }
@@ -67,9 +73,45 @@ impl One {
         self.step(Input::Durable(self.effects.last_lsn()))
     }
 
+    /// Time passes. If this replica asks whether it may try to lead, another one is willing.
     fn wait(&mut self, wait: Duration) -> Vec<Effect> {
         self.now += wait;
-        self.step(Input::Timer)
+        let mut effects = self.step(Input::Timer);
+        let asked = effects.iter().find_map(|effect| match effect {
+            Effect::Send {
+                to,
+                message: crate::Message::Election(election::Message::Rehearse { ballot }),
+                ..
+            } => Some((*to, *ballot)),
+            _ => None,
+        });
+        if let Some((from, ballot)) = asked {
+            let highest = Ballot::ZERO;
+            let message = election::Message::RehearseReply { ballot, willing: true, highest }.into();
+            effects.extend(self.step(Input::Receive { from, message }));
+        }
+        effects
+    }
+
+    /// Lets the election suggest a ballot, whichever election it is, and its record become durable; the ballot.
+    fn led_by_bid_or_rehearsal(&mut self) -> Ballot {
+        loop {
+            let effects = self.wait(Duration::from_millis(100));
+            for effect in &effects {
+                let Effect::Send { to: R2, message: crate::Message::Election(message), .. } = effect else {
+                    continue;
+                };
+                if let election::Message::HeartbeatRequest { round, .. } = *message {
+                    let (ballot, leader) = (Ballot::ZERO, Ballot::ZERO);
+                    let reply = election::Message::HeartbeatReply { round, ballot, leader, happy: false };
+                    self.step(Input::Receive { from: R2, message: reply.into() });
+                }
+            }
+            if let [(Message::Prepare { ballot, .. }, _), ..] = sent(&effects, R2)[..] {
+                self.durable();
+                return ballot;
+            }
+        }
     }
 
     /// r1, which leads in its first ballot.
@@ -252,6 +294,7 @@ fn a_new_leader_adopts_the_value_of_the_highest_ballot_and_fills_gaps() {
     let mut candidate = One::new(R3);
     candidate.receive(R2, Message::Prepare { ballot: ballot(2), from: Slot(1) });
     candidate.receive(R2, accept(ballot(2), 3, "old"));
+    candidate.durable();
     candidate.wait(Duration::from_secs(4));
     candidate.durable();
     let newer = AcceptedValue { slot: Slot(1), ballot: ballot(2), batch: batch("adopted") };
@@ -279,7 +322,7 @@ fn an_announced_decision_covers_only_values_of_its_own_ballot() {
 
 #[test]
 fn promises_come_in_pages() {
-    let options = Options { promise_bytes_max: 1, ..Options::default() };
+    let options = Options { promise_bytes_max: 1, ..options() };
     let mut acceptor = One::start(R2, &options, Vec::new(), false);
     for slot in [1, 2] {
         acceptor.receive(R1, accept(ballot(1), slot, "x"));
@@ -297,7 +340,7 @@ fn promises_come_in_pages() {
 
 #[test]
 fn where_everybody_counts_votes_a_proposal_may_come_last() {
-    let options = Options { decision: Decision::All, ..Options::default() };
+    let options = Options { decision: Decision::All, ..options() };
     let mut follower = One::start(R3, &options, Vec::new(), false);
     let accepted = accepted(1, 1);
     follower.receive(R1, accepted.clone());
@@ -331,6 +374,22 @@ fn a_leader_without_a_quorum_steps_down_and_its_reads_fail() {
 }
 
 #[test]
+fn a_leader_that_slept_gives_up_before_it_does_anything_else() {
+    for election in [ElectionKind::Rotating, ElectionKind::Ballot] {
+        let mut leader = One::start(R1, &Options { election, ..options() }, Vec::new(), false);
+        leader.effects.drain();
+        let ballot = leader.led_by_bid_or_rehearsal();
+        leader.receive(R2, promise(ballot, Vec::new()));
+        assert_eq!(leader.protocol.status().role, Role::Leader, "{election}");
+        leader.now += Duration::from_secs(900);
+        // Nothing that comes first is an excuse: a read, a late vote, or the end of a burst.
+        let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(1))));
+        assert_eq!(leader.protocol.status().role, Role::Follower, "{election}");
+        assert!(matches!(effects[..], [Effect::ReadIndex { slot: None, .. }, ..]), "{effects:?}");
+    }
+}
+
+#[test]
 fn a_leader_whose_disk_does_not_answer_steps_down() {
     let mut leader = One::elected();
     leader.step(proposal("x"));
@@ -346,7 +405,7 @@ fn a_leader_whose_disk_does_not_answer_steps_down() {
 fn a_restart_delivers_what_was_decided_and_remembers_its_promise() {
     let records =
         vec![Record::Promised(ballot(4)), run(ballot(1), 1, &["a"], 0), run(ballot(1), 2, &["b"], 1)];
-    let mut one = One::start(R2, &Options::default(), records, false);
+    let mut one = One::start(R2, &options(), records, false);
     let effects: Vec<Effect> = one.effects.drain().collect();
     assert_eq!(delivered(&effects), [(1, batch("a"))]);
     let effects = one.receive(R3, Message::Prepare { ballot: ballot(3), from: Slot(2) });
@@ -357,7 +416,7 @@ fn a_restart_delivers_what_was_decided_and_remembers_its_promise() {
 
 #[test]
 fn without_its_log_a_replica_votes_only_after_its_peers_have_told_it_what_it_may_have_promised() {
-    let mut one = One::start(R3, &Options::default(), Vec::new(), true);
+    let mut one = One::start(R3, &options(), Vec::new(), true);
     let effects: Vec<Effect> = one.effects.drain().collect();
     assert_eq!(sent(&effects, R1)[0].0, Message::Recover { incarnation: Incarnation(7) });
     let accept = accept(ballot(1), 1, "x");
@@ -477,7 +536,7 @@ fn a_candidate_that_is_far_behind_lets_somebody_else_lead() {
 
 #[test]
 fn a_target_that_is_never_decided_gives_way_to_a_later_answer() {
-    let mut one = One::start(R3, &Options::default(), Vec::new(), true);
+    let mut one = One::start(R3, &options(), Vec::new(), true);
     one.receive(R2, answer(1, 1, None, &[]));
     one.receive(R1, answer(1, 1, Some(Slot(20)), &[]));
     one.durable();
@@ -552,7 +611,7 @@ fn what_a_burst_proposes_leaves_together_and_is_answered_together() {
 
 #[test]
 fn messages_of_proposals_are_bounded() {
-    let options = Options { promise_bytes_max: 1, ..Options::default() };
+    let options = Options { promise_bytes_max: 1, ..options() };
     let mut leader = One::start(R1, &options, Vec::new(), false);
     leader.effects.drain();
     leader.elect();
@@ -626,7 +685,7 @@ fn of_what_one_message_brings_only_what_is_new_is_written_in_as_few_records_as_c
 
 #[test]
 fn the_own_vote_for_a_run_does_not_count_where_another_value_took_its_place() {
-    let options = Options { decision: Decision::All, ..Options::default() };
+    let options = Options { decision: Decision::All, ..options() };
     let mut follower = One::start(R3, &options, Vec::new(), false);
     follower.effects.drain();
     follower.receive(R1, several(ballot(1), 1, &["a", "b", "c"]));
@@ -707,7 +766,7 @@ fn what_was_not_sent_before_leadership_ended_is_never_sent() {
 
 #[test]
 fn the_window_counts_slots_that_are_not_decided() {
-    let options = Options { window_max: 4, ..Options::default() };
+    let options = Options { window_max: 4, ..options() };
     let mut leader = One::start(R1, &options, Vec::new(), false);
     leader.effects.drain();
     leader.elect();

@@ -56,6 +56,8 @@
 //!   leader for long without its own timer firing. States that differ only in *when* are one (see `fingerprint.rs`).
 //! - **Sending again after a while.** The time after which something is sent again is set so long that it does not pass;
 //!   a message that was sent may be late anyway. What is sent again when a session begins is explored.
+//! - **Who lets whom try.** With the rotating election a replica first asks the others. Here they are always willing, at
+//!   once: that leaves more ways to go, not fewer.
 //! - **Bursts.** Each input is flushed at once; what several inputs make together is not explored.
 //! - **Answers to heartbeats** are lost. They confirm reads, which nobody asks for here, and keep a leader from giving
 //!   up: with these bounds it gives up at its second time-out. They would multiply the states by ten.

@@ -22,7 +22,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("cluster N [SETTING=VALUE ...]", "start N replicas with empty disks and sessions between all of them"),
     ("quietly COMMAND", "do it, and print nothing: for what the story is not about"),
     ("elect N", "let replica N time out, and deliver messages, until it leads"),
-    ("timeout N", "set the clock of replica N forward to its next deadline"),
+    (
+        "timeout N",
+        "set the clock of replica N forward to its next deadline; whom it asks whether it may try to lead is willing",
+    ),
     ("put N KEY=VALUE ... [as sS#Q]", "a client asks replica N to write keys, each in one command"),
     ("delete N KEY [as sS#Q]", "a client asks replica N to delete a key"),
     ("get N [KEY]", "a client reads at replica N, linearizably"),
@@ -36,7 +39,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("messages", "show all messages that are under way"),
     ("stabilize", "deliver all messages until none is under way"),
     ("tick TIME", "let time pass; no message arrives"),
-    ("run TIME", "let time pass; every message arrives at once; signs of life are not shown"),
+    (
+        "run TIME",
+        "let time pass; every message arrives at once, or after the latency of the cluster; signs of life are not shown",
+    ),
     ("transfer N M", "ask replica N, which leads, to let replica M lead"),
     ("member N add [vote|learn|replace M]", "ask replica N for a new member, which starts at once"),
     ("member N promote M", "ask replica N to let learner M vote"),
@@ -65,7 +71,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, priorities, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
-                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, state-transfer, clock-interval";
+                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, state-transfer, clock-interval, latency";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -261,7 +267,7 @@ fn cluster(words: &[&str], cast: Cast) -> Result<World> {
 }
 
 /// A world without accidents, in which everything is immediate.
-fn calm_plan(replicas: usize, cast: Cast) -> Plan {
+pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
     let at_once = (Duration::ZERO, Duration::ZERO);
     Plan {
         seed: 0,
@@ -359,6 +365,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "chunk-bytes" => settings.chunk_bytes_max = number(key, value)?,
         "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
         "state-transfer" => settings.state_transfer = value.parse().map_err(|error| format!("{error}"))?,
+        "latency" => plan.network.delay_min = duration(value)?,
         "clock-interval" => settings.clock_interval = duration(value)?,
         _ => return Err(format!("there is no setting '{key}'; there are {SETTINGS}")),
     }

@@ -39,6 +39,7 @@ use std::{
 pub use cast::{CASTS, Cast};
 pub use commands::COMMANDS;
 use commands::Stage;
+pub(crate) use commands::calm_plan;
 use script::{Block, parse};
 
 /// The folder, beside the scripts, that holds a folder of golden files for each cast.

@@ -14,6 +14,7 @@
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
+//! | `outage.rs` | one fault that lasts, and for how long nobody serves |
 //! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
 
@@ -28,6 +29,7 @@ mod lives;
 mod machine;
 mod manual;
 mod operator;
+mod outage;
 mod requests;
 mod trials;
 
@@ -52,6 +54,7 @@ use machine::Machine;
 pub(crate) use manual::UnderWay;
 use operator::Operator;
 pub(crate) use operator::info as member_info;
+pub(crate) use outage::REPLICAS as OUTAGE_REPLICAS;
 use trials::Trials;
 pub(crate) use trials::duration as trial_duration;
 

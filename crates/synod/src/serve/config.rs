@@ -393,7 +393,8 @@ mod tests {
     #[test]
     fn a_protocol_brings_its_own_election() {
         let of = |line: &str| checked(line).unwrap().node.settings.consensus.election;
-        assert_eq!(of(""), ElectionKind::Rotating);
+        assert_eq!(of(""), ElectionKind::Ballot);
+        assert_eq!(of("--election rotating"), ElectionKind::Rotating);
         assert_eq!(of("--protocol sequence-paxos"), ElectionKind::Ballot);
         assert_eq!(of("--protocol raft"), ElectionKind::Randomized);
         assert_eq!(of("--protocol sequence-paxos --election rotating"), ElectionKind::Rotating);
@@ -407,7 +408,7 @@ mod tests {
         assert_eq!(id(&format!("--name b {same} --window-max 7")), three);
         for other in [
             "--initial-cluster-token other",
-            "--election ballot",
+            "--election rotating",
             "--initial-cluster a=http://h1:1,b=http://h2:1",
             "--initial-cluster a=http://h1:1,b=http://h2:1,c=http://h3:9",
             "--initial-cluster a=http://h1:1,b=http://h2:1,d=http://h3:1",
@@ -452,9 +453,9 @@ mod tests {
                 three("--name a --initial-advertise-peer-urls http://h9:1"),
                 ["--initial-advertise-peer-urls http://h9:1", "a=http://h1:1"],
             ),
-            ("--priority 3".into(), ["--priority 3", "--election ballot"]),
+            ("--election rotating --priority 3".into(), ["--priority 3", "--election ballot"]),
             ("--protocol raft --election rotating".into(), ["--election rotating", "accepted: randomized"]),
-            ("--election randomized".into(), ["--protocol multipaxos", "accepted: rotating, ballot"]),
+            ("--election randomized".into(), ["--protocol multipaxos", "accepted: ballot, rotating"]),
             (
                 "--election-timeout 200 --heartbeat-interval 100".into(),
                 ["--election-timeout 200ms", "accepted: 300ms or more"],

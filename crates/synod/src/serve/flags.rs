@@ -117,10 +117,10 @@ pub struct Tuning {
     /// raft.
     #[arg(long, env = "SYNOD_PROTOCOL", default_value = "multipaxos")]
     pub protocol: ProtocolKind,
-    /// How a leader is found at first; `synod reconfigure` changes it later: rotating (the next replica in line follows
-    /// one that falls silent), ballot (replicas ask each other whom they hear, and elect one that reaches a quorum,
-    /// also where only some links work) or randomized (raft's own, and its only one) [default: rotating with
-    /// multipaxos, ballot with sequence-paxos, randomized with raft].
+    /// How a leader is found at first; `synod reconfigure` changes it later: ballot (replicas ask each other whom they hear,
+    /// and elect one that reaches a quorum; priorities), rotating (the next replica in line follows one that falls
+    /// silent, if a quorum lets it) or randomized (raft's own, and its only one) [default: randomized with raft, ballot
+    /// otherwise].
     #[arg(long, env = "SYNOD_ELECTION")]
     pub election: Option<ElectionKind>,
     /// Who leads if several could begin to at the same time: the replica with the highest, from 0 to 255. May differ
