@@ -39,6 +39,10 @@ pub enum Bug {
     RestartUnsettled,
     /// A replica that learns what a higher ballot decided goes on in its own.
     LearnWithoutPromise,
+    /// Each replica finds decisions in the way that it was started with, not in the group's.
+    DecisionOfEachReplica,
+    /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said so.
+    ClockCountsTwice,
     /// A leader answers a read without asking whether it still leads.
     ReadWithoutConfirmation,
     /// A new leader puts no-ops where acceptors reported values.
@@ -162,6 +166,8 @@ impl Bug {
         Bug::CommitWithMinority,
         Bug::DeliverOutOfOrder,
         Bug::ExecuteRetryTwice,
+        Bug::DecisionOfEachReplica,
+        Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
         Bug::DropAcceptedValue,
         Bug::DecideAcrossBallots,

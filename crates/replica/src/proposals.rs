@@ -144,10 +144,12 @@ impl Proposals {
         expired
     }
 
-    /// A follower wants this batch ordered. Beyond `bytes_max` it is dropped; the follower sends it again.
+    /// A follower wants this batch ordered. Beyond `bytes_max` it is dropped, unless it is the only one; the follower sends
+    /// it again.
     pub fn forwarded(&mut self, batch: Batch, bytes_max: usize) {
         let Some(key) = key(&batch) else { return };
-        if self.forwarded_bytes + batch.bytes().len() <= bytes_max && self.ordering.insert(key) {
+        let has_room = self.forwarded.is_empty() || self.forwarded_bytes + batch.bytes().len() <= bytes_max;
+        if has_room && self.ordering.insert(key) {
             self.forwarded_bytes += batch.bytes().len();
             self.forwarded.push_back(batch);
         }

@@ -101,7 +101,8 @@ impl Watch {
     }
 
     /// After a step.
-    pub fn stepped(&mut self, status: &ReplicaStatus, settings: &Settings) -> Checked {
+    /// A batch, or the batches of an answer, of any replica have at most `batches_max` bytes.
+    pub fn stepped(&mut self, status: &ReplicaStatus, settings: &Settings, batches_max: u64) -> Checked {
         let protocol = &status.protocol;
         for (what, now, before) in [
             ("decided", protocol.decided, &mut self.decided),
@@ -120,7 +121,7 @@ impl Watch {
             Invariant::OneLeader,
             || format!("{} leads in ballot {}, which is not its own", self.id, protocol.view.ballot),
         )?;
-        self.bounded(status, settings)
+        self.bounded(status, settings, batches_max)
     }
 
     /// What the replies count that the session table caches: all of them, and those of one session at most.
@@ -139,15 +140,13 @@ impl Watch {
         })
     }
 
-    fn bounded(&self, status: &ReplicaStatus, settings: &Settings) -> Checked {
+    fn bounded(&self, status: &ReplicaStatus, settings: &Settings, batches_max: u64) -> Checked {
         let ahead_max = settings.consensus.accept_ahead_max();
         // A new leader takes over what others accepted, also if it lags behind them.
         let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
         // One command may always enter.
         let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;
-        // An answer is larger than that if it is a single batch.
-        let batch_max = settings.batch_bytes_max as u64 + COMMAND_BYTES_MAX;
-        let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batch_max.max(settings.fetch_bytes_max as u64);
+        let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batches_max;
         let behind = status.protocol.decided.0 - status.executed.0;
         let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
         self.bounds([

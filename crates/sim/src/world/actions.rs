@@ -66,6 +66,7 @@ impl World {
                 life.tasks.push_back(Task::Execute { slot, ballots, batch: batch.clone(), requests });
                 self.note(of, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
                 self.reference.delivered(id, slot, &batch)?;
+                self.check_clock()?;
                 self.group_moves(slot)?;
                 self.check_chosen(of, slot, &batch)?;
             }
