@@ -44,6 +44,10 @@ pub enum Bug {
     RestartUnsettled,
     /// A replica that learns what a higher ballot decided goes on in its own.
     LearnWithoutPromise,
+    /// Each replica finds decisions in the way that it was started with, not in the group's.
+    DecisionOfEachReplica,
+    /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said so.
+    ClockCountsTwice,
     /// A leader answers a read without asking whether it still leads.
     ReadWithoutConfirmation,
     /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
@@ -185,6 +189,8 @@ impl Bug {
         Bug::CommitWithMinority,
         Bug::DeliverOutOfOrder,
         Bug::ExecuteRetryTwice,
+        Bug::DecisionOfEachReplica,
+        Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
         Bug::DropAcceptedValue,
         Bug::DecideAcrossBallots,

@@ -138,6 +138,8 @@ impl<S: StateMachine> ExecutorStage<S> {
     }
 
     fn applied_more(&mut self) {
+        // The clock first: whoever sees the slot sees a clock that is no older.
+        self.shared.clock_ms.set(u64::try_from(self.executor.clock().as_millis()).unwrap_or(u64::MAX));
         self.shared.executed.publish(self.executor.applied().0);
         self.shared.client_sessions.set(self.executor.client_sessions() as u64);
         while let Some(entry) = self.waiting.first_entry() {

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use crossbeam_channel::Sender;
 use synod_replica::{
-    Change, ChangeRequest, Event, Group, Refusal, RequestError, SessionCommand, decode_reply,
+    Change, ChangeRequest, Event, Group, Limits, Refusal, RequestError, SessionCommand, decode_reply,
 };
 use synod_wire::{Ballot, CommandKind, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -61,7 +61,6 @@ pub(crate) struct Inner {
     pub(crate) executor: JobSender,
     pub(crate) admission: Arc<Semaphore>,
     pub(crate) permits_max: usize,
-    pub(crate) request_bytes_max: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) transport: synod_transport::Sender,
 }
@@ -150,6 +149,12 @@ impl Handle {
         self.inner.shared.group.load_full().expect("stored when the replica started")
     }
 
+    /// What the group bounds, as this replica knows it. Cheap.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.inner.shared.group.load().as_ref().expect("stored when the replica started").limits
+    }
+
     /// Whether this replica was removed from the group, and nobody needs it any more.
     #[must_use]
     pub fn is_retired(&self) -> bool {
@@ -188,7 +193,7 @@ impl Handle {
         session: Option<SessionCommand>,
         payload: Bytes,
     ) -> Result<Bytes, RequestError> {
-        if payload.len() > self.inner.request_bytes_max {
+        if payload.len() > self.limits().request_bytes_max {
             return Err(RequestError::TooLarge);
         }
         let (reply, answer) = self.inner.admit(payload.len()).await?;

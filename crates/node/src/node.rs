@@ -103,7 +103,7 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
     let peers = PeerBook::open(&data_dir)?;
 
     let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
-    let mut executor = Executor::new(machine, origin.first.clone(), config.settings.sessions);
+    let mut executor = Executor::new(machine, origin.first.clone());
     let latest = store.latest()?;
     for damaged in &latest.damaged {
         tracing::error!(
@@ -305,14 +305,12 @@ impl Node {
             Ok(())
         });
 
-        let queue_bytes_max = config.settings.queue_bytes_max;
-        let permits_max = Inner::permits(queue_bytes_max);
+        let permits_max = Inner::permits(config.settings.queue_bytes_max);
         let handle = Handle::new(Inner {
             inputs: inputs.clone(),
             executor: executor.clone(),
             admission: Arc::new(Semaphore::new(permits_max)),
             permits_max,
-            request_bytes_max: queue_bytes_max / 2,
             shared,
             transport: transport.sender(),
         });
@@ -425,6 +423,7 @@ fn start_transport(
     let mut transport =
         synod_transport::Config::new(config.cluster, config.me, identity.incarnation, identity.birth);
     transport.listen = config.listen.clone();
+    transport.message_bytes_max = config.message_bytes_max();
     let group = shared.group.load_full().expect("stored before");
     transport.peers = origin.peers(&group, config.me);
     transport.recognise = Arc::new(move |id, birth| {

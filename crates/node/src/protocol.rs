@@ -134,8 +134,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             if first.is_some_and(|input| self.burst(input)) {
                 return self.stop();
             }
-            let now = self.clock.now();
-            self.look(now);
+            let now = self.look();
             if now >= self.deadline {
                 self.deadline = Time::NEVER;
                 self.replica.step(now, Event::Timer, &mut self.actions);
@@ -195,18 +194,23 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Tells the replica what has become durable and what was executed since the last look.
-    fn look(&mut self, now: Time) {
+    /// Tells the replica what has become durable and what was executed since the last look, as of the instant that it
+    /// returns.
+    fn look(&mut self) -> Time {
         let durable = Lsn(self.shared.durable.observe());
+        let slot = Slot(self.shared.executed.observe());
+        let clock = Duration::from_millis(self.shared.clock_ms.get());
+        // Asked for only now: what the replica takes for gone by since it saw the replicated clock is no more than that.
+        let now = self.clock.now();
         if durable > self.durable {
             self.durable = durable;
             self.replica.step(now, Event::Durable(durable), &mut self.actions);
         }
-        let executed = Slot(self.shared.executed.observe());
-        if executed > self.executed {
-            self.executed = executed;
-            self.replica.step(now, Event::Executed(executed), &mut self.actions);
+        if slot > self.executed {
+            self.executed = slot;
+            self.replica.step(now, Event::Executed { slot, clock }, &mut self.actions);
         }
+        now
     }
 
     /// What became durable or was executed just before the wake-ups were asked for came without one.

@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) decided: Gauge,
     pub(crate) decided_elsewhere: Gauge,
     pub(crate) executed: Gauge,
+    /// What the replicated clock shows, in milliseconds.
+    pub(crate) clock_ms: Gauge,
     /// Records through this one are on stable storage.
     pub(crate) durable: Gauge,
     /// Whether the protocol's thread wants to be woken when records are durable...

@@ -294,6 +294,9 @@ fn a_configuration_that_makes_no_sense_is_refused_with_a_reason() {
     });
     let error = group.try_start(1).unwrap_err().to_string();
     assert!(error.contains("election-timeout"), "{error}");
+    let group = Group::new(3, |config| config.settings.fetch_bytes_max = 64 << 20);
+    let error = group.try_start(1).unwrap_err().to_string();
+    assert!(error.contains("exceeds the 67108864 of a frame; lower"), "{error}");
 }
 
 /// Commands that the replica has taken from its clients so far.

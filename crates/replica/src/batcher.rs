@@ -84,6 +84,11 @@ impl Batcher {
         }
     }
 
+    /// From now on a batch is closed when another command would make it larger than this.
+    pub fn bound(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
     /// Bytes that wait here.
     pub fn bytes(&self) -> usize {
         self.builder.len() + self.closed_bytes

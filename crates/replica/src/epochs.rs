@@ -306,6 +306,7 @@ impl Replica {
         let group = &self.group;
         self.audience.progress.retain(|&id, _| group.member(id).is_some());
         self.audience.successors.clear();
+        self.bound_batches();
         actions.push(Action::Group(self.group.clone()));
     }
 

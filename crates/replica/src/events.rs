@@ -1,5 +1,7 @@
 //! What a replica is told and what it wants done: everything between it and the threads of a server, or the simulator.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Status as ProtocolStatus};
 use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
@@ -80,7 +82,13 @@ pub enum Event {
     /// A local client wants to read, linearizably.
     Read(ReadId),
     /// Everything through this slot is executed.
-    Executed(Slot),
+    Executed {
+        /// The last slot that was executed.
+        slot: Slot,
+        /// What the replicated clock shows: [`Executor::clock`](crate::Executor::clock), asked for no later than the
+        /// instant of this event.
+        clock: Duration,
+    },
     /// Answers [`Action::TakeSnapshot`]: it is on stable storage, or could not be taken.
     SnapshotTaken(Option<SnapshotInfo>),
     /// Answers [`Action::ReadChunk`].

@@ -16,6 +16,7 @@ use crate::{
     backlog::Backlog,
     batcher::{Batcher, Closed, Entry, Waiter},
     catch_up::{Arrived, CatchUp, Piece},
+    clock::ClockView,
     decided::DecidedLog,
     epochs::{Audience, Known},
     events::{
@@ -66,8 +67,8 @@ pub struct Replica {
     pub(crate) taking_snapshot: bool,
     pub(crate) slots_since_snapshot: u64,
     pub(crate) bytes_since_snapshot: u64,
-    /// When this replica, as leader, last advanced the replicated clock.
-    clock_at: Time,
+    /// What this replica knows of the replicated clock.
+    clock: ClockView,
     pub(crate) protocol_deadline: Time,
     deadline: Option<Time>,
 }
@@ -120,7 +121,7 @@ impl Replica {
             taking_snapshot: false,
             slots_since_snapshot: 0,
             bytes_since_snapshot: 0,
-            clock_at: now,
+            clock: ClockView::new(now),
             protocol_deadline: Time::NEVER,
             deadline: None,
             me,
@@ -174,8 +175,9 @@ impl Replica {
             }
             Event::Read(read) if self.reads.len() < READS_MAX => self.reads.add(read, now),
             Event::Read(read) => actions.push(Action::ReadFailed { read, error: RequestError::Overloaded }),
-            Event::Executed(slot) => {
+            Event::Executed { slot, clock } => {
                 self.note_executed(slot);
+                self.clock.shows(clock, now);
                 self.watch_backlog(now);
                 self.carry_out(now, actions);
             }
@@ -275,6 +277,12 @@ impl Replica {
                 .unwrap_or(usize::MAX),
             held_bytes: self.backlog.held_bytes(),
         }
+    }
+
+    /// A batch is as large as this replica was told, but no larger than the group allows.
+    pub(crate) fn bound_batches(&mut self) {
+        let bytes_max = self.settings.batch_bytes_max.min(self.group.limits.batch_bytes_max());
+        self.batcher.bound(bytes_max);
     }
 
     /// Whether this bug is planted; see [`Bug`].
@@ -408,8 +416,12 @@ impl Replica {
     ) {
         let too_many =
             self.queued_bytes() + payload.len() > self.settings.queue_bytes_max && self.queued_bytes() > 0;
-        if too_many || self.own_outstanding() >= self.settings.sessions.replica_outstanding_max / 2 {
+        if too_many || self.own_outstanding() >= self.group.limits.sessions.replica_outstanding_max / 2 {
             actions.push(Action::RequestFailed { request, error: RequestError::Overloaded });
+            return;
+        }
+        if payload.len() > self.group.limits.request_bytes_max {
+            actions.push(Action::RequestFailed { request, error: RequestError::TooLarge });
             return;
         }
         if kind == CommandKind::Reconfigure && self.is_premature(payload) {
@@ -593,17 +605,16 @@ impl Replica {
             self.stopping = false;
             self.held_back = None;
         }
-        self.clock_at = now;
+        self.clock.leader_changed(now);
         actions.push(Action::Leader(view));
     }
 
     /// Lets the replicated clock go on, by which idle sessions of clients expire.
     fn advance_clock(&mut self, now: Time) {
-        let elapsed = now.since(self.clock_at);
-        if self.leads() && elapsed >= self.settings.clock_interval {
-            self.clock_at = now;
-            let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-            self.own_command(now, None, CommandKind::AdvanceClock, &millis.to_le_bytes());
+        let interval = self.settings.clock_interval;
+        if self.leads() && now >= self.clock.due(interval) {
+            let tick = self.clock.tick(now, interval, !self.has(Bug::ClockCountsTwice));
+            self.own_command(now, None, CommandKind::AdvanceClock, &tick.encode());
         }
     }
 
@@ -707,7 +718,7 @@ impl Replica {
         }
         deadlines.extend(self.standing_at());
         if self.leads() {
-            deadlines.push(self.clock_at + self.settings.clock_interval);
+            deadlines.push(self.clock.due(self.settings.clock_interval));
             if self.room() > 0 && self.held_back.is_none() {
                 deadlines.extend(self.batcher.deadline());
             }

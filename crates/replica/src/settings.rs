@@ -2,9 +2,9 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use synod_consensus::Options;
+use synod_consensus::{MESSAGE_HEAD_BYTES, Options};
 
-use crate::SessionLimits;
+use crate::{Limits, message::PROTOCOL_HEAD_BYTES};
 
 /// How a replica that joins a group comes by what was decided before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,13 +42,14 @@ impl FromStr for StateTransfer {
     }
 }
 
-/// Settings of a replica. Those of the protocol and of sessions must be the same on all replicas of a group.
+/// Settings of a replica. What all replicas of a group must have alike is in the [`Group`](crate::Group), and that
+/// counts: here it is only what a group begins with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The ordering protocol and its options.
+    /// The ordering protocol and its options. Protocol, election and decision are the group's.
     pub consensus: Options,
-    /// Bounds of the session table.
-    pub sessions: SessionLimits,
+    /// The group's limits, as it begins.
+    pub limits: Limits,
     /// A batch is closed when another command would make it larger (Santos 2012: BSZ). One larger command is
     /// a batch of its own. 1 makes every command a batch.
     pub batch_bytes_max: usize,
@@ -91,11 +92,23 @@ pub struct Settings {
     pub clock_interval: Duration,
 }
 
+impl Settings {
+    /// The largest message that a replica with these settings sends, in bytes, in a group with these limits. Pages hold
+    /// as much as their bound allows or one batch, whichever is more; see [`PeerMessage`](crate::PeerMessage).
+    #[must_use]
+    pub fn message_bytes_max(&self, limits: &Limits) -> usize {
+        let page = self.fetch_bytes_max.max(self.chunk_bytes_max);
+        let own = page.max(limits.batch_bytes_max()).saturating_add(MESSAGE_HEAD_BYTES);
+        let protocols = self.consensus.message_bytes_max(limits.batch_bytes_max());
+        own.max(protocols.saturating_add(PROTOCOL_HEAD_BYTES))
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             consensus: Options::default(),
-            sessions: SessionLimits::default(),
+            limits: Limits::default(),
             batch_bytes_max: 64 << 10,
             batch_delay_max: Duration::from_millis(1),
             queue_bytes_max: 64 << 20,

@@ -13,7 +13,7 @@ use synod_api::etcdserverpb::{PutRequest, kv_client::KvClient};
 use synod_kv::KvStore;
 use synod_node::{Config, Handle, MemberAddress, Node};
 use synod_server::{
-    Change, ChangeError, Consistency, Group, InMemory, MoveError, Replica, RequestError, Status,
+    Change, ChangeError, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
 use tokio::{
@@ -29,6 +29,10 @@ struct Waits {
 }
 
 impl Replica for Waits {
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
     fn gathering(&self) -> (Waits, impl Future<Output = ()> + Send + 'static) {
         let (handle, task) = self.handle.gathering();
         (Waits { handle, ..self.clone() }, task)

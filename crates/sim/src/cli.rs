@@ -278,8 +278,11 @@ mod tests {
 
     #[test]
     fn histories_that_were_not_decided_fail_a_run_above_a_rate() {
-        let totals =
-            |runs, undecided| Totals { runs, undecided: (0..undecided).collect(), ..Totals::default() };
+        let totals = |runs, undecided| Totals {
+            runs,
+            undecided: (0..undecided).collect(),
+            ..Totals::new(ProtocolKind::Raft)
+        };
         assert!(!too_many_undecided(&totals(1, 1)));
         assert!(too_many_undecided(&totals(400, 2)));
         assert!(!too_many_undecided(&totals(2000, 4)));

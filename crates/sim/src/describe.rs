@@ -450,6 +450,7 @@ pub fn change(request: &ChangeRequest) -> String {
             let with = if overrides.is_empty() { String::new() } else { format!(", options: {overrides}") };
             format!("order by {protocol}, election {election}{with}")
         }
+        Change::Limits(limits) => format!("limits {limits}"),
         Change::Readmit { id, life } => format!("readmit life {life} of {id}"),
     };
     format!("{change} (of version {})", request.expected)

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind, SequencePaxosOptions};
-use synod_replica::{SessionLimits, Settings, StateTransfer};
+use synod_replica::{Limits, REQUEST_BYTES_MIN, SessionLimits, Settings, StateTransfer};
 
 use crate::{
     network::{NetworkPlan, Wire, between},
@@ -30,8 +30,10 @@ pub struct Plan {
     pub seed: u64,
     /// How many replicas there are.
     pub replicas: usize,
-    /// The settings of all of them.
+    /// The settings with which the group begins, and of all replicas that have no others.
     pub settings: Settings,
+    /// Settings of their own, by replica; see [`Plan::settings_of`]. What belongs to the group counts for nothing here.
+    pub own: Vec<Settings>,
     /// The priority of each replica; 0 for those that the list does not reach.
     pub priorities: Vec<u8>,
     /// Whether logs survive.
@@ -84,6 +86,8 @@ pub struct FaultPlan {
     pub gap: Span,
     /// How long a fault lasts.
     pub lasts: Span,
+    /// How often a pause lasts far beyond every time-out.
+    pub long_pauses: Odds,
     /// How often the leader is hit by what hits one replica.
     pub leader: Odds,
     /// How often a replica crashes right after it has done something: between any two of its steps.
@@ -105,6 +109,8 @@ pub struct FaultWeights {
     pub lose_snapshot: u32,
     /// A replica stops, and goes on with its old state.
     pub pause: u32,
+    /// A replica's clock jumps forward, by up to many time-outs.
+    pub jump: u32,
     /// Two groups of replicas do not reach each other.
     pub split: u32,
     /// Some pairs of replicas do not reach each other, in both directions or in one.
@@ -309,6 +315,18 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
 }
 
 impl Plan {
+    /// The settings of a replica, by index.
+    #[must_use]
+    pub fn settings_of(&self, of: usize) -> &Settings {
+        self.own.get(of).unwrap_or(&self.settings)
+    }
+
+    /// The largest value of a setting that any replica has.
+    pub fn largest<T: Ord>(&self, setting: impl Fn(&Settings) -> T) -> T {
+        let own = self.own.iter().map(&setting).max();
+        own.map_or_else(|| setting(&self.settings), |own| own.max(setting(&self.settings)))
+    }
+
     /// What a seed draws for a protocol, with one of its elections.
     #[must_use]
     pub fn draw(seed: u64, protocol: ProtocolKind) -> Plan {
@@ -433,6 +451,7 @@ impl Plan {
         let consensus = &mut self.settings.consensus;
         let timeout = consensus.election_timeout;
         self.trials = trials;
+        self.own.clear();
         // Time that a change takes would count as the election's.
         self.changes = ChangePlan::NONE;
         (self.faults.weights.change, self.faults.weights.transfer) = (0, 0);
@@ -536,6 +555,7 @@ impl Plan {
         let execute = pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]);
         let burst = pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]);
         let mut faults = draw_faults(rng, settings.consensus.election_timeout);
+        draw_time(seed, &mut faults);
         // Drawn last, and for every second seed: the others show what a group that never changes does.
         let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
         let mut durability = durability;
@@ -546,6 +566,7 @@ impl Plan {
             faults.weights.lose_log = 0;
             durability = Durability::Sync;
         }
+        let own = draw_own(seed, replicas + changes.spares, &settings, network.delay_max);
         let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
         let plan = Plan {
             seed,
@@ -564,6 +585,7 @@ impl Plan {
             faults,
             clients,
             settings,
+            own,
             duration,
         };
         // Families of their own, for what the others hardly ever reach.
@@ -631,13 +653,17 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
             sequence_paxos: draw_optimisations(Rng::with_seed(rng.clone().u64(..))),
             ..Options::default()
         },
-        sessions: SessionLimits {
-            clients_max: pick(rng, &[2, 5, 100]),
-            outstanding_max: 64,
-            session_reply_bytes_max: reply_bytes_max,
-            reply_bytes_max: reply_bytes_max * 2,
-            replica_outstanding_max: 1 << 12,
-            idle_max: pick(rng, &[200 * MS, 5_000 * MS, 600_000 * MS]),
+        limits: Limits {
+            sessions: SessionLimits {
+                clients_max: pick(rng, &[2, 5, 100]),
+                outstanding_max: 64,
+                session_reply_bytes_max: reply_bytes_max,
+                reply_bytes_max: reply_bytes_max * 2,
+                replica_outstanding_max: 1 << 12,
+                idle_max: pick(rng, &[200 * MS, 5_000 * MS, 600_000 * MS]),
+            },
+            request_bytes_max: REQUEST_BYTES_MIN,
+            ..Limits::default()
         },
         batch_bytes_max: pick(rng, &[1, 300, 2_000, 64 << 10]),
         batch_delay_max: pick(rng, &[Duration::ZERO, MS, 20 * MS]),
@@ -694,6 +720,7 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         lose_log: weight(3),
         lose_snapshot: weight(2),
         pause: weight(5),
+        jump: 0,
         split: weight(5),
         partial: weight(5),
         one_way: weight(5),
@@ -708,6 +735,7 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
     FaultPlan {
         gap: (gap / 4, gap * 2),
         lasts: (election_timeout / 20, election_timeout * pick(rng, &[1, 3])),
+        long_pauses: Odds::NEVER,
         leader: Odds::percent(50),
         any_step: Odds::per_million(pick(rng, &[0, 0, 200, 1_000])),
         weights,
@@ -724,6 +752,54 @@ fn draw_bytes(seed: u64, settings: &mut Settings, clients: &mut ClientPlan) {
     if rng.u8(0..6) == 0 {
         clients.padding_max = LARGE_PADDING;
     }
+}
+
+/// What becomes of time itself, drawn apart.
+fn draw_time(seed: u64, faults: &mut FaultPlan) {
+    let mut rng = Rng::with_seed(seed ^ 0xc1_0c_45);
+    faults.long_pauses = pick(&mut rng, &[Odds::NEVER, Odds::percent(20), Odds::percent(60)]);
+    faults.weights.jump = pick(&mut rng, &[0, 1, 4]);
+}
+
+/// For every second pair of seeds, settings that every replica draws for itself: what docs/operating.md calls the
+/// replica's. Time-outs stay near each other, as an operator is told to keep them.
+fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration) -> Vec<Settings> {
+    if (seed / 2).is_multiple_of(2) {
+        return Vec::new();
+    }
+    let mut rng = Rng::with_seed(seed ^ 0x0_3b_e5);
+    let mut draw = || {
+        let other = draw_settings(&mut rng, settings.consensus.protocol, delay_max);
+        let consensus = Options {
+            decision: other.consensus.decision,
+            heartbeat_interval: settings.consensus.heartbeat_interval / pick(&mut rng, &[1, 2]),
+            election_timeout: settings.consensus.election_timeout * pick(&mut rng, &[2, 3, 4]) / 2,
+            window_max: other.consensus.window_max,
+            retransmit_after: other.consensus.retransmit_after,
+            announce_delay_max: other.consensus.announce_delay_max,
+            promise_bytes_max: other.consensus.promise_bytes_max,
+            sequence_paxos: other.consensus.sequence_paxos,
+            inflight_max: pick(&mut rng, &[1, 2, 64]),
+            inflight_bytes_max: pick(&mut rng, &[1, 1_000, 1 << 20]),
+            append_bytes_max: pick(&mut rng, &[1, 1_000, 1 << 20]),
+            ..settings.consensus.clone()
+        };
+        Settings {
+            consensus,
+            batch_bytes_max: other.batch_bytes_max,
+            batch_delay_max: other.batch_delay_max,
+            queue_bytes_max: other.queue_bytes_max,
+            forward_window_max: other.forward_window_max,
+            // As slow as the group's, or slower: see there.
+            clock_interval: settings.clock_interval * pick(&mut rng, &[1, 2]),
+            fetch_bytes_max: other.fetch_bytes_max,
+            state_transfer: pick(&mut rng, &[StateTransfer::Pull, StateTransfer::Eager]),
+            backlog_slots_max: other.backlog_slots_max,
+            caught_up_slots: other.caught_up_slots,
+            ..settings.clone()
+        }
+    };
+    (0..replicas).map(|_| draw()).collect()
 }
 
 /// What only Raft has, drawn apart; and whether its epoch should last.

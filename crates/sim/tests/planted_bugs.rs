@@ -6,7 +6,7 @@ use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
 use synod_sim::{
     Odds, Wire,
     outage::{Lasting, Outage, election_timeout, play},
-    plan::{Durability, Family, FaultWeights, Plan, SPARES_MAX},
+    plan::{ChangePlan, Durability, Family, FaultWeights, Plan, SPARES_MAX},
     scenario::CASTS,
 };
 
@@ -30,7 +30,34 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     let mut plan = Plan::draw_general(seed, protocol, election(protocol, bug));
     let timeout = plan.settings.consensus.election_timeout;
     let no_faults = FaultWeights::default();
+    // What is set below is set for all.
+    plan.own.clear();
     match bug {
+        // Of those who vote one counts votes by itself, and acknowledges what the leader has not heard of. A client must
+        // read at the leader in between.
+        Bug::DecisionOfEachReplica => {
+            plan.replicas = plan.replicas.max(3);
+            plan.settings.consensus.decision = Decision::Leader;
+            let mut all = plan.settings.clone();
+            all.consensus.decision = Decision::All;
+            plan.own = (0..plan.replicas)
+                .map(|of| if of == 0 { plan.settings.clone() } else { all.clone() })
+                .collect();
+            plan.faults.weights = no_faults;
+            plan.changes = ChangePlan::NONE;
+            plan.network.delay_max = plan.network.delay_min * 20;
+            plan.clients.keys = 1;
+            plan.clients.direct = 16;
+            plan.clients.think = (Duration::ZERO, plan.network.delay_max * 2);
+            plan.clients.operations = 400;
+        }
+        // A leader that sleeps while another one counts the same time.
+        Bug::ClockCountsTwice => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { pause: 1, ..no_faults };
+            plan.faults.leader = Odds::ALWAYS;
+            plan.faults.long_pauses = Odds::percent(50);
+        }
         // A leader that sleeps, and is asked meanwhile, does not know yet that it is a leader no more. There must be
         // clients that ask it late in its sleep, and others that write elsewhere before.
         Bug::ReadWithoutConfirmation => {
@@ -203,6 +230,7 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     // Odd seeds have an operator.
     let seed = seed * 2 + 1;
     let mut plan = Plan::draw_general(seed, protocol, Plan::draw_election(seed, protocol));
+    plan.own.clear();
     let timeout = plan.settings.consensus.election_timeout;
     plan.replicas = plan.replicas.clamp(2, 5);
     plan.changes.spares = SPARES_MAX;

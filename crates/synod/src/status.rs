@@ -193,6 +193,7 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "protocol": status.protocol,
         "election": status.election,
         "options": group.map_or("", |group| group.options.as_str()),
+        "limits": group.map_or("", |group| group.limits.as_str()),
         "durability": status.durability,
         "slot": status.decided_slot,
         "applied": status.applied_slot,

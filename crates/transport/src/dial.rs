@@ -31,6 +31,11 @@ enum DialError {
     OldIncarnation,
     #[error("{OTHER_BIRTH}")]
     OtherBirth,
+    #[error(
+        "it takes messages of at most {theirs} bytes, and this replica may have to send one of {ours}: the two were built \
+         with different bounds on frames (frame_bytes_max)"
+    )]
+    SmallFrames { theirs: usize, ours: usize },
     #[error("the peer has another address by now, or is none any more")]
     Interrupted,
 }
@@ -86,6 +91,7 @@ impl DialError {
             DialError::Handshake(HandshakeError::Refused(_))
                 | DialError::OldIncarnation
                 | DialError::OtherBirth
+                | DialError::SmallFrames { .. }
         )
     }
 }
@@ -100,6 +106,10 @@ fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<TcpSt
     let life = Life { birth: config.birth, incarnation: config.incarnation };
     let hello = Hello { cluster: config.cluster, from: config.me, to: link.id(), life };
     let welcome = handshake::call(&stream, &hello, config.handshake_timeout)?;
+    let (theirs, ours) = (welcome.frame_bytes_max, config.message_bytes_max);
+    if theirs < ours {
+        return Err(DialError::SmallFrames { theirs, ours });
+    }
     if !(config.recognise)(link.id(), welcome.life.birth) {
         return Err(DialError::OtherBirth);
     }

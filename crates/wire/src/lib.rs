@@ -12,7 +12,7 @@ mod codec;
 mod id;
 mod time;
 
-pub use batch::{Batch, BatchBuilder, COMMAND_HEADER_BYTES, Command, CommandKind};
+pub use batch::{BATCH_BYTES_MAX, Batch, BatchBuilder, COMMAND_HEADER_BYTES, Command, CommandKind};
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use id::{Ballot, Ballots, ClusterId, Epoch, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot};
 pub use time::Time;

@@ -779,3 +779,39 @@ fn the_window_counts_slots_that_are_not_decided() {
     leader.receive(R2, accepted(1, 1));
     assert_eq!(state(&leader), (1, 3));
 }
+
+/// The largest message of MultiPaxos, page after page: a promise, in a group of which every replica recovered once.
+#[test]
+fn a_promise_has_the_bytes_that_a_message_may_have() {
+    for page_max in [1, 300, 5_000] {
+        let options = Options { promise_bytes_max: page_max, append_bytes_max: 1, ..Options::default() };
+        let mut one = One::start(R2, &options, Vec::new(), false);
+        let texts = ["", "x", "a little more", &"y".repeat(2_000), ""];
+        let batches: Vec<Batch> =
+            texts.iter().map(|text| batch(text)).chain(vec![Batch::noop(); 40]).collect();
+        let largest = batches.iter().map(|batch| batch.bytes().len()).max().unwrap();
+        let accept = Message::Accept {
+            ballot: ballot(1),
+            first: Slot(1),
+            decided: Slot::ZERO,
+            batches: batches.into(),
+        };
+        one.receive(R1, accept);
+        let (mut from, mut pages) = (Slot(1), 0);
+        loop {
+            let effects = one.receive(R3, Message::Prepare { ballot: ballot(3), from });
+            let promises = sent(&effects, R3);
+            let Some((Message::Promise(promise), _)) = promises.first() else { panic!("{effects:?}") };
+            let lives = (1..=63).map(|id| (ReplicaId(id), Incarnation(9))).collect();
+            let mut writer = synod_wire::Writer::new();
+            let promise = Promise { recovered: lives, ..promise.clone() };
+            crate::Message::from(Message::Promise(promise.clone())).encode(&mut writer);
+            let (len, max) = (writer.finish().len(), options.message_bytes_max(largest));
+            assert!(len <= max, "{len} bytes of {} values, {max} allowed", promise.accepted.len());
+            pages += 1;
+            let Some(next) = promise.next else { break };
+            from = next;
+        }
+        assert!(pages > 1 || page_max > 3_000, "{pages} pages of {page_max} bytes");
+    }
+}

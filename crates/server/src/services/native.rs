@@ -131,6 +131,7 @@ impl TryFrom<Asked> for Change {
             Asked::Reconfigure(pb::Reconfigure { protocol, election, options }) => {
                 Change::Order { protocol: unless_empty(protocol), election: unless_empty(election), options }
             }
+            Asked::Limits(limits) => Change::Limits(limits),
         })
     }
 }
@@ -162,6 +163,7 @@ impl From<Group> for pb::Group {
             protocol: group.protocol,
             election: group.election,
             options: group.options,
+            limits: group.limits,
         }
     }
 }

@@ -96,6 +96,11 @@ invariants! {
     VotersOnly = "voters-only", "Ng 2020, section 2.4.3: a configuration is a set of servers of its own";
     /// No two members ever have the same id.
     IdsOnce = "ids-once", "DESIGN.md: node identity is (id, incarnation)";
+    /// The replicated clock shows at most what truly went by, as the fastest clock of a replica measures it, and at most
+    /// one bounded step more for every jump of such a clock.
+    ClockNotFast = "clock-not-fast", "crates/replica/src/clock.rs: a tick measures from when its instant was seen";
+    /// No message is refused for its size: all fit the frame that the settings of the replicas demand.
+    FitsAFrame = "fits-a-frame", "crates/replica/src/settings.rs: the largest message";
     /// A replica that was removed ends its service only once a quorum of its successors has durably gone on.
     RetiredLast = "retired-last", "DESIGN.md: old epochs answer laggards until the new one stands by itself";
     /// The clients' history is linearizable.

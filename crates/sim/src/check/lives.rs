@@ -136,7 +136,13 @@ impl Watch {
     }
 
     /// After a step.
-    pub fn stepped(&mut self, status: &ReplicaStatus, held: Held, settings: &Settings) -> Checked {
+    pub fn stepped(
+        &mut self,
+        status: &ReplicaStatus,
+        held: Held,
+        settings: &Settings,
+        batches_max: u64,
+    ) -> Checked {
         let protocol = &status.protocol;
         for (what, now, before) in [
             ("decided", protocol.decided, &mut self.decided),
@@ -155,7 +161,7 @@ impl Watch {
             Invariant::OneLeader,
             || format!("{} leads in ballot {}, which is not its own", self.id, protocol.view.ballot),
         )?;
-        self.bounded(status, held, settings)
+        self.bounded(status, held, settings, batches_max)
     }
 
     /// What the replies count that the session table caches: all of them, and those of one session at most.
@@ -174,7 +180,13 @@ impl Watch {
         })
     }
 
-    fn bounded(&mut self, status: &ReplicaStatus, held: Held, settings: &Settings) -> Checked {
+    fn bounded(
+        &mut self,
+        status: &ReplicaStatus,
+        held: Held,
+        settings: &Settings,
+        batches_max: u64,
+    ) -> Checked {
         let (before, most) = self.undurable;
         let most = most.max(status.undurable_bytes.saturating_sub(before));
         self.undurable = (status.undurable_bytes, most);
@@ -183,9 +195,7 @@ impl Watch {
         let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
         // One command may always enter.
         let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;
-        // An answer is larger than that if it is a single batch.
-        let batch_max = settings.batch_bytes_max as u64 + COMMAND_BYTES_MAX;
-        let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batch_max.max(settings.fetch_bytes_max as u64);
+        let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batches_max;
         let behind = status.protocol.decided.0 - status.executed.0;
         let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
         // One message may always wait.
@@ -198,7 +208,7 @@ impl Watch {
         self.bounds([
             ("slots in flight", status.protocol.in_flight as u64, ahead_max.saturating_add(lag)),
             ("bytes queued", status.queued_bytes as u64, queue_max),
-            ("bytes of batches of followers", status.forwarded_bytes as u64, queue_max.max(batch_max)),
+            ("bytes of batches of followers", status.forwarded_bytes as u64, queue_max.max(batches_max)),
             ("questions of other replicas", status.remote_reads as u64, REMOTE_READS_MAX),
             ("bytes not executed", status.unexecuted_bytes, unexecuted_max),
             // A snapshot that is installed counts for batches that still wait behind it.

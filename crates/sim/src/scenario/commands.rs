@@ -70,7 +70,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 ];
 
 /// The settings of `cluster`.
-const SETTINGS: &str = "protocol, election, priorities, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
+const SETTINGS: &str = "protocol, election, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
                         snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, state-transfer, clock-interval, latency";
 
 type Result<T> = std::result::Result<T, String>;
@@ -284,6 +284,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             clock_interval: Duration::from_secs(3600),
             ..Settings::default()
         },
+        own: Vec::new(),
         durability: Durability::Sync,
         network: NetworkPlan {
             wire: Wire::Manual,
@@ -311,6 +312,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
         faults: FaultPlan {
             gap: at_once,
             lasts: at_once,
+            long_pauses: Odds::NEVER,
             leader: Odds::NEVER,
             any_step: Odds::NEVER,
             weights: FaultWeights::default(),
@@ -355,6 +357,12 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "priorities" => {
             let priorities: Result<Vec<u8>> = value.split(',').map(|value| number(key, value)).collect();
             plan.priorities = priorities?;
+        }
+        "decisions" => {
+            for (of, value) in value.split(',').enumerate() {
+                plan.own.resize(plan.own.len().max(of + 1), settings.clone());
+                plan.own[of].consensus.decision = value.parse().map_err(|error| format!("{error}"))?;
+            }
         }
         "window" => consensus.window_max = number(key, value)?,
         "announce-delay" => consensus.announce_delay_max = duration(value)?,

@@ -78,6 +78,7 @@ impl World {
                 self.note(of, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
                 self.situations.see(&Sight::Delivers { of, first: slot > self.reference.last() });
                 self.reference.delivered(id, slot, &batch)?;
+                self.check_clock()?;
                 self.group_moves(slot)?;
                 self.check_chosen(of, slot, &batch)?;
             }

@@ -32,6 +32,10 @@ coverage! {
     crashes = "crashes",
     /// Pauses of replicas.
     pauses = "pauses",
+    /// Those among them that lasted for many time-outs.
+    long_pauses = "long pauses",
+    /// Clocks of replicas that jumped forward.
+    jumps = "clock jumps",
     /// Partitions of the network.
     partitions = "partitions",
     /// Trials with only some links, ...

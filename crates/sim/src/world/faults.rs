@@ -24,6 +24,8 @@ const RECOVERY_EXTRA: Duration = Duration::from_secs(5);
 
 /// Once nobody asks for anything more, nobody waits after so many request time-outs and election time-outs.
 const REST_TIMEOUTS: u32 = 8;
+/// A long pause, and the jump of a clock, are so many times as long as another fault.
+const LONG: u32 = 20;
 
 /// Faults under way.
 #[derive(Debug)]
@@ -45,6 +47,7 @@ enum Kind {
     LoseLog,
     LoseSnapshot,
     Pause,
+    Jump,
     Split,
     Partial,
     OneWay,
@@ -97,6 +100,7 @@ impl World {
             (weights.lose_log, Kind::LoseLog),
             (weights.lose_snapshot, Kind::LoseSnapshot),
             (weights.pause, Kind::Pause),
+            (weights.jump, Kind::Jump),
             (weights.split, Kind::Split),
             (weights.partial, Kind::Partial),
             (weights.one_way, Kind::OneWay),
@@ -157,8 +161,16 @@ impl World {
             }
             Kind::Pause => {
                 self.pause(of);
-                let lasts = self.lasts();
+                let mut lasts = self.lasts();
+                if self.plan.faults.long_pauses.hit(&mut self.faults.rng) {
+                    lasts *= LONG;
+                    self.coverage.long_pauses += 1;
+                }
                 self.queue.push(self.now + lasts, Happening::Resume { of });
+            }
+            Kind::Jump => {
+                let by = self.lasts() * LONG;
+                self.jump(of, by);
             }
             Kind::Split => {
                 let side: Vec<bool> = self.machines.iter().map(|_| self.faults.rng.bool()).collect();

@@ -8,7 +8,7 @@ use synod_wire::Slot;
 
 use super::{Happening, World};
 use crate::{
-    check::{Checked, Invariant, Violation, claims},
+    check::{Checked, Invariant, Violation, claims, demand},
     describe,
     network::{Wire, between},
     situations::Sight,
@@ -40,6 +40,11 @@ impl World {
             self.note(from, || format!("→ r{}  {}{lost}", to + 1, describe::message(message)));
         }
         let body = message.encode().to_bytes();
+        let max = self.frame_bytes_max;
+        demand(body.len() <= max, Invariant::FitsAFrame, || {
+            let what = describe::class(message);
+            format!("r{} sends {what} of {} bytes; at most {max} fit", from + 1, body.len())
+        })?;
         self.fold(body.len() as u64);
         let mut arrivals = std::mem::take(&mut self.arrivals);
         let ends = self.network.send(self.now, from, to, body, &mut arrivals);

@@ -32,10 +32,14 @@ impl World {
         let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
         self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
 
-        let mut executor = Executor::new(KvStore::new(), self.first_group(), self.plan.settings.sessions);
+        let mut executor = Executor::new(KvStore::new(), self.first_group());
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
             executor.execute_repeats();
+        }
+        #[cfg(feature = "planted-bugs")]
+        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+            executor.count_twice();
         }
         let mut snapshot = None;
         if let Some((slot, bytes)) = found.snapshot {
@@ -63,7 +67,8 @@ impl World {
             format!("starts life {number} with a log to {} and a snapshot to slot {first}{lost}", found.last)
         });
         let mut actions = Vec::new();
-        let mut settings = self.plan.settings.clone();
+        let mut settings = self.plan.settings_of(of).clone();
+        settings.consensus.planted = self.plan.settings.consensus.planted;
         settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
         let (me, group) = (self.machines[of].id, self.first_group());
         let replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
@@ -161,6 +166,18 @@ impl World {
         Ok(())
     }
 
+    /// A replica's clock jumps forward: what waits for a time has waited long enough.
+    pub(crate) fn jump(&mut self, of: usize, by: Duration) {
+        let now = self.now;
+        let Some(life) = &mut self.machines[of].life else { return };
+        life.clock = life.clock.set_forward(now, life.clock.read(now) + by);
+        life.timer_at = None;
+        self.jumps += 1;
+        self.coverage.jumps += 1;
+        self.note(of, || format!("its clock jumps by {by:?}"));
+        self.set_timer(of);
+    }
+
     /// One of a replica's own threads tells it something.
     pub(super) fn notice(&mut self, of: usize, life: u64, event: Event) -> Checked {
         let Some(life) = self.machines[of].in_life(life) else { return Ok(()) };
@@ -245,12 +262,12 @@ impl World {
             life.whole_at = Some(machine.disk.last());
         }
         let status = life.replica.status();
-        life.watch.stepped(&status, life.holds, &self.plan.settings)?;
+        life.watch.stepped(&status, life.holds, self.plan.settings_of(of), self.batches_max)?;
         self.coverage.backlogs += u64::from(status.backlogged && !life.backlogged);
         life.backlogged = status.backlogged;
         self.coverage.sends_given_up += status.sends_given_up - life.sends_given_up;
         life.sends_given_up = status.sends_given_up;
-        life.watch.caches(life.executor.cached_reply_bytes(), &self.plan.settings.sessions)?;
+        life.watch.caches(life.executor.cached_reply_bytes(), &self.plan.settings.limits.sessions)?;
         let face = Face::of(&status, machine.disk.lost, machine.disk.is_stalled());
         self.situations.see(&Sight::Stepped { of, face });
         if self.plan.faults.any_step.hit(&mut self.rng) {
@@ -265,7 +282,8 @@ impl World {
 
 /// The group of a plan as it begins.
 pub(super) fn first_group(plan: &Plan) -> Group {
-    Group::of(&plan.settings.consensus, (1..=plan.replicas as u64).map(ReplicaId))
+    let ids = (1..=plan.replicas as u64).map(ReplicaId);
+    Group::of(&plan.settings.consensus, ids).limited(plan.settings.limits)
 }
 
 /// Messages that wait for a disk: a stalled one stops the window, retransmission goes on.

@@ -162,6 +162,7 @@ impl World {
             life.clock = life.clock.set_forward(now, life.deadline);
             life.timer_at = None;
             life.deadline = Time::NEVER;
+            self.jumps += 1;
             self.step(of, Event::Timer)?;
             self.let_rehearsal_succeed(of)?;
         }

@@ -136,6 +136,12 @@ pub struct World {
     /// Folds what happened when; equal for equal runs.
     fingerprint: u64,
     coverage: Coverage,
+    /// A batch, or the batches of an answer to whoever catches up, have at most so many bytes.
+    batches_max: u64,
+    /// The largest message that fits a frame.
+    frame_bytes_max: usize,
+    /// Clocks of replicas have jumped forward so often.
+    jumps: u32,
     /// Time passes in a script; signs of life are not shown meanwhile.
     idles: bool,
     /// Scratch space.
@@ -179,8 +185,15 @@ impl World {
         votes.epoch_begins(&first);
         let mut memory = Memory::new(capacity);
         memory.epoch_begins(&first);
+        let situations = Situations::new(&first, capacity);
         let mut terms = Terms::new(capacity);
         terms.epoch_begins(&first);
+        #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+        let mut reference = Reference::new(first.clone());
+        #[cfg(feature = "planted-bugs")]
+        if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+            reference.count_twice();
+        }
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -189,19 +202,23 @@ impl World {
             clients: Clients::new(&plan, rng.fork()),
             faults: Faults::new(capacity, rng.fork()),
             operator: Operator::new(&plan),
-            groups: Groups::new(first.clone(), capacity),
+            groups: Groups::new(first, capacity),
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
             memory,
             terms,
-            situations: Situations::new(&first, capacity),
-            reference: Reference::new(first, plan.settings.sessions),
+            situations,
+            reference,
             trace,
             rng,
             events: 0,
             fingerprint: 0,
             coverage: Coverage::default(),
+            batches_max: plan
+                .largest(|settings| settings.limits.batch_bytes_max().max(settings.fetch_bytes_max) as u64),
+            frame_bytes_max: plan.largest(|settings| settings.message_bytes_max(&plan.settings.limits)),
+            jumps: 0,
             idles: false,
             arrivals: Vec::new(),
             plan,

@@ -165,6 +165,11 @@ impl World {
                 let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
                 Change::Order { protocol, election, overrides: overrides(group.version, protocol) }
             }
+            88..93 => {
+                let mut limits = group.limits;
+                limits.sessions.clients_max = rng.usize(1..8);
+                Change::Limits(limits)
+            }
             _ => {
                 let id = member(rng);
                 Change::Update { id, info: info(id, rng.u64(0..3)) }

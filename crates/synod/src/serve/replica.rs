@@ -7,8 +7,8 @@ use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
 use synod_replica::{MemberInfo, Refusal, SessionCommand};
 use synod_server::{
-    Change, ChangeError, Consistency, Goal, Group, Member, MoveError, PeerStatus, Replica, RequestError,
-    Role, Standing, Status,
+    Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
+    RequestError, Role, Standing, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
@@ -66,6 +66,7 @@ impl Served {
             protocol: group.protocol.to_string(),
             election: group.election.to_string(),
             options: group.overrides.to_string(),
+            limits: group.limits.to_string(),
             members,
         }
     }
@@ -106,6 +107,11 @@ impl Replica for Served {
 
     fn ballot(&self) -> Ballot {
         self.handle.ballot()
+    }
+
+    fn limits(&self) -> Limits {
+        let synod_replica::Limits { request_bytes_max, txn_ops_max, .. } = self.handle.limits();
+        Limits { request_bytes_max, txn_ops_max }
     }
 
     fn status(&self) -> Status {
@@ -250,6 +256,9 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
                 options.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
             overrides.check(protocol).map_err(|error| unacceptable(&error))?;
             Core::Order { protocol, election, overrides }
+        }
+        Change::Limits(limits) => {
+            Core::Limits(group.limits.with(limits).map_err(|error| unacceptable(&error))?)
         }
     })
 }
