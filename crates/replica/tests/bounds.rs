@@ -105,7 +105,7 @@ fn a_slow_executor_pushes_back_by_bytes_before_it_does_by_slots() {
     // The executor catches up: what waited goes on.
     for _ in 0..20 {
         let slot = executed(&bench.actions);
-        bench.step(Event::Executed(slot));
+        bench.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
         bench.sync();
     }
     let status = bench.replica.status();

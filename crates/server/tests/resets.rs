@@ -92,6 +92,7 @@ fn node(dir: &tempfile::TempDir) -> Node {
     };
     let members = listeners.iter().zip(1..).map(member).collect();
     let mut config = Config::new(ClusterId(7), ReplicaId(1), members, dir.path().join("r1"));
+    config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.settings.queue_bytes_max = PLACES as usize * 1024;
     config.settings.request_timeout = Duration::from_secs(600);
     Node::start(config, KvStore::new()).unwrap()

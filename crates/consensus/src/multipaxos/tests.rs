@@ -805,7 +805,7 @@ fn a_promise_has_the_bytes_that_a_message_may_have() {
             let Some((Message::Promise(promise), _)) = promises.first() else { panic!("{effects:?}") };
             let lives = (1..=63).map(|id| (ReplicaId(id), Incarnation(9))).collect();
             let mut writer = synod_wire::Writer::new();
-            let promise = Promise { recovered: lives, ..promise.clone() };
+            let promise = Promise { lives, ..promise.clone() };
             crate::Message::from(Message::Promise(promise.clone())).encode(&mut writer);
             let (len, max) = (writer.finish().len(), options.message_bytes_max(largest));
             assert!(len <= max, "{len} bytes of {} values, {max} allowed", promise.accepted.len());
