@@ -63,6 +63,8 @@ struct Server {
     log: Log,
     /// The term, durable or not.
     latest_term: u64,
+    /// The term that its present life led last.
+    led: u64,
     /// To whom it told its vote of a term, in any life.
     told: BTreeMap<u64, ReplicaId>,
 }
@@ -264,7 +266,7 @@ impl EpochTerms {
     fn may_truncate(&self, replica: usize, from: Slot) -> Checked {
         let server = &self.servers[replica];
         let term = server.latest_term;
-        let leads = self.leaders.get(&term).is_some_and(|(leader, _)| leader.0 == replica as u64 + 1);
+        let leads = term > 0 && server.led == term;
         let removed = server.log.ballots.range(from..).next().map(|(slot, _)| *slot);
         demand(!leads || removed.is_none(), Invariant::LeaderAppendOnly, || {
             format!("r{} leads term {term} and removes its entries from slot {from} on", replica + 1)
@@ -397,7 +399,8 @@ impl EpochTerms {
         }
         let server = &mut self.servers[replica];
         server.log = server.durable.clone();
-        server.latest_term = server.term;
+        // What an earlier life led is led no more, even if nobody has led since.
+        (server.latest_term, server.led) = (server.term, 0);
         Ok(())
     }
 
@@ -485,6 +488,7 @@ impl EpochTerms {
             });
         }
         self.leaders.insert(ballot.round, (id, life));
+        self.servers[replica].led = ballot.round;
         // By Log Matching the last one stands for all before it.
         let mut before = self.committed.iter().rev().filter(|(_, (_, term))| *term < ballot.round);
         let Some((&slot, &(committed, _))) = before.next() else { return Ok(()) };
