@@ -28,8 +28,9 @@ use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Slot};
 
 use crate::{Identity, Keep};
 
-/// Version of this format. Version 1 knew no birth; in version 2 a record of accepted values held one slot.
-pub(crate) const VERSION: u32 = 3;
+/// Version of this format, and of the records in it. Version 1 knew no birth; in version 2 a record of accepted values held
+/// one slot; in version 3 no record said which ballot decided a slot, and no list said which segments were begun.
+pub(crate) const VERSION: u32 = 4;
 /// Bytes of the page that holds a segment's header; records begin after it.
 pub(crate) const PAGE: usize = 4096;
 /// Bytes of a record before its body.
