@@ -363,9 +363,10 @@ fn every_planted_bug_of_epochs_is_found_and_nothing_without_it() {
     Bug::EPOCHS.iter().for_each(|&bug| find(ProtocolKind::MultiPaxos, bug, plan_of_changes));
 }
 
+/// A restart in the middle of a change, with a snapshot of that moment, is rare among what seeds draw.
 #[test]
 fn every_planted_bug_of_voters_that_change_is_found_and_nothing_without_it() {
-    Bug::VOTERS.iter().for_each(|&bug| find(ProtocolKind::Raft, bug, plan_of_voters));
+    Bug::VOTERS.iter().for_each(|&bug| find_within(8 * SEEDS_MAX, ProtocolKind::Raft, bug, plan_of_voters));
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! checksum = 7d1c9f02
 //! ```
 //!
-//! A replica that lost its data forgot what it promised, and must not take part under its old id. It can not know
+//! A replica that lost its data forgot what it promised, and must not take part under its old id. It cannot know
 //! that; the others can, if they remember. So a birth is durable here before it is recognised for the first time.
 
 use std::{
@@ -52,7 +52,7 @@ impl PeerBook {
     /// Reads the book of a data directory; it is empty if there is none.
     ///
     /// # Errors
-    /// The file can not be read, is malformed, or belongs to another replica.
+    /// The file cannot be read, is malformed, or belongs to another replica.
     pub fn open(dir: &DataDir) -> Result<PeerBook, StorageError> {
         PeerBook::open_on(Arc::clone(&dir.disk), dir.path(), dir.identity())
     }

@@ -46,7 +46,7 @@ invariants! {
     PromiseKept = "promise-kept", "Santos 2012, section 7.4: no PHASE2B for a view lower than one promised";
     /// A replica that lost its log is silent in an epoch in which it may have voted, until it knows all that it may have
     /// said, also after it was started again.
-    SilentAmnesia = "silent-amnesia", "DESIGN.md: after the loss of a log a replica does not vote until it is safe";
+    SilentAmnesia = "silent-amnesia", "docs/recovery-without-a-log.md: after the loss of a log a replica does not vote until it is safe";
     /// A replica that lost its log votes again with answers of enough others, each in the latest life that it knows of.
     LatestLifeAnswers = "latest-life-answers", "docs/recovery-without-a-log.md: step 2 of the protocol";
     /// Those whose promises made a candidate lead gave them in full and in one life each, and are bound as long as they

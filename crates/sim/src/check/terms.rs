@@ -39,6 +39,10 @@ impl Log {
         }
     }
 
+    fn last(&self) -> Slot {
+        self.ballots.last_key_value().map_or(self.base, |(&slot, _)| slot.max(self.base))
+    }
+
     fn holds(&self, slot: Slot, ballot: Ballot) -> bool {
         slot <= self.base || self.ballots.get(&slot) == Some(&ballot)
     }
@@ -59,6 +63,8 @@ struct Server {
     durable: Log,
     term: u64,
     voted_for: Option<ReplicaId>,
+    /// How far its durable log went when it left a term for a higher one.
+    left_at: BTreeMap<u64, Slot>,
     /// ... and the log with those that are not.
     log: Log,
     /// The term, durable or not.
@@ -324,6 +330,9 @@ impl EpochTerms {
         server.durable.take_in(record);
         match record {
             raft::Record::Term { term, voted_for } => {
+                if *term > server.term {
+                    server.left_at.insert(server.term, server.durable.last());
+                }
                 (server.term, server.voted_for) = (*term, *voted_for);
                 Ok(())
             }
@@ -430,8 +439,11 @@ impl EpochTerms {
             }
             raft::Message::AppendReply { ballot, through, .. } => {
                 let server = &self.servers[replica];
+                // What became durable together with its removal in a later term was held all the same, before that term.
+                let left_at = server.left_at.get(&ballot.round);
+                let held = left_at.is_some_and(|last| last >= through);
                 let durable = server.durable.ballots.contains_key(through) || server.durable.base >= *through;
-                let holds = server.term >= ballot.round && (durable || *through <= decided);
+                let holds = server.term >= ballot.round && (durable || held || *through <= decided);
                 demand(holds, Invariant::DurableBeforePromise, || {
                     format!(
                         "{id} acknowledges slot {through} in ballot {ballot}; its disk does not hold that"

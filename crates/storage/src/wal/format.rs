@@ -13,7 +13,7 @@
 //!
 //! - `life` is drawn at random whenever a file begins to be used as a segment. Records carry it, so it is also
 //!   the mark by which a reader finds the next record behind a damaged one; a client that stores the bytes of a
-//!   record as a value can not forge one without knowing it.
+//!   record as a value cannot forge one without knowing it.
 //! - `header_crc` covers cluster, replica and segment number (which are not repeated in every record) and the
 //!   record's header with `body_crc`: records of a file's previous life never pass, and the body's checksum is
 //!   taken over as the batch brought it.

@@ -146,7 +146,7 @@ pub fn hello(cluster: ClusterId, from: u64, to: u64, incarnation: u64) -> Vec<u8
 }
 
 pub fn hello_born(cluster: ClusterId, from: u64, to: u64, incarnation: u64, birth: u64) -> Vec<u8> {
-    let mut bytes = b"SYNO\x02\0\0\0".to_vec();
+    let mut bytes = b"SYNO\x03\0\0\0".to_vec();
     for word in [cluster.0, from, to, incarnation, birth] {
         bytes.extend(word.to_le_bytes());
     }
@@ -154,11 +154,11 @@ pub fn hello_born(cluster: ClusterId, from: u64, to: u64, incarnation: u64, birt
 }
 
 pub fn inquiry() -> Vec<u8> {
-    sealed(b"SYNO\x02\0\x01\0".to_vec())
+    sealed(b"SYNO\x03\0\x01\0".to_vec())
 }
 
 pub fn verdict(verdict: u16, incarnation: u64, frame_bytes_max: u32) -> Vec<u8> {
-    let mut bytes = b"SYNA\x02\0".to_vec();
+    let mut bytes = b"SYNA\x03\0".to_vec();
     bytes.extend(verdict.to_le_bytes());
     bytes.extend(incarnation.to_le_bytes());
     bytes.extend(frame_bytes_max.to_le_bytes());
