@@ -55,7 +55,7 @@ pub(super) mod tests {
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::EpochUnderBridge],
-            &["multipaxos", "multipaxos+ballot", "sequence-paxos", "sequence-paxos+rotating"],
+            &["multipaxos", "multipaxos+rotating", "sequence-paxos", "sequence-paxos+rotating"],
             "cluster 3
              elect 1
              run 300ms
@@ -65,7 +65,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::EpochWithTwoLeaders],
-            &["multipaxos", "sequence-paxos+rotating", "raft"],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
             "cluster 3
              elect 1
              run 300ms
@@ -76,7 +76,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::EpochDuringCandidacy],
-            &["multipaxos", "sequence-paxos+rotating", "raft"],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
             "cluster 3
              elect 1
              run 300ms
@@ -100,7 +100,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::EpochDuringSnapshot],
-            &["multipaxos"],
+            &["multipaxos+rotating"],
             "cluster 3 snapshot-slots=2 keep-slots=0 chunk-bytes=100
              elect 1
              run 300ms
@@ -123,7 +123,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::EndLearned],
-            &["multipaxos"],
+            &["multipaxos+rotating"],
             "cluster 3
              elect 1
              run 300ms
@@ -137,7 +137,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::EndInstalled],
-            &["multipaxos"],
+            &["multipaxos+rotating"],
             "cluster 3 snapshot-slots=2 keep-slots=0
              elect 1
              put 1 k1=1
@@ -167,7 +167,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::LaggingVoter],
-            &["multipaxos", "multipaxos+ballot", "sequence-paxos", "sequence-paxos+rotating"],
+            &["multipaxos", "multipaxos+rotating", "sequence-paxos", "sequence-paxos+rotating"],
             "cluster 3
              elect 1
              member 1 add learn

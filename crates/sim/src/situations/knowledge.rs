@@ -107,7 +107,7 @@ pub(super) mod tests {
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::LearnerAhead],
-            &["multipaxos", "sequence-paxos+rotating", "raft"],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
             "cluster 5
              elect 1
              member 1 add learn
@@ -119,7 +119,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::LeaderLearns, Situation::LeaderLearnsHigher, Situation::LeaderLearnsOther],
-            &["multipaxos", "sequence-paxos+rotating"],
+            &["multipaxos+rotating", "sequence-paxos+rotating"],
             "cluster 5
              elect 1
              member 1 add learn
@@ -299,7 +299,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::LeaderInstalls, Situation::LeaderInstallsOverOwn],
-            &["multipaxos"],
+            &["multipaxos+rotating"],
             "cluster 5 snapshot-slots=2 keep-slots=0
              elect 1
              member 1 add learn
@@ -388,7 +388,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::CandidateInstalls],
-            &["multipaxos", "sequence-paxos+rotating", "raft"],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
             "cluster 3 snapshot-slots=2 keep-slots=0
              elect 1
              member 1 add learn

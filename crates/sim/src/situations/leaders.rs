@@ -64,7 +64,7 @@ pub(super) mod tests {
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::DeposedUnknowing],
-            &["multipaxos", "sequence-paxos+rotating"],
+            &["multipaxos+rotating", "sequence-paxos+rotating"],
             "cluster 3
              elect 1
              run 200ms
@@ -84,7 +84,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::TwoLeadersOneSlot],
-            &["multipaxos", "sequence-paxos+rotating"],
+            &["multipaxos+rotating", "sequence-paxos+rotating"],
             "cluster 3
              elect 1
              run 200ms
@@ -105,7 +105,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::DeposedRead],
-            &["multipaxos", "sequence-paxos+rotating", "raft"],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
             "cluster 3
              elect 1
              run 200ms
@@ -118,7 +118,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::PausedLeaderReturns],
-            &["multipaxos", "sequence-paxos+rotating", "raft"],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
             "cluster 3
              elect 1
              run 200ms
@@ -132,7 +132,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::StalledLeader],
-            &["multipaxos", "sequence-paxos+rotating", "raft"],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
             "cluster 3
              elect 1
              run 200ms
@@ -143,7 +143,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::Duel],
-            &["multipaxos", "sequence-paxos+rotating"],
+            &["multipaxos+rotating", "sequence-paxos+rotating"],
             "cluster 3
              timeout 1
              timeout 2",

@@ -99,7 +99,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::BridgedLeaders],
-            &["multipaxos", "multipaxos+ballot", "sequence-paxos", "sequence-paxos+rotating"],
+            &["multipaxos", "multipaxos+rotating", "sequence-paxos", "sequence-paxos+rotating"],
             "cluster 5
              elect 1
              links 1-2 1-3 3-4 3-5 4-5
@@ -107,7 +107,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::TransferWhileCut],
-            &["multipaxos", "sequence-paxos+rotating"],
+            &["multipaxos+rotating", "sequence-paxos+rotating"],
             "cluster 3
              elect 1
              run 200ms

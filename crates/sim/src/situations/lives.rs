@@ -96,7 +96,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::CandidacyDuringRecovery],
-            &["multipaxos", "sequence-paxos+rotating"],
+            &["multipaxos+rotating", "sequence-paxos+rotating"],
             "cluster 5
              elect 1
              put 1 k1=1

@@ -99,7 +99,7 @@ pub(super) mod tests {
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::Overtaken],
-            &["multipaxos", "sequence-paxos+rotating", "raft"],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
             "cluster 3
              elect 1
              run 200ms
@@ -111,7 +111,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::OvertakenByDecided],
-            &["multipaxos", "sequence-paxos+rotating"],
+            &["multipaxos+rotating", "sequence-paxos+rotating"],
             "cluster 3
              elect 1
              run 200ms
@@ -152,7 +152,7 @@ pub(super) mod tests {
         ),
         (
             &[Situation::PagesOfTwoLives],
-            &["multipaxos"],
+            &["multipaxos+rotating"],
             "cluster 5 promise-bytes=1
              elect 4
              run 200ms

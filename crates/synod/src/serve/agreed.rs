@@ -102,7 +102,7 @@ mod tests {
                 "--protocol raft",
                 ["--protocol raft: the group has multipaxos", "synod reconfigure --protocol raft"],
             ),
-            ("--election ballot", ["the group has rotating", "synod reconfigure --election ballot"]),
+            ("--election rotating", ["the group has ballot", "synod reconfigure --election rotating"]),
         ] {
             let [line] = &lines(flags, &group)[..] else { panic!("{flags}") };
             parts.iter().for_each(|part| assert!(line.contains(part), "{line} should contain {part}"));
