@@ -140,6 +140,18 @@ async fn a_session_that_is_gone_is_told_apart() {
 }
 
 #[tokio::test]
+async fn a_reply_that_is_gone_is_told_apart_and_its_command_was_executed() {
+    let pair = Pair::start();
+    let session = Session::open(pair.config(), 1).await.unwrap();
+    pair.replicas[0].set(Fault::LoseAnswer(RequestError::Timeout));
+    pair.replicas[1].set(Fault::Refuse(RequestError::ReplyGone));
+    let error = session.execute(put("k")).await.unwrap_err();
+    assert!(matches!(error, Error::ReplyGone) && error.may_have_executed(), "{error}");
+    pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
+    assert_eq!(version(&session, "k").await, 1);
+}
+
+#[tokio::test]
 async fn when_nobody_answers_the_outcome_is_unknown() {
     let pair = Pair::start();
     let config = Config { request_timeout: Duration::from_millis(500), ..pair.config() };

@@ -72,6 +72,28 @@ mod tests {
         assert!(read(1, 0).is_err());
     }
 
+    /// What the messages of MultiPaxos and Sequence Paxos that hold batches are bounded by.
+    #[test]
+    fn a_page_in_a_message_has_the_bytes_that_it_may_have() {
+        let batch = |len: usize| {
+            let mut builder = BatchBuilder::new();
+            builder.push(SessionId(1), 1, 1, &vec![0; len]);
+            builder.finish()
+        };
+        let mixed = [5_000, 0, 900, 30, 0, 70, 1_000, 2];
+        let lists = [vec![Batch::noop(); 3_000], mixed.map(batch).to_vec(), vec![batch(1); 500]];
+        for (list, page_max) in lists.iter().flat_map(|list| [1, 300, 1_000, 70_000].map(|max| (list, max))) {
+            let largest = list.iter().map(|batch| batch.bytes().len()).max().unwrap_or(0);
+            for from in 0..list.len() {
+                let page = &list[from..from + fitting(list[from..].iter(), page_max)];
+                let mut writer = Writer::new();
+                write_batches(&mut writer, page);
+                let (len, max) = (writer.finish().len(), page_max.max(largest) + 4 + BATCH_HEADER_BYTES);
+                assert!(len <= max, "{len} bytes of {} batches, {max} allowed", page.len());
+            }
+        }
+    }
+
     #[test]
     fn what_leaves_together_is_bounded_and_something_always_leaves() {
         let mut builder = BatchBuilder::new();

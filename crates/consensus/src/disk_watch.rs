@@ -1,4 +1,7 @@
-//! Whether the disk answers.
+//! Whether the disk answers: a leader yields, and nobody tries to lead, while a record has been on its way to it for
+//! longer than an election time-out, whatever the protocol and the election.
+
+use std::time::Duration;
 
 use synod_wire::{Lsn, Time};
 
@@ -22,8 +25,9 @@ impl DiskWatch {
         }
     }
 
-    /// Since when the oldest record has been waiting, if one is.
-    pub(crate) fn stalled_since(&self) -> Option<Time> {
-        self.pending.map(|(_, since)| since)
+    /// Whether no record has been waiting for longer than `timeout`. A disk that hangs is noticed only once something
+    /// is written to it.
+    pub(crate) fn answers(&self, now: Time, timeout: Duration) -> bool {
+        self.pending.is_none_or(|(_, since)| now.since(since) <= timeout)
     }
 }

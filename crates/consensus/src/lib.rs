@@ -32,7 +32,8 @@ pub use batches::Batches;
 pub use members::{MEMBERS_MAX, Members, ReplicaSet};
 pub use message::{Message, Record};
 pub use options::{
-    Decision, ElectionKind, Options, ProtocolKind, Restart, SequencePaxosOptions, UnknownName,
+    Decision, ElectionKind, MESSAGE_HEAD_BYTES, Options, ProtocolKind, Restart, SequencePaxosOptions,
+    UnknownName,
 };
 pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;

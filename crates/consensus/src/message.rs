@@ -3,7 +3,7 @@
 //! Every protocol has its own types in its folder; here they are joined, so that one transport and one log
 //! carry any of them. The first byte tells which protocol wrote what follows.
 
-use synod_wire::{DecodeError, Keep, Reader, Writer};
+use synod_wire::{Batch, DecodeError, Keep, Reader, Writer};
 
 use crate::{election, multipaxos, raft, sequence_paxos};
 
@@ -60,6 +60,36 @@ impl Message {
     }
 }
 
+/// Bytes that a batch takes beside its own, with its slot and ballots, in any message or record.
+const BATCH_OVERHEAD_BYTES: u64 = 64;
+
+fn weigh<'a>(batches: impl IntoIterator<Item = &'a Batch>) -> u64 {
+    batches.into_iter().map(|batch| batch.bytes().len() as u64 + BATCH_OVERHEAD_BYTES).sum()
+}
+
+fn weigh_entries(entries: &[raft::Entry]) -> u64 {
+    weigh(entries.iter().map(|entry| &entry.batch))
+}
+
+impl Message {
+    /// Bytes of the batches that it carries, each with what goes with it; the rest of a message is small.
+    #[must_use]
+    pub fn batch_bytes(&self) -> u64 {
+        use {multipaxos::Message as Paxos, sequence_paxos::Message as Sequence};
+        match self {
+            Message::MultiPaxos(Paxos::Promise(promise)) => {
+                weigh(promise.accepted.iter().map(|value| &value.batch))
+            }
+            Message::MultiPaxos(Paxos::Accept { batches, .. }) => weigh(&**batches),
+            Message::SequencePaxos(Sequence::Promise(promise)) => weigh(&*promise.batches),
+            Message::SequencePaxos(Sequence::AcceptSync(sync)) => weigh(&*sync.batches),
+            Message::SequencePaxos(Sequence::Accept { batches, .. }) => weigh(&**batches),
+            Message::Raft(raft::Message::Append { entries, .. }) => weigh_entries(entries),
+            _ => 0,
+        }
+    }
+}
+
 /// A record of some protocol's write-ahead log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -72,6 +102,24 @@ pub enum Record {
 }
 
 impl Record {
+    /// Bytes of the batches that it holds, each with what goes with it; the rest of a record is small.
+    #[must_use]
+    pub fn batch_bytes(&self) -> u64 {
+        use {multipaxos::Record as Paxos, sequence_paxos::Record as Sequence};
+        match self {
+            Record::MultiPaxos(Paxos::Accepted { batches, .. }) => weigh(&**batches),
+            Record::MultiPaxos(Paxos::Learned(value)) => weigh([&value.batch]),
+            Record::SequencePaxos(
+                Sequence::Accepted { batches, .. }
+                | Sequence::Staged { batches, .. }
+                | Sequence::Adopted { batches, .. },
+            ) => weigh(&**batches),
+            Record::SequencePaxos(Sequence::Learned { batch, .. }) => weigh([batch]),
+            Record::Raft(raft::Record::Entries { entries, .. }) => weigh_entries(entries),
+            _ => 0,
+        }
+    }
+
     /// How long the log must keep it.
     #[must_use]
     pub fn keep(&self) -> Keep {
@@ -89,6 +137,18 @@ impl Record {
             Record::MultiPaxos(record) => matches!(record, multipaxos::Record::Learned(_)),
             Record::SequencePaxos(record) => matches!(record, sequence_paxos::Record::Learned { .. }),
             Record::Raft(record) => record.is_decision(),
+        }
+    }
+
+    /// Whether it says that its replica must not vote since it lost a log (`Some(true)`), or that it knows, again or from the
+    /// start, all that it may have said in this epoch (`Some(false)`). The last such record of an epoch counts.
+    #[must_use]
+    pub fn amnesia(&self) -> Option<bool> {
+        match self {
+            Record::MultiPaxos(multipaxos::Record::Amnesia(lost))
+            | Record::SequencePaxos(sequence_paxos::Record::Amnesia(lost))
+            | Record::Raft(raft::Record::Amnesia(lost)) => Some(*lost),
+            Record::MultiPaxos(_) | Record::SequencePaxos(_) | Record::Raft(_) => None,
         }
     }
 

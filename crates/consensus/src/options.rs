@@ -83,7 +83,7 @@ impl ProtocolKind {
     #[must_use]
     pub fn elections(self) -> &'static [ElectionKind] {
         match self {
-            ProtocolKind::MultiPaxos => &[ElectionKind::Rotating, ElectionKind::Ballot],
+            ProtocolKind::MultiPaxos => &[ElectionKind::Ballot, ElectionKind::Rotating],
             ProtocolKind::SequencePaxos => &[ElectionKind::Ballot, ElectionKind::Rotating],
             ProtocolKind::Raft => &[ElectionKind::Randomized],
         }
@@ -93,7 +93,8 @@ impl ProtocolKind {
 choice! {
     /// How a leader is chosen.
     ElectionKind, "election" {
-        /// View v is led by replica v mod n; the next in line takes over from one that falls silent.
+        /// View v is led by replica v mod n; the next in line takes over from one that falls silent, once a quorum would
+        /// let it.
         Rotating = "rotating",
         /// Rounds of heartbeats elect a replica that is connected to a quorum, also where only some links work
         /// (Ng 2020, section 2.4.1).
@@ -104,14 +105,22 @@ choice! {
 }
 
 choice! {
-    /// Who finds out that a slot is decided (Santos 2012, section 7.1.2).
+    /// Who finds out that a slot is decided (Santos 2012, section 7.1.2). All replicas of an epoch must do it in the same
+    /// way: a leader of `Leader` answers reads as the first to know of a decision, which it is not if others count
+    /// votes too.
+    #[derive(Default)]
     Decision, "decision" {
+        #[default]
         /// Acceptors answer the leader, which announces decisions: 3(n-1) messages a slot, fewer under load.
         Leader = "leader",
         /// Acceptors tell everybody: one message delay less at followers, (n-1)(n+1) messages a slot.
         All = "all",
     }
 }
+
+/// What a message between replicas has at most besides the bytes of a page: kinds, ballots and slots, what the last batch
+/// of a page takes beside its own bytes, and a life or a vote of every member.
+pub const MESSAGE_HEAD_BYTES: usize = 4 << 10;
 
 /// What can be set about ordering. The defaults are for a local network.
 #[derive(Clone, Debug)]
@@ -192,8 +201,8 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             protocol: ProtocolKind::MultiPaxos,
-            election: ElectionKind::Rotating,
-            decision: Decision::Leader,
+            election: ElectionKind::Ballot,
+            decision: Decision::default(),
             priority: 0,
             heartbeat_interval: Duration::from_millis(100),
             election_timeout: Duration::from_millis(1000),
@@ -222,6 +231,14 @@ impl Options {
     #[must_use]
     pub fn accept_ahead_max(&self) -> u64 {
         (4 * self.window_max as u64).max(64)
+    }
+
+    /// The largest message of a protocol with these options, in bytes, if no batch has more than `batch_bytes_max`. A
+    /// message that holds batches is a page of them: as much as a page's bound allows, or one batch.
+    #[must_use]
+    pub fn message_bytes_max(&self, batch_bytes_max: usize) -> usize {
+        let page = self.promise_bytes_max.max(self.append_bytes_max).max(batch_bytes_max);
+        page.saturating_add(MESSAGE_HEAD_BYTES)
     }
 
     pub(crate) fn has(&self, bug: Bug) -> bool {

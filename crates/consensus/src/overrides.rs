@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use crate::{Options, ProtocolKind};
+use crate::{Decision, Options, ProtocolKind};
 
 /// What can be fixed: the key, the protocols that heed it, what is accepted, and how it is set.
 struct Key {
@@ -16,6 +16,7 @@ struct Key {
     set: fn(&mut Options, &str) -> bool,
 }
 
+const DECISION: &str = "decision";
 const ON_OFF: &str = "on, off";
 const WINDOW_MAX: usize = 4096;
 
@@ -45,7 +46,7 @@ const KEYS: &[Key] = &[
         },
     },
     Key {
-        name: "decision",
+        name: DECISION,
         of: &[ProtocolKind::MultiPaxos],
         accepted: "leader, all",
         set: |options, value| value.parse().map(|decision| options.decision = decision).is_ok(),
@@ -118,6 +119,16 @@ impl Overrides {
         self.values.is_empty()
     }
 
+    /// Of these options what a group fixes from its beginning on, since its replicas must have it alike.
+    #[must_use]
+    pub fn shared(options: &Options) -> Overrides {
+        let mut values = BTreeMap::new();
+        if options.decision != Decision::default() && options.protocol == ProtocolKind::MultiPaxos {
+            values.insert(DECISION, options.decision.to_string());
+        }
+        Overrides { values }
+    }
+
     /// Whether a protocol heeds all of them.
     ///
     /// # Errors
@@ -172,7 +183,6 @@ impl fmt::Display for Overrides {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Decision;
 
     #[test]
     fn they_are_read_set_and_written() {
@@ -182,6 +192,11 @@ mod tests {
         let mut options = Options::default();
         given.apply(&mut options);
         assert_eq!((options.decision, options.window_max), (Decision::All, 7));
+        let begins = Overrides::shared(&options);
+        assert_eq!(begins.to_string(), "decision=all", "the window is each replica's own");
+        begins.check(options.protocol).unwrap();
+        options.protocol = ProtocolKind::Raft;
+        assert!(Overrides::shared(&options).is_empty(), "only what the protocol heeds");
         assert!(Overrides::default().is_empty() && "".parse() == Ok(Overrides::default()));
     }
 

@@ -21,6 +21,11 @@ pub enum Bug {
     DeliverBehindEnd,
     /// An epoch is entered without a record of it.
     EnterUnrecorded,
+    /// A replica that lost its log forgets that at a restart, if a snapshot is of a later epoch than its records.
+    ForgetAmnesiaBehindSnapshot,
+    /// It forgets that at a restart if only its protocol's records say it, and the protocol does not run before the next
+    /// epoch.
+    ForgetParkedAmnesia,
     /// A restarted replica takes up the epoch of its snapshot, although it had entered a later one.
     RestartInOldEpoch,
     /// Who entered an epoch and lacks what was decided before it takes part in it nevertheless.
@@ -43,14 +48,25 @@ pub enum Bug {
     RestartUnsettled,
     /// A replica that learns what a higher ballot decided goes on in its own.
     LearnWithoutPromise,
+    /// Each replica finds decisions in the way that it was started with, not in the group's.
+    DecisionOfEachReplica,
+    /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said so.
+    ClockCountsTwice,
     /// A leader answers a read without asking whether it still leads.
     ReadWithoutConfirmation,
+    /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
+    LeakRemoteReads,
     /// A new leader puts no-ops where acceptors reported values.
     DropAcceptedValue,
     /// A follower takes an announced decision for the value that it accepted in an older ballot.
     DecideAcrossBallots,
     /// A replica that lost its log votes at once.
     VoteWithAmnesia,
+    /// A promise whose pages are of several lives of its sender counts as one.
+    MixLivesOfPromise,
+    /// A replica that recovers counts an answer although its sender has lost its log since, and does not remember in
+    /// which life the others answered.
+    CountOutlivedAnswer,
     /// A restarted leader goes on proposing in the ballot of its earlier life.
     ReuseBallot,
     /// The log is trimmed to the last executed slot without a snapshot that covers it.
@@ -101,6 +117,10 @@ pub enum Bug {
     ElectionForgetsPromise,
     /// It does not care whether others are content with the leader that it misses.
     ElectionIgnoresHappiness,
+    /// It does not care whether its disk answers, and who gives up abstains no longer than others need to notice.
+    ElectionOfHungDisk,
+    /// A rotating election does not ask the others before it tries.
+    ElectionWithoutRehearsal,
 }
 
 impl Bug {
@@ -113,6 +133,9 @@ impl Bug {
         Bug::LearnUnrecorded,
         Bug::SnapshotOfOldGroup,
         Bug::RetireEarly,
+        Bug::ForgetAmnesiaBehindSnapshot,
+        Bug::ForgetParkedAmnesia,
+        Bug::LeakRemoteReads,
     ];
 
     /// Those of replicas that are not what they were.
@@ -126,6 +149,10 @@ impl Bug {
         Bug::RaftChangeAtOnce,
         Bug::RaftUnionMajority,
     ];
+
+    /// Those of elections that break no rule of a protocol: with them a group serves too late, or changes its leader for
+    /// nothing, when a fault lasts.
+    pub const OUTAGES: &'static [Bug] = &[Bug::ElectionOfHungDisk, Bug::ElectionWithoutRehearsal];
 
     /// Those of a protocol that the simulator finds by running seeds.
     #[must_use]
@@ -169,10 +196,14 @@ impl Bug {
         Bug::CommitWithMinority,
         Bug::DeliverOutOfOrder,
         Bug::ExecuteRetryTwice,
+        Bug::DecisionOfEachReplica,
+        Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
         Bug::DropAcceptedValue,
         Bug::DecideAcrossBallots,
         Bug::VoteWithAmnesia,
+        Bug::MixLivesOfPromise,
+        Bug::CountOutlivedAnswer,
         Bug::ReuseBallot,
         Bug::TrimPastSnapshot,
         Bug::AdoptLowestBallot,

@@ -6,6 +6,9 @@ use synod_wire::{ReplicaId, Slot};
 
 use crate::{Effect, Effects, ReadToken};
 
+/// Reads that may wait for a quorum; each stands for all that one replica asked at a time.
+const READS_MAX: usize = 4096;
+
 /// A leader's heartbeats, which are numbered, and the reads that wait for answers to them.
 ///
 /// A read needs a quorum to answer a heartbeat that was sent after the read came: then nobody had begun to lead in a
@@ -46,6 +49,10 @@ impl ReadRounds {
 
     /// A read came, which must see everything through this slot.
     pub(crate) fn ask(&mut self, token: ReadToken, slot: Slot) {
+        if self.reads.len() >= READS_MAX {
+            // A leader that reaches no quorum is asked again and again: who asked first has given up long ago.
+            self.reads.pop_front();
+        }
         self.reads.push_back((self.round + 1, token, slot));
     }
 

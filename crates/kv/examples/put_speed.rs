@@ -19,7 +19,7 @@ use synod_api::{
 };
 use synod_consensus::Options;
 use synod_kv::KvStore;
-use synod_replica::{Executor, Group, Outcome, SessionLimits};
+use synod_replica::{Executor, Group, Outcome};
 use synod_wire::{Ballots, Batch, BatchBuilder, ReplicaId, SessionId, Slot};
 
 const BATCH_COMMANDS: u64 = 100;
@@ -79,11 +79,7 @@ struct Bench {
 impl Bench {
     fn new(key_bytes: usize) -> Bench {
         Bench {
-            executor: Executor::new(
-                KvStore::new(),
-                Group::of(&Options::default(), [ReplicaId(1)]),
-                SessionLimits::default(),
-            ),
+            executor: Executor::new(KvStore::new(), Group::of(&Options::default(), [ReplicaId(1)])),
             random: fastrand::Rng::with_seed(1),
             key_bytes,
             value: vec![b'v'; VALUE_BYTES].into(),

@@ -460,14 +460,13 @@ mod tests {
         }
         store.compact_at(1001, false).unwrap();
         assert_eq!(store.status().versions, 1000);
-        let digest = store.digest();
         let hash = store.hash_kv(0).unwrap();
         let mut steps = 0;
         while store.status().versions > 10 {
             // A command that changes nothing helps as well.
             store.del("none", "");
             steps += 1;
-            assert_eq!((store.digest(), store.hash_kv(0).unwrap()), (digest, hash));
+            assert_eq!(store.hash_kv(0).unwrap(), hash);
         }
         // Every key is met in the revisions from 2 to 11.
         assert_eq!(steps, (12 + PURGE_REVISIONS - 1) / PURGE_REVISIONS);

@@ -382,7 +382,7 @@ mod tests {
         let mut store = KvStore::new();
         store.set("a", "1");
         store.set("a", "2");
-        store.compact_at(3, false).unwrap();
+        store.compact_at(3, true).unwrap();
         let digest = store.digest();
         let at = |revision| op(Request::RequestRange(RangeRequest { revision, ..range("a", "") }));
         let keeping = op(Request::RequestPut(PutRequest { ignore_value: true, ..testing::put("none", "") }));

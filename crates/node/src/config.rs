@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 
-use synod_replica::{Group, MemberInfo, Settings};
+use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
 use synod_storage::Durability;
-use synod_wire::{ClusterId, ReplicaId};
+use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 use crate::Origin;
 
@@ -103,7 +103,14 @@ impl Config {
         }
         self.check_members()?;
         let members = self.members.iter().map(|member| (member.id, member.info()));
-        Ok(Origin::new(self.cluster, Group::first(&self.settings.consensus, members)))
+        let first = Group::first(&self.settings.consensus, members).limited(self.settings.limits);
+        Ok(Origin::new(self.cluster, first))
+    }
+
+    /// The largest message that this replica may ever have to send, in bytes, whatever limits its group takes on.
+    pub(crate) fn message_bytes_max(&self) -> usize {
+        let limits = Limits { request_bytes_max: REQUEST_BYTES_MAX, ..Limits::default() };
+        self.settings.message_bytes_max(&limits)
     }
 
     fn check_members(&self) -> Result<(), StartError> {
@@ -142,6 +149,18 @@ impl Config {
             if value.is_zero() {
                 return invalid(format!("{key} is 0; it must be longer"));
             }
+        }
+        let frame_bytes_max =
+            synod_transport::Config::new(self.cluster, self.me, Incarnation(0), 0).frame_bytes_max;
+        if self.message_bytes_max() > frame_bytes_max {
+            return invalid(format!(
+                "a message between replicas may have {} bytes, which exceeds the {frame_bytes_max} of a frame; lower \
+                 promise_bytes_max, append_bytes_max, fetch_bytes_max or chunk_bytes_max",
+                self.message_bytes_max()
+            ));
+        }
+        if let Err(error) = self.settings.limits.check() {
+            return invalid(error.to_string());
         }
         if self.settings.forward_window_max == 0 {
             return invalid("forward-window-max is 0; it must be at least 1".to_owned());

@@ -129,8 +129,7 @@ impl<S: StateMachine> ExecutorStage<S> {
             let outcome = outcomes
                 .get_mut(place)
                 .map_or(unknown.clone(), |outcome| std::mem::replace(outcome, unknown));
-            // A failed send means that the client does not wait any more.
-            let _ = reply.send(match outcome {
+            reply.send(match outcome {
                 Outcome::Reply(bytes) => Ok(bytes),
                 Outcome::Error(error) => Err(error),
             });
@@ -139,6 +138,8 @@ impl<S: StateMachine> ExecutorStage<S> {
     }
 
     fn applied_more(&mut self) {
+        // The clock first: whoever sees the slot sees a clock that is no older.
+        self.shared.clock_ms.set(u64::try_from(self.executor.clock().as_millis()).unwrap_or(u64::MAX));
         self.shared.executed.publish(self.executor.applied().0);
         self.shared.client_sessions.set(self.executor.client_sessions() as u64);
         while let Some(entry) = self.waiting.first_entry() {
@@ -152,7 +153,7 @@ impl<S: StateMachine> ExecutorStage<S> {
 
     fn answer(&self, queries: Vec<(Bytes, Reply)>) {
         for (query, reply) in queries {
-            let _ = reply.send(Ok(self.executor.query(&query)));
+            reply.send(Ok(self.executor.query(&query)));
         }
     }
 

@@ -1,14 +1,19 @@
 //! How the rest of a process talks to its replica.
 
-use std::{future::Future, mem, sync::Arc, task::Poll};
+use std::{
+    future::Future,
+    mem,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    task::Poll,
+};
 
 use bytes::Bytes;
 use crossbeam_channel::Sender;
 use synod_replica::{
-    Change, ChangeRequest, Event, Group, Refusal, RequestError, SessionCommand, decode_reply,
+    Change, ChangeRequest, Event, Group, Limits, Refusal, RequestError, SessionCommand, decode_reply,
 };
 use synod_wire::{Ballot, CommandKind, ReplicaId, SessionId, Slot};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
     executor::{Job, JobSender},
@@ -22,13 +27,27 @@ const PERMIT_BYTES: usize = 1024;
 /// Requests that are handed over together at most.
 const TURN_MAX: usize = 256;
 
-/// What a client waits for.
-pub(crate) type Reply = oneshot::Sender<Result<Bytes, RequestError>>;
+/// What a client waits for, and its place in the queue. The place is taken until there is an answer, whether or not the
+/// client still waits: a client that withdraws its requests as fast as it sends them fills the queue no further than
+/// one that waits.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    answer: oneshot::Sender<Result<Bytes, RequestError>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Reply {
+    /// Answers the client, if it still waits, and frees its place.
+    pub(crate) fn send(self, answer: Result<Bytes, RequestError>) {
+        let _ = self.answer.send(answer);
+    }
+}
 
 /// A handle on a running replica; clones are handles on the same one.
 ///
 /// The futures belong to no particular runtime; they may be dropped at any time. Requests wait for admission when
-/// too many bytes of commands are under way, so that clients feel the load.
+/// too many bytes of commands are under way, so that clients feel the load. A request that is dropped after its admission
+/// keeps its place until its command is executed or has failed.
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(crate) inner: Arc<Inner>,
@@ -40,16 +59,27 @@ pub struct Handle {
 pub(crate) struct Inner {
     pub(crate) inputs: Sender<Input>,
     pub(crate) executor: JobSender,
-    pub(crate) admission: Semaphore,
+    pub(crate) admission: Arc<Semaphore>,
     pub(crate) permits_max: usize,
-    pub(crate) request_bytes_max: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) transport: synod_transport::Sender,
 }
 
+type Answer = oneshot::Receiver<Result<Bytes, RequestError>>;
+
 impl Inner {
     fn execute(&self, job: Job) -> Result<(), RequestError> {
         if self.executor.send(job) { Ok(()) } else { Err(RequestError::Stopping) }
+    }
+
+    /// Waits for a place in the queue for this many bytes.
+    async fn admit(&self, bytes: usize) -> Result<(Reply, Answer), RequestError> {
+        let permits = (bytes / PERMIT_BYTES + 1).min(self.permits_max);
+        let permits = u32::try_from(permits).expect("bounded by permits_max");
+        let place = Arc::clone(&self.admission).acquire_many_owned(permits).await;
+        let place = place.map_err(|_| RequestError::Stopping)?;
+        let (answer, answered) = oneshot::channel();
+        Ok((Reply { answer, _place: place }, answered))
     }
 
     pub(crate) fn permits(queue_bytes_max: usize) -> usize {
@@ -119,6 +149,12 @@ impl Handle {
         self.inner.shared.group.load_full().expect("stored when the replica started")
     }
 
+    /// What the group bounds, as this replica knows it. Cheap.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.inner.shared.group.load().as_ref().expect("stored when the replica started").limits
+    }
+
     /// Whether this replica was removed from the group, and nobody needs it any more.
     #[must_use]
     pub fn is_retired(&self) -> bool {
@@ -157,13 +193,10 @@ impl Handle {
         session: Option<SessionCommand>,
         payload: Bytes,
     ) -> Result<Bytes, RequestError> {
-        if payload.len() > self.inner.request_bytes_max {
+        if payload.len() > self.limits().request_bytes_max {
             return Err(RequestError::TooLarge);
         }
-        let permits = (payload.len() / PERMIT_BYTES + 1).min(self.inner.permits_max);
-        let permits = u32::try_from(permits).expect("bounded by permits_max");
-        let _permit = self.inner.admission.acquire_many(permits).await.map_err(|_| RequestError::Stopping)?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = self.inner.admit(payload.len()).await?;
         let job = ClientJob::Command { kind, session, payload, reply };
         self.send(job)?;
         answer.await.unwrap_or(Err(RequestError::Stopping))
@@ -174,8 +207,7 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`]; a query never changes anything.
     pub async fn query(&self, query: Bytes) -> Result<Bytes, RequestError> {
-        let _permit = self.inner.admission.acquire().await.map_err(|_| RequestError::Stopping)?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = self.inner.admit(query.len()).await?;
         self.send(ClientJob::Read { query, reply })?;
         answer.await.unwrap_or(Err(RequestError::Stopping))
     }
@@ -186,8 +218,7 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`].
     pub async fn query_stale(&self, query: Bytes) -> Result<Bytes, RequestError> {
-        let _permit = self.inner.admission.acquire().await.map_err(|_| RequestError::Stopping)?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = self.inner.admit(query.len()).await?;
         let job = Job::Query { slot: Slot::ZERO, queries: vec![(query, reply)] };
         self.inner.execute(job)?;
         answer.await.unwrap_or(Err(RequestError::Stopping))
@@ -217,6 +248,7 @@ impl Handle {
         let peers = self.inner.transport.metrics().peers;
         NodeStatus {
             role: shared.role(),
+            without_memory: shared.without_memory.load(Relaxed),
             leader: shared.leader(),
             epoch: synod_wire::Epoch(shared.epoch.get()),
             ballot: shared.ballot(),

@@ -60,6 +60,8 @@ pub(crate) struct LogStage {
     pub(crate) shared: Arc<Shared>,
     /// What peers are told to be durable, with every message.
     pub(crate) told: Arc<AtomicU64>,
+    /// Bounded by the replica, which sends no more than `Settings::held_bytes_max` bytes of them before it hears that
+    /// records are durable. So are the records that wait in the queue in front of this stage.
     pub(crate) gated: VecDeque<GatedSend>,
     pub(crate) trim: Option<Slot>,
     pub(crate) loss_made_good: bool,

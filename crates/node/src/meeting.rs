@@ -98,7 +98,7 @@ pub(crate) fn write_what_is_heard(book: &PeerBook, transport: &synod_transport::
     loop {
         let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
         if let Err(error) = book.heard(&transport.heard()) {
-            tracing::error!(%error, "how far peers have told can not be written down; no peer is recognised anew");
+            tracing::error!(%error, "how far peers have told cannot be written down; no peer is recognised anew");
             return;
         }
         if over {

@@ -55,8 +55,14 @@ impl Collector for NodeMetrics {
         gauge(
             e,
             "synod_role",
-            "0 follower, 1 candidate, 2 leader, 3 recovering",
+            "0 follower, 1 candidate, 2 leader, 3 recovering, 4 learner",
             s.role.load(std::sync::atomic::Ordering::Relaxed).into(),
+        )?;
+        gauge(
+            e,
+            "synod_without_memory",
+            "Whether the replica lost (part of) its log and does not vote yet",
+            s.without_memory.load(std::sync::atomic::Ordering::Relaxed).into(),
         )?;
         gauge(e, "synod_leader", "Id of the leader, 0 if none is known", s.leader.get())?;
         gauge(e, "synod_ballot_round", "Round of the highest ballot known", s.ballot_round.get())?;
@@ -76,6 +82,31 @@ impl Collector for NodeMetrics {
             s.in_flight.get(),
         )?;
         gauge(e, "synod_queued_bytes", "Bytes of commands that wait for a decision", s.queued_bytes.get())?;
+        gauge(
+            e,
+            "synod_backlogged",
+            "1 while executing or the disk falls so far behind that nothing more is taken in",
+            s.backlogged.get(),
+        )?;
+        gauge(
+            e,
+            "synod_unexecuted_bytes",
+            "Bytes of decided batches that are not executed",
+            s.unexecuted_bytes.get(),
+        )?;
+        gauge(
+            e,
+            "synod_undurable_bytes",
+            "Bytes of log records that are not on stable storage",
+            s.undurable_bytes.get(),
+        )?;
+        gauge(e, "synod_held_bytes", "Bytes of messages that wait for log records", s.held_bytes.get())?;
+        counter(
+            e,
+            "synod_sends_given_up",
+            "Messages that were not sent because too much waited for the disk",
+            s.sends_given_up.get(),
+        )?;
         gauge(
             e,
             "synod_kept_slots",

@@ -112,7 +112,7 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
     let lives = Lives::begin(&data_dir)?;
 
     let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
-    let mut executor = Executor::new(machine, origin.first.clone(), config.settings.sessions);
+    let mut executor = Executor::new(machine, origin.first.clone());
     let latest = store.latest()?;
     for damaged in &latest.damaged {
         tracing::error!(
@@ -259,6 +259,8 @@ impl Node {
         let replica =
             Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
         shared.group.store(Some(Arc::new(replica.group().clone())));
+        // Nobody sees a replica that lost its log as the follower that it will be.
+        shared.store(&replica.status());
         let alone = replica.group().voter_sets() == VoterSets::simple(vec![config.me]);
         if alone && replica.status().protocol.role == Role::Recovering {
             let reason = "a snapshot that the log relies on is missing".to_owned();
@@ -341,6 +343,7 @@ impl Node {
             me: config.me,
             origin,
             loss_pending: amnesia,
+            stranded: Default::default(),
             durable,
             executed: snapshot_slot,
             deadline: Time::ZERO,
@@ -351,14 +354,12 @@ impl Node {
             Ok(())
         });
 
-        let queue_bytes_max = config.settings.queue_bytes_max;
-        let permits_max = Inner::permits(queue_bytes_max);
+        let permits_max = Inner::permits(config.settings.queue_bytes_max);
         let handle = Handle::new(Inner {
             inputs: inputs.clone(),
             executor: executor.clone(),
-            admission: Semaphore::new(permits_max),
+            admission: Arc::new(Semaphore::new(permits_max)),
             permits_max,
-            request_bytes_max: queue_bytes_max / 2,
             shared,
             transport: transport.sender(),
         });
@@ -476,6 +477,7 @@ fn start_transport(
     (transport.who, transport.durable) = (who, Arc::clone(durable));
     transport.versions = config.versions.clone();
     transport.listen = config.listen.clone();
+    transport.message_bytes_max = config.message_bytes_max();
     let group = shared.group.load_full().expect("stored before");
     transport.peers = origin.peers(&group, config.me);
     let recognising = Arc::clone(meeting);

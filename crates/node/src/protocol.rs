@@ -47,6 +47,9 @@ pub(crate) enum Input {
 /// Events and requests taken before what they caused leaves: bounds the delay of the first of them.
 const BURST_MAX: usize = 512;
 
+/// Elections are over by then, if there can be any.
+const STRANDED_AFTER: Duration = Duration::from_secs(30);
+
 /// Where commands are executed.
 pub(crate) enum Execution<S> {
     /// On a thread of its own.
@@ -71,6 +74,8 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) origin: Origin,
     /// Whether the log was told that it has everything again.
     pub(crate) loss_pending: bool,
+    /// Whether it has long been without memory and without a leader.
+    pub(crate) stranded: Stranded,
     pub(crate) durable: Lsn,
     pub(crate) executed: Slot,
     pub(crate) deadline: Time,
@@ -85,6 +90,15 @@ pub(crate) struct Waiting {
     /// Queries of the present burst; they share one confirmation.
     burst: Vec<(Bytes, Reply)>,
     last: u64,
+}
+
+/// See [`ProtocolStage::warn_if_stranded`].
+#[derive(Debug, Default)]
+pub(crate) struct Stranded {
+    /// Since when it is.
+    since: Option<Time>,
+    /// That it has been so for long was said.
+    told: bool,
 }
 
 /// A monotonic clock.
@@ -120,8 +134,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             if first.is_some_and(|input| self.burst(input)) {
                 return self.stop();
             }
-            let now = self.clock.now();
-            self.look(now);
+            let now = self.look();
             if now >= self.deadline {
                 self.deadline = Time::NEVER;
                 self.replica.step(now, Event::Timer, &mut self.actions);
@@ -130,6 +143,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             self.replica.flush(now, &mut self.actions);
             self.carry_out();
             self.shared.store(&self.replica.status());
+            self.warn_if_stranded(now);
             self.publish_progress();
             self.look_again();
             self.shared.bursts.add(1);
@@ -180,18 +194,23 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Tells the replica what has become durable and what was executed since the last look.
-    fn look(&mut self, now: Time) {
+    /// Tells the replica what has become durable and what was executed since the last look, as of the instant that it
+    /// returns.
+    fn look(&mut self) -> Time {
         let durable = Lsn(self.shared.durable.observe());
+        let slot = Slot(self.shared.executed.observe());
+        let clock = Duration::from_millis(self.shared.clock_ms.get());
+        // Asked for only now: what the replica takes for gone by since it saw the replicated clock is no more than that.
+        let now = self.clock.now();
         if durable > self.durable {
             self.durable = durable;
             self.replica.step(now, Event::Durable(durable), &mut self.actions);
         }
-        let executed = Slot(self.shared.executed.observe());
-        if executed > self.executed {
-            self.executed = executed;
-            self.replica.step(now, Event::Executed(executed), &mut self.actions);
+        if slot > self.executed {
+            self.executed = slot;
+            self.replica.step(now, Event::Executed { slot, clock }, &mut self.actions);
         }
+        now
     }
 
     /// What became durable or was executed just before the wake-ups were asked for came without one.
@@ -261,12 +280,12 @@ impl<S: StateMachine> ProtocolStage<S> {
             }
             Action::ReadFailed { read, error } => {
                 for (_, reply) in self.waiting.reads.remove(&read).into_iter().flatten() {
-                    let _ = reply.send(Err(error));
+                    reply.send(Err(error));
                 }
             }
             Action::RequestFailed { request, error } => {
                 if let Some(reply) = self.waiting.commands.remove(&request) {
-                    let _ = reply.send(Err(error));
+                    reply.send(Err(error));
                 }
             }
             Action::Leader(view) => self.report_leader(view),
@@ -294,6 +313,24 @@ impl<S: StateMachine> ProtocolStage<S> {
             }
             Action::InstallSnapshot(info) => self.to_snapshots(SnapshotJob::Finish(info)),
             Action::Trim(through) => log.trim = Some(through),
+        }
+    }
+
+    /// A replica that lost its log learns from a leader what it may have said. Where there is none for long, most of the
+    /// voters may have lost theirs: then they wait for each other, and only an operator can help.
+    fn warn_if_stranded(&mut self, now: Time) {
+        let status = self.replica.status();
+        if !status.without_memory || status.protocol.view.leader.is_some() {
+            self.stranded = Stranded::default();
+            return;
+        }
+        let since = *self.stranded.since.get_or_insert(now);
+        if now.since(since) > STRANDED_AFTER && !self.stranded.told {
+            self.stranded.told = true;
+            tracing::warn!(
+                "this replica has lost (part of) its log and has no vote, and nobody leads, so it waits. If most of the \
+                 voters lost theirs, they wait for each other: see 'Replicas without memory' in docs/operating.md"
+            );
         }
     }
 
@@ -336,10 +373,10 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// Fails everybody who waits; the other threads are told by whoever stops this one.
     fn stop(self) {
         for (_, reply) in self.waiting.commands {
-            let _ = reply.send(Err(RequestError::Stopping));
+            reply.send(Err(RequestError::Stopping));
         }
         for (_, reply) in self.waiting.reads.into_values().flatten() {
-            let _ = reply.send(Err(RequestError::Stopping));
+            reply.send(Err(RequestError::Stopping));
         }
     }
 }

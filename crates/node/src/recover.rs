@@ -290,6 +290,7 @@ fn new_group(old: &Group, config: &Config, last: Slot) -> Group {
         protocol: old.protocol,
         election: old.election,
         overrides: old.overrides.clone(),
+        limits: old.limits,
         members: vec![Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) }],
         former: Vec::new(),
         outgoing: Vec::new(),

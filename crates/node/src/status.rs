@@ -72,12 +72,16 @@ pub(crate) struct Shared {
     pub(crate) retired: AtomicBool,
     pub(crate) epoch: Gauge,
     pub(crate) role: AtomicU8,
+    /// The replica lost (part of) its log, and does not vote yet.
+    pub(crate) without_memory: AtomicBool,
     pub(crate) leader: Gauge,
     pub(crate) ballot_round: Gauge,
     pub(crate) ballot_replica: Gauge,
     pub(crate) decided: Gauge,
     pub(crate) decided_elsewhere: Gauge,
     pub(crate) executed: Gauge,
+    /// What the replicated clock shows, in milliseconds.
+    pub(crate) clock_ms: Gauge,
     /// Records through this one are on stable storage.
     pub(crate) durable: Gauge,
     /// Whether the protocol's thread wants to be woken when records are durable...
@@ -87,6 +91,11 @@ pub(crate) struct Shared {
     pub(crate) wake_when_executed: AtomicBool,
     pub(crate) in_flight: Gauge,
     pub(crate) queued_bytes: Gauge,
+    pub(crate) unexecuted_bytes: Gauge,
+    pub(crate) undurable_bytes: Gauge,
+    pub(crate) held_bytes: Gauge,
+    pub(crate) sends_given_up: Gauge,
+    pub(crate) backlogged: Gauge,
     pub(crate) kept_slots: Gauge,
     pub(crate) kept_bytes: Gauge,
     pub(crate) snapshot_slot: Gauge,
@@ -113,6 +122,7 @@ impl Shared {
     pub(crate) fn store(&self, status: &ReplicaStatus) {
         let role = ROLES.iter().position(|&role| role == status.protocol.role).expect("all roles are listed");
         self.role.store(u8::try_from(role).expect("five roles"), Relaxed);
+        self.without_memory.store(status.without_memory, Relaxed);
         self.leader.set(status.protocol.view.leader.map_or(0, |leader| leader.0));
         self.ballot_round.set(status.protocol.view.ballot.round);
         self.ballot_replica.set(status.protocol.view.ballot.replica.0);
@@ -120,9 +130,14 @@ impl Shared {
         self.decided.set(status.protocol.decided.0);
         self.decided_elsewhere.set(status.protocol.decided_elsewhere.0);
         self.in_flight.set(status.protocol.in_flight as u64);
-        self.wake_when_durable.store(status.protocol.waits_for_disk, SeqCst);
+        self.wake_when_durable.store(status.waits_for_disk, SeqCst);
         self.wake_when_executed.store(status.backlogged, SeqCst);
         self.queued_bytes.set(status.queued_bytes as u64);
+        self.unexecuted_bytes.set(status.unexecuted_bytes);
+        self.undurable_bytes.set(status.undurable_bytes);
+        self.held_bytes.set(status.held_bytes);
+        self.sends_given_up.set(status.sends_given_up);
+        self.backlogged.set(status.backlogged.into());
         self.kept_slots.set(status.kept_slots as u64);
         self.kept_bytes.set(status.kept_bytes);
         self.snapshot_slot.set(status.snapshot.map_or(0, |snapshot| snapshot.slot.0));
@@ -152,6 +167,8 @@ impl Shared {
 pub struct NodeStatus {
     /// What it does.
     pub role: Role,
+    /// Whether it lost (part of) its log, and does not vote until it has learned what it may have said.
+    pub without_memory: bool,
     /// Who leads, as far as it knows.
     pub leader: Option<ReplicaId>,
     /// The epoch that it is in.

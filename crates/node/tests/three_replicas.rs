@@ -198,4 +198,46 @@ fn a_configuration_that_makes_no_sense_is_refused_with_a_reason() {
     });
     let error = group.try_start(1).unwrap_err().to_string();
     assert!(error.contains("election-timeout"), "{error}");
+    let group = Group::new(3, |config| config.settings.fetch_bytes_max = 64 << 20);
+    let error = group.try_start(1).unwrap_err().to_string();
+    assert!(error.contains("exceeds the 67108864 of a frame; lower"), "{error}");
+}
+
+/// Commands that the replica has taken from its clients so far.
+fn taken(node: &Node) -> u64 {
+    let mut registry = prometheus_client::registry::Registry::default();
+    registry.register_collector(Box::new(node.metrics()));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let count = text.lines().find_map(|line| line.strip_prefix("synod_requests_total "));
+    count.expect("it is among the metrics").parse().unwrap()
+}
+
+#[test]
+fn requests_that_are_withdrawn_keep_their_places_until_their_commands_are_done() {
+    let group = Group::new(3, |config| {
+        // Room for 64 small commands.
+        config.settings.queue_bytes_max = 64 << 10;
+        config.settings.request_timeout = Duration::from_secs(1);
+    });
+    // Without the others nothing is decided.
+    let node = group.start(1);
+    for gathers in [false, true] {
+        let before = taken(&node);
+        block(async {
+            let (handle, handing_over) = node.handle().gathering();
+            let handle = if gathers { handle } else { node.handle() };
+            let handing_over = tokio::spawn(handing_over);
+            for _ in 0..5_000 {
+                let mut request = std::pin::pin!(handle.execute(Bytes::from_static(b"x")));
+                let sent = std::future::poll_fn(|cx| std::task::Poll::Ready(request.as_mut().poll(cx))).await;
+                assert!(sent.is_pending(), "it is sent or waits for its place, and is withdrawn now");
+            }
+            // It has to wait until those before it are given up.
+            assert_eq!(handle.execute(Bytes::from_static(b"y")).await, Err(RequestError::NoLeader));
+            handing_over.abort();
+        });
+        assert_eq!(taken(&node) - before, 65);
+    }
+    node.stop().unwrap();
 }

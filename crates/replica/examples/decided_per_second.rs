@@ -84,7 +84,7 @@ impl Cluster {
             }
         }
         self.inboxes[index].extend(durable.map(Event::Durable));
-        self.inboxes[index].extend(executed.map(Event::Executed));
+        self.inboxes[index].extend(executed.map(|slot| Event::Executed { slot, clock: Duration::ZERO }));
     }
 
     /// One burst of each replica.

@@ -29,6 +29,13 @@ pub enum Waiter {
     },
 }
 
+impl Waiter {
+    /// Whether a client waits. Nobody does for what the replica asks for itself, such as ticks of the replicated clock.
+    pub fn is_client(&self) -> bool {
+        matches!(self, Waiter::Client { .. } | Waiter::Own { request: Some(_), .. })
+    }
+}
+
 /// A command with all that a batch says of it.
 #[derive(Debug)]
 pub struct Entry<'a> {
@@ -75,6 +82,11 @@ impl Batcher {
             closed: VecDeque::new(),
             closed_bytes: 0,
         }
+    }
+
+    /// From now on a batch is closed when another command would make it larger than this.
+    pub fn bound(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
     }
 
     /// Bytes that wait here.

@@ -7,7 +7,10 @@ use bytes::Bytes;
 use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
-use crate::group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing, read_name};
+use crate::{
+    Limits,
+    group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing, read_limits, read_name},
+};
 
 /// A change, and the group that it was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub enum Change {
         /// With which options, besides each replica's own.
         overrides: Overrides,
     },
+    /// Other limits hold from now on.
+    Limits(Limits),
     /// A replica that lost its memory may take part again: in a new epoch, in which it has not said anything yet.
     Readmit {
         /// A voter; or a learner that is to vote within the epoch.
@@ -98,7 +103,7 @@ pub enum Refusal {
 
 /// What a change concerns.
 enum Concerns {
-    /// Who belongs to the group, or what a member is known by.
+    /// Who belongs to the group, what a member is known by, or what the replicas bound.
     Members,
     /// Who votes.
     Voters,
@@ -161,6 +166,17 @@ impl Group {
                 (self.protocol, self.election) = (*protocol, *election);
                 self.overrides.clone_from(overrides);
                 Ok(Concerns::Ordering)
+            }
+            Change::Limits(limits) => {
+                if self.limits == *limits {
+                    return Err(Refusal::NothingToDo);
+                }
+                // Every replica would refuse to read such a group.
+                if limits.check().is_err() {
+                    return Err(Refusal::Malformed);
+                }
+                self.limits = *limits;
+                Ok(Concerns::Members)
             }
             Change::Readmit { id, life } => {
                 let learners_too = self.protocol.changes_voters_itself();
@@ -238,6 +254,7 @@ const REMOVE: u8 = 3;
 const UPDATE: u8 = 4;
 const ORDER: u8 = 5;
 const READMIT: u8 = 6;
+const LIMITS: u8 = 7;
 
 impl ChangeRequest {
     /// The payload of a command.
@@ -270,6 +287,10 @@ impl ChangeRequest {
                 writer.bytes(election.to_string().as_bytes());
                 writer.bytes(overrides.to_string().as_bytes());
             }
+            Change::Limits(limits) => {
+                writer.u8(LIMITS);
+                writer.bytes(limits.to_string().as_bytes());
+            }
             Change::Readmit { id, life } => {
                 writer.u8(READMIT);
                 writer.replica(*id);
@@ -301,6 +322,7 @@ impl ChangeRequest {
                 election: read_name(&mut reader, "election")?,
                 overrides: read_name(&mut reader, "options")?,
             },
+            LIMITS => Change::Limits(read_limits(&mut reader)?),
             READMIT => {
                 Change::Readmit { id: reader.replica("member")?, life: Incarnation(reader.u64("life")?) }
             }
@@ -374,7 +396,7 @@ pub fn decode_reply(reply: Bytes) -> Result<Result<Group, Refusal>, DecodeError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_consensus::Options;
+    use synod_consensus::{Decision, Options};
 
     fn group(n: u64) -> Group {
         Group::of(&Options::default(), (1..=n).map(ReplicaId))
@@ -454,6 +476,35 @@ mod tests {
     }
 
     #[test]
+    fn limits_change_within_an_epoch_and_only_to_what_every_replica_can_read() {
+        let group = group(3);
+        let limits = Limits { txn_ops_max: 9, ..group.limits };
+        let next = change(&group, 5, Change::Limits(limits)).unwrap();
+        assert_eq!((next.limits, next.epoch, next.version), (limits, group.epoch, group.version + 1));
+        assert_eq!(change(&next, 6, Change::Limits(limits)), Err(Refusal::NothingToDo));
+        let none = Limits { request_bytes_max: 0, ..limits };
+        assert_eq!(change(&next, 6, Change::Limits(none)), Err(Refusal::Malformed));
+    }
+
+    /// Two replicas of an epoch never find decisions in different ways, whatever each was started with.
+    #[test]
+    fn how_decisions_are_found_is_the_groups() {
+        let with = |decision| Options { decision, ..Options::default() };
+        let of = |group: &Group, flag| group.options(&with(flag)).decision;
+        let order = |protocol: ProtocolKind| {
+            let overrides = Overrides::default();
+            Change::Order { protocol, election: protocol.elections()[0], overrides }
+        };
+        for decision in [Decision::Leader, Decision::All] {
+            let group = Group::of(&with(decision), [ReplicaId(1), ReplicaId(2)]);
+            assert_eq!([Decision::Leader, Decision::All].map(|flag| of(&group, flag)), [decision; 2]);
+            let raft = change(&group, 3, order(ProtocolKind::Raft)).unwrap();
+            let back = change(&raft, 4, order(ProtocolKind::MultiPaxos)).unwrap();
+            assert_eq!(of(&back, Decision::All), Decision::Leader, "nobody said anything else");
+        }
+    }
+
+    #[test]
     fn ids_are_never_used_again() {
         let joined = change(&group(3), 3, Change::Add { info: info("d"), goal: Goal::Learn }).unwrap();
         let left = change(&joined, 4, Change::Remove(ReplicaId(4))).unwrap();
@@ -477,6 +528,7 @@ mod tests {
                 overrides: "decision=all,window-max=9".parse().unwrap(),
             },
             Change::Readmit { id: ReplicaId(1), life: Incarnation(7) },
+            Change::Limits(Limits { txn_ops_max: 9, ..Limits::default() }),
         ];
         for change in changes {
             let request = ChangeRequest { expected: 3, change };

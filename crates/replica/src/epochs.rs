@@ -27,11 +27,14 @@
 //!   in it. It asks for such an epoch itself ([`Change::Readmit`]), unless its protocol knows a way of its own. An
 //!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either. A
 //!   life that begins without memory writes so down before anything else ([`LogRecord::Entered`]), also if it does
-//!   not vote yet: the next life finds a log, and would else take it for all that there was.
+//!   not vote yet: the next life finds a log, and would else take it for all that there was. From there it goes from life
+//!   to life and from epoch to epoch, whatever snapshot is found, until the protocol of the epoch entered last has written
+//!   that it knows everything again, or an epoch begins for the life that runs.
 //! - **A first start waits for all.** A replica that begins with nothing takes no part before it has met every member
 //!   with which the group began ([`crate::Event::MetAll`]).
 //! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
-//!   answered, and that have not been served when the epoch ends, are asked again.
+//!   answered, and that have not been served when the epoch ends, are asked again. Other replicas whose questions the
+//!   old protocol left open are told so.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -141,38 +144,44 @@ impl Replica {
     pub(crate) fn replay(&mut self, now: Time, records: Vec<LogRecord>, actions: &mut Vec<Action>) {
         let mut by_epoch: BTreeMap<Epoch, Vec<Record>> = BTreeMap::new();
         let mut learned: BTreeMap<Slot, (Ballots, Batch)> = BTreeMap::new();
-        let mut entered = None;
-        // Whether the protocol of the epoch entered last has written something since.
-        let mut spoke = false;
+        let mut entered: Option<Group> = None;
+        // The epoch entered last, and whether an earlier life may have said something in it that was forgotten.
+        let (mut written, mut amnesia) = (Epoch(1), false);
         let forgot = self.known.amnesia;
         for record in records {
             match record {
                 LogRecord::Protocol { epoch, record } => {
-                    spoke |= entered.as_ref().is_some_and(|(group, _): &(Group, bool)| group.epoch == epoch);
+                    // The protocol itself says if it has learned again what was forgotten.
+                    if epoch == written
+                        && let Some(lost) = record.amnesia()
+                    {
+                        amnesia = lost && !self.has(Bug::ForgetParkedAmnesia);
+                    }
                     by_epoch.entry(epoch).or_default().push(record);
                 }
                 LogRecord::Learned { slot, ballots, batch } => {
                     learned.insert(slot, (ballots, batch));
                 }
-                LogRecord::Entered { group, amnesia } => {
-                    if amnesia {
+                LogRecord::Entered { group, amnesia: lost } => {
+                    if lost {
                         distrust(&mut by_epoch);
                     }
-                    spoke = false;
-                    entered = Some((group, amnesia));
+                    (written, amnesia) = (group.epoch, lost);
+                    entered = Some(group);
                 }
                 LogRecord::Trimmed(slot) => self.known.trimmed = self.known.trimmed.max(slot),
             }
         }
-        let written = entered.as_ref().map_or(Epoch(1), |(group, _)| group.epoch);
-        if let Some((group, amnesia)) = &entered
+        // Also if a snapshot is of a later epoch than the one that was entered last: in that later one an earlier life may
+        // have voted before its log was lost. Only an epoch that begins for this very life ends that.
+        let heeded = written >= self.group.epoch || !self.has(Bug::ForgetAmnesiaBehindSnapshot);
+        self.known.amnesia |= amnesia && heeded;
+        if let Some(group) = &entered
             && group.epoch >= self.group.epoch
             && !self.has(Bug::RestartInOldEpoch)
         {
             self.known.running = group.epoch;
             self.known.first = group.first;
-            // Whether that life learned again what it had forgotten, its protocol's own records say.
-            self.known.amnesia |= *amnesia && !spoke;
         }
         if forgot {
             distrust(&mut by_epoch);
@@ -204,12 +213,11 @@ impl Replica {
             // The record of entering this epoch is lost, or a crash came before it, and what led to it is not.
             self.known.running = self.group.epoch;
             self.known.first = self.group.first;
-            self.known.amnesia |= entered.as_ref().is_some_and(|(_, amnesia)| *amnesia);
         }
         self.known.parked = by_epoch.remove(&self.known.running).unwrap_or_default();
         let newest = match entered {
             // What led to that epoch may be lost, or come again from others.
-            Some((group, _)) if group.epoch > self.group.epoch => group,
+            Some(group) if group.epoch > self.group.epoch => group,
             _ => self.group.clone(),
         };
         if self.group.epoch > written || forgot {
@@ -304,6 +312,7 @@ impl Replica {
         let group = &self.group;
         self.audience.progress.retain(|&id, _| group.member(id).is_some());
         self.audience.successors.clear();
+        self.bound_batches();
         actions.push(Action::Group(self.group.clone()));
     }
 
@@ -324,6 +333,7 @@ impl Replica {
         let for_this_life =
             self.group.member(self.me).is_some_and(|member| member.readmitted == self.incarnation);
         self.protocol = None;
+        self.fail_remote_reads(actions);
         self.protocol_deadline = Time::NEVER;
         self.known.running = self.group.epoch;
         self.known.first = self.group.first;

@@ -1,5 +1,7 @@
 //! What a replica is told and what it wants done: everything between it and the threads of a server, or the simulator.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Status as ProtocolStatus};
 use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
@@ -83,7 +85,13 @@ pub enum Event {
     /// A local client wants to read, linearizably.
     Read(ReadId),
     /// Everything through this slot is executed.
-    Executed(Slot),
+    Executed {
+        /// The last slot that was executed.
+        slot: Slot,
+        /// What the replicated clock shows: [`Executor::clock`](crate::Executor::clock), asked for no later than the
+        /// instant of this event.
+        clock: Duration,
+    },
     /// Answers [`Action::TakeSnapshot`]: it is on stable storage, or could not be taken.
     SnapshotTaken(Option<SnapshotInfo>),
     /// Answers [`Action::ReadChunk`].
@@ -219,6 +227,27 @@ pub struct Recovered {
     pub met_all: bool,
 }
 
+/// Everything that somebody waits for, counted: at rest there is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Reads of local clients.
+    pub reads: usize,
+    /// Questions of other replicas, for their reads.
+    pub remote_reads: usize,
+    /// Commands of local clients.
+    pub commands: usize,
+    /// Commands of clients that identify themselves, by which their requests are found.
+    pub client_commands: usize,
+    /// Batches of followers, queued here or being ordered.
+    pub forwarded: usize,
+    /// Changes of the group that the protocol does not take yet.
+    pub changes: usize,
+    /// Decided slots that are not executed.
+    pub unexecuted: usize,
+    /// Bytes of messages that wait for the disk.
+    pub held_bytes: u64,
+}
+
 /// A replica's answers to questions about itself.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaStatus {
@@ -238,12 +267,29 @@ pub struct ReplicaStatus {
     pub kept_slots: usize,
     /// See `kept_slots`.
     pub kept_bytes: u64,
-    /// Whether executing falls behind so far that nothing more is taken in.
+    /// Bytes of batches that followers sent here to be ordered, and that wait for room.
+    pub forwarded_bytes: usize,
+    /// Questions of other replicas, for their reads, that wait here.
+    pub remote_reads: usize,
+    /// Bytes of decided batches that are not executed.
+    pub unexecuted_bytes: u64,
+    /// Bytes of records that are not on stable storage.
+    pub undurable_bytes: u64,
+    /// Bytes of messages that wait for these records.
+    pub held_bytes: u64,
+    /// Messages that were not sent, since this replica started, because too much waited for the disk.
+    pub sends_given_up: u64,
+    /// Whether executing, or the disk, falls behind so far that nothing more is taken in.
     pub backlogged: bool,
+    /// Whether [`Event::Durable`] should come at once; otherwise it may come with the next event.
+    pub waits_for_disk: bool,
     /// A snapshot that is being received, and how many bytes of it have come.
     pub receiving: Option<(SnapshotInfo, u64)>,
     /// From how many peers the snapshot, or decided slots that are missing here, come.
     pub sources: usize,
     /// Bytes of decided batches that wait for those in front of them.
     pub ahead_bytes: usize,
+    /// Whether an earlier life may have said something in this epoch that the replica has forgotten: it does not vote
+    /// before it has learned that, or an epoch begins for it.
+    pub without_memory: bool,
 }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use synod_wire::{Ballots, Batch, Command, CommandKind, Reader, Slot, Writer};
 
 use crate::{
-    Frozen, Group, Refusal, RequestError, StateMachine, encode_reply,
-    session::{SessionLimits, SessionTable, Sessions, Verdict, is_replica},
+    Frozen, Group, Refusal, RequestError, StateMachine, Tick, encode_reply,
+    session::{SessionTable, Sessions, Verdict, is_replica},
 };
 
 const SNAPSHOT_VERSION: u32 = 4;
@@ -32,28 +32,40 @@ pub enum Outcome {
 pub struct Executor<S> {
     machine: S,
     sessions: SessionTable,
-    limits: SessionLimits,
     applied: Slot,
     /// Of the slots through `applied`, as far as they are of the group's epoch.
     ballots: Ballots,
     /// The group after that slot.
     group: Group,
     execute_repeats: bool,
+    count_twice: bool,
 }
 
 impl<S: StateMachine> Executor<S> {
     /// An executor in the initial state of a group that began as `group`.
     #[must_use]
-    pub fn new(machine: S, group: Group, limits: SessionLimits) -> Executor<S> {
-        let sessions = SessionTable::new(limits);
+    pub fn new(machine: S, group: Group) -> Executor<S> {
+        let sessions = SessionTable::new(group.limits.sessions);
         let (applied, ballots) = (Slot::ZERO, Ballots::ZERO);
-        Executor { machine, sessions, limits, applied, ballots, group, execute_repeats: false }
+        Executor { machine, sessions, applied, ballots, group, execute_repeats: false, count_twice: false }
     }
 
     /// Plants [`synod_consensus::Bug::ExecuteRetryTwice`].
     #[cfg(feature = "planted-bugs")]
     pub fn execute_repeats(&mut self) {
         self.execute_repeats = true;
+    }
+
+    /// Plants [`synod_consensus::Bug::ClockCountsTwice`].
+    #[cfg(feature = "planted-bugs")]
+    pub fn count_twice(&mut self) {
+        self.count_twice = true;
+    }
+
+    /// What the replicated clock shows: how much time went by since the log began, or less.
+    #[must_use]
+    pub fn clock(&self) -> Duration {
+        Duration::from_millis(self.sessions.clock_ms())
     }
 
     /// Everything through this slot is executed.
@@ -148,9 +160,11 @@ impl<S: StateMachine> Executor<S> {
             CommandKind::Apply => self.machine.apply(&command.payload),
             CommandKind::OpenSession => Bytes::copy_from_slice(&self.sessions.open(slot).0.to_le_bytes()),
             CommandKind::AdvanceClock => {
-                // A payload of another length was not written by this program; it advances nothing.
-                let millis = command.payload[..].try_into().map_or(0, u64::from_le_bytes);
-                self.sessions.advance_clock(Duration::from_millis(millis));
+                // One that this program did not write advances nothing.
+                if let Some(tick) = Tick::decode(&command.payload) {
+                    let from = if self.count_twice { self.sessions.clock_ms() } else { tick.from };
+                    self.sessions.advance_clock(Tick { from, ..tick });
+                }
                 Bytes::new()
             }
             // One that is not alone in its batch was not made by this program.
@@ -169,6 +183,7 @@ impl<S: StateMachine> Executor<S> {
         if group.epoch != self.group.epoch {
             self.ballots = Ballots::ZERO;
         }
+        self.sessions.set_limits(group.limits.sessions);
         self.group = group;
     }
 
@@ -219,7 +234,7 @@ impl<S: StateMachine> Executor<S> {
         reader.finish().map_err(invalid)?;
         let sessions = Sessions::read_from(&mut snapshot)?;
         self.machine.restore(&mut snapshot)?;
-        self.sessions = SessionTable::of(sessions, self.limits);
+        self.sessions = SessionTable::of(sessions, group.limits.sessions);
         self.applied = applied;
         self.ballots = ballots;
         self.group = group;
@@ -273,7 +288,7 @@ impl Write for Sum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::replica_session;
+    use crate::{Limits, SessionLimits, session::replica_session};
     use synod_consensus::Options;
     use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId};
 
@@ -317,7 +332,7 @@ mod tests {
 
     fn executor() -> Executor<Tape> {
         let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-        Executor::new(Tape::default(), group, SessionLimits::default())
+        Executor::new(Tape::default(), group)
     }
 
     fn batch(commands: &[(SessionId, u64, &[u8])]) -> Batch {
@@ -386,9 +401,10 @@ mod tests {
 
     #[test]
     fn a_command_whose_reply_is_gone_is_not_executed_again() {
-        let limits = SessionLimits { session_reply_bytes_max: 200, ..SessionLimits::default() };
+        let sessions = SessionLimits { session_reply_bytes_max: 200, ..SessionLimits::default() };
         let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-        let mut executor = Executor::new(Tape::default(), group, limits);
+        let group = group.limited(Limits { sessions, ..Limits::default() });
+        let mut executor = Executor::new(Tape::default(), group);
         let session = with_session(&mut executor, 1);
         for slot in 2..=4 {
             executor.execute(Slot(slot), Ballots::ZERO, &batch(&[(session, slot - 1, b"x")]));

@@ -6,8 +6,10 @@
 //! so within its epoch; see `voters.rs`.
 
 use bytes::Bytes;
-use synod_consensus::{ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
+use synod_consensus::{Bug, Decision, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
+
+use crate::Limits;
 
 /// What the members of a group are known by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,6 +70,8 @@ pub struct Group {
     pub election: ElectionKind,
     /// What else is the same for all that order.
     pub overrides: Overrides,
+    /// What all replicas bound alike.
+    pub limits: Limits,
     /// The members, by id.
     pub members: Vec<Member>,
     /// Those whom the last change removed: they are told of it, and may still be asked for what they know.
@@ -80,7 +84,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group as it begins: all vote.
+    /// A group as it begins: all vote. Of the options it keeps what all that order must have alike; its limits are the
+    /// defaults.
     ///
     /// # Panics
     /// If two have the same id: whoever reads a configuration checks that first.
@@ -97,7 +102,8 @@ impl Group {
             first: Slot(1),
             protocol: options.protocol,
             election: options.election,
-            overrides: Overrides::default(),
+            overrides: Overrides::shared(options),
+            limits: Limits::default(),
             members,
             former: Vec::new(),
             outgoing: Vec::new(),
@@ -109,6 +115,12 @@ impl Group {
     #[must_use]
     pub fn of(options: &Options, ids: impl IntoIterator<Item = ReplicaId>) -> Group {
         Group::first(options, ids.into_iter().map(|id| (id, MemberInfo::default())))
+    }
+
+    /// The group with other limits, before it begins.
+    #[must_use]
+    pub fn limited(self, limits: Limits) -> Group {
+        Group { limits, ..self }
     }
 
     /// A member, if there is one of this id.
@@ -141,10 +153,15 @@ impl Group {
         self.members.iter().chain(&self.former)
     }
 
-    /// The options of the present epoch.
+    /// The options of the present epoch. What two sides of a message must agree on is the group's, whatever this replica
+    /// was started with: while two modes of decision are mixed, say, a follower that counts votes by itself acknowledges
+    /// a write before a leader that takes itself for the first to know would answer a read with it.
     #[must_use]
     pub fn options(&self, local: &Options) -> Options {
         let mut options = Options { protocol: self.protocol, election: self.election, ..local.clone() };
+        if !(cfg!(feature = "planted-bugs") && local.planted == Some(Bug::DecisionOfEachReplica)) {
+            options.decision = Decision::default();
+        }
         self.overrides.apply(&mut options);
         options
     }
@@ -159,6 +176,7 @@ impl Group {
         writer.bytes(self.protocol.to_string().as_bytes());
         writer.bytes(self.election.to_string().as_bytes());
         writer.bytes(self.overrides.to_string().as_bytes());
+        writer.bytes(self.limits.to_string().as_bytes());
         writer.replica(self.next_id);
         for members in [&self.members, &self.former] {
             writer.u32(u32::try_from(members.len()).expect("few members"));
@@ -178,19 +196,38 @@ impl Group {
         let protocol = read_name(&mut reader, "protocol")?;
         let election = read_name(&mut reader, "election")?;
         let overrides = read_name(&mut reader, "options")?;
+        let limits = read_limits(&mut reader)?;
         let next_id = reader.replica("next id")?;
         let members = read_members(&mut reader)?;
         let former = read_members(&mut reader)?;
         let count = reader.u32("outgoing voters")?;
         let outgoing = (0..count).map(|_| reader.replica("outgoing voter")).collect::<Result<_, _>>()?;
         reader.finish()?;
-        Ok(Group { version, epoch, first, protocol, election, overrides, members, former, outgoing, next_id })
+        Ok(Group {
+            version,
+            epoch,
+            first,
+            protocol,
+            election,
+            overrides,
+            limits,
+            members,
+            former,
+            outgoing,
+            next_id,
+        })
     }
 }
 
 fn read_members(reader: &mut Reader) -> Result<Vec<Member>, DecodeError> {
     let count = reader.u32("members")?;
     (0..count).map(|_| Member::decode(reader)).collect()
+}
+
+/// Reads limits, all of which are in their range.
+pub(crate) fn read_limits(reader: &mut Reader) -> Result<Limits, DecodeError> {
+    let text = read_text(reader, "limits")?;
+    Limits::default().with(&text).map_err(|_| DecodeError::Undefined { field: "limits", value: 0 })
 }
 
 /// Reads one of a few names.

@@ -13,25 +13,31 @@
 //! | `replica.rs` | events in, actions out |
 //! | `batcher.rs`, `proposals.rs` | the way of a command to its slot |
 //! | `executor.rs`, `session.rs` | execution, at most once |
+//! | `backlog.rs` | what threads have not dealt with yet, bounded in bytes |
+//! | `clock.rs` | the replicated clock |
 //! | `reads.rs` | linearizable reads without a log write |
 //! | `catch_up.rs`, `ahead.rs` | what this replica missed: whom to ask for what |
 //! | `transfer.rs`, `push.rs`, `decided.rs` | state from one replica to another: asked for, sent unasked, kept |
 //! | `group.rs`, `change.rs` | who belongs to the group and what orders; changes of that |
+//! | `limits.rs` | what all replicas of a group bound alike |
 //! | `voters.rs` | changes of voters within an epoch; learners |
 //! | `epochs.rs` | from one epoch to the next; restarts; replicas that do not vote |
 //! | `record.rs` | what a replica writes down |
 //! | `message.rs` | what replicas say to each other |
 
 mod ahead;
+mod backlog;
 mod batcher;
 mod catch_up;
 mod change;
+mod clock;
 mod decided;
 mod epochs;
 mod error;
 mod events;
 mod executor;
 mod group;
+mod limits;
 mod message;
 mod proposals;
 mod push;
@@ -46,13 +52,16 @@ mod voters;
 
 pub use catch_up::SEGMENTS_MAX;
 pub use change::{Change, ChangeRequest, Refusal, decode_reply, encode_reply};
+pub use clock::Tick;
 pub use decided::Decided;
 pub use error::RequestError;
 pub use events::{
     Action, Event, Installed, ReadId, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
+    Waiting,
 };
 pub use executor::{Executor, Outcome};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
+pub use limits::{LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
 pub use message::PeerMessage;
 pub use record::LogRecord;
 pub use replica::Replica;

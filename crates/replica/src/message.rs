@@ -1,4 +1,18 @@
 //! What replicas say to each other: the protocol's messages, and those of what surrounds it.
+//!
+//! A message that does not fit a frame would be lost in one session after the other, and what it is about would never come
+//! to pass. So every message has an upper bound, [`Settings::message_bytes_max`](crate::Settings::message_bytes_max), which
+//! is compared with what a frame holds when a replica starts, and with what a peer takes when it connects:
+//!
+//! | message | holds at most |
+//! | --- | --- |
+//! | `Protocol`: promises, proposals, appends, pages of a synchronisation | `promise_bytes_max` or `append_bytes_max` of batches, or one batch |
+//! | `Forward` | one batch |
+//! | `Fetched`, `Pushed` | `fetch_bytes_max` of batches, or one batch |
+//! | `Chunk` | `chunk_bytes_max` of a snapshot |
+//! | all others | a few numbers |
+//!
+//! and no batch exceeds the group's largest request ([`Limits`](crate::Limits)).
 
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Message};
@@ -98,6 +112,9 @@ pub enum PeerMessage {
     },
 }
 
+/// What goes before a message of the protocol: the kind and the epoch.
+pub(crate) const PROTOCOL_HEAD_BYTES: usize = 9;
+
 const PROTOCOL: u8 = 1;
 const FORWARD: u8 = 2;
 const READ_INDEX: u8 = 3;
@@ -110,7 +127,24 @@ const CHUNK: u8 = 9;
 const STANDING: u8 = 10;
 const PUSHED: u8 = 11;
 
+/// Bytes that anything but batches and pieces of snapshots takes in a message at most, roughly.
+const OTHER_BYTES: u64 = 256;
+
 impl PeerMessage {
+    /// About the bytes that it takes in memory while it waits to be sent; not less than in a frame.
+    pub(crate) fn weight(&self) -> u64 {
+        let contents = match self {
+            PeerMessage::Protocol { message, .. } => message.batch_bytes(),
+            PeerMessage::Forward(batch) => batch.bytes().len() as u64,
+            PeerMessage::Fetched { batches, .. } | PeerMessage::Pushed { batches, .. } => {
+                batches.iter().map(|decided| decided.size() as u64).sum()
+            }
+            PeerMessage::Chunk { bytes, .. } => bytes.len() as u64,
+            _ => 0,
+        };
+        contents + OTHER_BYTES
+    }
+
     /// The bytes for a frame, in the newest version.
     #[must_use]
     pub fn encode(&self) -> Encoded {
@@ -279,7 +313,57 @@ fn read_batches(reader: &mut Reader) -> Result<Vec<Decided>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_wire::{Ballot, Ballots, ReplicaId};
+    use crate::{Limits, Settings, decided::DecidedLog};
+    use synod_consensus::Options;
+    use synod_wire::{Ballot, Ballots, BatchBuilder, ReplicaId, SessionId};
+
+    /// The largest of each kind that is no protocol's.
+    #[test]
+    fn no_message_is_larger_than_settings_and_limits_say() {
+        let batch = |len: usize| {
+            let mut builder = BatchBuilder::new();
+            builder.push(SessionId(1), 1, 1, &vec![0; len]);
+            builder.finish()
+        };
+        let limits = Limits::default().with("max-request-bytes=5000").unwrap();
+        let ballots = Ballots::both(Ballot { round: 2, replica: ReplicaId(3) });
+        for page in [1, 300, 20_000] {
+            let settings = Settings {
+                consensus: Options { promise_bytes_max: 1, append_bytes_max: 1, ..Options::default() },
+                fetch_bytes_max: page,
+                chunk_bytes_max: page,
+                ..Settings::default()
+            };
+            let mut kept = DecidedLog::new(Slot(1), Ballots::ZERO);
+            for slot in 1..2_000 {
+                let decided = match slot % 7 {
+                    0 => batch(limits.request_bytes_max),
+                    1..4 => batch(slot),
+                    _ => Batch::noop(),
+                };
+                kept.push(Slot(slot as u64), ballots, decided);
+            }
+            let pages = (1..2_000).map(|from| kept.range(Slot(from), Slot(u64::MAX), page).unwrap());
+            let mut messages = vec![
+                PeerMessage::Forward(batch(limits.request_bytes_max)),
+                PeerMessage::Chunk { slot: Slot(1), offset: 1, total: 1, bytes: vec![0; page].into() },
+            ];
+            for batches in pages {
+                messages.push(PeerMessage::Pushed {
+                    from: Slot(1),
+                    decided: Slot(1),
+                    batches: batches.clone(),
+                });
+                let (from, kept, decided) = (Slot(1), Slot(1), Slot(1));
+                messages.push(PeerMessage::Fetched { from, kept, decided, batches });
+            }
+            let max = settings.message_bytes_max(&limits);
+            for message in messages {
+                let len = message.encode().len();
+                assert!(len <= max, "{len} bytes, {max} allowed, pages of {page}");
+            }
+        }
+    }
 
     #[test]
     fn messages_survive_the_wire_and_no_truncation_decodes() {

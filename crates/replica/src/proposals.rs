@@ -68,6 +68,21 @@ impl Proposals {
         self.bytes
     }
 
+    /// Everybody who waits for a batch that is outstanding.
+    pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.outstanding.iter().flat_map(|batch| &batch.closed.waiters)
+    }
+
+    /// Bytes of followers' batches that are queued here.
+    pub fn forwarded_bytes(&self) -> usize {
+        self.forwarded_bytes
+    }
+
+    /// Followers' batches that are queued here or in flight.
+    pub fn ordering(&self) -> usize {
+        self.ordering.len()
+    }
+
     /// The lowest sequence number of the own session that is outstanding.
     pub fn lowest_own(&self) -> Option<u64> {
         self.own_first.first().copied()
@@ -144,10 +159,12 @@ impl Proposals {
         expired
     }
 
-    /// A follower wants this batch ordered. Beyond `bytes_max` it is dropped; the follower sends it again.
+    /// A follower wants this batch ordered. Beyond `bytes_max` it is dropped, unless it is the only one; the follower
+    /// sends it again.
     pub fn forwarded(&mut self, batch: Batch, bytes_max: usize) {
         let Some(key) = key(&batch) else { return };
-        if self.forwarded_bytes + batch.bytes().len() <= bytes_max && self.ordering.insert(key) {
+        let fits = self.forwarded.is_empty() || self.forwarded_bytes + batch.bytes().len() <= bytes_max;
+        if fits && self.ordering.insert(key) {
             self.forwarded_bytes += batch.bytes().len();
             self.forwarded.push_back(batch);
         }
@@ -160,10 +177,53 @@ impl Proposals {
         Some(batch)
     }
 
+    /// A snapshot took the place of slots that were not delivered here: what is in flight may have been decided in one of
+    /// them, and nothing will tell.
+    pub fn skipped(&mut self) {
+        self.ordering = self.forwarded.iter().filter_map(key).collect();
+    }
+
     /// This replica does not lead any more: followers send their batches to the next leader.
     pub fn drop_forwarded(&mut self) {
         self.forwarded.clear();
         self.ordering.clear();
         self.forwarded_bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_wire::BatchBuilder;
+
+    fn batch(sequence: u64) -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.push(SessionId(1), sequence, 1, &[0; 100]);
+        builder.finish()
+    }
+
+    #[test]
+    fn a_followers_batch_is_queued_once_and_one_always_has_room() {
+        let mut proposals = Proposals::default();
+        proposals.forwarded(batch(1), 10);
+        proposals.forwarded(batch(2), 10);
+        assert_eq!(proposals.take_forwarded(), Some(batch(1)), "however large it is");
+        assert_eq!(proposals.take_forwarded(), None);
+        proposals.forwarded(batch(1), 10);
+        assert_eq!(proposals.take_forwarded(), None, "it is in flight");
+        proposals.delivered(&batch(1));
+        assert_eq!(proposals.ordering(), 0);
+    }
+
+    #[test]
+    fn what_a_snapshot_may_have_covered_is_not_taken_to_be_in_flight_forever() {
+        let mut proposals = Proposals::default();
+        proposals.forwarded(batch(1), 1_000);
+        proposals.take_forwarded();
+        proposals.forwarded(batch(2), 1_000);
+        proposals.skipped();
+        assert_eq!(proposals.ordering(), 1, "the second is still queued");
+        proposals.forwarded(batch(1), 1_000);
+        assert_eq!(proposals.ordering(), 2, "and the first may be asked for again");
     }
 }

@@ -27,6 +27,15 @@ struct Round {
     asked: Time,
 }
 
+/// A question of another replica.
+#[derive(Debug)]
+struct Remote {
+    peer: ReplicaId,
+    /// The peer's own token.
+    token: u64,
+    asked: Time,
+}
+
 /// Who asked a question.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asker {
@@ -47,7 +56,8 @@ pub struct Reads {
     rounds: BTreeMap<u64, Round>,
     /// Answered, but this replica does not have the slot yet.
     confirmed: Vec<(Slot, ReadId, Time)>,
-    remote: BTreeMap<u64, (ReplicaId, u64)>,
+    /// Questions that the protocol here is to answer for other replicas, by the tokens that it was given.
+    remote: BTreeMap<u64, Remote>,
     last_token: u64,
 }
 
@@ -92,18 +102,35 @@ impl Reads {
     }
 
     /// Another replica asks; `None` if too many questions wait already: it asks again.
-    pub fn ask_for(&mut self, peer: ReplicaId, token: u64) -> Option<ReadToken> {
+    pub fn ask_for(&mut self, peer: ReplicaId, token: u64, now: Time) -> Option<ReadToken> {
         if self.remote.len() >= REMOTE_MAX {
             return None;
         }
         let own = self.token();
-        self.remote.insert(own, (peer, token));
+        self.remote.insert(own, Remote { peer, token, asked: now });
         Some(ReadToken(own))
+    }
+
+    /// How many questions of other replicas wait.
+    pub fn remote(&self) -> usize {
+        self.remote.len()
+    }
+
+    /// The protocol that was to answer other replicas is no more: who asked, each with its token.
+    pub fn fail_remote(&mut self) -> Vec<(ReplicaId, u64)> {
+        std::mem::take(&mut self.remote).into_values().map(|remote| (remote.peer, remote.token)).collect()
+    }
+
+    /// Gives up the questions of other replicas that came at or before `asked_max`; who asked, each with its token.
+    pub fn expire_remote(&mut self, asked_max: Time) -> Vec<(ReplicaId, u64)> {
+        let expired = self.remote.extract_if(.., |_, remote| remote.asked <= asked_max);
+        expired.map(|(_, remote)| (remote.peer, remote.token)).collect()
     }
 
     /// Who asked the question that is answered.
     pub fn asker(&mut self, token: ReadToken) -> Asker {
-        self.remote.remove(&token.0).map_or(Asker::Here, |(peer, token)| Asker::Peer(peer, token))
+        let remote = self.remote.remove(&token.0);
+        remote.map_or(Asker::Here, |Remote { peer, token, .. }| Asker::Peer(peer, token))
     }
 
     /// A question is answered: its reads may go on as soon as this replica has the slot.
@@ -142,6 +169,12 @@ impl Reads {
     /// When the oldest question is overdue.
     pub fn retry_at(&self, retry: Duration) -> Option<Time> {
         self.rounds.values().map(|round| round.asked + retry).min()
+    }
+
+    /// When the oldest question of another replica came.
+    pub fn oldest_remote(&self) -> Option<Time> {
+        // Tokens grow with time.
+        self.remote.values().next().map(|remote| remote.asked)
     }
 
     /// When the oldest read began.

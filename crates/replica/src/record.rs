@@ -47,7 +47,20 @@ const TRIMMED: u8 = 4;
 const STATE_ENTERED: u8 = 200;
 const STATE_TRIMMED: u8 = 201;
 
+/// Bytes that anything but batches takes in a record, roughly.
+const OTHER_BYTES: u64 = 256;
+
 impl LogRecord {
+    /// About the bytes that it takes in memory while it waits to be written.
+    pub(crate) fn weight(&self) -> u64 {
+        let batches = match self {
+            LogRecord::Protocol { record, .. } => record.batch_bytes(),
+            LogRecord::Learned { batch, .. } => batch.bytes().len() as u64,
+            LogRecord::Entered { .. } | LogRecord::Trimmed(_) => 0,
+        };
+        batches + OTHER_BYTES
+    }
+
     /// How long the log must keep it. The states of an older epoch need not be kept: that epoch is over, and only
     /// what it decided still counts.
     #[must_use]

@@ -13,11 +13,15 @@ use synod_wire::{
 
 use crate::{
     Group, LogRecord, PeerMessage, RequestError, Settings,
+    backlog::Backlog,
     batcher::{Batcher, Closed, Entry, Waiter},
     catch_up::{Arrived, CatchUp, Piece},
+    clock::ClockView,
     decided::DecidedLog,
     epochs::{Audience, Known},
-    events::{Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo},
+    events::{
+        Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo, Waiting,
+    },
     proposals::Proposals,
     push::Pushes,
     reads::{Asker, READS_MAX, Reads},
@@ -58,13 +62,13 @@ pub struct Replica {
     /// Whom this replica sends decided slots without being asked.
     pub(crate) pushes: Pushes,
     pub(crate) executed: Slot,
-    backlogged: bool,
+    backlog: Backlog,
     pub(crate) snapshot: Option<SnapshotInfo>,
     pub(crate) taking_snapshot: bool,
     pub(crate) slots_since_snapshot: u64,
     pub(crate) bytes_since_snapshot: u64,
-    /// When this replica, as leader, last advanced the replicated clock.
-    clock_at: Time,
+    /// What this replica knows of the replicated clock.
+    clock: ClockView,
     pub(crate) protocol_deadline: Time,
     deadline: Option<Time>,
 }
@@ -112,12 +116,12 @@ impl Replica {
             catch_up: CatchUp::new(peers),
             pushes: Pushes::default(),
             executed: base,
-            backlogged: false,
+            backlog: Backlog::new(last_lsn),
             snapshot: info,
             taking_snapshot: false,
             slots_since_snapshot: 0,
             bytes_since_snapshot: 0,
-            clock_at: now,
+            clock: ClockView::new(now),
             protocol_deadline: Time::NEVER,
             deadline: None,
             me,
@@ -126,12 +130,19 @@ impl Replica {
             settings,
         };
         replica.replay(now, records, actions);
+        replica.weigh(now, 0, actions);
         replica.flush(now, actions);
         replica
     }
 
     /// Takes one event. At the end of a burst of events, call [`Replica::flush`].
     pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
+        let before = actions.len();
+        self.take(now, event, actions);
+        self.weigh(now, before, actions);
+    }
+
+    fn take(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
             Event::MetAll => self.met_all(now, actions),
@@ -146,7 +157,11 @@ impl Replica {
                 }
                 self.input(now, Input::Link { peer, up }, actions);
             }
-            Event::Durable(lsn) => self.input(now, Input::Durable(lsn), actions),
+            Event::Durable(lsn) => {
+                self.backlog.durable(lsn);
+                self.watch_backlog(now);
+                self.input(now, Input::Durable(lsn), actions);
+            }
             Event::Timer => {
                 // Ask for the next deadline even if it is the same.
                 self.deadline = None;
@@ -161,8 +176,9 @@ impl Replica {
             }
             Event::Read(read) if self.reads.len() < READS_MAX => self.reads.add(read, now),
             Event::Read(read) => actions.push(Action::ReadFailed { read, error: RequestError::Overloaded }),
-            Event::Executed(slot) => {
-                self.executed = self.executed.max(slot);
+            Event::Executed { slot, clock } => {
+                self.note_executed(slot);
+                self.clock.shows(clock, now);
                 self.watch_backlog(now);
                 self.carry_out(now, actions);
             }
@@ -183,6 +199,7 @@ impl Replica {
 
     /// Lets everything leave that can: batches, reads, questions to peers; and asks for the next deadline.
     pub fn flush(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let before = actions.len();
         self.propose(now, actions);
         self.ask_reads(now, actions);
         if let Some(protocol) = &mut self.protocol {
@@ -195,26 +212,79 @@ impl Replica {
         self.tell_standing(now, actions);
         self.push_state(now, actions);
         self.batcher.end_burst();
+        self.weigh(now, before, actions);
         self.ask_for_timer(actions);
+    }
+
+    /// Counts what these actions give to the disk, and takes out the messages for which there is no room until it
+    /// answers.
+    fn weigh(&mut self, now: Time, from: usize, actions: &mut Vec<Action>) {
+        let (backlog, settings) = (&mut self.backlog, &self.settings);
+        let given_up = actions.extract_if(from.., |action| match action {
+            Action::Append { lsn, record } => {
+                backlog.appended(*lsn, record.weight());
+                false
+            }
+            Action::Send { message, after, .. } => !backlog.may_hold(*after, message.weight(), settings),
+            _ => false,
+        });
+        given_up.for_each(drop);
+        self.watch_backlog(now);
     }
 
     /// What this replica knows of itself.
     #[must_use]
     pub fn status(&self) -> ReplicaStatus {
+        let protocol = self.protocol_status();
         ReplicaStatus {
             epoch: self.group.epoch,
             waits_for_members: self.known.waits,
-            protocol: self.protocol_status(),
+            protocol,
             executed: self.executed,
             snapshot: self.snapshot,
             queued_bytes: self.queued_bytes(),
             kept_slots: self.decided.len(),
             kept_bytes: self.decided.bytes(),
-            backlogged: self.backlogged,
+            forwarded_bytes: self.proposals.forwarded_bytes(),
+            remote_reads: self.reads.remote(),
+            unexecuted_bytes: self.backlog.unexecuted_bytes(),
+            undurable_bytes: self.backlog.undurable_bytes(),
+            held_bytes: self.backlog.held_bytes(),
+            sends_given_up: self.backlog.given_up(),
+            backlogged: self.is_backlogged(),
+            waits_for_disk: protocol.waits_for_disk || self.backlog.waits_for_disk(),
             receiving: self.catch_up.receiving(),
             sources: self.catch_up.sources(),
             ahead_bytes: self.catch_up.ahead_bytes(),
+            without_memory: self.forgets(),
         }
+    }
+
+    /// What somebody waits for.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        Waiting {
+            reads: self.reads.len(),
+            remote_reads: self.reads.remote(),
+            commands: self
+                .batcher
+                .waiters()
+                .chain(self.proposals.waiters())
+                .filter(|it| it.is_client())
+                .count(),
+            client_commands: self.clients.len(),
+            forwarded: self.proposals.ordering(),
+            changes: usize::from(self.offered.is_some()) + usize::from(self.held_back.is_some()),
+            unexecuted: usize::try_from(self.decided.last().0.saturating_sub(self.executed.0))
+                .unwrap_or(usize::MAX),
+            held_bytes: self.backlog.held_bytes(),
+        }
+    }
+
+    /// A batch is as large as this replica was told, but no larger than the group allows.
+    pub(crate) fn bound_batches(&mut self) {
+        let bytes_max = self.settings.batch_bytes_max.min(self.group.limits.batch_bytes_max());
+        self.batcher.bound(bytes_max);
     }
 
     /// Whether this bug is planted; see [`Bug`].
@@ -297,7 +367,10 @@ impl Replica {
                 }
             }
             PeerMessage::ReadIndex { token } => {
-                if let Some(token) = self.reads.ask_for(from, token) {
+                if self.protocol.is_none() && !self.has(Bug::LeakRemoteReads) {
+                    // There is nobody here who could answer.
+                    self.refuse_reads(vec![(from, token)], actions);
+                } else if let Some(token) = self.reads.ask_for(from, token, now) {
                     self.input(now, Input::Control(Control::ReadIndex(token)), actions);
                 }
             }
@@ -345,8 +418,12 @@ impl Replica {
     ) {
         let too_many =
             self.queued_bytes() + payload.len() > self.settings.queue_bytes_max && self.queued_bytes() > 0;
-        if too_many || self.own_outstanding() >= self.settings.sessions.replica_outstanding_max / 2 {
+        if too_many || self.own_outstanding() >= self.group.limits.sessions.replica_outstanding_max / 2 {
             actions.push(Action::RequestFailed { request, error: RequestError::Overloaded });
+            return;
+        }
+        if payload.len() > self.group.limits.request_bytes_max {
+            actions.push(Action::RequestFailed { request, error: RequestError::TooLarge });
             return;
         }
         if kind == CommandKind::Reconfigure && self.is_premature(payload) {
@@ -476,6 +553,7 @@ impl Replica {
     ) {
         self.decided.push(slot, ballots, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
+        self.backlog.delivered(slot, batch.bytes().len() as u64);
         self.slots_since_snapshot += 1;
         self.bytes_since_snapshot += batch.bytes().len() as u64;
         let ours = self.proposals.delivered(&batch);
@@ -502,20 +580,22 @@ impl Replica {
         requests
     }
 
-    /// Whether executing is so far behind that nothing more should be taken in.
+    pub(crate) fn note_executed(&mut self, slot: Slot) {
+        self.executed = self.executed.max(slot);
+        self.backlog.executed(slot);
+    }
+
+    /// Whether executing, or the disk, is so far behind that nothing more should be taken in.
     pub(crate) fn is_backlogged(&self) -> bool {
-        self.backlogged
+        self.backlog.is_too_much()
     }
 
     pub(crate) fn watch_backlog(&mut self, now: Time) {
-        let behind = self.decided.last().0.saturating_sub(self.executed.0);
-        let max = self.settings.backlog_slots_max;
-        let backlogged = if self.backlogged { behind > max / 2 } else { behind > max };
-        if backlogged != self.backlogged {
-            self.backlogged = backlogged;
-            if let Some(protocol) = &mut self.protocol {
-                protocol.step(now, Input::Control(Control::Backlogged(backlogged)), &mut self.effects);
-            }
+        if self.backlog.changes(&self.settings)
+            && let Some(protocol) = &mut self.protocol
+        {
+            let backlogged = Control::Backlogged(self.backlog.is_too_much());
+            protocol.step(now, Input::Control(backlogged), &mut self.effects);
         }
     }
 
@@ -527,17 +607,16 @@ impl Replica {
             self.stopping = false;
             self.held_back = None;
         }
-        self.clock_at = now;
+        self.clock.leader_changed(now);
         actions.push(Action::Leader(view));
     }
 
     /// Lets the replicated clock go on, by which idle sessions of clients expire.
     fn advance_clock(&mut self, now: Time) {
-        let elapsed = now.since(self.clock_at);
-        if self.leads() && elapsed >= self.settings.clock_interval {
-            self.clock_at = now;
-            let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-            self.own_command(now, None, CommandKind::AdvanceClock, &millis.to_le_bytes());
+        let interval = self.settings.clock_interval;
+        if self.leads() && now >= self.clock.due(interval) {
+            let tick = self.clock.tick(now, interval, !self.has(Bug::ClockCountsTwice));
+            self.own_command(now, None, CommandKind::AdvanceClock, &tick.encode());
         }
     }
 
@@ -563,6 +642,10 @@ impl Replica {
         }
         for read in self.reads.expire(born_max) {
             actions.push(Action::ReadFailed { read, error: RequestError::NoLeader });
+        }
+        if !self.has(Bug::LeakRemoteReads) {
+            let expired = self.reads.expire_remote(born_max);
+            self.refuse_reads(expired, actions);
         }
     }
 
@@ -593,6 +676,22 @@ impl Replica {
         }
     }
 
+    /// Tells other replicas that their questions are not answered here, so that they ask elsewhere.
+    fn refuse_reads(&mut self, asked: Vec<(ReplicaId, u64)>, actions: &mut Vec<Action>) {
+        actions.extend(asked.into_iter().map(|(to, token)| {
+            let message = PeerMessage::ReadIndexAnswer { token, slot: None };
+            Action::Send { to, message, after: Lsn::ZERO }
+        }));
+    }
+
+    /// The protocol that was to answer other replicas runs no more.
+    pub(crate) fn fail_remote_reads(&mut self, actions: &mut Vec<Action>) {
+        if !self.has(Bug::LeakRemoteReads) {
+            let asked = self.reads.fail_remote();
+            self.refuse_reads(asked, actions);
+        }
+    }
+
     fn reads_answered(&mut self, token: u64, slot: Option<Slot>) {
         // Whoever says no does not lead: ask again when somebody does, or when the question is overdue.
         if let Some(slot) = slot {
@@ -611,16 +710,17 @@ impl Replica {
 
     fn ask_for_timer(&mut self, actions: &mut Vec<Action>) {
         let timeout = self.settings.request_timeout;
-        let expiry = [self.batcher.oldest(), self.proposals.oldest(), self.reads.oldest()];
+        let remote = self.reads.oldest_remote().filter(|_| !self.has(Bug::LeakRemoteReads));
+        let expiry = [self.batcher.oldest(), self.proposals.oldest(), self.reads.oldest(), remote];
         let mut deadlines = vec![self.protocol_deadline];
         deadlines.extend(expiry.into_iter().flatten().map(|oldest| oldest + timeout));
         deadlines.extend(self.reads.retry_at(self.forward_retry()));
-        if !self.backlogged {
+        if !self.is_backlogged() {
             deadlines.extend(self.catch_up.deadline(&self.pace()));
         }
         deadlines.extend(self.standing_at());
         if self.leads() {
-            deadlines.push(self.clock_at + self.settings.clock_interval);
+            deadlines.push(self.clock.due(self.settings.clock_interval));
             if self.room() > 0 && self.held_back.is_none() {
                 deadlines.extend(self.batcher.deadline());
             }

@@ -28,6 +28,8 @@ use std::{
 use bytes::Bytes;
 use synod_wire::{Incarnation, ReplicaId, SessionId, Slot};
 
+use crate::Tick;
+
 const REPLICA_FLAG: u64 = 1 << 63;
 const INCARNATION_BITS: u32 = 28;
 const NONCE_BITS: u32 = 20;
@@ -62,8 +64,8 @@ fn as_replica(session: SessionId) -> Option<(ReplicaId, u64)> {
     (session.0 & REPLICA_FLAG != 0).then_some(parts)
 }
 
-/// Bounds of the table. All replicas of a group must have the same.
-#[derive(Clone, Copy, Debug)]
+/// Bounds of the table: a part of the [`Limits`](crate::Limits) that belong to the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Sessions of clients; opening one more closes the one that was idle longest.
     pub clients_max: usize,
@@ -203,6 +205,19 @@ impl SessionTable {
         SessionTable { limits, sessions: Sessions::default(), by_age: BTreeMap::new(), reply_bytes: 0 }
     }
 
+    /// Other limits hold from now on. What exceeds them goes at once, so at every replica in the same slot.
+    pub(crate) fn set_limits(&mut self, limits: SessionLimits) {
+        self.close_idlest(limits.clients_max);
+        // Each session by itself first: what it has to forget anyway makes room for the others.
+        self.limits = SessionLimits { reply_bytes_max: u64::MAX, ..limits };
+        let ids: Vec<SessionId> = self.sessions.clients.keys().copied().collect();
+        ids.iter().for_each(|&id| self.forget_too_many(id));
+        self.limits = limits;
+        if let Some(&id) = ids.first() {
+            self.forget_too_many(id);
+        }
+    }
+
     /// Sessions of clients.
     #[must_use]
     pub fn clients(&self) -> usize {
@@ -229,13 +244,7 @@ impl SessionTable {
 
     /// Opens a session for a client. A full table closes the session that was idle longest.
     pub fn open(&mut self, slot: Slot) -> SessionId {
-        if self.sessions.clients.len() >= self.limits.clients_max {
-            let clients = self.sessions.clients.iter();
-            let idlest = clients.min_by_key(|(_, session)| (session.active_ms, session.active_slot));
-            if let Some(id) = idlest.map(|(&id, _)| id) {
-                self.close(id);
-            }
-        }
+        self.close_idlest(self.limits.clients_max - 1);
         self.sessions.last_opened += 1;
         let id = SessionId(self.sessions.last_opened);
         let session = ClientSession {
@@ -249,6 +258,16 @@ impl SessionTable {
         id
     }
 
+    /// Closes the sessions that were idle longest, until so many are left.
+    fn close_idlest(&mut self, clients_max: usize) {
+        while self.sessions.clients.len() > clients_max {
+            let clients = self.sessions.clients.iter();
+            let idlest = clients.min_by_key(|(_, session)| (session.active_ms, session.active_slot));
+            let idlest = idlest.map(|(&id, _)| id).expect("there is one");
+            self.close(idlest);
+        }
+    }
+
     fn close(&mut self, id: SessionId) {
         let Some(client) = self.sessions.clients.remove(&id) else { return };
         self.reply_bytes -= client.reply_bytes;
@@ -257,10 +276,17 @@ impl SessionTable {
         }
     }
 
-    /// Time went by: closes what was idle for too long.
-    pub fn advance_clock(&mut self, by: Duration) {
-        let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
-        let clock_ms = self.sessions.clock_ms.saturating_add(millis);
+    /// What the replicated clock shows, in milliseconds.
+    pub(crate) fn clock_ms(&self) -> u64 {
+        self.sessions.clock_ms
+    }
+
+    /// Time went by: closes what was idle for too long. A tick that was made for another instant does nothing.
+    pub fn advance_clock(&mut self, tick: Tick) {
+        if tick.from != self.sessions.clock_ms {
+            return;
+        }
+        let clock_ms = tick.from.saturating_add(tick.by);
         self.sessions.clock_ms = clock_ms;
         let idle_max = u64::try_from(self.limits.idle_max.as_millis()).unwrap_or(u64::MAX);
         let clients = self.sessions.clients.iter();
@@ -340,6 +366,10 @@ impl SessionTable {
         client.reply_bytes += bytes;
         self.by_age.insert(age, (session, sequence));
         self.reply_bytes += bytes;
+        self.forget_too_many(session);
+    }
+
+    fn forget_too_many(&mut self, session: SessionId) {
         while let Some(oldest) = self.oldest_too_many(session) {
             self.forget(oldest);
         }
@@ -580,11 +610,40 @@ mod tests {
             SessionTable::new(SessionLimits { idle_max: Duration::from_secs(10), ..Default::default() });
         let idle = table.open(Slot(1));
         let busy = table.open(Slot(1));
-        table.advance_clock(Duration::from_secs(6));
+        let tick = |from| Tick { from, by: 6_000 };
+        table.advance_clock(tick(0));
         assert_eq!(run(&mut table, busy, 1, 1), Verdict::Execute);
-        table.advance_clock(Duration::from_secs(6));
+        // Others measured the same six seconds, or come late.
+        [tick(0), tick(1), tick(6_001)].into_iter().for_each(|tick| table.advance_clock(tick));
+        assert_eq!((table.clock_ms(), table.clients()), (6_000, 2));
+        table.advance_clock(tick(6_000));
         assert_eq!(run(&mut table, idle, 1, 1), Verdict::Unknown);
         assert_eq!(run(&mut table, busy, 2, 1), Verdict::Execute);
+    }
+
+    #[test]
+    fn lower_limits_hold_at_once() {
+        let mut table = SessionTable::new(SessionLimits::default());
+        let sessions: Vec<_> = (1..=3).map(|slot| table.open(Slot(slot))).collect();
+        for &session in &sessions {
+            (1..=4).for_each(|sequence| reply_of(&mut table, session, sequence, 1_000));
+        }
+        let each = 1_000 + REPLY_OVERHEAD_BYTES;
+        let limits = SessionLimits {
+            clients_max: 2,
+            session_reply_bytes_max: 2 * each,
+            reply_bytes_max: 3 * each,
+            ..SessionLimits::default()
+        };
+        table.set_limits(limits);
+        assert_eq!((table.clients(), table.reply_bytes()), (2, 3 * each));
+        assert_eq!(table.largest_session_bytes(), 2 * each);
+        assert_eq!(table.check(sessions[2], 4, 1, Slot(9)), Verdict::Repeat(Some(vec![7; 1_000].into())));
+        assert_eq!(
+            table.check(sessions[2], 1, 1, Slot(9)),
+            Verdict::Repeat(None),
+            "executed, and the reply gone"
+        );
     }
 
     #[test]

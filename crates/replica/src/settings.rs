@@ -2,9 +2,9 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use synod_consensus::Options;
+use synod_consensus::{MESSAGE_HEAD_BYTES, Options};
 
-use crate::SessionLimits;
+use crate::{Limits, message::PROTOCOL_HEAD_BYTES};
 
 /// How a replica that joins a group comes by what was decided before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,13 +42,14 @@ impl FromStr for StateTransfer {
     }
 }
 
-/// Settings of a replica. Those of the protocol and of sessions must be the same on all replicas of a group.
+/// Settings of a replica. What all replicas of a group must have alike is in the [`Group`](crate::Group), and that
+/// counts: here it is only what a group begins with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The ordering protocol and its options.
+    /// The ordering protocol and its options. Protocol, election and decision are the group's.
     pub consensus: Options,
-    /// Bounds of the session table.
-    pub sessions: SessionLimits,
+    /// The group's limits, as it begins.
+    pub limits: Limits,
     /// A batch is closed when another command would make it larger (Santos 2012: BSZ). One larger command is
     /// a batch of its own. 1 makes every command a batch.
     pub batch_bytes_max: usize,
@@ -79,17 +80,35 @@ pub struct Settings {
     pub chunk_bytes_max: usize,
     /// Decided slots that may wait for execution; beyond that, nothing new is proposed or accepted.
     pub backlog_slots_max: u64,
+    /// The same in bytes of batches.
+    pub backlog_bytes_max: u64,
+    /// Bytes of records that may wait to become durable; beyond that, nothing new is proposed or accepted.
+    pub undurable_bytes_max: u64,
+    /// Bytes of messages that may wait for records to become durable; one that does not fit is not sent.
+    pub held_bytes_max: u64,
     /// A learner that lacks at most so many decided slots has caught up: it may be promoted.
     pub caught_up_slots: u64,
     /// How often a leader advances the replicated clock, by which idle sessions expire.
     pub clock_interval: Duration,
 }
 
+impl Settings {
+    /// The largest message that a replica with these settings sends, in bytes, in a group with these limits. Pages hold
+    /// as much as their bound allows or one batch, whichever is more; see [`PeerMessage`](crate::PeerMessage).
+    #[must_use]
+    pub fn message_bytes_max(&self, limits: &Limits) -> usize {
+        let page = self.fetch_bytes_max.max(self.chunk_bytes_max);
+        let own = page.max(limits.batch_bytes_max()).saturating_add(MESSAGE_HEAD_BYTES);
+        let protocols = self.consensus.message_bytes_max(limits.batch_bytes_max());
+        own.max(protocols.saturating_add(PROTOCOL_HEAD_BYTES))
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             consensus: Options::default(),
-            sessions: SessionLimits::default(),
+            limits: Limits::default(),
             batch_bytes_max: 64 << 10,
             batch_delay_max: Duration::from_millis(1),
             queue_bytes_max: 64 << 20,
@@ -104,6 +123,9 @@ impl Default for Settings {
             state_transfer: StateTransfer::default(),
             chunk_bytes_max: 512 << 10,
             backlog_slots_max: 10_000,
+            backlog_bytes_max: 64 << 20,
+            undurable_bytes_max: 64 << 20,
+            held_bytes_max: 16 << 20,
             caught_up_slots: 100,
             clock_interval: Duration::from_secs(30),
         }

@@ -179,8 +179,9 @@ impl Replica {
     ) {
         self.catch_up.snapshot_done(installed.is_some(), now);
         let Some(Installed { info, ballots, group }) = installed else { return };
-        self.executed = self.executed.max(info.slot);
+        self.note_executed(info.slot);
         if info.slot > self.decided.last() {
+            self.proposals.skipped();
             self.decided.restart_after(info.slot, ballots);
             self.slots_since_snapshot = 0;
             self.bytes_since_snapshot = 0;

@@ -148,6 +148,7 @@ impl Replica {
         }
         self.say_what_ended_it(now, actions);
         self.protocol = None;
+        self.fail_remote_reads(actions);
         self.protocol_deadline = Time::NEVER;
         if self.leads() {
             self.leader_changed(now, LeaderView::default(), actions);

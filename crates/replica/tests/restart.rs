@@ -6,13 +6,15 @@ use synod_consensus::{
     LeaderView, Options, ProtocolKind,
     multipaxos::Record,
     raft::{self, Message},
+    sequence_paxos,
 };
 use synod_replica::{
-    Action, Decided, Event, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, Settings,
-    SnapshotInfo,
+    Action, Change, ChangeRequest, Decided, Event, Group, Installed, LogRecord, PeerMessage, Recovered,
+    Replica, Settings, SnapshotInfo,
 };
 use synod_wire::{
-    Ballot, Ballots, Batch, BatchBuilder, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
+    Ballot, Ballots, Batch, BatchBuilder, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot,
+    Time,
 };
 
 const R1: ReplicaId = ReplicaId(1);
@@ -218,4 +220,97 @@ fn who_is_ahead_is_not_taken_for_one_that_was_removed() {
     assert!(answered(Slot::ZERO), "removed, as far as this replica knows");
     // It may have joined since, and would answer one that is behind, and so on.
     assert!(!answered(Slot(9)));
+}
+
+/// An earlier life of r1 lost its log in epoch 1, and its protocol wrote whether it still had to learn what it had said.
+fn without_memory_in_epoch_1(first: &Group, states: &[bool]) -> Vec<LogRecord> {
+    let mut records = vec![LogRecord::Entered { group: first.clone(), amnesia: true }];
+    let protocol = first.protocol;
+    records.extend(states.iter().map(|&lost| {
+        let record = match protocol {
+            ProtocolKind::MultiPaxos => Record::Amnesia(lost).into(),
+            ProtocolKind::SequencePaxos => sequence_paxos::Record::Amnesia(lost).into(),
+            ProtocolKind::Raft => raft::Record::Amnesia(lost).into(),
+        };
+        LogRecord::Protocol { epoch: Epoch(1), record }
+    }));
+    records
+}
+
+/// Epoch 2, which begins with slot 2, as a snapshot of slot 3 brings it.
+fn snapshot_of_epoch_2(first: &Group) -> Installed {
+    let group = Group { version: 2, epoch: Epoch(2), first: Slot(2), ..first.clone() };
+    Installed {
+        info: SnapshotInfo { slot: Slot(3), bytes: 1 },
+        ballots: Ballots::both(Ballot { round: 1, replica: R1 }),
+        group,
+    }
+}
+
+/// Whether the replica writes down that it may have voted in epoch 2 and forgotten it.
+fn says_it_forgot_epoch_2(actions: &[Action]) -> bool {
+    let says = |action: &Action| match action {
+        Action::Append { record: LogRecord::Entered { group, amnesia }, .. } if group.epoch == Epoch(2) => {
+            Some(*amnesia)
+        }
+        _ => None,
+    };
+    actions.iter().find_map(says).expect("it enters epoch 2")
+}
+
+/// A life without memory installed a snapshot of a later epoch, in which a life before it may have voted, and crashed
+/// before it wrote that it entered that epoch.
+#[test]
+fn amnesia_is_not_forgotten_behind_a_snapshot_of_a_later_epoch() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        let first = Group::of(&Options::of(protocol), [1, 2, 3].map(ReplicaId));
+        for states in [&[][..], &[true]] {
+            let records = without_memory_in_epoch_1(&first, states);
+            let recovered = Recovered { snapshot: Some(snapshot_of_epoch_2(&first)), ..recovered(records) };
+            let mut actions = Vec::new();
+            let (settings, now) = (Settings::default(), Time::ZERO);
+            let replica = Replica::start(settings, R1, first.clone(), recovered, now, &mut actions);
+            assert!(says_it_forgot_epoch_2(&actions), "{protocol}, {states:?}");
+            assert!(!replica.may_vote(), "{protocol}, {states:?}");
+        }
+    }
+}
+
+/// The snapshot was lost as well, so that the protocol does not run before another one comes, of the next epoch.
+#[test]
+fn amnesia_of_which_only_the_protocols_records_know_goes_on_to_the_next_epoch() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        let first = Group::of(&Options::of(protocol), [1, 2, 3].map(ReplicaId));
+        let mut records = without_memory_in_epoch_1(&first, &[true]);
+        records.push(LogRecord::Trimmed(Slot(1)));
+        let mut actions = Vec::new();
+        let (settings, now) = (Settings::default(), Time::ZERO);
+        let mut replica = Replica::start(settings, R1, first.clone(), recovered(records), now, &mut actions);
+        actions.clear();
+        replica.step(now, Event::SnapshotInstalled(Some(snapshot_of_epoch_2(&first))), &mut actions);
+        assert!(says_it_forgot_epoch_2(&actions), "{protocol}");
+        assert!(!replica.may_vote(), "{protocol}");
+    }
+}
+
+/// A life of r1 came to an epoch before it wrote that it entered it, by a snapshot or by learning the change that led there.
+#[test]
+fn what_multipaxos_has_learned_again_it_knows_in_the_next_epoch() {
+    let first = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+    let change = Change::Readmit { id: ReplicaId(2), life: Incarnation(5) };
+    let request = ChangeRequest { expected: first.version, change };
+    let mut builder = BatchBuilder::new();
+    builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());
+    let (ballot, batch) = (Ballot { round: 1, replica: ReplicaId(2) }, builder.finish());
+    let learned = LogRecord::Learned { slot: Slot(1), ballots: Ballots::both(ballot), batch };
+    for (behind, snapshot) in [(None, Some(snapshot_of_epoch_2(&first))), (Some(learned), None)] {
+        let mut records = without_memory_in_epoch_1(&first, &[true, false]);
+        records.extend(behind);
+        let recovered = Recovered { snapshot, ..recovered(records) };
+        let mut actions = Vec::new();
+        let (settings, now) = (Settings::default(), Time::ZERO);
+        let replica = Replica::start(settings, R1, first.clone(), recovered, now, &mut actions);
+        assert!(!says_it_forgot_epoch_2(&actions));
+        assert!(replica.may_vote());
+    }
 }

@@ -147,7 +147,9 @@ impl World {
             match action {
                 Action::Append { lsn, .. } => written = Some(lsn),
                 Action::Send { to, message, .. } => self.send(of, to, message),
-                Action::Execute { slot, .. } => self.at(self.now, of, Event::Executed(slot)),
+                Action::Execute { slot, .. } => {
+                    self.at(self.now, of, Event::Executed { slot, clock: Duration::ZERO });
+                }
                 Action::Deadline(time) => {
                     let time = time.max(self.now);
                     self.deadlines.insert(of, time);

@@ -20,10 +20,6 @@ pub struct Config {
     pub connections_max: usize,
     /// Most requests that one connection has under way; a further one waits at the client.
     pub streams_per_connection_max: u32,
-    /// Most bytes of a command. A gRPC message may have 512 KiB more.
-    pub request_bytes_max: usize,
-    /// Most operations in a list of a transaction.
-    pub txn_ops_max: usize,
     /// Bytes that the key-value store may hold before writes are refused; 0: no bound.
     pub quota_bytes: u64,
     /// How long a stopping server waits for requests under way.
@@ -33,8 +29,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// Listens nowhere; one thread; etcd's limits on requests (1.5 MiB, 128 operations) and its quota (2 GiB); 10,000
-    /// connections of 4,096 requests; five seconds to stop.
+    /// Listens nowhere; one thread; etcd's quota (2 GiB); 10,000 connections of 4,096 requests; five seconds to stop.
     fn default() -> Config {
         Config {
             client_addresses: Vec::new(),
@@ -42,8 +37,6 @@ impl Default for Config {
             client_io_threads: 1,
             connections_max: 10_000,
             streams_per_connection_max: 4096,
-            request_bytes_max: 3 << 19,
-            txn_ops_max: 128,
             quota_bytes: 2 << 30,
             stop_timeout: Duration::from_secs(5),
             requests: RequestMetrics::default(),

@@ -36,8 +36,8 @@ mod services;
 pub use config::{Config, ListenError, listen_addresses};
 pub use memory::InMemory;
 pub use replica::{
-    Change, ChangeError, Consistency, Goal, Group, Member, MoveError, PeerStatus, Replica, RequestError,
-    Role, Standing, Status,
+    Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
+    RequestError, Role, Standing, Status,
 };
 pub use requests::RequestMetrics;
 pub use serve::Server;

@@ -16,7 +16,8 @@ use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    Change, ChangeError, Consistency, Group, Member, MoveError, Replica, RequestError, Role, Standing, Status,
+    Change, ChangeError, Consistency, Group, Limits, Member, MoveError, Replica, RequestError, Role,
+    Standing, Status,
 };
 
 /// Requests that wait for the executor; a further one waits at its sender.
@@ -33,6 +34,7 @@ pub struct InMemory {
     requests: mpsc::Sender<Request>,
     cluster: ClusterId,
     member: Member,
+    limits: Limits,
     shared: Arc<Shared>,
 }
 
@@ -87,7 +89,13 @@ impl InMemory {
                 taken.drain(..).for_each(|request| executor.serve(request));
             }
         })?;
-        Ok(InMemory { requests, cluster, member, shared })
+        Ok(InMemory { requests, cluster, member, limits: Limits::default(), shared })
+    }
+
+    /// The same replica with other limits on what it takes of a request.
+    #[must_use]
+    pub fn limited(self, limits: Limits) -> InMemory {
+        InMemory { limits, ..self }
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, RequestError> {
@@ -132,6 +140,10 @@ impl Replica for InMemory {
         Ballot { round: BALLOT_ROUND, replica: self.member.id }
     }
 
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
     fn status(&self) -> Status {
         let applied = Slot(self.shared.applied.load(Ordering::Relaxed));
         Status {
@@ -139,6 +151,7 @@ impl Replica for InMemory {
             replica: self.member.id,
             name: self.member.name.clone(),
             role: Role::Leader,
+            without_memory: false,
             leader: Some(self.member.id),
             ballot: self.ballot(),
             protocol: "none".into(),
@@ -165,6 +178,7 @@ impl Replica for InMemory {
             protocol: "none".into(),
             election: "none".into(),
             options: String::new(),
+            limits: String::new(),
             members: vec![self.member.clone()],
         }
     }

@@ -1,6 +1,7 @@
 //! What the server needs of a replica.
 
 use bytes::Bytes;
+pub use synod_kv::validate::Limits;
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 
 /// A replica of some state machine, as its clients see it. A clone is another handle of the same replica.
@@ -41,6 +42,9 @@ pub trait Replica: Clone + Send + Sync + 'static {
 
     /// The ballot of the present leader, as this replica knows it. Asked for every answer, so it must be cheap.
     fn ballot(&self) -> Ballot;
+
+    /// What the group takes of a request. Asked for every request, so it must be cheap.
+    fn limits(&self) -> Limits;
 
     /// How this replica sees itself and its peers. The cluster and the replica's id never change.
     fn status(&self) -> Status;
@@ -143,6 +147,8 @@ pub struct Status {
     pub name: String,
     /// What it does.
     pub role: Role,
+    /// Whether it lost (part of) its log, and does not vote yet.
+    pub without_memory: bool,
     /// Whom it takes for the leader.
     pub leader: Option<ReplicaId>,
     /// The leader's ballot.
@@ -203,6 +209,8 @@ pub struct Group {
     pub election: String,
     /// Options of the protocol that all replicas have, whatever they were started with: `KEY=VALUE,KEY=VALUE`.
     pub options: String,
+    /// What all replicas bound alike: `KEY=NUMBER,KEY=NUMBER`.
+    pub limits: String,
     /// The members, by id; ids grow, so one that was just added is the last.
     pub members: Vec<Member>,
 }
@@ -291,6 +299,8 @@ pub enum Change {
         /// Options for all replicas, in place of those before; `None`: none if the protocol changes, else as before.
         options: Option<String>,
     },
+    /// The group has these limits from now on, as `KEY=NUMBER,KEY=NUMBER`; those that are not named stay.
+    Limits(String),
 }
 
 /// Why a group was not changed, or perhaps was not.

@@ -14,8 +14,8 @@ use synod_api::{
     synod::v1::{ExecuteRequest, OpenSessionRequest, StatusRequest, native_client::NativeClient},
 };
 use synod_server::{
-    Change, ChangeError, Config, Consistency, Group, InMemory, MoveError, Replica, RequestError, Server,
-    Status,
+    Change, ChangeError, Config, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError,
+    Server, Status,
 };
 use synod_wire::{Ballot, ReplicaId, SessionId};
 use tokio::{
@@ -263,6 +263,9 @@ impl Replica for Slow {
     }
     fn ballot(&self) -> Ballot {
         self.inner.ballot()
+    }
+    fn limits(&self) -> Limits {
+        self.inner.limits()
     }
     fn status(&self) -> Status {
         Status { leader: None, ..self.inner.status() }

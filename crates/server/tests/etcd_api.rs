@@ -16,7 +16,7 @@ use synod_api::etcdserverpb::{
     request_op::Request,
     response_op::Response,
 };
-use synod_server::{Config, Server};
+use synod_server::{Config, Limits, Server};
 use tonic::{Code, Status, transport::Channel};
 
 async fn kv(server: &Server) -> KvClient<Channel> {
@@ -135,7 +135,8 @@ async fn nonsense_is_refused_before_it_is_ordered() {
 
 #[tokio::test]
 async fn a_request_may_be_just_as_large_as_it_is_said() {
-    let server = serve(&Config { request_bytes_max: 10_000, ..config() }, replica());
+    let server =
+        serve(&config(), replica().limited(Limits { request_bytes_max: 10_000, ..Limits::default() }));
     let mut client = kv(&server).await;
     let large = |bytes| PutRequest { value: vec![b'v'; bytes].into(), ..put("k", "") };
     client.put(large(9_900)).await.unwrap();

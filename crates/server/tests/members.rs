@@ -14,8 +14,8 @@ use synod_api::{
     synod::v1::{self as native, change_request::Change as Asked, native_client::NativeClient},
 };
 use synod_server::{
-    Change, ChangeError, Consistency, Goal, Group, InMemory, Member, MoveError, Replica, RequestError,
-    Standing, Status,
+    Change, ChangeError, Consistency, Goal, Group, InMemory, Limits, Member, MoveError, Replica,
+    RequestError, Standing, Status,
 };
 use synod_wire::{Ballot, ReplicaId, SessionId, Slot};
 use tonic::Code;
@@ -71,6 +71,9 @@ impl Replica for Noting {
     fn ballot(&self) -> Ballot {
         self.inner.ballot()
     }
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
     fn status(&self) -> Status {
         Status { receiving: Some((3, 10)), ..self.inner.status() }
     }
@@ -91,7 +94,7 @@ impl Replica for Noting {
                 group.members.push(Member { id, name, peer_urls, client_urls: vec![], standing, decided });
             }
             Change::Remove(id) => group.members.retain(|member| member.id != id),
-            Change::Promote(_) | Change::Update { .. } | Change::Order { .. } => {}
+            Change::Promote(_) | Change::Update { .. } | Change::Order { .. } | Change::Limits(_) => {}
         }
         Ok(group.clone())
     }

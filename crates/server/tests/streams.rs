@@ -23,8 +23,8 @@ use synod_api::etcdserverpb::{
     range_request::SortTarget,
 };
 use synod_server::{
-    Change, ChangeError, Config, Consistency, Group, InMemory, MoveError, Replica, RequestError, Server,
-    Status,
+    Change, ChangeError, Config, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError,
+    Server, Status,
 };
 use synod_wire::{Ballot, ReplicaId, SessionId};
 use tokio::{
@@ -105,6 +105,9 @@ impl Replica for Gated {
     }
     fn ballot(&self) -> Ballot {
         self.inner.ballot()
+    }
+    fn limits(&self) -> Limits {
+        self.inner.limits()
     }
     fn status(&self) -> Status {
         self.inner.status()

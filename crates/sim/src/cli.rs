@@ -18,9 +18,10 @@ use clap::Args;
 use synod_consensus::{ElectionKind, ProtocolKind};
 
 use crate::{
-    plan::Plan,
+    plan::{Family, Plan},
     run::{self, Failure},
     scenario,
+    situations::{MARK, Table},
     world::Coverage,
 };
 
@@ -42,6 +43,9 @@ pub struct RunArgs {
     /// The election; by default each seed draws one of the protocol's.
     #[arg(long)]
     pub election: Option<ElectionKind>,
+    /// What all seeds are about: general, bridge, sleep, recovery or change; by default each seed draws that.
+    #[arg(long)]
+    pub family: Option<Family>,
     /// The seeds to run, from A up to and without B; a single number is one seed.
     #[arg(long, value_name = "A..B", default_value = "0..2000")]
     pub seeds: Seeds,
@@ -57,6 +61,9 @@ pub struct RunArgs {
     /// Go on after the first failure, and count.
     #[arg(long)]
     pub keep_going: bool,
+    /// Fail unless every dangerous situation that applies to the protocol was reached by 20 runs.
+    #[arg(long)]
+    pub require_coverage: bool,
 }
 
 /// Plays scenario scripts with each protocol that they are for, and shows where a story goes another way than in its
@@ -111,7 +118,7 @@ impl FromStr for Seeds {
 }
 
 /// What all runs came to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Totals {
     runs: u64,
     events: u64,
@@ -122,7 +129,26 @@ struct Totals {
     simulated: Duration,
     slowest_recovery: (Duration, u64),
     coverage: Coverage,
+    situations: Table,
     failures: Vec<Failure>,
+}
+
+impl Totals {
+    fn new(protocol: ProtocolKind) -> Totals {
+        Totals {
+            runs: 0,
+            events: 0,
+            commands: 0,
+            operations: 0,
+            unanswered: 0,
+            undecided: Vec::new(),
+            simulated: Duration::ZERO,
+            slowest_recovery: (Duration::ZERO, 0),
+            coverage: Coverage::default(),
+            situations: Table::new(protocol),
+            failures: Vec::new(),
+        }
+    }
 }
 
 /// Runs the seeds and reports. The exit code is 1 if something did not hold.
@@ -139,7 +165,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    let totals = Mutex::new(Totals::default());
+    let totals = Mutex::new(Totals::new(args.protocol));
     let next = AtomicU64::new(args.seeds.0.start);
     let stop = AtomicBool::new(false);
     let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
@@ -151,10 +177,9 @@ pub fn run(args: &RunArgs) -> ExitCode {
             if seed >= args.seeds.0.end {
                 break;
             }
-            let plan = match args.election {
-                Some(election) => Plan::draw_with(seed, args.protocol, election),
-                None => Plan::draw(seed, args.protocol),
-            };
+            let election = args.election.unwrap_or_else(|| Plan::draw_election(seed, args.protocol));
+            let family = args.family.unwrap_or_else(|| Family::of(seed));
+            let plan = Plan::draw_general(seed, args.protocol, election).of_family(family);
             let result = if args.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
             let mut totals = totals.lock().expect("no thread panics while it adds");
             totals.runs += 1;
@@ -167,6 +192,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
                     totals.undecided.extend(outcome.undecided.then_some(seed));
                     totals.simulated += outcome.simulated;
                     totals.coverage.add(&outcome.coverage);
+                    totals.situations.add(outcome.reached);
                     totals.slowest_recovery = totals.slowest_recovery.max((outcome.recovery, seed));
                 }
                 Err(failure) => {
@@ -190,7 +216,20 @@ pub fn run(args: &RunArgs) -> ExitCode {
     });
     let totals = totals.into_inner().expect("no thread panicked while it added");
     print!("{}", summary(&totals, begun.elapsed(), jobs));
-    if totals.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let uncovered = totals.situations.uncovered().count();
+    if args.require_coverage && uncovered > 0 {
+        println!("{uncovered} situations were reached by fewer than {MARK} runs");
+        return ExitCode::FAILURE;
+    }
+    let held = totals.failures.is_empty() && !too_many_undecided(&totals);
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Histories that are too hard to check may hide what the others show: there may be one, or one in so many runs.
+const RUNS_PER_UNDECIDED_MIN: u64 = 500;
+
+fn too_many_undecided(totals: &Totals) -> bool {
+    totals.undecided.len() as u64 > (totals.runs / RUNS_PER_UNDECIDED_MIN).max(1)
 }
 
 fn summary(totals: &Totals, elapsed: Duration, jobs: usize) -> String {
@@ -209,9 +248,16 @@ fn summary(totals: &Totals, elapsed: Duration, jobs: usize) -> String {
         totals.slowest_recovery.0,
         totals.slowest_recovery.1,
     );
-    text += &format!("{}\n", totals.coverage);
+    text += &format!("{}\n{}", totals.coverage, totals.situations);
     if !totals.undecided.is_empty() {
         text += &format!("too hard to check for linearizability: seeds {:?}\n", totals.undecided);
+    }
+    if too_many_undecided(totals) {
+        text += &format!(
+            "FAILED: {} of {} histories were not decided; at most one in {RUNS_PER_UNDECIDED_MIN} may be\n",
+            totals.undecided.len(),
+            totals.runs
+        );
     }
     if totals.failures.is_empty() {
         text += "every invariant held\n";
@@ -229,6 +275,21 @@ fn summary(totals: &Totals, elapsed: Duration, jobs: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn histories_that_were_not_decided_fail_a_run_above_a_rate() {
+        let totals = |runs, undecided| Totals {
+            runs,
+            undecided: (0..undecided).collect(),
+            ..Totals::new(ProtocolKind::Raft)
+        };
+        assert!(!too_many_undecided(&totals(1, 1)));
+        assert!(too_many_undecided(&totals(400, 2)));
+        assert!(!too_many_undecided(&totals(2000, 4)));
+        assert!(too_many_undecided(&totals(2000, 5)));
+        let text = summary(&totals(2000, 5), Duration::from_secs(1), 1);
+        assert!(text.contains("FAILED: 5 of 2000 histories"), "{text}");
+    }
 
     #[test]
     fn seeds_are_a_range_or_one_number() {

@@ -181,7 +181,7 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
                 promise.ballot,
                 promise.from,
                 promise.decided,
-                lives(&promise.recovered)
+                lives(&promise.lives)
             )
         }
         Message::Accept { ballot, first, decided, batches } => {
@@ -198,9 +198,12 @@ fn multipaxos_message(message: &multipaxos::Message) -> String {
         Message::Reject { promised } => format!("Reject promised {promised}"),
         Message::TakeOver { ballot } => format!("TakeOver from {ballot}"),
         Message::Recover { incarnation } => format!("Recover life {incarnation}"),
-        Message::RecoverAnswer { incarnation, promised, next_slot, recovered } => {
+        Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives: known } => {
             let leads = next_slot.map_or(String::new(), |slot| format!(", leads, next slot {slot}"));
-            format!("RecoverAnswer life {incarnation}: promised {promised}{leads}{}", lives(recovered))
+            format!(
+                "RecoverAnswer of life {incarnation} to life {asker}: promised {promised}{leads}{}",
+                lives(known)
+            )
         }
     }
 }
@@ -267,6 +270,11 @@ fn election_message(message: &election::Message) -> String {
     match message {
         Message::HeartbeatRequest { round, highest } => {
             format!("HeartbeatRequest round {}, highest {highest}", question(*round))
+        }
+        Message::Rehearse { ballot } => format!("Rehearse {ballot}"),
+        Message::RehearseReply { ballot, willing: true, .. } => format!("RehearseReply {ballot}: willing"),
+        Message::RehearseReply { ballot, willing: false, highest } => {
+            format!("RehearseReply {ballot}: not willing, highest {highest}")
         }
         Message::HeartbeatReply { round, ballot, leader, happy } => {
             let mood = if *happy { "happy with" } else { "not happy with" };
@@ -349,9 +357,9 @@ fn raft_record(record: &raft::Record) -> String {
     }
 }
 
-fn lives(recovered: &[(ReplicaId, Incarnation)]) -> String {
+fn lives(known: &[(ReplicaId, Incarnation)]) -> String {
     let lives: Vec<String> =
-        recovered.iter().map(|(replica, life)| format!("{replica} lives life {life}")).collect();
+        known.iter().map(|(replica, life)| format!("{replica} lives life {life}")).collect();
     if lives.is_empty() { String::new() } else { format!(" ({})", lives.join(", ")) }
 }
 
@@ -415,7 +423,7 @@ fn multipaxos_record(record: &multipaxos::Record) -> String {
             format!("accepted {ballot} {slots}, decided {decided}: {}", accepted.join(" | "))
         }
         R::Learned(value) => format!("learned slot {}: {}", value.slot, batch(&value.batch)),
-        R::Recovered(recovered) => format!("lives:{}", lives(recovered)),
+        R::Lives(known) => format!("lives:{}", lives(known)),
         R::Amnesia(true) => "the log before this is lost".to_owned(),
         R::Amnesia(false) => "the log is whole".to_owned(),
     }
@@ -442,6 +450,7 @@ pub fn change(request: &ChangeRequest) -> String {
             let with = if overrides.is_empty() { String::new() } else { format!(", options: {overrides}") };
             format!("order by {protocol}, election {election}{with}")
         }
+        Change::Limits(limits) => format!("limits {limits}"),
         Change::Readmit { id, life } => format!("readmit life {life} of {id}"),
     };
     format!("{change} (of version {})", request.expected)

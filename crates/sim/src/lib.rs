@@ -12,7 +12,9 @@
 //! 3. [`check`]: the invariants, each with its source, and the search for a linearization.
 //! 4. [`scenario`]: stories told by scripts, with the same replicas and the same checks.
 //! 5. [`explore`]: model checking; every way that a small configuration of a protocol can go.
-//! 6. [`cli`]: `synod sim`.
+//! 6. [`situations`]: how dangerous it was where the runs of many seeds have been.
+//! 7. [`outage`]: for how long nobody serves when one fault lasts.
+//! 8. [`cli`]: `synod sim`.
 //!
 //! # Equal seeds, equal runs
 //!
@@ -37,10 +39,12 @@ pub mod explore;
 mod network;
 mod odds;
 mod ops;
+pub mod outage;
 pub mod plan;
 mod queue;
 mod run;
 pub mod scenario;
+pub mod situations;
 mod trace;
 mod world;
 

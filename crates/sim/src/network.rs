@@ -45,6 +45,8 @@ pub struct NetworkPlan {
     pub duplicate: Odds,
     /// How many messages end the session (streams only).
     pub reset: Odds,
+    /// How many messages arrive damaged: cut somewhere, or with other bytes.
+    pub damage: Odds,
     /// Messages that a link without a session keeps for the next one; older ones are dropped.
     pub keep_max: usize,
 }
@@ -67,6 +69,8 @@ const PIPE_MAX: usize = 20_000;
 #[derive(Debug)]
 struct Link {
     delay_max: Duration,
+    /// Messages take so much longer.
+    slowed_by: Duration,
     /// Grows with every session; what arrives for an earlier one is lost.
     session: u64,
     up: bool,
@@ -93,6 +97,7 @@ impl Network {
     pub fn new(plan: NetworkPlan, replicas: usize, mut rng: Rng) -> Network {
         let mut link = || Link {
             delay_max: between(&mut rng, plan.delay_min, plan.delay_max),
+            slowed_by: Duration::ZERO,
             session: 0,
             up: plan.wire == Wire::Datagram,
             cuts: 0,
@@ -135,7 +140,7 @@ impl Network {
     /// How long a message sent now takes.
     fn delay(&mut self, from: usize, to: usize) -> Duration {
         let (plan, link) = (&self.plan, &self.links[from * self.replicas + to]);
-        let delay = between(&mut self.rng, plan.delay_min, link.delay_max);
+        let delay = between(&mut self.rng, plan.delay_min, link.delay_max) + link.slowed_by;
         match plan.slow.hit(&mut self.rng) {
             true if self.rng.u8(0..4) == 0 => between(&mut self.rng, delay, plan.late_max),
             true => delay * 10,
@@ -223,6 +228,26 @@ impl Network {
         link.pipe.pop_front()
     }
 
+    /// What a message that arrives now looks like if it is damaged on its way.
+    pub fn damage(&mut self, body: &Bytes) -> Option<Bytes> {
+        if body.is_empty() || !self.plan.damage.hit(&mut self.rng) {
+            return None;
+        }
+        let place = self.rng.usize(0..body.len());
+        if self.rng.bool() {
+            return Some(body.slice(..place));
+        }
+        let mut damaged = body.to_vec();
+        let end = self.rng.usize(place..body.len().min(place + 8)) + 1;
+        damaged[place..end].iter_mut().for_each(|byte| *byte = self.rng.u8(..));
+        Some(damaged.into())
+    }
+
+    /// From now on messages of a link take so much longer.
+    pub fn slow_down(&mut self, from: usize, to: usize, by: Duration) {
+        self.link(from, to).slowed_by = by;
+    }
+
     /// Cuts a link; it takes as many [`Network::mend`]s to mend it.
     pub fn cut(&mut self, from: usize, to: usize) {
         self.link(from, to).cuts += 1;
@@ -283,6 +308,7 @@ impl Network {
         self.plan.loss = Odds::NEVER;
         self.plan.duplicate = Odds::NEVER;
         self.plan.reset = Odds::NEVER;
+        self.plan.damage = Odds::NEVER;
         before
     }
 
@@ -320,6 +346,7 @@ mod tests {
             loss: Odds::NEVER,
             duplicate: Odds::NEVER,
             reset: Odds::NEVER,
+            damage: Odds::NEVER,
             keep_max: 3,
         }
     }

@@ -6,9 +6,11 @@ use bytes::Bytes;
 use prost::Message;
 use synod_api::{
     etcdserverpb::{
-        CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseHeader,
-        TxnRequest,
+        AlarmRequest, CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp,
+        ResponseHeader, TxnRequest, TxnResponse,
+        alarm_request::AlarmAction,
         compare::{CompareResult, CompareTarget, TargetUnion},
+        range_request::{SortOrder, SortTarget},
         request_op::Request,
         response_op::Response,
     },
@@ -63,6 +65,51 @@ pub enum Op {
         /// The last key.
         last: Key,
     },
+    /// Read the keys from `first` through `last` in one of the other ways that the API has.
+    Look {
+        /// The first key.
+        first: Key,
+        /// The last key.
+        last: Key,
+        /// As they were at this revision; 0: as they are.
+        revision: i64,
+        /// At most so many; 0: all.
+        limit: i64,
+        /// In this order.
+        order: Order,
+        /// Only how many there are.
+        count_only: bool,
+    },
+    /// If the key was last changed at revision `expected`, write it, and in a transaction inside of this one delete
+    /// `inner` if it exists, or write it if it does not. Otherwise read both, in a transaction inside of this one.
+    Nest {
+        /// The key.
+        key: Key,
+        /// The revision.
+        expected: i64,
+        /// The value to write.
+        value: u64,
+        /// Another key.
+        inner: Key,
+    },
+    /// Write a key with a quota that leaves no space for it: it is not written, and an alarm is raised.
+    Exceed {
+        /// The key.
+        key: Key,
+    },
+    /// Clear all alarms.
+    Disarm,
+}
+
+/// How a read is sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// From the lowest key on.
+    Key,
+    /// From the highest key on.
+    KeyDown,
+    /// From the key that was changed longest ago on; those that were changed together in the order of keys.
+    Modified,
 }
 
 /// What a transaction does beside its main purpose, so that it touches two keys.
@@ -116,13 +163,31 @@ pub enum Part {
     Delete(Vec<Entry>),
     /// Read.
     Get(Vec<Entry>),
+    /// Read in another way.
+    Look {
+        /// What was read.
+        entries: Vec<Entry>,
+        /// How many there are.
+        count: i64,
+        /// Whether some were left out.
+        more: bool,
+    },
+    /// A transaction inside of another.
+    Nest {
+        /// Whether its comparisons held.
+        succeeded: bool,
+        /// The answers to its parts.
+        parts: Vec<Part>,
+    },
+    /// So many alarms were cleared.
+    Cleared(usize),
 }
 
 impl Op {
     /// Whether it changes nothing and goes without the log.
     #[must_use]
     pub fn is_read(&self) -> bool {
-        matches!(self, Op::Get { .. })
+        matches!(self, Op::Get { .. } | Op::Look { .. })
     }
 
     /// The bytes of the command, or of the query if it is a read. `id` makes the bytes of a command unlike those of
@@ -134,16 +199,53 @@ impl Op {
                 let query = KvQuery { query: Some(Query::Range(range_request(*first, *last))) };
                 return query.encode_to_vec().into();
             }
+            Op::Look { first, last, revision, limit, order, count_only } => {
+                let (target, sort_order) = match order {
+                    Order::Key => (SortTarget::Key, SortOrder::Ascend),
+                    Order::KeyDown => (SortTarget::Key, SortOrder::Descend),
+                    Order::Modified => (SortTarget::Mod, SortOrder::Ascend),
+                };
+                let request = RangeRequest {
+                    revision: *revision,
+                    limit: *limit,
+                    sort_target: target.into(),
+                    sort_order: sort_order.into(),
+                    count_only: *count_only,
+                    ..range_request(*first, *last)
+                };
+                return KvQuery { query: Some(Query::Range(request)) }.encode_to_vec().into();
+            }
             Op::Put { key, value } => Command::Put(put_request(*key, *value, padding)),
-            Op::Delete { first, last } => Command::DeleteRange(delete_request(*first, *last)),
-            Op::Swap { key, expected, value, other } => {
-                let compare = Compare {
-                    result: CompareResult::Equal.into(),
-                    target: CompareTarget::Mod.into(),
-                    key: key_bytes(*key),
-                    target_union: Some(TargetUnion::ModRevision(*expected)),
+            Op::Exceed { key } => Command::Put(put_request(*key, 0, padding)),
+            Op::Disarm => Command::Alarm(AlarmRequest {
+                action: AlarmAction::Deactivate.into(),
+                ..AlarmRequest::default()
+            }),
+            Op::Nest { key, expected, value, inner } => {
+                let exists = Compare {
+                    result: CompareResult::Greater.into(),
+                    target: CompareTarget::Version.into(),
+                    key: key_bytes(*inner),
+                    target_union: Some(TargetUnion::Version(0)),
                     ..Compare::default()
                 };
+                let change = TxnRequest {
+                    compare: vec![exists],
+                    success: ops(vec![Request::RequestDeleteRange(delete_request(*inner, *inner))]),
+                    failure: ops(vec![Request::RequestPut(put_request(*inner, *value, padding))]),
+                };
+                let read = |key| Request::RequestRange(range_request(key, key));
+                let look =
+                    TxnRequest { success: ops(vec![read(*key), read(*inner)]), ..TxnRequest::default() };
+                let put = Request::RequestPut(put_request(*key, *value, padding));
+                Command::Txn(TxnRequest {
+                    compare: vec![unchanged(*key, *expected)],
+                    success: ops(vec![put, Request::RequestTxn(change)]),
+                    failure: ops(vec![Request::RequestTxn(look)]),
+                })
+            }
+            Op::Delete { first, last } => Command::DeleteRange(delete_request(*first, *last)),
+            Op::Swap { key, expected, value, other } => {
                 let mut success = vec![Request::RequestPut(put_request(*key, *value, padding))];
                 success.extend(match other {
                     Other::Nothing => None,
@@ -151,11 +253,8 @@ impl Op {
                     Other::Delete(other) => Some(Request::RequestDeleteRange(delete_request(*other, *other))),
                 });
                 let failure = vec![Request::RequestRange(range_request(*key, *key))];
-                let ops = |requests: Vec<Request>| {
-                    requests.into_iter().map(|request| RequestOp { request: Some(request) }).collect()
-                };
                 Command::Txn(TxnRequest {
-                    compare: vec![compare],
+                    compare: vec![unchanged(*key, *expected)],
                     success: ops(success),
                     failure: ops(failure),
                 })
@@ -164,8 +263,9 @@ impl Op {
                 Command::Compact(CompactionRequest { revision: *revision, physical: false })
             }
         };
-        // Without a quota the store does not look at the member.
-        KvCommand { command: Some(command), quota_bytes: 0, member_id: id }.encode_to_vec().into()
+        // Without a quota the store looks at the member only to name an alarm.
+        let quota_bytes = u64::from(matches!(self, Op::Exceed { .. }));
+        KvCommand { command: Some(command), quota_bytes, member_id: id }.encode_to_vec().into()
     }
 }
 
@@ -175,6 +275,10 @@ impl Answer {
     pub fn decode(op: &Op, bytes: &Bytes) -> Option<Answer> {
         if op.is_read() {
             return match KvAnswer::decode(bytes.clone()).ok()?.answer? {
+                QueryAnswer::Range(range) if matches!(op, Op::Look { .. }) => {
+                    let (count, more) = (range.count, range.more);
+                    done(range.header, true, vec![Part::Look { entries: entries(&range.kvs)?, count, more }])
+                }
                 QueryAnswer::Range(range) => done(range.header, true, vec![Part::Get(entries(&range.kvs)?)]),
                 QueryAnswer::Error(failure) => Some(Answer::Refused(failure.code)),
                 _ => None,
@@ -188,12 +292,12 @@ impl Answer {
                 done(delete.header, true, vec![Part::Delete(gone)])
             }
             Reply::Txn(txn) => {
-                let parts = txn.responses.iter().map(|response| part(response.response.as_ref()));
-                done(txn.header, txn.succeeded, parts.collect::<Option<_>>()?)
+                let parts = parts(&txn)?;
+                done(txn.header, txn.succeeded, parts)
             }
             Reply::Compact(compact) => done(compact.header, true, Vec::new()),
             Reply::Error(failure) => Some(Answer::Refused(failure.code)),
-            Reply::Alarm(_) => None,
+            Reply::Alarm(alarm) => done(alarm.header, true, vec![Part::Cleared(alarm.alarms.len())]),
         }
     }
 
@@ -214,7 +318,7 @@ impl Answer {
         };
         parts.iter().flat_map(|part| match part {
             Part::Get(entries) => entries.as_slice(),
-            Part::Put(_) | Part::Delete(_) => &[],
+            Part::Put(_) | Part::Delete(_) | Part::Look { .. } | Part::Nest { .. } | Part::Cleared(_) => &[],
         })
     }
 }
@@ -226,6 +330,9 @@ impl fmt::Display for Answer {
             match part {
                 Part::Put(_) => f.write_str("done")?,
                 Part::Delete(gone) => write!(f, "{} deleted", gone.len())?,
+                Part::Look { entries, count, .. } => write!(f, "{} of {count}", entries.len())?,
+                Part::Nest { parts, .. } => write!(f, "{} parts", parts.len())?,
+                Part::Cleared(alarms) => write!(f, "{alarms} alarms cleared")?,
                 Part::Get(entries) if entries.is_empty() => f.write_str("nothing")?,
                 Part::Get(entries) => {
                     let entries: Vec<String> =
@@ -243,12 +350,31 @@ fn done(header: Option<ResponseHeader>, succeeded: bool, parts: Vec<Part>) -> Op
     Some(Answer::Done { revision: header?.revision, succeeded, parts })
 }
 
+/// Whether a key was last changed at a revision.
+fn unchanged(key: Key, expected: i64) -> Compare {
+    Compare {
+        result: CompareResult::Equal.into(),
+        target: CompareTarget::Mod.into(),
+        key: key_bytes(key),
+        target_union: Some(TargetUnion::ModRevision(expected)),
+        ..Compare::default()
+    }
+}
+
+fn ops(requests: Vec<Request>) -> Vec<RequestOp> {
+    requests.into_iter().map(|request| RequestOp { request: Some(request) }).collect()
+}
+
+fn parts(txn: &TxnResponse) -> Option<Vec<Part>> {
+    txn.responses.iter().map(|response| part(response.response.as_ref())).collect()
+}
+
 fn part(response: Option<&Response>) -> Option<Part> {
     match response? {
         Response::ResponsePut(put) => Some(Part::Put(optional(put.prev_kv.as_ref())?)),
         Response::ResponseDeleteRange(delete) => Some(Part::Delete(entries(&delete.prev_kvs)?)),
         Response::ResponseRange(range) => Some(Part::Get(entries(&range.kvs)?)),
-        Response::ResponseTxn(_) => None,
+        Response::ResponseTxn(txn) => Some(Part::Nest { succeeded: txn.succeeded, parts: parts(txn)? }),
     }
 }
 

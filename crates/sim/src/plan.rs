@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind, SequencePaxosOptions};
-use synod_replica::{SessionLimits, Settings, StateTransfer};
+use synod_replica::{Limits, REQUEST_BYTES_MIN, SessionLimits, Settings, StateTransfer};
 
 use crate::{
     network::{NetworkPlan, Wire, between},
@@ -30,8 +30,10 @@ pub struct Plan {
     pub seed: u64,
     /// How many replicas there are.
     pub replicas: usize,
-    /// The settings of all of them.
+    /// The settings with which the group begins, and of all replicas that have no others.
     pub settings: Settings,
+    /// Settings of their own, by replica; see [`Plan::settings_of`]. What belongs to the group counts for nothing here.
+    pub own: Vec<Settings>,
     /// The priority of each replica; 0 for those that the list does not reach.
     pub priorities: Vec<u8>,
     /// Whether logs survive.
@@ -52,6 +54,8 @@ pub struct Plan {
     pub faults: FaultPlan,
     /// What an operator does.
     pub changes: ChangePlan,
+    /// What it is about.
+    pub family: Family,
     /// How often only some links work for a long while; see [`Topology`].
     pub trials: u32,
     /// Who asks for what.
@@ -82,6 +86,8 @@ pub struct FaultPlan {
     pub gap: Span,
     /// How long a fault lasts.
     pub lasts: Span,
+    /// How often a pause lasts far beyond every time-out.
+    pub long_pauses: Odds,
     /// How often the leader is hit by what hits one replica.
     pub leader: Odds,
     /// How often a replica crashes right after it has done something: between any two of its steps.
@@ -103,12 +109,17 @@ pub struct FaultWeights {
     pub lose_snapshot: u32,
     /// A replica stops, and goes on with its old state.
     pub pause: u32,
+    /// A replica's clock jumps forward, by up to many time-outs.
+    pub jump: u32,
     /// Two groups of replicas do not reach each other.
     pub split: u32,
     /// Some pairs of replicas do not reach each other, in both directions or in one.
     pub partial: u32,
     /// A replica reaches nobody, or nobody reaches it.
     pub one_way: u32,
+    /// The leader and some others are cut off from a quorum, and one replica reaches both sides; mostly the leader is asked
+    /// to hand over to the other side just before.
+    pub bridge: u32,
     /// A disk does not answer.
     pub stall: u32,
     /// Sessions end.
@@ -128,6 +139,8 @@ pub struct FaultWeights {
 pub struct ChangePlan {
     /// Machines beyond those of the first group: as many replicas may be added.
     pub spares: usize,
+    /// Before anything else, so many learners are added that are to stay learners.
+    pub learners: usize,
     /// Most changes that are asked for at once, each at another replica perhaps.
     pub burst_max: usize,
     /// How often a change is made for a group that is no more, or not yet.
@@ -146,6 +159,7 @@ impl ChangePlan {
     /// Nobody changes anything.
     pub const NONE: ChangePlan = ChangePlan {
         spares: 0,
+        learners: 0,
         burst_max: 0,
         stale: Odds::NEVER,
         again: Odds::NEVER,
@@ -153,6 +167,62 @@ impl ChangePlan {
         readmit: Odds::NEVER,
         joins: (Duration::ZERO, Duration::ZERO),
     };
+}
+
+/// What the runs of a seed are about. Most seeds draw everything by itself; what takes several things at once hardly ever
+/// happens then, and has a family of seeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Anything.
+    General,
+    /// Five or seven voters, learners, and cuts across which only one replica carries what is decided, while leaders change.
+    Bridge,
+    /// Leaders that sleep, or whose disks do, for much longer than anybody waits for them.
+    Sleep,
+    /// Candidates that need long to hear everybody out, while those crash and lose their logs.
+    Recovery,
+    /// Groups that change all the time, while everything else goes wrong.
+    Change,
+}
+
+impl Family {
+    /// All of them, with their names.
+    pub const ALL: &'static [(&'static str, Family)] = &[
+        ("general", Family::General),
+        ("bridge", Family::Bridge),
+        ("sleep", Family::Sleep),
+        ("recovery", Family::Recovery),
+        ("change", Family::Change),
+    ];
+
+    /// That of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Family {
+        match Rng::with_seed(seed ^ 0xfa_41_17).u8(0..16) {
+            0..10 => Family::General,
+            10..12 => Family::Bridge,
+            12 => Family::Sleep,
+            13 => Family::Recovery,
+            _ => Family::Change,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Family::ALL.iter().find(|(_, family)| family == self).map_or("?", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
+impl std::str::FromStr for Family {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Family, String> {
+        let names: Vec<&str> = Family::ALL.iter().map(|(name, _)| *name).collect();
+        let found = Family::ALL.iter().find(|(name, _)| *name == text).map(|(_, family)| *family);
+        found.ok_or_else(|| format!("'{text}' is no family of seeds; there are: {}", names.join(", ")))
+    }
 }
 
 /// Which links work in a trial.
@@ -224,6 +294,8 @@ pub struct ClientPlan {
     pub think: Span,
     /// When a client gives an attempt up.
     pub timeout: Duration,
+    /// How often a client gives a request up at once, while it is on its way or being worked on.
+    pub cancels: Odds,
     /// Values are longer than they need be by at most so many bytes.
     pub padding_max: usize,
     /// How many reads are served from whatever state a replica has.
@@ -233,7 +305,10 @@ pub struct ClientPlan {
 /// Most replicas that are added in a run.
 pub const SPARES_MAX: usize = 4;
 
-/// About the largest snapshot that a run has.
+/// The most by which values are longer than they need be where they are large.
+const LARGE_PADDING: usize = 6_000;
+
+/// About the largest snapshot that a run has whose values are small.
 const SNAPSHOT_BYTES: usize = 100_000;
 
 const MS: Duration = Duration::from_millis(1);
@@ -244,13 +319,133 @@ fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
 }
 
 impl Plan {
+    /// The settings of a replica, by index.
+    #[must_use]
+    pub fn settings_of(&self, of: usize) -> &Settings {
+        self.own.get(of).unwrap_or(&self.settings)
+    }
+
+    /// The largest value of a setting that any replica has.
+    pub fn largest<T: Ord>(&self, setting: impl Fn(&Settings) -> T) -> T {
+        let own = self.own.iter().map(&setting).max();
+        own.map_or_else(|| setting(&self.settings), |own| own.max(setting(&self.settings)))
+    }
+
     /// What a seed draws for a protocol, with one of its elections.
     #[must_use]
     pub fn draw(seed: u64, protocol: ProtocolKind) -> Plan {
-        // Drawn apart, so that the rest of a seed's plan is the same with every election.
-        let mut rng = Rng::with_seed(seed ^ 0xe_1e_c7);
-        let election = pick(&mut rng, protocol.elections());
-        Plan::draw_with(seed, protocol, election)
+        Plan::draw_with(seed, protocol, Plan::draw_election(seed, protocol))
+    }
+
+    /// The election that a seed draws, of a protocol's. Drawn apart, so that the rest of a seed's plan is the same with every
+    /// election.
+    #[must_use]
+    pub fn draw_election(seed: u64, protocol: ProtocolKind) -> ElectionKind {
+        pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), protocol.elections())
+    }
+
+    /// What a seed draws for a protocol with an election.
+    #[must_use]
+    pub fn draw_with(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
+        Plan::draw_general(seed, protocol, election).of_family(Family::of(seed))
+    }
+
+    /// Changes what is drawn such that what the family is about happens often.
+    #[must_use]
+    pub fn of_family(mut self, family: Family) -> Plan {
+        let rng = &mut Rng::with_seed(self.seed ^ 0xb_1a_5e);
+        let timeout = self.settings.consensus.election_timeout;
+        let weights = self.faults.weights;
+        let none = FaultWeights::default();
+        self.family = family;
+        match family {
+            Family::General => return self,
+            Family::Bridge => {
+                self.replicas = pick(rng, &[5, 5, 7]);
+                self.durability = Durability::Sync;
+                self.changes = ChangePlan {
+                    spares: 2,
+                    learners: pick(rng, &[1, 1, 2]),
+                    burst_max: 1,
+                    ..ChangePlan::NONE
+                };
+                self.faults.weights =
+                    FaultWeights { bridge: 6, change: 2, pause: rng.u32(0..2), crash: rng.u32(0..2), ..none };
+                self.faults.gap = (timeout / 2, timeout * 2);
+                self.faults.lasts = (timeout / 2, timeout * 3);
+                self.faults.any_step = Odds::NEVER;
+                // A laggard learns slot by slot, many at once, or by a snapshot.
+                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
+                if rng.bool() {
+                    self.settings.snapshot_slots = pick(rng, &[2, 5]);
+                    (self.settings.keep_slots, self.settings.keep_bytes) = (0, 1_000);
+                    self.disk.snapshot = (Duration::ZERO, 50 * US);
+                }
+            }
+            Family::Sleep => {
+                self.replicas = self.replicas.max(3);
+                self.faults.weights = FaultWeights {
+                    pause: 4,
+                    stall: 3,
+                    crash: weights.crash.min(1),
+                    partial: weights.partial.min(1),
+                    change: weights.change.min(2),
+                    ..none
+                };
+                self.faults.leader = Odds::percent(80);
+                self.faults.gap = (timeout, timeout * 6);
+                self.faults.lasts = (timeout, timeout * pick(rng, &[4, 20]));
+            }
+            Family::Recovery => {
+                self.replicas = pick(rng, &[3, 5, 5, 7]);
+                self.durability = Durability::Sync;
+                self.settings.consensus.promise_bytes_max = 1;
+                self.settings.consensus.window_max = 16;
+                self.network.delay_min = self.network.delay_min.max(timeout / 100);
+                self.network.delay_max = self.network.delay_max.max(timeout / 40);
+                self.faults.weights = FaultWeights {
+                    crash: 4,
+                    lose_log: 4,
+                    partial: 2,
+                    one_way: 1,
+                    change: weights.change.min(2),
+                    transfer: weights.transfer.min(1),
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 20, timeout);
+                self.faults.any_step = Odds::per_million(1_000);
+            }
+            Family::Change => {
+                self.replicas = pick(rng, &[3, 5]);
+                let mut weights = FaultWeights::default();
+                let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+                self.changes = ChangePlan { spares: SPARES_MAX, learners: rng.usize(0..2), ..changes };
+                self.faults.weights = FaultWeights {
+                    change: 10,
+                    transfer: 2,
+                    partial: 3,
+                    bridge: 3,
+                    crash: 2,
+                    pause: 1,
+                    lose_log: rng.u32(0..2),
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 4, timeout * 2);
+                self.settings.snapshot_slots = pick(rng, &[5, 20]);
+                self.settings.keep_slots = pick(rng, &[0, 20]);
+            }
+        }
+        let consensus = &mut self.settings.consensus;
+        consensus.retransmit_after = consensus.retransmit_after.max(self.network.delay_max * 2);
+        keep_up(&mut self.settings, &self.network, &self.disk, &self.clients);
+        // Each family brings its own trouble.
+        self.trials = 0;
+        self.duration = self.duration.max(timeout * 12);
+        self.clients.operations = self.clients.operations.max(150);
+        self.clients.think = (Duration::ZERO, self.duration / 50);
+        self
     }
 
     /// Adds trials, and makes the rest such that a cluster without faults answers at once: in a trial there are
@@ -260,6 +455,7 @@ impl Plan {
         let consensus = &mut self.settings.consensus;
         let timeout = consensus.election_timeout;
         self.trials = trials;
+        self.own.clear();
         // Time that a change takes would count as the election's.
         self.changes = ChangePlan::NONE;
         (self.faults.weights.change, self.faults.weights.transfer) = (0, 0);
@@ -280,17 +476,69 @@ impl Plan {
         self.settings.keep_slots = self.settings.keep_slots.max(100);
         self.settings.keep_bytes = self.settings.keep_bytes.max(1 << 20);
         self.settings.backlog_slots_max = 1_000;
+        self.settings.backlog_bytes_max = 1 << 20;
+        self.settings.undurable_bytes_max = 1 << 20;
+        self.settings.held_bytes_max = 1 << 20;
+        self.clients.cancels = Odds::NEVER;
         // The clients may have asked for everything that they wanted: then its ticks show that a leader serves.
         self.settings.clock_interval = self.settings.clock_interval.min(timeout / 3);
         self
     }
 
-    /// What a seed draws for a protocol with an election.
+    /// Makes it a family of its own: five or seven replicas, with logs in memory or lost, of which several are started
+    /// again within one time-out, while leaders change.
     #[must_use]
-    pub fn draw_with(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
+    pub fn with_overlapping_recoveries(mut self, seed: u64) -> Plan {
+        let rng = &mut Rng::with_seed(seed ^ 0x0_7e_1a);
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = pick(rng, &[5, 5, 7]);
+        self.durability = pick(rng, &[Durability::Memory, Durability::Memory, Durability::Sync]);
+        let (lose_log, crash) = if self.durability == Durability::Memory { (0, 8) } else { (8, 1) };
+        self.faults.weights =
+            FaultWeights { crash, lose_log, partial: 2, one_way: 1, ..FaultWeights::default() };
+        // Some answers are lost, and asked for again late, so that a replica recovers while those who answered it crash.
+        self.faults.gap = (timeout / 20, timeout / 4);
+        self.faults.lasts = (timeout / 100, timeout / 10);
+        self.faults.leader = Odds::percent(10);
+        self.network.wire = Wire::Datagram;
+        self.network.loss = Odds::percent(pick(rng, &[20, 40]));
+        self.network.delay_min = timeout / 100;
+        self.network.delay_max = timeout / 12;
+        self.settings.consensus.retransmit_after = timeout / 2;
+        // What else a recovery takes is over soon.
+        (self.settings.fetch_bytes_max, self.settings.chunk_bytes_max) = (1 << 20, 1 << 20);
+        self.clients.operations = self.clients.operations.max(100);
+        self
+    }
+
+    /// Makes it a family of its own: a replica without memory comes to a later epoch by a snapshot, and crashes within
+    /// the first sync behind that, or loses the snapshot.
+    #[must_use]
+    pub fn with_forgotten_epochs(mut self) -> Plan {
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = self.replicas.max(3);
+        self.durability = Durability::Sync;
+        (self.settings.snapshot_slots, self.settings.snapshot_log_bytes) = (5, 2_000);
+        (self.settings.keep_slots, self.settings.keep_bytes) = (0, 1_000);
+        self.settings.chunk_bytes_max = 1 << 20;
+        (self.disk.trim_waits, self.disk.snapshot_fails) = (Odds::NEVER, Odds::NEVER);
+        self.disk.snapshots_lost = Odds::ALWAYS;
+        self.disk.sync = (timeout / 40, timeout / 8);
+        self.changes.readmit = Odds::NEVER;
+        self.faults.any_step = Odds::per_million(5_000);
+        self.faults.gap = (timeout / 8, timeout);
+        self.faults.lasts = (timeout / 20, timeout);
+        self.faults.weights =
+            FaultWeights { crash: 2, lose_log: 5, lose_snapshot: 5, change: 6, ..FaultWeights::default() };
+        self
+    }
+
+    /// What a seed draws for a protocol with an election, whatever its family is.
+    #[must_use]
+    pub fn draw_general(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
         let mut rng = Rng::with_seed(seed ^ 0x5_e7_0d);
         let rng = &mut rng;
-        let replicas = pick(rng, &[1, 3, 3, 3, 3, 3, 3, 5, 5, 5, 7, 2, 4, 6]);
+        let replicas = pick(rng, &[1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7, 7, 7, 7]);
         let network = draw_network(rng);
         let disk = draw_disk(rng);
         let mut settings = draw_settings(rng, protocol, network.delay_max);
@@ -301,17 +549,9 @@ impl Plan {
 
         let durability = if rng.u8(0..8) == 0 { Durability::Memory } else { Durability::Sync };
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
-        let clients = draw_clients(rng, duration, settings.consensus.election_timeout);
-        // A laggard is never helped if a newer snapshot always replaces the one that it is being sent; a server
-        // that is configured sensibly keeps more slots than that takes.
-        let piece = network.delay_max * 2 + disk.snapshot.1 * 2;
-        let batch_bytes = 100 + clients.padding_max as u64 * 2;
-        let slots = settings.snapshot_slots.min(settings.snapshot_log_bytes / batch_bytes).max(1);
-        let slot_interval = settings.clock_interval.min(settings.consensus.election_timeout / 4);
-        let interval = slot_interval * u32::try_from(slots).expect("small");
-        let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
-        let chunk_min = SNAPSHOT_BYTES / usize::try_from(pieces).expect("clamped");
-        settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
+        let mut clients = draw_clients(rng, duration, settings.consensus.election_timeout);
+        draw_bytes(seed, &mut settings, &mut clients);
+        keep_up(&mut settings, &network, &disk, &clients);
         let some_first = seed.is_multiple_of(3);
         let priorities = if some_first { (0..replicas).map(|_| rng.u8(0..3)).collect() } else { Vec::new() };
         let clock_drift_ppm = pick(rng, &[0, 100, 10_000, 50_000]);
@@ -323,6 +563,7 @@ impl Plan {
         let mut strange = Rng::with_seed(seed ^ 0x1d_e7_71);
         faults.weights.restore = pick(&mut strange, &[0, 0, 3, 12]);
         faults.weights.wipe = pick(&mut strange, &[0, 0, 1, 2]);
+        draw_time(seed, &mut faults);
         // Drawn last, and for every second seed: the others show what a group that never changes does.
         let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
         let mut durability = durability;
@@ -333,11 +574,13 @@ impl Plan {
             faults.weights.lose_log = 0;
             durability = Durability::Sync;
         }
+        let own = draw_own(seed, replicas + changes.spares, &settings, network.delay_max);
         let trials = if replicas >= 3 && seed.is_multiple_of(4) { 1 + (seed / 4 % 2) as u32 } else { 0 };
         let plan = Plan {
             seed,
             replicas,
             changes,
+            family: Family::General,
             trials: 0,
             priorities,
             durability,
@@ -350,10 +593,32 @@ impl Plan {
             faults,
             clients,
             settings,
+            own,
             duration,
         };
-        if trials > 0 { plan.with_trials(trials) } else { plan }
+        // Families of their own, for what the others hardly ever reach.
+        match seed % 32 {
+            _ if trials > 0 => plan.with_trials(trials),
+            6 if protocol.recovers_itself() => plan.with_overlapping_recoveries(seed),
+            7 => plan.with_forgotten_epochs(),
+            _ => plan,
+        }
     }
+}
+
+/// A laggard is never helped if a newer snapshot always replaces the one that it is being sent, or if slots come faster
+/// than it fetches them; a server that is configured sensibly keeps more slots than that takes.
+fn keep_up(settings: &mut Settings, network: &NetworkPlan, disk: &DiskPlan, clients: &ClientPlan) {
+    settings.clock_interval = settings.clock_interval.max(network.delay_max * 6);
+    let piece = network.delay_max * 2 + disk.snapshot.1 * 2;
+    let batch_bytes = 100 + clients.padding_max as u64 * 2;
+    let slots = settings.snapshot_slots.min(settings.snapshot_log_bytes / batch_bytes).max(1);
+    let slot_interval = settings.clock_interval.min(settings.consensus.election_timeout / 4);
+    let interval = slot_interval * u32::try_from(slots).expect("small");
+    let pieces = (interval.as_nanos() / 2 / piece.as_nanos().max(1)).clamp(1, 1 << 20);
+    let large = if clients.padding_max < LARGE_PADDING { SNAPSHOT_BYTES } else { SNAPSHOT_BYTES * 8 };
+    let chunk_min = large / usize::try_from(pieces).expect("clamped");
+    settings.chunk_bytes_max = settings.chunk_bytes_max.max(chunk_min);
 }
 
 fn draw_network(rng: &mut Rng) -> NetworkPlan {
@@ -369,6 +634,8 @@ fn draw_network(rng: &mut Rng) -> NetworkPlan {
         loss: few(rng, 200_000),
         duplicate: few(rng, 100_000),
         reset: few(rng, 2_000),
+        // From a generator of its own, so that the rest does not depend on it.
+        damage: pick(&mut Rng::with_seed(rng.clone().u64(..)), &[Odds::NEVER, Odds::per_million(300)]),
         keep_max: pick(rng, &[0, 3, 1_000]),
     }
 }
@@ -394,13 +661,17 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
             sequence_paxos: draw_optimisations(Rng::with_seed(rng.clone().u64(..))),
             ..Options::default()
         },
-        sessions: SessionLimits {
-            clients_max: pick(rng, &[2, 5, 100]),
-            outstanding_max: 64,
-            session_reply_bytes_max: reply_bytes_max,
-            reply_bytes_max: reply_bytes_max * 2,
-            replica_outstanding_max: 1 << 12,
-            idle_max: pick(rng, &[200 * MS, 5_000 * MS, 600_000 * MS]),
+        limits: Limits {
+            sessions: SessionLimits {
+                clients_max: pick(rng, &[2, 5, 100]),
+                outstanding_max: 64,
+                session_reply_bytes_max: reply_bytes_max,
+                reply_bytes_max: reply_bytes_max * 2,
+                replica_outstanding_max: 1 << 12,
+                idle_max: pick(rng, &[200 * MS, 5_000 * MS, 600_000 * MS]),
+            },
+            request_bytes_max: REQUEST_BYTES_MIN,
+            ..Limits::default()
         },
         batch_bytes_max: pick(rng, &[1, 300, 2_000, 64 << 10]),
         batch_delay_max: pick(rng, &[Duration::ZERO, MS, 20 * MS]),
@@ -416,6 +687,9 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
         state_transfer: StateTransfer::default(),
         chunk_bytes_max: pick(rng, &[100, 1_000, 1 << 20]),
         backlog_slots_max: pick(rng, &[5, 50, 1_000]),
+        backlog_bytes_max: 1 << 20,
+        undurable_bytes_max: 1 << 20,
+        held_bytes_max: 1 << 20,
         caught_up_slots: pick(rng, &[0, 3, 100]),
         // A laggard that fetches slot by slot must be faster than the ticks of the clock.
         clock_interval: pick(rng, &[100 * MS, 1_000 * MS]).max(delay_max * 6),
@@ -454,9 +728,11 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         lose_log: weight(3),
         lose_snapshot: weight(2),
         pause: weight(5),
+        jump: 0,
         split: weight(5),
         partial: weight(5),
         one_way: weight(5),
+        bridge: 0,
         stall: weight(4),
         reset: weight(4),
         change: 0,
@@ -469,10 +745,71 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
     FaultPlan {
         gap: (gap / 4, gap * 2),
         lasts: (election_timeout / 20, election_timeout * pick(rng, &[1, 3])),
+        long_pauses: Odds::NEVER,
         leader: Odds::percent(50),
         any_step: Odds::per_million(pick(rng, &[0, 0, 200, 1_000])),
         weights,
     }
+}
+
+/// Bounds in bytes, values that are large beside them, and clients that give up at once; drawn apart.
+fn draw_bytes(seed: u64, settings: &mut Settings, clients: &mut ClientPlan) {
+    let rng = &mut Rng::with_seed(seed ^ 0xb0_07_d5);
+    settings.backlog_bytes_max = pick(rng, &[300, 5_000, 1 << 20]);
+    settings.undurable_bytes_max = pick(rng, &[2_000, 20_000, 1 << 20]);
+    settings.held_bytes_max = pick(rng, &[1_000, 10_000, 1 << 20]);
+    clients.cancels = pick(rng, &[Odds::NEVER, Odds::NEVER, Odds::NEVER, Odds::percent(10)]);
+    if rng.u8(0..6) == 0 {
+        clients.padding_max = LARGE_PADDING;
+    }
+}
+
+/// What becomes of time itself, drawn apart.
+fn draw_time(seed: u64, faults: &mut FaultPlan) {
+    let mut rng = Rng::with_seed(seed ^ 0xc1_0c_45);
+    faults.long_pauses = pick(&mut rng, &[Odds::NEVER, Odds::percent(20), Odds::percent(60)]);
+    faults.weights.jump = pick(&mut rng, &[0, 1, 4]);
+}
+
+/// For every second pair of seeds, settings that every replica draws for itself: what docs/operating.md calls the
+/// replica's. Time-outs stay near each other, as an operator is told to keep them.
+fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration) -> Vec<Settings> {
+    if (seed / 2).is_multiple_of(2) {
+        return Vec::new();
+    }
+    let mut rng = Rng::with_seed(seed ^ 0x0_3b_e5);
+    let mut draw = || {
+        let other = draw_settings(&mut rng, settings.consensus.protocol, delay_max);
+        let consensus = Options {
+            decision: other.consensus.decision,
+            heartbeat_interval: settings.consensus.heartbeat_interval / pick(&mut rng, &[1, 2]),
+            election_timeout: settings.consensus.election_timeout * pick(&mut rng, &[2, 3, 4]) / 2,
+            window_max: other.consensus.window_max,
+            retransmit_after: other.consensus.retransmit_after,
+            announce_delay_max: other.consensus.announce_delay_max,
+            promise_bytes_max: other.consensus.promise_bytes_max,
+            sequence_paxos: other.consensus.sequence_paxos,
+            inflight_max: pick(&mut rng, &[1, 2, 64]),
+            inflight_bytes_max: pick(&mut rng, &[1, 1_000, 1 << 20]),
+            append_bytes_max: pick(&mut rng, &[1, 1_000, 1 << 20]),
+            ..settings.consensus.clone()
+        };
+        Settings {
+            consensus,
+            batch_bytes_max: other.batch_bytes_max,
+            batch_delay_max: other.batch_delay_max,
+            queue_bytes_max: other.queue_bytes_max,
+            forward_window_max: other.forward_window_max,
+            // As slow as the group's, or slower: see there.
+            clock_interval: settings.clock_interval * pick(&mut rng, &[1, 2]),
+            fetch_bytes_max: other.fetch_bytes_max,
+            state_transfer: pick(&mut rng, &[StateTransfer::Pull, StateTransfer::Eager]),
+            backlog_slots_max: other.backlog_slots_max,
+            caught_up_slots: other.caught_up_slots,
+            ..settings.clone()
+        }
+    };
+    (0..replicas).map(|_| draw()).collect()
 }
 
 /// What only Raft has, drawn apart; and whether its epoch should last.
@@ -494,6 +831,7 @@ fn draw_changes(seed: u64, election_timeout: Duration, weights: &mut FaultWeight
     weights.transfer = pick(rng, &[0, 2, 5]);
     ChangePlan {
         spares: rng.usize(0..=SPARES_MAX),
+        learners: 0,
         burst_max: pick(rng, &[1, 1, 3]),
         stale: Odds::percent(pick(rng, &[0, 5, 20])),
         again: Odds::percent(pick(rng, &[0, 50])),
@@ -519,6 +857,7 @@ fn draw_clients(rng: &mut Rng, duration: Duration, election_timeout: Duration) -
         operations,
         think: pick(rng, &[(Duration::ZERO, pause), (Duration::ZERO, 2 * MS)]),
         timeout: election_timeout * pick(rng, &[1, 2, 6]),
+        cancels: Odds::NEVER,
         padding_max: pick(rng, &[0, 50, 400]),
         stale_reads: Odds::percent(5),
     }

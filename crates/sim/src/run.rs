@@ -11,7 +11,7 @@ use synod_consensus::{ElectionKind, ProtocolKind};
 
 use crate::{
     check::{Invariant, Violation},
-    plan::Plan,
+    plan::{Family, Plan},
     trace::Trace,
     world::{Outcome, World},
 };
@@ -24,6 +24,8 @@ const TRACE_LINES: usize = 60;
 pub struct Failure {
     /// The seed.
     pub seed: u64,
+    /// What its run was about.
+    pub family: Family,
     /// What did not hold.
     pub violation: Violation,
     /// The last events before it was noticed.
@@ -42,9 +44,11 @@ impl Failure {
         let _ = writeln!(text, "seed {seed} violates {violation}");
         let end = seed.saturating_add(1);
         let election = election.map_or(String::new(), |election| format!(" --election {election}"));
+        let family = Some(self.family).filter(|family| *family != Family::of(*seed));
+        let family = family.map_or(String::new(), |family| format!(" --family {family}"));
         let _ = write!(
             text,
-            "replay: synod sim run --protocol {protocol}{election} --seeds {seed}..{end} --trace"
+            "replay: synod sim run --protocol {protocol}{election}{family} --seeds {seed}..{end} --trace"
         );
         text
     }
@@ -63,14 +67,14 @@ pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
                 detail: format!("a run with the same seed went another way; the first one: {first}"),
             },
         };
-        Box::new(Failure { seed, violation, trace })
+        Box::new(Failure { seed, family: plan.family, violation, trace })
     })
 }
 
 /// Runs a plan and prints every event.
 pub fn run_with_trace(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     let (result, trace) = attempt(plan, Trace::Print);
-    result.map_err(|violation| Box::new(Failure { seed: plan.seed, violation, trace }))
+    result.map_err(|violation| Box::new(Failure { seed: plan.seed, family: plan.family, violation, trace }))
 }
 
 fn attempt(plan: &Plan, trace: Trace) -> (Result<Outcome, Violation>, Vec<String>) {

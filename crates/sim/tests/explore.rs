@@ -3,7 +3,7 @@
 use synod_consensus::{Bug, Options, ProtocolKind};
 use synod_sim::{
     check::Invariant,
-    explore::{Bounds, Count, Report, explore, explore_with, options},
+    explore::{Bounds, Count, Incomplete, Report, Walks, explore, explore_with, options, walk, walk_with},
 };
 
 /// Nothing goes wrong but what is named beside it.
@@ -15,6 +15,7 @@ const CALM: Bounds = Bounds {
     losses: 0,
     duplicates: 0,
     catch_ups: 0,
+    pages: false,
     depth: None,
     states_max: 2_000_000,
 };
@@ -93,8 +94,29 @@ fn planted_bugs_are_found_on_a_shortest_way() {
 }
 
 #[test]
+fn random_walks_find_what_takes_five_replicas_and_nothing_without_it() {
+    let bounds = Bounds { replicas: 5, commands: 3, timeouts: 4, catch_ups: 2, ..CALM };
+    let walks = |walks| Walks { walks, steps: 200, seed: 1 };
+    for &(_, protocol) in ProtocolKind::ALL {
+        let report = walk(protocol, Bounds { pages: true, crashes: 1, ..bounds }, walks(50), &mut |_| ());
+        assert!(
+            report.found.is_none(),
+            "{protocol}: {}",
+            report.found.expect("it is there").story.join("\n")
+        );
+        assert_eq!(report.incomplete, Some(Incomplete::Random));
+        assert!(report.count.states > 2_000, "{protocol}: {:?}", report.count);
+    }
+    let planted = Options { planted: Some(Bug::LearnWithoutPromise), ..options(ProtocolKind::MultiPaxos) };
+    let report = walk_with(planted, bounds, walks(2_000), &mut |_| ());
+    let found = report.found.unwrap_or_else(|| panic!("not found in {:?}", report.count));
+    println!("{:?}: {}\n{}", report.count, found.violation, found.story.join("\n"));
+    let steps = found.story.iter().filter(|line| !line.starts_with("      ")).count();
+    assert!(steps < 60, "what is not needed is left out: {steps} steps");
+}
+
+#[test]
 fn bounds_end_a_search_and_say_so() {
-    use synod_sim::explore::Incomplete;
     let depth = explore(ProtocolKind::Raft, Bounds { depth: Some(3), ..CALM }, &mut |_| ());
     assert_eq!((depth.incomplete, depth.count.depth), (Some(Incomplete::Depth), 3));
     let states = explore(ProtocolKind::Raft, Bounds { states_max: 1000, ..CALM }, &mut |_| ());

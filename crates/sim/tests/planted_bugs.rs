@@ -5,11 +5,13 @@ use std::time::Duration;
 use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
 use synod_sim::{
     Odds, Wire,
-    plan::{Durability, FaultWeights, Plan, SPARES_MAX},
+    outage::{Lasting, Outage, election_timeout, play},
+    plan::{ChangePlan, Durability, Family, FaultWeights, Plan, SPARES_MAX},
+    scenario::CASTS,
 };
 
 /// Seeds within which every bug must be found.
-const SEEDS_MAX: u64 = 100;
+const SEEDS_MAX: u64 = 300;
 
 /// The election that has the bug, or any.
 fn election(protocol: ProtocolKind, bug: Bug) -> ElectionKind {
@@ -25,10 +27,37 @@ fn election(protocol: ProtocolKind, bug: Bug) -> ElectionKind {
 
 /// What a seed draws, with more of what brings a bug to light.
 fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
-    let mut plan = Plan::draw_with(seed, protocol, election(protocol, bug));
+    let mut plan = Plan::draw_general(seed, protocol, election(protocol, bug));
     let timeout = plan.settings.consensus.election_timeout;
     let no_faults = FaultWeights::default();
+    // What is set below is set for all.
+    plan.own.clear();
     match bug {
+        // Of those who vote one counts votes by itself, and acknowledges what the leader has not heard of. A client must
+        // read at the leader in between.
+        Bug::DecisionOfEachReplica => {
+            plan.replicas = plan.replicas.max(3);
+            plan.settings.consensus.decision = Decision::Leader;
+            let mut all = plan.settings.clone();
+            all.consensus.decision = Decision::All;
+            plan.own = (0..plan.replicas)
+                .map(|of| if of == 0 { plan.settings.clone() } else { all.clone() })
+                .collect();
+            plan.faults.weights = no_faults;
+            plan.changes = ChangePlan::NONE;
+            plan.network.delay_max = plan.network.delay_min * 20;
+            plan.clients.keys = 1;
+            plan.clients.direct = 16;
+            plan.clients.think = (Duration::ZERO, plan.network.delay_max * 2);
+            plan.clients.operations = 400;
+        }
+        // A leader that sleeps while another one counts the same time.
+        Bug::ClockCountsTwice => {
+            plan.replicas = plan.replicas.max(3);
+            plan.faults.weights = FaultWeights { pause: 1, ..no_faults };
+            plan.faults.leader = Odds::ALWAYS;
+            plan.faults.long_pauses = Odds::percent(50);
+        }
         // A leader that sleeps, and is asked meanwhile, does not know yet that it is a leader no more. There must be
         // clients that ask it late in its sleep, and others that write elsewhere before.
         Bug::ReadWithoutConfirmation => {
@@ -89,6 +118,23 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { lose_log: 3, split: 1, ..no_faults };
         }
+        // Acceptors that hold much, and crash between two pages of a promise.
+        Bug::MixLivesOfPromise => {
+            plan.replicas = plan.replicas.max(3);
+            plan.durability = Durability::Sync;
+            plan.faults.weights = FaultWeights { crash: 4, one_way: 1, ..no_faults };
+            plan.faults.any_step = Odds::per_million(2_000);
+            plan.faults.lasts = (timeout / 50, timeout / 4);
+            plan.faults.gap = (timeout / 4, timeout);
+            plan.settings.consensus.promise_bytes_max = 1;
+            plan.settings.consensus.window_max = 16;
+            plan.settings.consensus.decision = Decision::Leader;
+            plan.clients.think = (Duration::ZERO, timeout / 50);
+            plan.clients.operations = 400;
+            plan.duration = timeout * 40;
+        }
+        // Replicas that lose their logs while others recover.
+        Bug::CountOutlivedAnswer => plan = plan.with_overlapping_recoveries(seed),
         Bug::ForgetPromise | Bug::ReuseBallot => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
@@ -182,7 +228,9 @@ fn find_within(seeds: u64, protocol: ProtocolKind, bug: Bug, plan: fn(u64, Proto
 /// What a seed draws, with more changes of the group.
 fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     // Odd seeds have an operator.
-    let mut plan = Plan::draw(seed * 2 + 1, protocol);
+    let seed = seed * 2 + 1;
+    let mut plan = Plan::draw_general(seed, protocol, Plan::draw_election(seed, protocol));
+    plan.own.clear();
     let timeout = plan.settings.consensus.election_timeout;
     plan.replicas = plan.replicas.clamp(2, 5);
     plan.changes.spares = SPARES_MAX;
@@ -205,7 +253,14 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         plan.clients.operations = 400;
         plan.clients.think.1 = timeout / 10;
     }
+    if matches!(bug, Bug::ForgetAmnesiaBehindSnapshot | Bug::ForgetParkedAmnesia) {
+        // A replica that lost its log, fetches a snapshot of a later epoch, and crashes before it has written that it enters
+        // that epoch; or loses the snapshot as well. So logs are lost often, and crashes come at any step.
+        plan = plan.with_forgotten_epochs();
+        plan.duration = timeout * 60;
+    }
     plan.faults.weights = match bug {
+        Bug::ForgetAmnesiaBehindSnapshot | Bug::ForgetParkedAmnesia => plan.faults.weights,
         Bug::EnterTooSoon => FaultWeights {
             lose_snapshot: 12,
             crash: 1,
@@ -216,6 +271,10 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             ..FaultWeights::default()
         },
         Bug::RetireEarly => FaultWeights { partial: 3, stall: 3, ..weights },
+        // An epoch ends while a leader has not answered the reads of its followers.
+        Bug::LeakRemoteReads => {
+            FaultWeights { change: 20, partial: 4, one_way: 2, ..FaultWeights::default() }
+        }
         _ => FaultWeights { crash: 4, split: 1, partial: 2, one_way: 1, ..weights },
     };
     plan
@@ -232,6 +291,7 @@ fn plan_of_voters(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     plan.faults.weights = match bug {
         // All begin again from snapshots that were taken in the middle of a change.
         Bug::RestartUnsettled => {
+            plan.replicas = 3;
             plan.settings.snapshot_slots = 1;
             (plan.settings.chunk_bytes_max, plan.settings.fetch_bytes_max) = (1 << 20, 1 << 20);
             plan.settings.keep_slots = 100;
@@ -323,18 +383,65 @@ fn nothing_is_found_where_snapshots_are_lost_while_the_group_changes() {
 }
 
 #[test]
+fn a_leader_that_learns_and_leads_on_is_found_across_bridges() {
+    find(ProtocolKind::MultiPaxos, Bug::LearnWithoutPromise, |seed, protocol, _| {
+        let election = Plan::draw_election(seed, protocol);
+        Plan::draw_general(seed, protocol, election).of_family(Family::Bridge)
+    });
+}
+
+#[test]
 fn every_planted_bug_of_epochs_is_found_and_nothing_without_it() {
     Bug::EPOCHS.iter().for_each(|&bug| find(ProtocolKind::MultiPaxos, bug, plan_of_changes));
 }
 
+/// A restart in the middle of a change, with a snapshot of that moment, is rare among what seeds draw.
 #[test]
 fn every_planted_bug_of_voters_that_change_is_found_and_nothing_without_it() {
-    Bug::VOTERS.iter().for_each(|&bug| find(ProtocolKind::Raft, bug, plan_of_voters));
+    Bug::VOTERS.iter().for_each(|&bug| find_within(8 * SEEDS_MAX, ProtocolKind::Raft, bug, plan_of_voters));
 }
 
 #[test]
 fn every_planted_bug_is_found_and_nothing_without_it() {
     for &(_, protocol) in ProtocolKind::ALL {
         Bug::of(protocol).iter().for_each(|&bug| find(protocol, bug, plan));
+    }
+}
+
+/// Plays a fault that lasts with every protocol that has an election, until a bug shows.
+fn find_in_outages(bug: Bug, election: ElectionKind, lasting: &[Lasting], shows: fn(&Outage) -> bool) {
+    for &cast in CASTS.iter().filter(|cast| cast.election == election) {
+        let found = (0..SEEDS_MAX).find(|&seed| {
+            lasting.iter().any(|&lasting| {
+                let sound = play(cast, lasting, seed, None).expect("nothing is violated");
+                assert!(
+                    !shows(&sound),
+                    "{}, {bug:?} is not planted, and yet, seed {seed}: {sound:?}",
+                    cast.name
+                );
+                shows(&play(cast, lasting, seed, Some(bug)).expect("nothing is violated"))
+            })
+        });
+        let found = found.unwrap_or_else(|| panic!("{}, {bug:?}: not found in {SEEDS_MAX} seeds", cast.name));
+        println!("{}, {bug:?}: found after {} seeds", cast.name, found + 1);
+    }
+}
+
+#[test]
+fn every_planted_bug_of_elections_is_found_in_outages_and_nothing_without_it() {
+    for &bug in Bug::OUTAGES {
+        match bug {
+            Bug::ElectionOfHungDisk => {
+                let hangs: Vec<_> =
+                    (1..5).map(|place| Lasting::HangsAtCrash { place, percent: 25 }).collect();
+                let late = |outage: &Outage| outage.from_crash > election_timeout() * 6;
+                find_in_outages(bug, ElectionKind::Ballot, &hangs, late);
+            }
+            Bug::ElectionWithoutRehearsal => {
+                let deaf = [Lasting::OneWay { from: 0, to: 1 }];
+                find_in_outages(bug, ElectionKind::Rotating, &deaf, |outage| outage.elections > 0);
+            }
+            other => panic!("{other:?} is for another test"),
+        }
     }
 }

@@ -37,7 +37,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Corruption that is not a torn tail: something that was once durable can not be read any more.
+/// Corruption that is not a torn tail: something that was once durable cannot be read any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Where, in log order; never empty.

@@ -90,7 +90,7 @@ impl DataDir {
     /// this returns, so no two lives share one.
     ///
     /// # Errors
-    /// The directory is in use, belongs to another cluster or replica, or can not be read or written.
+    /// The directory is in use, belongs to another cluster or replica, or cannot be read or written.
     pub fn open(
         path: &Path,
         cluster: ClusterId,
@@ -171,7 +171,7 @@ impl DataDir {
     /// What the identity file in `path` says, without opening or locking anything; `None` if there is none.
     ///
     /// # Errors
-    /// The file can not be read, or is malformed; or the directory is missing since its replacement by another one was
+    /// The file cannot be read, or is malformed; or the directory is missing since its replacement by another one was
     /// interrupted.
     pub fn read(path: &Path) -> Result<Option<Marker>, StorageError> {
         DataDir::read_on(&RealDisk, path)
@@ -212,7 +212,7 @@ impl DataDir {
     /// if it never was.
     ///
     /// # Errors
-    /// The file can not be read, is damaged, or belongs to another replica.
+    /// The file cannot be read, is damaged, or belongs to another replica.
     pub fn first_group(&self) -> Result<Option<Bytes>, StorageError> {
         group::read(&*self.disk, &self.path, self.identity)
     }
@@ -221,7 +221,7 @@ impl DataDir {
     /// a crash before leaves the old one or the new one. What the bytes say is the caller's business.
     ///
     /// # Errors
-    /// There are more than [`GROUP_BYTES_MAX`](crate::GROUP_BYTES_MAX) bytes, or the file can not be written.
+    /// There are more than [`GROUP_BYTES_MAX`](crate::GROUP_BYTES_MAX) bytes, or the file cannot be written.
     pub fn set_first_group(&self, group: &Bytes) -> Result<(), StorageError> {
         group::write(&*self.disk, &self.path, self.identity, group)
     }

@@ -68,7 +68,7 @@ pub enum StorageError {
         /// Whose it should be.
         expected: String,
     },
-    /// A file of a version that this program can not read.
+    /// A file of a version that this program cannot read.
     #[error("{} has format version {found}; this program reads version {supported}", path.display())]
     Version {
         /// The file.
@@ -97,7 +97,7 @@ pub enum StorageError {
         /// What the damage is.
         reason: String,
     },
-    /// An option has a value that can not work.
+    /// An option has a value that cannot work.
     #[error("{option} is {value}, but must be {accepted}")]
     Option {
         /// The option's name.

@@ -49,7 +49,7 @@ impl Fields {
         self.fields.iter().filter_map(move |(key, text)| Some((key.strip_prefix(prefix)?, text.as_str())))
     }
 
-    /// Reads a file; `None` if there is none. The inner error says why its contents can not be trusted.
+    /// Reads a file; `None` if there is none. The inner error says why its contents cannot be trusted.
     pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Result<Fields, String>>, StorageError> {
         match read_file(disk, path) {
             Ok(bytes) => Ok(Some(Fields::decode(&bytes))),

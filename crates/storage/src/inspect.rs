@@ -58,7 +58,7 @@ pub enum Entry {
         /// Its contents; `None` if they do not have their checksum.
         bytes: Option<Bytes>,
     },
-    /// Something that can not be read, with readable records behind it.
+    /// Something that cannot be read, with readable records behind it.
     Unreadable {
         /// The segment that it is in.
         segment: u64,
@@ -67,7 +67,7 @@ pub enum Entry {
         /// What was found.
         reason: String,
     },
-    /// What is left of records that can not be read, with nothing readable behind it: half-written, or just
+    /// What is left of records that cannot be read, with nothing readable behind it: half-written, or just
     /// being written.
     Torn {
         /// The segment that it is in.
@@ -84,7 +84,7 @@ pub enum Entry {
 pub enum Header {
     /// The segment is made ready and not begun.
     Blank,
-    /// It can not be read.
+    /// It cannot be read.
     Damaged,
     /// It can be read.
     Intact {
@@ -124,7 +124,7 @@ pub struct Report {
     pub slots: Option<(Slot, Slot)>,
     /// Recognisable bytes behind the last record. A restart cuts them off; they were never durable.
     pub torn_bytes: u64,
-    /// Something that was durable can not be read.
+    /// Something that was durable cannot be read.
     pub damage: Option<Damage>,
     /// Damaged files that were set aside.
     pub set_aside: Vec<PathBuf>,
@@ -133,7 +133,7 @@ pub struct Report {
 /// Shows everything that is in a log, in order.
 ///
 /// # Errors
-/// There is no log, it is of another version, or a file can not be read.
+/// There is no log, it is of another version, or a file cannot be read.
 pub fn dump(dir: &Path, mut show: impl FnMut(Entry)) -> Result<(), StorageError> {
     let (dir, identity, _) = locate(dir)?;
     for segment in segments(&dir)? {
@@ -183,7 +183,7 @@ fn dump_segment(ReadSegment { scan, bytes }: ReadSegment, show: &mut impl FnMut(
 /// Reads a whole log and judges it as a start of the replica would.
 ///
 /// # Errors
-/// There is no log, it is of another version, or a file can not be read. Damage is no error.
+/// There is no log, it is of another version, or a file cannot be read. Damage is no error.
 pub fn verify(dir: &Path) -> Result<Report, StorageError> {
     let (dir, identity, previous) = locate(dir)?;
     for _ in 0..5 {

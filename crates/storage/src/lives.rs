@@ -52,7 +52,7 @@ impl Lives {
     /// Writes down that the life of `dir` begins, with a nonce that no other life has. Durable when it returns.
     ///
     /// # Errors
-    /// The file can not be read or written, is malformed, or belongs to another replica.
+    /// The file cannot be read or written, is malformed, or belongs to another replica.
     pub fn begin(dir: &DataDir) -> Result<Lives, StorageError> {
         let (disk, me) = (Arc::clone(&dir.disk), dir.identity());
         let mut state = read(&*disk, dir.path(), Some(me))?.unwrap_or_default();
@@ -86,7 +86,7 @@ impl Lives {
     /// This life remembers nothing of those before it, and later ones will not either. Durable when it returns.
     ///
     /// # Errors
-    /// The file can not be written.
+    /// The file cannot be written.
     pub fn begin_without_memory(&self) -> Result<(), StorageError> {
         self.change(|state| state.since = self.me.incarnation)
     }
@@ -96,7 +96,7 @@ impl Lives {
     /// that. Durable when it returns.
     ///
     /// # Errors
-    /// The file can not be written.
+    /// The file cannot be written.
     pub fn outlived_by(&self, life: Incarnation) -> Result<(), StorageError> {
         // This life counts too: it is over.
         self.change(|state| state.outlived = state.outlived.max(life).max(self.me.incarnation))

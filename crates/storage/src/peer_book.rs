@@ -71,7 +71,7 @@ impl PeerBook {
     /// Reads the book of a data directory; it is empty if there is none.
     ///
     /// # Errors
-    /// The file can not be read, is malformed, or belongs to another replica.
+    /// The file cannot be read, is malformed, or belongs to another replica.
     pub fn open(dir: &DataDir) -> Result<PeerBook, StorageError> {
         PeerBook::open_on(Arc::clone(&dir.disk), dir.path(), dir.identity())
     }

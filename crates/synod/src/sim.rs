@@ -19,6 +19,7 @@ enum SimCommand {
     Explore(synod_sim::explore::cli::ExploreArgs),
     /// Play scenario scripts, and compare what happens with what they expect
     Scenario(synod_sim::cli::ScenarioArgs),
+    Outages(synod_sim::outage::OutagesArgs),
 }
 
 pub fn run(args: &SimArgs) -> ExitCode {
@@ -26,5 +27,6 @@ pub fn run(args: &SimArgs) -> ExitCode {
         SimCommand::Run(args) => synod_sim::cli::run(args),
         SimCommand::Explore(args) => synod_sim::explore::cli::run(args),
         SimCommand::Scenario(args) => synod_sim::cli::play_scenarios(args),
+        SimCommand::Outages(args) => synod_sim::outage::print(args),
     }
 }

@@ -78,6 +78,7 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
         Format::Simple | Format::Table => output::print(to_table(&asked, newest).as_bytes())?,
         Format::Json => output::print_json(&asked.iter().map(|asked| to_json(asked, newest)).collect())?,
     }
+    troubles(&asked).iter().for_each(|trouble| eprintln!("{trouble}"));
     let silent: Vec<_> = asked.iter().filter_map(|asked| asked.answer.as_ref().err()).collect();
     for Silence { why, .. } in &silent {
         eprintln!("{why}");
@@ -134,6 +135,32 @@ fn to_table(asked: &[Asked], newest: u64) -> String {
     output::table(HEAD, asked.iter().map(row))
 }
 
+/// What an operator should know of the replicas that answered.
+fn troubles(asked: &[Asked]) -> Vec<String> {
+    let answered: Vec<&StatusResponse> =
+        asked.iter().filter_map(|asked| asked.answer.as_ref().ok()).collect();
+    let told = answered.iter().flat_map(|status| {
+        let trouble =
+            |text: &String| format!("{}: {}", status.name, text.strip_prefix("synod: ").unwrap_or(text));
+        status.troubles.iter().map(trouble)
+    });
+    let mut told: Vec<String> = told.collect();
+    let newest = answered.iter().filter_map(|status| status.group.as_ref()).max_by_key(|group| group.version);
+    let votes = |id: u64| newest.is_some_and(|group| group.members.iter().any(|it| it.id == id && it.votes));
+    let voters = newest.map_or(0, |group| group.members.iter().filter(|member| member.votes).count());
+    let lost = answered.iter().filter(|status| status.without_memory && votes(status.replica));
+    let lost: Vec<&str> = lost.map(|status| status.name.as_str()).collect();
+    if lost.len() > voters / 2 {
+        told.push(format!(
+            "{} of {voters} voters have lost (part of) their logs ({}) and wait for each other: none of them votes again by \
+             itself. See 'Replicas without memory' in docs/operating.md",
+            lost.len(),
+            lost.join(", ")
+        ));
+    }
+    told
+}
+
 /// What a replica is receiving from how many others, if it is.
 fn receives(status: &StatusResponse) -> Option<String> {
     if !status.waits_for.is_empty() {
@@ -169,6 +196,7 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "protocol": status.protocol,
         "election": status.election,
         "options": group.map_or("", |group| group.options.as_str()),
+        "limits": group.map_or("", |group| group.limits.as_str()),
         "durability": status.durability,
         "slot": status.decided_slot,
         "applied": status.applied_slot,
@@ -186,6 +214,8 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "snapshot_bytes_total": status.snapshot_bytes_total,
         "slots_missing": status.slots_missing,
         "sources": status.sources,
+        "without_memory": status.without_memory,
+        "troubles": status.troubles,
         "waits_for": status.waits_for,
     })
 }
@@ -210,6 +240,30 @@ mod tests {
         assert_eq!(snapshot.as_deref(), Some("snapshot, 1.0 KiB of 2.0 KiB, from 1"));
         let waiting = StatusResponse { waits_for: vec!["n2".into(), "n3".into()], ..status(0, 0, 0) };
         assert_eq!(receives(&waiting).as_deref(), Some("nothing: it waits for n2, n3"));
+    }
+
+    #[test]
+    fn a_majority_that_lost_its_logs_is_told_of_once_and_a_minority_is_not() {
+        use synod_client::native::{Group, GroupMember};
+        let members =
+            (1..=4).map(|id| GroupMember { id, votes: id <= 3, ..GroupMember::default() }).collect();
+        let group = Some(Group { version: 1, members, ..Group::default() });
+        let status = |replica: u64, without_memory| Asked {
+            endpoint: String::new(),
+            answer: Ok(StatusResponse {
+                replica,
+                name: format!("n{replica}"),
+                group: group.clone(),
+                without_memory,
+                troubles: if without_memory { vec!["synod: it waits".into()] } else { Vec::new() },
+                ..StatusResponse::default()
+            }),
+        };
+        let one = [status(1, false), status(2, true), status(3, false), status(4, true)];
+        assert_eq!(troubles(&one), ["n2: it waits", "n4: it waits"], "n4 has no vote anyway");
+        let two = troubles(&[status(1, false), status(2, true), status(3, true)]);
+        assert_eq!(two.len(), 3);
+        assert!(two[2].contains("2 of 3 voters") && two[2].contains("(n2, n3)"), "{}", two[2]);
     }
 
     #[test]

@@ -310,18 +310,18 @@ fn who_is_not_a_member_is_told_how_to_become_one() {
     refused(&["member", "remove", "n7"], "n7 is not a member; accepted: n1 (1)");
     refused(&["member", "promote", "n1"], "can only promote a learner member");
     refused(&["reconfigure", "--protocol", "multipaxos"], "nothing would change");
-    refused(&["reconfigure", "--election", "ballot", "--expected-version", "99"], "look at it again");
+    refused(&["reconfigure", "--election", "rotating", "--expected-version", "99"], "look at it again");
     refused(&["reconfigure"], "give --protocol");
     refused(&["reconfigure", "--protocol", "raft", "--election", "ballot"], "accepted: randomized");
-    refused(&["reconfigure", "--election", "randomized"], "accepted: rotating, ballot");
+    refused(&["reconfigure", "--election", "randomized"], "accepted: ballot, rotating");
     refused(&["reconfigure", "--options", "head-start=off"], "accepted: window-max, decision");
     done(&only, &["reconfigure", "--options", "window-max=4,decision=all"]);
     until("the options are fixed", || {
         status(&only).is_some_and(|status| status["options"] == "decision=all,window-max=4")
     });
-    done(&only, &["reconfigure", "--election", "ballot"]);
+    done(&only, &["reconfigure", "--election", "rotating"]);
     until("the election is another", || {
-        status(&only).is_some_and(|status| status["election"] == "ballot" && status["role"] == "leader")
+        status(&only).is_some_and(|status| status["election"] == "rotating" && status["role"] == "leader")
     });
     done(&only, &["move-leader", "n1"]);
 }

@@ -90,9 +90,13 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// All other replicas at the start; see [`Transport::set_peers`](crate::Transport::set_peers).
     pub peers: Vec<Peer>,
-    /// The largest body that is sent or accepted, in bytes. A receiver allocates at most this much a connection
-    /// for a frame under way. Default: 64 MiB.
+    /// The largest body that is accepted, in bytes. A receiver allocates at most this much a connection for a frame under
+    /// way, and tells the caller how much that is. Default: 64 MiB.
     pub frame_bytes_max: usize,
+    /// The largest body that this replica has to send, in bytes: a peer that accepts less is not spoken to, since the
+    /// message would be lost again in every session. At most `frame_bytes_max`. Default: 0, nothing is demanded of
+    /// peers.
+    pub message_bytes_max: usize,
     /// Bytes that may wait for one peer while it is connected. Default: 64 MiB.
     pub send_queue_bytes_max: usize,
     /// Frames that may wait for one peer while it is connected. Default: 65,536.
@@ -129,6 +133,7 @@ impl Config {
             listen: Vec::new(),
             peers: Vec::new(),
             frame_bytes_max: 64 * MIB,
+            message_bytes_max: 0,
             send_queue_bytes_max: 64 * MIB,
             send_queue_frames_max: 65_536,
             redial_delay_min: Duration::from_millis(10),
@@ -150,6 +155,13 @@ impl Config {
         let wrong = |field, reason: String| Err(TransportError::Config { field, reason });
         if self.frame_bytes_max == 0 || u32::try_from(self.frame_bytes_max).is_err() {
             return wrong("frame_bytes_max", format!("{} is not in 1..=4294967295", self.frame_bytes_max));
+        }
+        if self.message_bytes_max > self.frame_bytes_max {
+            let reason = format!(
+                "{} is more than frame_bytes_max, which is {}",
+                self.message_bytes_max, self.frame_bytes_max
+            );
+            return wrong("message_bytes_max", reason);
         }
         if self.send_queue_bytes_max < self.frame_bytes_max {
             let reason = format!(
@@ -281,6 +293,7 @@ mod tests {
             (with_peers(&[(2, "a:99999")]), "not host:port"),
             (with_peers(&[(2, "a:0")]), "not host:port"),
             (Config { frame_bytes_max: 0, ..base.clone() }, "frame_bytes_max"),
+            (Config { message_bytes_max: usize::MAX, ..base.clone() }, "message_bytes_max"),
             (Config { send_queue_bytes_max: 1, ..base.clone() }, "send_queue_bytes_max"),
             (Config { send_queue_frames_max: 0, ..base.clone() }, "send_queue_frames_max"),
             (Config { redial_delay_min: Duration::from_secs(9), ..base.clone() }, "redial_delay_min"),

@@ -35,8 +35,13 @@ enum DialError {
     OtherBirth,
     #[error("what answers there is not the replica that was seen before: {0}")]
     Stranger(Stranger),
-    #[error("this replica can not write down whom it has met")]
+    #[error("this replica cannot write down whom it has met")]
     Unwritten,
+    #[error(
+        "it takes messages of at most {theirs} bytes, and this replica may have to send one of {ours}: the two were built \
+         with different bounds on frames (frame_bytes_max)"
+    )]
+    SmallFrames { theirs: usize, ours: usize },
     #[error("the peer has another address by now, or is none any more")]
     Interrupted,
 }
@@ -97,6 +102,7 @@ impl DialError {
                 | DialError::OtherBirth
                 | DialError::Stranger(_)
                 | DialError::Unwritten
+                | DialError::SmallFrames { .. }
         )
     }
 }
@@ -111,6 +117,10 @@ fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<TcpSt
     // As of now: nothing of an earlier session can still arrive behind it that rests on more.
     let hello = Hello { cluster: config.cluster, from: config.me, to: link.id(), who: config.introduction() };
     let welcome = handshake::call(&stream, &config.versions, &hello, config.handshake_timeout)?;
+    let (theirs, ours) = (welcome.frame_bytes_max, config.message_bytes_max);
+    if theirs < ours {
+        return Err(DialError::SmallFrames { theirs, ours });
+    }
     let life = Life::of(&welcome.who);
     let meeting = Meeting { heard: link.heard(), welcomed: true };
     (config.recognise)(link.id(), &welcome.who, meeting).map_err(|unrecognised| match unrecognised {

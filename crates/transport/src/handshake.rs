@@ -20,9 +20,9 @@
 //!
 //! **Versions.** A caller names the oldest and the newest version that it speaks, and the acceptor takes the highest
 //! that both do: the verdict of a welcome names it, and the session's messages are written in it. The verdict of a
-//! refusal names the newest version of the acceptor. What is drawn above is the same in every version from 3 on, with
+//! refusal names the newest version of the acceptor. What is drawn above is the same in every version from 4 on, with
 //! this freedom: fields may get longer at their end, and whoever does not know what stands there ignores it. Callers
-//! of versions 1 and 2 named one version only, and no length; they get a verdict of the same form.
+//! of versions 1 to 3 named one version only, and no length; they get a verdict of the same form.
 //!
 //! A replica is (id, birth): one that lost its data and comes back under its old id shows another birth, has forgotten
 //! what it promised, and is refused, by the caller as by the acceptor. So is one whose data directory was restored
@@ -45,7 +45,7 @@ use crate::deadline::Deadline;
 pub use synod_wire::{MESSAGES_VERSION as VERSION, MESSAGES_VERSION_OLDEST as VERSION_OLDEST};
 
 /// Versions below this one named no range, and no length.
-const VERSION_FIRST_RANGE: u16 = 3;
+const VERSION_FIRST_RANGE: u16 = 4;
 /// The largest answer to an inquiry, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -223,7 +223,7 @@ impl fmt::Display for Refusal {
             Refusal::Busy => "it answers as many inquiries as it can at a time; ask again",
             Refusal::NoAnswer => "its answer is too large to be sent, which its log tells more about",
             Refusal::Outlived(stranger) => return write!(f, "{stranger}: {OUTLIVED}"),
-            Refusal::Unwritten => "it can not write down whom it has met, which its log tells more about",
+            Refusal::Unwritten => "it cannot write down whom it has met, which its log tells more about",
             Refusal::Other(code) => return write!(f, "of reason {code}, which this version does not know"),
         })
     }
@@ -629,12 +629,12 @@ mod tests {
     #[test]
     fn the_highest_version_that_both_speak_is_chosen() {
         for (caller_speaks, acceptor_speaks, chosen) in [
-            (3..=3, 3..=4, Some(3)),
-            (3..=4, 3..=3, Some(3)),
-            (3..=9, 5..=7, Some(7)),
-            (4..=5, 4..=5, Some(5)),
-            (3..=4, 5..=6, None),
-            (5..=6, 3..=4, None),
+            (4..=4, 4..=5, Some(4)),
+            (4..=5, 4..=4, Some(4)),
+            (4..=9, 6..=8, Some(8)),
+            (5..=6, 5..=6, Some(6)),
+            (4..=5, 6..=7, None),
+            (6..=7, 4..=5, None),
         ] {
             let (caller, acceptor) = pair();
             let called = thread::spawn(move || call(&caller, &caller_speaks, &hello(), LONG));

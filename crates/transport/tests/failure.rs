@@ -222,6 +222,26 @@ fn a_frame_that_the_peer_has_no_room_for_is_dropped_once() {
     two.stop();
 }
 
+/// The message that does not fit would end one session after the other: better none, and a reason.
+#[test]
+fn a_peer_that_could_not_take_the_largest_message_is_not_spoken_to() {
+    let listeners = listeners(2);
+    let addresses = addresses(&listeners);
+    let mut listeners = listeners.into_iter();
+    let large = Config { message_bytes_max: 1001, ..config(1, 1, &addresses) };
+    let one = Replica::start(large, listeners.next().unwrap());
+    let small = Config { frame_bytes_max: 1000, message_bytes_max: 1000, ..config(2, 1, &addresses) };
+    let two = Replica::start(small, listeners.next().unwrap());
+    two.wait_up(1);
+    two.send(1, &[2; 1000]);
+    assert_eq!(one.wait_received(2)[..], [2; 1000], "in this direction everything fits");
+    one.send(2, b"small");
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!((one.metrics(2).sessions, one.metrics(2).frames_sent), (0, 0));
+    one.stop();
+    two.stop();
+}
+
 #[test]
 fn a_later_life_of_a_peer_ends_the_session_with_the_earlier() {
     let listeners = listeners(2);

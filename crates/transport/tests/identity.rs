@@ -260,7 +260,7 @@ fn an_inquirer_needs_no_cluster_and_becomes_no_peer() {
     let mut stream = TcpStream::connect(replica.address).unwrap();
     stream.write_all(&damaged).unwrap();
     assert!(is_closed(&stream));
-    let unknown = sealed(b"SYNO\x03\0\x02\0\x03\0\0\0".to_vec());
+    let unknown = sealed(b"SYNO\x04\0\x02\0\x04\0\0\0".to_vec());
     let mut stream = TcpStream::connect(replica.address).unwrap();
     stream.write_all(&unknown).unwrap();
     assert!(is_closed(&stream));
@@ -342,7 +342,7 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
     let cases = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "not a Synod replica"),
         (verdict(1, 1, 0), "another version"),
-        ([verdict(1, 1, 0), sealed(b"\x02\0\x02\0".to_vec())].concat(), "versions 2 to 3"),
+        ([verdict(1, 1, 0), sealed(b"\x02\0\x02\0".to_vec())].concat(), "versions 2 to 4"),
         (verdict(77, 1, 0), "reason 77"),
         (with(u32::MAX, 0, b""), "exceeds the bound"),
         (with(3, 12345, b"abc"), "checksum"),

@@ -12,6 +12,9 @@ use crate::{DecodeError, SessionId};
 /// Bytes that a command takes in a batch beside its payload.
 pub const COMMAND_HEADER_BYTES: usize = 29;
 
+/// No batch is larger, in bytes. A frame between replicas (64 MiB) has room for one and for what goes with it.
+pub const BATCH_BYTES_MAX: usize = 32 << 20;
+
 /// Who executes a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandKind {
@@ -19,7 +22,7 @@ pub enum CommandKind {
     Apply,
     /// The session table: open a session for a client.
     OpenSession,
-    /// The session table: this many milliseconds (a little-endian u64) went by.
+    /// The session table: the replicated clock goes on.
     AdvanceClock,
     /// The group: a change of members or of the ordering protocol. It is alone in its batch.
     Reconfigure,

@@ -121,7 +121,7 @@ impl Ballots {
     }
 
     /// The ballots of a prefix that the next slot makes longer. A slot before may have been decided in a higher ballot
-    /// than the last one was, and whoever is told of the prefix is told of that slot.
+    /// than the last one was, and a replica that is told of the prefix is told of that slot.
     #[must_use]
     pub fn followed_by(self, next: Ballots) -> Ballots {
         Ballots { proposed: next.proposed, decided: self.decided.max(next.decided) }

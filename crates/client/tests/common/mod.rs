@@ -13,8 +13,8 @@ use bytes::Bytes;
 use synod_client::Config;
 use synod_kv::KvStore;
 use synod_server::{
-    Change, ChangeError, Config as ServerConfig, Consistency, Group, InMemory, Member, MoveError, Replica,
-    RequestError, Server, Status,
+    Change, ChangeError, Config as ServerConfig, Consistency, Group, InMemory, Limits, Member, MoveError,
+    Replica, RequestError, Server, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
 
@@ -87,6 +87,9 @@ impl Replica for Faulty {
     }
     fn ballot(&self) -> Ballot {
         self.inner.ballot()
+    }
+    fn limits(&self) -> Limits {
+        self.inner.limits()
     }
     fn status(&self) -> Status {
         self.inner.status()

@@ -14,15 +14,22 @@
 //! OmniPaxos, adds to each reply whom the replier follows and whether it is content with that. The idea is taken
 //! from there; the rules are ours:
 //!
-//! - A reply counts until `patience` rounds later, about one election timeout: a lost message changes nothing.
+//! - A reply counts until `patience` rounds after it came, about one election timeout: a lost message changes nothing.
+//!   One that took longer than about an election timeout does not count at all.
 //! - A **leader** is *happy* while replies of a quorum, its own included, follow its ballot or a lower one. So is one
-//!   that has just begun, or tries to in Phase 1 and makes progress: for `patience` rounds.
+//!   that has just begun, for `patience` rounds; or that tries to in Phase 1, for twice as many after the last progress,
+//!   since a message and its answer may take one election timeout.
 //! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy.
 //! - A replica that is connected to a quorum, is not happy, and has *no happy neighbour*, **bids**: it shows a ballot
 //!   above all that it knows to be promised. If after [`BID_ROUNDS`] rounds a quorum has answered requests that were
 //!   sent since, still nobody is happy, and no neighbour shows a higher bid, it suggests its bid to the protocol.
 //!   Bids that are made at about the same time have equal counters, so that **priority** decides among them, then the
 //!   replica's number: leadership goes to the same place whoever noticed first.
+//! - Whose **disk does not answer** does not bid, and gives up a Phase 1.
+//! - Who **gave up** does not bid while it abstains: for so long that the others notice (`patience`), bid, and are seen
+//!   (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it gives up again before anybody has led
+//!   in between. As long again it does not outbid anybody whose bid it sees: it would win by its priority or its number,
+//!   and fail again.
 //!
 //! The lowest eight bits of a ballot's round are the priority of its owner, the rest is the counter.
 //!
@@ -35,8 +42,8 @@
 //! owner of a ballot is happy, hence no follower, since a follower's happiness comes from its leader directly and not
 //! from hearsay that could go round in circles. Then all that are connected to a quorum bid. The highest bid sees no
 //! higher one. It is above everything that its quorum has promised, since a reply tells that (`leader`), so Phase 1
-//! succeeds. If the protocol finds that it can not lead after all (too far behind, or its disk hangs), it gives up and
-//! does not bid for `patience` rounds, in which the next one can.
+//! succeeds. If the protocol finds that it cannot lead after all (too far behind, or its disk hangs), it gives up and
+//! abstains, and the next highest bid sees no higher one.
 //!
 //! **It stays.** Let L lead, happy, and let X be connected to a quorum without hearing L. X's quorum and the quorum
 //! that follows L have a member Z in common. Z hears L and follows it, hence is happy; X hears Z. So X does not bid.
@@ -71,6 +78,8 @@ use std::time::Duration;
 const BID_ROUNDS: u64 = 2;
 /// After so many rounds without a late reply, rounds get shorter again.
 const CALM_ROUNDS: u64 = 16;
+/// Who gives up again and again abstains at most 2^2 times as long as at first.
+const DOUBLINGS_MAX: u32 = 2;
 /// The bits of a ballot's round that hold its owner's priority.
 const PRIORITY_BITS: u32 = 8;
 
@@ -104,14 +113,23 @@ pub struct BallotLeaderElection {
     bid: Option<Bid>,
     /// The bid that may be tried now.
     suggestion: Option<Ballot>,
-    /// No bids before this round.
+    /// Whether this replica could lead: its disk answers.
+    fit: bool,
+    /// How often this replica gave up since anybody led, ...
+    failures: u32,
+    /// ...no bids before this round, ...
     abstains_until: u64,
+    /// ...and none above another's before this one.
+    defers_until: u64,
 }
 
 /// A member's reply.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
+    /// The round of the request...
     round: u64,
+    /// ...and the one in which the reply came.
+    came: u64,
     ballot: Ballot,
     leader: Ballot,
     happy: bool,
@@ -159,7 +177,10 @@ impl BallotLeaderElection {
             highest: Ballot::ZERO,
             bid: None,
             suggestion: None,
+            fit: true,
+            failures: 0,
             abstains_until: round,
+            defers_until: round,
             members,
         };
         election.delay = election.shortest();
@@ -191,18 +212,20 @@ impl BallotLeaderElection {
             }
             Message::HeartbeatReply { round, ballot, leader, happy } => {
                 let known = self.heard[index].map_or(0, |heard| heard.round);
-                if round > self.round || round < known {
+                if round > self.round || round < known || self.round - round > self.patience() + 1 {
                     return;
                 }
                 self.late |= round < self.round;
                 self.highest = self.highest.max(leader);
-                self.heard[index] = Some(Heard { round, ballot, leader, happy });
+                self.heard[index] = Some(Heard { round, came: self.round, ballot, leader, happy });
                 // Whoever follows its own ballot leads, or tries to; a bid, which may still show when another leader
                 // has made its bidder happy, is not to be followed.
                 if happy && ballot == leader && ballot.replica == from && ballot > self.leader {
                     self.follow(ballot);
                 }
             }
+            // Of another election.
+            Message::Rehearse { .. } | Message::RehearseReply { .. } => {}
         }
     }
 
@@ -233,12 +256,13 @@ impl BallotLeaderElection {
     }
 
     /// See [`super::Election::on_timer`]. Ends a round, and begins the next.
-    pub fn on_timer(&mut self, now: Time, effects: &mut Effects) {
+    pub fn on_timer(&mut self, now: Time, fit: bool, effects: &mut Effects) {
+        self.fit = fit || self.has(Bug::ElectionOfHungDisk);
         if now < self.ends {
             return;
         }
         self.adapt();
-        if self.claim.is_some_and(|claim| !claim.leads && self.round - claim.since >= self.patience()) {
+        if self.claim.is_some_and(|claim| !claim.leads && !self.is_young(claim)) {
             // Whatever is in the way of Phase 1, somebody else may have it easier.
             self.gave_up();
         }
@@ -287,7 +311,7 @@ impl BallotLeaderElection {
         let patience = self.patience();
         let ids = self.members.ids().iter().copied();
         let heard = ids.zip(&self.heard).filter_map(|(id, heard)| heard.map(|heard| (id, heard)));
-        heard.filter(move |(_, heard)| self.round.saturating_sub(heard.round) < patience)
+        heard.filter(move |(_, heard)| self.round - heard.came < patience)
     }
 
     /// Whether this many peers and this replica are a quorum (E3).
@@ -304,13 +328,31 @@ impl BallotLeaderElection {
     /// See [`BallotLeaderElection`]'s file.
     fn is_happy(&self) -> bool {
         if let Some(claim) = self.claims() {
-            let young = self.round - claim.since < self.patience();
-            return young || (claim.leads && self.has_followers());
+            return self.is_young(claim) || (claim.leads && self.has_followers());
         }
         let echoed = self.has(Bug::ElectionEchoesHighest);
         self.fresh().any(|(id, heard)| {
             heard.happy && heard.ballot == self.leader && (id == self.leader.replica || echoed)
         })
+    }
+
+    /// Whether it is too early to judge a leader by its followers, or somebody in Phase 1 by its progress.
+    fn is_young(&self, claim: Claim) -> bool {
+        let rounds = if claim.leads { self.patience() } else { self.phase_1_rounds() };
+        self.round - claim.since < rounds && (claim.leads || self.fit)
+    }
+
+    /// For how many rounds somebody in Phase 1 may make no progress.
+    fn phase_1_rounds(&self) -> u64 {
+        // The disk that hangs is not noticed, either.
+        if self.has(Bug::ElectionOfHungDisk) { self.patience() } else { 2 * self.patience() }
+    }
+
+    /// Whether this replica, which gave up not long ago, leaves it to somebody who bids.
+    fn defers(&self) -> bool {
+        self.round < self.defers_until
+            && self.bid.is_none()
+            && self.fresh().any(|(_, heard)| !heard.happy && heard.ballot > heard.leader)
     }
 
     /// Whether a quorum follows this replica, or would.
@@ -322,10 +364,15 @@ impl BallotLeaderElection {
     fn consider(&mut self) {
         self.suggestion = None;
         let ignores = self.has(Bug::ElectionIgnoresHappiness);
-        let content = self.is_happy() || (!ignores && self.fresh().any(|(_, heard)| heard.happy));
+        let happy = self.is_happy();
+        if happy && self.claim.is_none_or(|claim| claim.leads && !self.is_young(claim)) {
+            self.failures = 0;
+        }
+        let content = happy || (!ignores && self.fresh().any(|(_, heard)| heard.happy));
+        let waits = self.round < self.abstains_until || self.defers();
         // A group of one has nobody to wait for.
         let alone = self.members.count() == 1;
-        if content || self.round < self.abstains_until || !self.is_quorum(self.fresh().count()) {
+        if content || waits || !self.fit || !self.is_quorum(self.fresh().count()) {
             self.bid = None;
             return;
         }
@@ -367,6 +414,10 @@ impl BallotLeaderElection {
         debug_assert!(ballot > self.leader, "the ballots that are followed only grow");
         self.leader = ballot;
         self.highest = self.highest.max(ballot);
+        if ballot != self.own {
+            // Whatever this replica led or tried is over, and nobody's failure.
+            self.claim = None;
+        }
         self.bid = None;
         self.suggestion = None;
     }
@@ -376,7 +427,14 @@ impl BallotLeaderElection {
         self.claim = None;
         self.bid = None;
         self.suggestion = None;
-        self.abstains_until = self.round + self.patience();
+        if self.has(Bug::ElectionOfHungDisk) {
+            self.abstains_until = self.round + self.patience();
+            return;
+        }
+        let rounds = (self.patience() + BID_ROUNDS + 2) << self.failures.min(DOUBLINGS_MAX);
+        self.failures += 1;
+        self.abstains_until = self.round + rounds;
+        self.defers_until = self.abstains_until + rounds;
     }
 
     /// See [`super::Election::leads`].

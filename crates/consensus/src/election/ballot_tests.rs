@@ -73,7 +73,7 @@ impl Group {
             let now = self.now;
             let Some(election) = &mut self.elections[of] else { continue };
             let mut effects = Effects::new(Lsn::ZERO);
-            election.on_timer(now, &mut effects);
+            election.on_timer(now, true, &mut effects);
             self.transmit(of, &mut effects);
             let election = self.elections[of].as_mut().expect("it is up");
             if self.leads[of] && election.must_yield() {
@@ -287,7 +287,7 @@ fn replies_of_another_life_or_repeated_do_not_count() {
     let mut one = election(5, 0, 0, 3);
     let round = |election: &mut BallotLeaderElection, round: u64, replies: &[(u64, u64)]| {
         let mut effects = Effects::new(Lsn::ZERO);
-        election.on_timer(Time::ZERO + TIMEOUT * u32::try_from(round).expect("small"), &mut effects);
+        election.on_timer(Time::ZERO + TIMEOUT * u32::try_from(round).expect("small"), true, &mut effects);
         for &(from, of_round) in replies {
             election.receive(ReplicaId(from), &reply(of_round, Ballot::ZERO, false), &mut effects);
         }
@@ -312,7 +312,7 @@ fn replies_of_another_life_or_repeated_do_not_count() {
 fn only_an_owner_that_is_happy_is_followed() {
     let mut effects = Effects::new(Lsn::ZERO);
     let mut one = election(3, 0, 0, 0);
-    one.on_timer(Time::ZERO, &mut effects);
+    one.on_timer(Time::ZERO, true, &mut effects);
     let ballot = Ballot { round: 5 << 8, replica: ReplicaId(2) };
     let leader_of = |one: &mut BallotLeaderElection| {
         let mut effects = Effects::new(Lsn::ZERO);
@@ -344,7 +344,7 @@ fn late_replies_make_rounds_longer_up_to_a_bound_and_calm_makes_them_short_again
     let mut turn = |one: &mut BallotLeaderElection, late: bool| {
         let mut effects = Effects::new(Lsn::ZERO);
         now = one.tick_at().max(now);
-        one.on_timer(now, &mut effects);
+        one.on_timer(now, true, &mut effects);
         let Some(Effect::Send {
             message: crate::Message::Election(Message::HeartbeatRequest { round, .. }),
             ..
@@ -380,7 +380,7 @@ fn settings_at_the_edge_make_rounds_that_end() {
             ..Options::default()
         };
         let mut one = BallotLeaderElection::new(&options, members(3, 0), Incarnation(0), Time::ZERO);
-        one.on_timer(Time::ZERO, &mut Effects::new(Lsn::ZERO));
+        one.on_timer(Time::ZERO, true, &mut Effects::new(Lsn::ZERO));
         one.tick_at().since(Time::ZERO)
     };
     assert_eq!(shortest(0, 0), Duration::from_nanos(1));

@@ -2,10 +2,11 @@
 
 use synod_wire::{Ballot, DecodeError, Reader, Writer};
 
-/// A message of a ballot leader election ([`super::BallotLeaderElection`]).
+/// A message of a ballot leader election ([`super::BallotLeaderElection`]), or of a rotating one
+/// ([`super::Rotating`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// "Do you hear me, and whom do you follow?"
+    /// Ballot: "Do you hear me, and whom do you follow?"
     HeartbeatRequest {
         /// The asker's round.
         round: u64,
@@ -25,6 +26,21 @@ pub enum Message {
         /// [`super::BallotLeaderElection`].
         happy: bool,
     },
+    /// Rotating: "Would you let me try to lead?" Nothing follows from it.
+    Rehearse {
+        /// The ballot in which the asker would try.
+        ballot: Ballot,
+    },
+    /// The answer, for the moment.
+    RehearseReply {
+        /// The question's.
+        ballot: Ballot,
+        /// Whether the replier knows of nobody who should lead instead.
+        willing: bool,
+        /// The highest ballot that the replier has promised, or heard of: an asker whose ballot is not above it asks
+        /// again with a higher one.
+        highest: Ballot,
+    },
 }
 
 impl From<Message> for crate::Message {
@@ -35,6 +51,8 @@ impl From<Message> for crate::Message {
 
 const HEARTBEAT_REQUEST: u8 = 1;
 const HEARTBEAT_REPLY: u8 = 2;
+const REHEARSE: u8 = 3;
+const REHEARSE_REPLY: u8 = 4;
 
 impl Message {
     /// Writes the message.
@@ -51,6 +69,16 @@ impl Message {
                 writer.ballot(*ballot);
                 writer.ballot(*leader);
                 writer.bool(*happy);
+            }
+            Message::Rehearse { ballot } => {
+                writer.u8(REHEARSE);
+                writer.ballot(*ballot);
+            }
+            Message::RehearseReply { ballot, willing, highest } => {
+                writer.u8(REHEARSE_REPLY);
+                writer.ballot(*ballot);
+                writer.bool(*willing);
+                writer.ballot(*highest);
             }
         }
     }
@@ -71,6 +99,12 @@ impl Message {
                 leader: reader.ballot("leader's ballot")?,
                 happy: reader.bool("happy")?,
             }),
+            REHEARSE => Ok(Message::Rehearse { ballot: reader.ballot("rehearsed ballot")? }),
+            REHEARSE_REPLY => Ok(Message::RehearseReply {
+                ballot: reader.ballot("rehearsed ballot")?,
+                willing: reader.bool("willing")?,
+                highest: reader.ballot("highest ballot")?,
+            }),
             value => Err(DecodeError::Undefined { field: "election message", value: value.into() }),
         }
     }
@@ -88,6 +122,8 @@ mod tests {
         let messages = [
             Message::HeartbeatRequest { round: 7, highest: ballot(3, 2) },
             Message::HeartbeatReply { round: 7, ballot: ballot(4, 1), leader: ballot(3, 2), happy: true },
+            Message::Rehearse { ballot: ballot(4, 1) },
+            Message::RehearseReply { ballot: ballot(4, 1), willing: true, highest: ballot(3, 2) },
         ];
         for message in messages {
             let mut writer = Writer::new();

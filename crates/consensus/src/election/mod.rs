@@ -2,14 +2,17 @@
 //!
 //! An election only ever *suggests*: safety rests on ballots and quorums alone, so a wrong suspicion costs time,
 //! never data. [`Rotating`] suspects silent leaders and passes leadership around in a fixed order.
-//! [`BallotLeaderElection`] asks around who follows whom, and elects only replicas that are connected to a quorum.
+//! [`BallotLeaderElection`] asks around who follows whom. Both elect only replicas that are connected to a quorum, and
+//! neither ends the work of a leader that a quorum hears and answers.
 //!
 //! A leader-based protocol owns an [`Election`] and tells it what it sees (`heard_leader`, `answered`, `promised`,
-//! ...). It asks [`Election::candidacy`] when a deadline has passed whether to try to lead, and in which ballot; a
-//! leader asks [`Election::must_yield`]. An election may have messages and deadlines of its own: the protocol carries
-//! its messages ([`Election::receive`]), and calls [`Election::on_timer`] whenever its own timer has fired, having
-//! asked for a timer at [`Election::tick_at`] at the latest, also while it leads. A replica that must not vote runs no
-//! election: it neither answers nor asks, as if it were down.
+//! ...). It asks [`Election::candidacy`] when a deadline has passed, or a message of the election has arrived, whether
+//! to try to lead, and in which ballot; a leader asks [`Election::must_yield`]. An election has messages of its own,
+//! and may have deadlines: the protocol carries its messages ([`Election::receive`]), and calls [`Election::on_timer`]
+//! whenever its own timer has fired, having asked for a timer at [`Election::tick_at`] at the latest, also while it
+//! leads. A replica that must not vote runs no election: it neither answers nor asks, as if it were down. A replica
+//! whose disk does not answer answers others, but does not try to lead: nothing that it promises itself would ever
+//! become durable.
 
 mod ballot;
 #[cfg(test)]
@@ -29,7 +32,7 @@ use crate::{Effects, ElectionKind, Members, Options};
 #[derive(Clone, Debug)]
 pub enum Election {
     /// See [`Rotating`].
-    Rotating(Rotating),
+    Rotating(Box<Rotating>),
     /// See [`BallotLeaderElection`].
     Ballot(Box<BallotLeaderElection>),
 }
@@ -39,9 +42,7 @@ impl Election {
     #[must_use]
     pub fn new(options: &Options, members: Members, incarnation: Incarnation, now: Time) -> Election {
         match options.election {
-            ElectionKind::Rotating => {
-                Election::Rotating(Rotating::new(members, options.election_timeout, now))
-            }
+            ElectionKind::Rotating => Election::Rotating(Box::new(Rotating::new(options, members, now))),
             ElectionKind::Randomized => {
                 unreachable!("a configuration is checked against `ProtocolKind::elections`")
             }
@@ -54,7 +55,7 @@ impl Election {
     /// The replica starts again, or begins to vote, and has promised this ballot before.
     pub fn restarted(&mut self, promised: Ballot) {
         match self {
-            Election::Rotating(_) => {}
+            Election::Rotating(rotating) => rotating.restarted(promised),
             Election::Ballot(ballot) => ballot.restarted(promised),
         }
     }
@@ -68,10 +69,10 @@ impl Election {
         }
     }
 
-    /// A message of an election arrived from a member.
-    pub fn receive(&mut self, from: ReplicaId, message: &Message, effects: &mut Effects) {
+    /// A message of an election arrived from a member. A replica that does not lead asks [`Election::candidacy`] then.
+    pub fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
         match self {
-            Election::Rotating(_) => {}
+            Election::Rotating(rotating) => rotating.receive(now, from, message, effects),
             Election::Ballot(ballot) => ballot.receive(from, message, effects),
         }
     }
@@ -85,11 +86,11 @@ impl Election {
     }
 
     /// Does what is due. To be called whenever the protocol's timer has fired, before [`Election::candidacy`] or
-    /// [`Election::must_yield`].
-    pub fn on_timer(&mut self, now: Time, effects: &mut Effects) {
+    /// [`Election::must_yield`]. `fit`: this replica could lead, since its disk answers.
+    pub fn on_timer(&mut self, now: Time, fit: bool, effects: &mut Effects) {
         match self {
-            Election::Rotating(_) => {}
-            Election::Ballot(ballot) => ballot.on_timer(now, effects),
+            Election::Rotating(rotating) => rotating.set_fit(fit),
+            Election::Ballot(ballot) => ballot.on_timer(now, fit, effects),
         }
     }
 
@@ -114,7 +115,7 @@ impl Election {
     /// This replica promised a ballot, which may be its own: its owner gets a while to show that it leads.
     pub fn promised(&mut self, ballot: Ballot, now: Time) {
         match self {
-            Election::Rotating(rotating) => rotating.round_began(now),
+            Election::Rotating(rotating) => rotating.promised(ballot, now),
             Election::Ballot(election) => election.promised(ballot),
         }
     }
@@ -122,15 +123,15 @@ impl Election {
     /// This replica gave up leading, or trying to: it comes last in line.
     pub fn gave_up(&mut self, now: Time) {
         match self {
-            Election::Rotating(rotating) => rotating.round_began(now),
+            Election::Rotating(rotating) => rotating.gave_up(now),
             Election::Ballot(ballot) => ballot.gave_up(),
         }
     }
 
     /// This replica tries to lead; [`Election::promised`] tells in which ballot.
-    pub fn tried(&mut self, now: Time) {
+    pub fn tried(&mut self) {
         match self {
-            Election::Rotating(rotating) => rotating.tried(now),
+            Election::Rotating(rotating) => rotating.tried(),
             Election::Ballot(_) => {}
         }
     }
@@ -160,13 +161,11 @@ impl Election {
         }
     }
 
-    /// The ballot, above `current`, in which this replica should try to lead now, if it should.
+    /// The ballot, above `current`, in which this replica, which does not lead, should try to do so now, if it should.
     #[must_use]
-    pub fn candidacy(&self, now: Time, current: Ballot) -> Option<Ballot> {
+    pub fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot> {
         match self {
-            Election::Rotating(rotating) => {
-                (now >= rotating.try_at(current)).then(|| rotating.next_ballot(current))
-            }
+            Election::Rotating(rotating) => rotating.candidacy(now, current, effects),
             Election::Ballot(ballot) => ballot.candidacy().filter(|&ballot| ballot > current),
         }
     }
@@ -184,7 +183,7 @@ impl Election {
     #[must_use]
     pub fn deadline(&self, current: Ballot) -> Time {
         match self {
-            Election::Rotating(rotating) => rotating.try_at(current),
+            Election::Rotating(rotating) => rotating.deadline(current),
             Election::Ballot(ballot) => ballot.tick_at(),
         }
     }

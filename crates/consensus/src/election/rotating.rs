@@ -3,42 +3,103 @@
 //!
 //! The thesis leaves open what happens when the next in line is gone too. Here a member that is d places behind
 //! the silent leader waits d - 1 **staggers** longer than the first, so that exactly one replica tries first and
-//! every live one tries in the end. Tries that fail make the time-out longer, up to eight times, until a leader
+//! every live one tries in the end. Tries that fail make the time-out longer, up to four times, until a leader
 //! is heard again: so a time-out that is too short for the network corrects itself.
+//!
+//! # The rehearsal
+//!
+//! In the thesis a member that misses the leader tries at once, and its higher round ends the work of a leader that
+//! everybody else hears: one lost link is enough. So a member first asks the others whether they would let it try
+//! (PreVote; Ongaro 2014, section 9.6). A member is **willing** unless
+//!
+//! - it has heard a leader, or promised somebody a round, within the last time-out, or
+//! - it leads, and a quorum answered it within the last time-out, or
+//! - it has promised a higher round; then the answer names that round, and the asker asks again above it.
+//!
+//! Only with a quorum of willing members, itself included, does a member try.
+//!
+//! **A working leader stays.** A leader works while a quorum hears it and answers it. Every quorum of willing members
+//! would share a member with that one, which hears the leader, or is the leader. So neither a replica that comes back,
+//! nor one that hears nobody, nor one that nobody hears, nor one that misses only the leader ends its work.
+//!
+//! **A leader is replaced.** A leader that no quorum answers gives up after a time-out, one that cannot be heard by a
+//! quorum is not answered by one, and one that is gone is heard by nobody. A time-out later nobody has a reason to be
+//! unwilling, apart from a promise to somebody who tries, which counts for one time-out. Whoever reaches a quorum in
+//! both directions has its answers one round trip later.
 
 use std::time::Duration;
 
-use synod_wire::{Ballot, ReplicaId, Time};
+use synod_wire::{Ballot, Lsn, ReplicaId, Time};
 
-use crate::Members;
+use super::Message;
+use crate::{Bug, Effects, Members, Options};
 
-/// Failed tries after which the time-out grows no more: 2^3 times the configured one.
-const DOUBLINGS_MAX: u32 = 3;
+/// Failed tries after which the time-out grows no more: 2^2 times the configured one.
+const DOUBLINGS_MAX: u32 = 2;
+/// The others are asked again this often in a time-out, while they are not willing.
+const REHEARSALS_PER_TIMEOUT: u32 = 4;
 
 /// The state of the failure detector of one replica.
 #[derive(Clone, Debug)]
 pub struct Rotating {
     members: Members,
     timeout: Duration,
-    /// When the current round gave its last sign of life, or began.
-    heard: Time,
+    planted: Option<Bug>,
+    /// When the current round gave its last sign of life, or began, or this replica gave up: its patience began then.
+    since: Time,
+    /// When somebody last gave a sign of life as a leader, or was promised a round. `None`: nobody is known to lead.
+    sign: Option<Time>,
     /// Tries of this replica since it last heard a leader.
     failures: u32,
-    /// For each member, when it last answered this replica.
+    /// Whether this replica leads, and for each member, when it last answered this replica.
+    leads: bool,
     answered: Vec<Time>,
+    /// Whether this replica could lead: its disk answers.
+    fit: bool,
+    /// The highest ballot that anybody is known to have promised.
+    highest: Ballot,
+    rehearsal: Option<Rehearsal>,
+    /// When the others are asked again, at the earliest.
+    ask_at: Time,
+}
+
+/// This replica asks the others whether they would let it try.
+#[derive(Clone, Debug)]
+struct Rehearsal {
+    ballot: Ballot,
+    /// For each member, when it said last that it is willing.
+    willing: Vec<Option<Time>>,
 }
 
 impl Rotating {
-    /// A detector that has just heard a leader.
+    /// A detector that has just heard a leader: there may be one.
     #[must_use]
-    pub fn new(members: Members, timeout: Duration, now: Time) -> Rotating {
-        let answered = vec![now; members.count()];
-        Rotating { members, timeout, heard: now, failures: 0, answered }
+    pub fn new(options: &Options, members: Members, now: Time) -> Rotating {
+        Rotating {
+            timeout: options.election_timeout,
+            planted: options.planted.filter(|&bug| options.has(bug)),
+            since: now,
+            sign: Some(now),
+            failures: 0,
+            leads: false,
+            answered: vec![now; members.count()],
+            fit: true,
+            highest: Ballot::ZERO,
+            rehearsal: None,
+            ask_at: Time::ZERO,
+            members,
+        }
     }
 
     /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
     pub fn expect_no_leader(&mut self) {
-        self.heard = self.heard - self.timeout * 3 / 4;
+        self.since = self.since - self.timeout * 3 / 4;
+        self.sign = None;
+    }
+
+    /// The replica starts again, or begins to vote, and has promised this ballot before.
+    pub fn restarted(&mut self, promised: Ballot) {
+        self.highest = self.highest.max(promised);
     }
 
     /// The lowest ballot of this replica above another.
@@ -53,28 +114,123 @@ impl Rotating {
 
     /// The leader of the current round gave a sign of life.
     pub fn heard_leader(&mut self, now: Time) {
-        self.heard = now;
+        self.since = now;
+        self.sign = Some(now);
         self.failures = 0;
+        self.rehearsal = None;
     }
 
-    /// A new round began: its owner gets a whole time-out to show that it leads.
-    pub fn round_began(&mut self, now: Time) {
-        self.heard = now;
+    /// This replica promised a ballot, which may be its own: its owner gets a whole time-out to show that it leads.
+    pub fn promised(&mut self, ballot: Ballot, now: Time) {
+        self.since = now;
+        self.sign = Some(now);
+        self.highest = self.highest.max(ballot);
+        self.leads = false;
+        self.rehearsal = None;
+    }
+
+    /// This replica gave up leading, or trying to: it comes last in line, and lets others try at once.
+    pub fn gave_up(&mut self, now: Time) {
+        self.since = now;
+        self.sign = None;
+        self.leads = false;
+        self.rehearsal = None;
     }
 
     /// This replica tries to lead.
-    pub fn tried(&mut self, now: Time) {
-        self.heard = now;
+    pub fn tried(&mut self) {
         self.failures += 1;
     }
 
+    /// Whether this replica could lead now.
+    pub fn set_fit(&mut self, fit: bool) {
+        self.fit = fit;
+    }
+
     /// When this replica should try to lead, unless it hears of a leader before.
-    #[must_use]
-    pub fn try_at(&self, current: Ballot) -> Time {
+    fn try_at(&self, current: Ballot) -> Time {
         let patience = self.timeout * 2u32.pow(self.failures.min(DOUBLINGS_MAX));
         let distance = self.next_ballot(current).round - current.round;
         let stagger = self.timeout / 2;
-        self.heard + patience + stagger * u32::try_from(distance - 1).expect("at most the number of members")
+        self.since + patience + stagger * u32::try_from(distance - 1).expect("at most the number of members")
+    }
+
+    /// When [`Rotating::candidacy`] should be asked.
+    #[must_use]
+    pub fn deadline(&self, current: Ballot) -> Time {
+        self.try_at(current.max(self.highest)).max(self.ask_at)
+    }
+
+    /// The ballot in which this replica should try to lead now, if it should: its patience is over, and a quorum is
+    /// willing. Asks those who have not said so.
+    pub fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot> {
+        let current = current.max(self.highest);
+        if now < self.try_at(current) {
+            return None;
+        }
+        let asks = now >= self.ask_at;
+        if asks {
+            self.ask_at = now + self.timeout / REHEARSALS_PER_TIMEOUT;
+        }
+        if !self.fit {
+            self.rehearsal = None;
+            return None;
+        }
+        let ballot = self.next_ballot(current);
+        if self.planted == Some(Bug::ElectionWithoutRehearsal) {
+            return Some(ballot);
+        }
+        let rehearsal = self.rehearsal.take().filter(|rehearsal| rehearsal.ballot == ballot);
+        let rehearsal =
+            rehearsal.unwrap_or_else(|| Rehearsal { ballot, willing: vec![None; self.members.count()] });
+        let timeout = self.timeout;
+        let is_willing =
+            |index: usize| rehearsal.willing[index].is_some_and(|said: Time| now.since(said) <= timeout);
+        let willing = (0..self.members.count()).filter(|&index| is_willing(index)).count();
+        if willing + 1 >= self.members.quorum() {
+            return Some(ballot);
+        }
+        if asks {
+            let peers = self
+                .members
+                .peers()
+                .filter(|&peer| self.members.index(peer).is_some_and(|index| !is_willing(index)));
+            peers.for_each(|peer| effects.send(peer, Message::Rehearse { ballot }, Lsn::ZERO));
+        }
+        self.rehearsal = Some(rehearsal);
+        None
+    }
+
+    /// A message of a rehearsal arrived from a member.
+    pub fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
+        let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
+            return;
+        };
+        match *message {
+            Message::Rehearse { ballot } => {
+                let willing = ballot > self.highest && !self.has_leader(now);
+                let highest = self.highest;
+                effects.send(from, Message::RehearseReply { ballot, willing, highest }, Lsn::ZERO);
+            }
+            Message::RehearseReply { ballot, willing, highest } => {
+                self.highest = self.highest.max(highest);
+                if let Some(rehearsal) =
+                    self.rehearsal.as_mut().filter(|rehearsal| rehearsal.ballot == ballot)
+                {
+                    rehearsal.willing[index] = willing.then_some(now);
+                }
+            }
+            // Of another election.
+            Message::HeartbeatRequest { .. } | Message::HeartbeatReply { .. } => {}
+        }
+    }
+
+    /// Whether a leader, or somebody who tries, should be left alone.
+    fn has_leader(&self, now: Time) -> bool {
+        if self.leads {
+            return self.reaches_quorum(now);
+        }
+        self.sign.is_some_and(|sign| now.since(sign) < self.timeout)
     }
 
     /// A member answered this replica.
@@ -86,8 +242,10 @@ impl Rotating {
 
     /// This replica begins to lead: the time to hear from a quorum starts now.
     pub fn leads(&mut self, now: Time) {
+        self.leads = true;
         self.answered.fill(now);
         self.failures = 0;
+        self.rehearsal = None;
     }
 
     /// Whether a quorum, this replica included, answered within the last time-out.
@@ -103,13 +261,48 @@ impl Rotating {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Effect, ElectionKind};
+
+    fn election_of(members: u64, me: u64) -> Rotating {
+        let members = Members::new((1..=members).map(ReplicaId), ReplicaId(me));
+        let options = Options { election: ElectionKind::Rotating, election_timeout: T, ..Options::default() };
+        Rotating::new(&options, members, Time::ZERO)
+    }
 
     fn election(me: u64) -> Rotating {
-        let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(me));
-        Rotating::new(members, T, Time::ZERO)
+        election_of(3, me)
     }
 
     const T: Duration = Duration::from_millis(1000);
+    const R1_LED: Ballot = Ballot { round: 1, replica: ReplicaId(1) };
+
+    /// What somebody is asked, or answers.
+    fn said(effects: &mut Effects) -> Vec<(u64, Message)> {
+        let message = |effect| match effect {
+            Effect::Send { to, message: crate::Message::Election(message), .. } => (to.0, message),
+            other => panic!("an election only sends messages of its own: {other:?}"),
+        };
+        effects.drain().map(message).collect()
+    }
+
+    /// Whether a member is willing to let another try now.
+    fn is_willing(election: &mut Rotating, now: Time, asker: u64, round: u64) -> bool {
+        let mut effects = Effects::new(Lsn::ZERO);
+        let ballot = Ballot { round, replica: ReplicaId(asker) };
+        election.receive(now, ReplicaId(asker), &Message::Rehearse { ballot }, &mut effects);
+        match said(&mut effects)[..] {
+            [(to, Message::RehearseReply { ballot: about, willing, .. })] => {
+                assert_eq!((to, about), (asker, ballot));
+                willing
+            }
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    fn reply(election: &mut Rotating, now: Time, from: u64, ballot: Ballot, willing: bool, highest: Ballot) {
+        let reply = Message::RehearseReply { ballot, willing, highest };
+        election.receive(now, ReplicaId(from), &reply, &mut Effects::new(Lsn::ZERO));
+    }
 
     #[test]
     fn every_round_has_one_owner() {
@@ -123,25 +316,23 @@ mod tests {
 
     #[test]
     fn the_next_in_line_tries_first() {
-        let current = Ballot { round: 1, replica: ReplicaId(1) };
-        let at = |me| election(me).try_at(current);
+        let at = |me| election(me).try_at(R1_LED);
         assert_eq!(at(2), Time::ZERO + T);
         assert_eq!(at(3), Time::ZERO + T * 3 / 2);
         assert_eq!(at(1), Time::ZERO + T * 2, "the silent leader itself comes last");
     }
 
     #[test]
-    fn failed_tries_make_patience_grow_until_a_leader_is_heard() {
-        let current = Ballot { round: 1, replica: ReplicaId(1) };
+    fn failed_tries_make_patience_grow_up_to_a_bound_until_a_leader_is_heard() {
         let mut election = election(2);
-        election.tried(Time::ZERO);
-        assert_eq!(election.try_at(current), Time::ZERO + T * 2);
+        election.tried();
+        assert_eq!(election.try_at(R1_LED), Time::ZERO + T * 2);
         for _ in 0..10 {
-            election.tried(Time::ZERO);
+            election.tried();
         }
-        assert_eq!(election.try_at(current), Time::ZERO + T * 8);
+        assert_eq!(election.try_at(R1_LED), Time::ZERO + T * 4);
         election.heard_leader(Time::ZERO);
-        assert_eq!(election.try_at(current), Time::ZERO + T);
+        assert_eq!(election.try_at(R1_LED), Time::ZERO + T);
     }
 
     #[test]
@@ -152,5 +343,117 @@ mod tests {
         assert!(!election.reaches_quorum(later));
         election.answered(ReplicaId(3), later);
         assert!(election.reaches_quorum(later));
+    }
+
+    #[test]
+    fn it_tries_only_when_a_quorum_is_willing_and_asks_the_others_again() {
+        let mut five = election_of(5, 2);
+        let mut effects = Effects::new(Lsn::ZERO);
+        let early = Time::ZERO + T / 2;
+        assert_eq!(five.candidacy(early, R1_LED, &mut effects), None);
+        assert_eq!(said(&mut effects), [], "its patience is not over");
+
+        let due = five.deadline(R1_LED);
+        assert_eq!(due, Time::ZERO + T);
+        assert_eq!(five.candidacy(due, R1_LED, &mut effects), None);
+        let ballot = Ballot { round: 2, replica: ReplicaId(2) };
+        let asked =
+            |whom: &[u64]| whom.iter().map(|&to| (to, Message::Rehearse { ballot })).collect::<Vec<_>>();
+        assert_eq!(said(&mut effects), asked(&[1, 3, 4, 5]));
+        reply(&mut five, due, 3, ballot, true, Ballot::ZERO);
+        reply(&mut five, due, 4, ballot, false, R1_LED);
+        assert_eq!(five.candidacy(due, R1_LED, &mut effects), None, "two of five, with itself");
+        assert_eq!(said(&mut effects), [], "it asked a moment ago");
+
+        let again = five.deadline(R1_LED);
+        assert_eq!(again, due + T / 4);
+        assert_eq!(five.candidacy(again, R1_LED, &mut effects), None);
+        assert_eq!(said(&mut effects), asked(&[1, 4, 5]));
+        reply(&mut five, again, 5, ballot, true, Ballot::ZERO);
+        assert_eq!(five.candidacy(again, R1_LED, &mut effects), Some(ballot));
+    }
+
+    #[test]
+    fn what_was_said_of_another_ballot_or_long_ago_or_before_a_leader_was_heard_does_not_count() {
+        let mut effects = Effects::new(Lsn::ZERO);
+        let mut two = election(2);
+        let due = two.deadline(R1_LED);
+        let ballot = Ballot { round: 2, replica: ReplicaId(2) };
+        assert_eq!(two.candidacy(due, R1_LED, &mut effects), None);
+        reply(&mut two, due, 3, Ballot { round: 5, ..ballot }, true, Ballot::ZERO);
+        assert_eq!(two.candidacy(due, R1_LED, &mut effects), None, "of another ballot");
+        reply(&mut two, due, 3, ballot, true, Ballot::ZERO);
+        let late = due + T + Duration::from_millis(1);
+        assert_eq!(two.clone().candidacy(late, R1_LED, &mut effects), None, "long ago");
+        two.heard_leader(due);
+        assert_eq!(two.candidacy(due, R1_LED, &mut effects), None, "there is a leader");
+        assert_eq!(two.candidacy(due + T, R1_LED, &mut effects), None, "it was asked before that");
+    }
+
+    #[test]
+    fn a_member_is_willing_unless_it_knows_of_a_leader() {
+        let t = |percent: u32| Time::ZERO + T * percent / 100;
+        let mut follower = election(3);
+        assert!(!is_willing(&mut follower, t(99), 2, 2), "a leader may have been heard before the start");
+        assert!(is_willing(&mut follower, t(100), 2, 2));
+        follower.heard_leader(t(100));
+        assert!(!is_willing(&mut follower, t(199), 2, 2));
+        assert!(is_willing(&mut follower, t(200), 2, 2));
+        follower.promised(Ballot { round: 5, replica: ReplicaId(2) }, t(200));
+        assert!(!is_willing(&mut follower, t(299), 1, 7), "somebody tries");
+        assert!(is_willing(&mut follower, t(300), 1, 7));
+        assert!(!is_willing(&mut follower, t(300), 1, 4), "it has promised more");
+
+        let mut leader = election(1);
+        leader.promised(Ballot { round: 4, replica: ReplicaId(1) }, t(100));
+        leader.leads(t(100));
+        leader.answered(ReplicaId(3), t(300));
+        assert!(!is_willing(&mut leader, t(400), 2, 5), "it leads");
+        assert!(is_willing(&mut leader, t(401), 2, 5), "nobody answers it");
+        leader.answered(ReplicaId(3), t(401));
+        leader.gave_up(t(401));
+        assert!(is_willing(&mut leader, t(401), 2, 5));
+
+        let mut first = election(3);
+        first.expect_no_leader();
+        assert!(is_willing(&mut first, t(0), 1, 1), "nobody can have led");
+    }
+
+    #[test]
+    fn a_replica_that_comes_back_learns_how_high_ballots_are() {
+        let mut effects = Effects::new(Lsn::ZERO);
+        let mut two = election(2);
+        let due = two.deadline(R1_LED);
+        assert_eq!(two.candidacy(due, R1_LED, &mut effects), None);
+        reply(
+            &mut two,
+            due,
+            3,
+            Ballot { round: 2, replica: ReplicaId(2) },
+            false,
+            Ballot { round: 7, replica: ReplicaId(1) },
+        );
+        effects.drain();
+        let again = two.deadline(R1_LED);
+        assert_eq!(two.candidacy(again, R1_LED, &mut effects), None);
+        let ballot = Ballot { round: 8, replica: ReplicaId(2) };
+        assert_eq!(
+            said(&mut effects),
+            [(1, Message::Rehearse { ballot }), (3, Message::Rehearse { ballot })]
+        );
+    }
+
+    #[test]
+    fn a_member_whose_disk_does_not_answer_does_not_try() {
+        let mut effects = Effects::new(Lsn::ZERO);
+        let mut two = election(2);
+        let due = two.deadline(R1_LED);
+        two.set_fit(false);
+        assert_eq!(two.candidacy(due, R1_LED, &mut effects), None);
+        assert_eq!(said(&mut effects), []);
+        assert!(two.deadline(R1_LED) > due, "it is not asked again at the same instant");
+        two.set_fit(true);
+        assert_eq!(two.candidacy(two.deadline(R1_LED), R1_LED, &mut effects), None);
+        assert_eq!(said(&mut effects).len(), 2);
     }
 }

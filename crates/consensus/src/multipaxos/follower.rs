@@ -85,7 +85,7 @@ impl MultiPaxos {
             accepted,
             next,
             incarnation: self.incarnation,
-            recovered: self.recovered.iter().map(|(&replica, &life)| (replica, life)).collect(),
+            lives: self.lives.list(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Message, MultiPaxos, Promise, State};
+use super::{AcceptedValue, Message, MultiPaxos, Promise, State, lives::Lives};
 use crate::{
     Batches, Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet,
     batches::{fitting, last_of},
@@ -25,11 +25,10 @@ pub(super) struct Candidate {
     values: BTreeMap<Slot, AcceptedValue>,
     /// The longest decided prefix that an answer mentions.
     decided: Slot,
-    /// The latest lives that answers mention.
-    recovered: BTreeMap<ReplicaId, Incarnation>,
     pub(super) resend: Resend,
 }
 
+/// What a member has answered so far, in one life and not in several.
 #[derive(Clone, Debug)]
 struct Answer {
     incarnation: Incarnation,
@@ -84,7 +83,7 @@ struct Flight {
 
 impl MultiPaxos {
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        self.election.tried(now);
+        self.election.tried();
         self.promise(now, ballot, effects);
         let from = self.slots.first();
         self.state = State::Candidate(Candidate {
@@ -94,7 +93,6 @@ impl MultiPaxos {
             answers: BTreeMap::new(),
             values: BTreeMap::new(),
             decided: self.decided(),
-            recovered: self.recovered.clone(),
             resend: Resend::first(now, self.options.retransmit_after),
         });
         self.broadcast(&Message::Prepare { ballot, from }, self.promised_lsn, effects);
@@ -111,7 +109,7 @@ impl MultiPaxos {
     }
 
     /// Asks a member for the page of its promise that is still missing.
-    fn ask_for_promise(&self, peer: ReplicaId, effects: &mut Effects) {
+    pub(super) fn ask_for_promise(&self, peer: ReplicaId, effects: &mut Effects) {
         let State::Candidate(candidate) = &self.state else { return };
         let from = match candidate.answers.get(&peer) {
             None => candidate.from,
@@ -122,13 +120,29 @@ impl MultiPaxos {
     }
 
     pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
-        let State::Candidate(candidate) = &mut self.state else { return };
-        if promise.ballot != candidate.ballot {
+        if !matches!(&self.state, State::Candidate(candidate) if candidate.ballot == promise.ballot) {
             return;
+        }
+        let mixes_lives = self.options.has(Bug::MixLivesOfPromise);
+        self.note_lives(&promise.lives, effects);
+        let State::Candidate(candidate) = &mut self.state else { return };
+        let begun = candidate.answers.get(&from).map_or(promise.incarnation, |answer| answer.incarnation);
+        if promise.incarnation < begun || !self.lives.is_latest(from, promise.incarnation) {
+            return; // Of a life that is over.
+        }
+        if promise.incarnation > begun && !mixes_lives {
+            // It lives another life, which may have forgotten what the pages before told: its promise begins again. The
+            // values of those pages stay. They were accepted in lower ballots than this one, and such a value does no
+            // harm: if something was chosen in a lower ballot still, it was chosen for the same slot with that value; if
+            // in a higher one, the quorum that answers whole tells of that ballot or of a higher one.
+            candidate.answers.remove(&from);
         }
         let expected = candidate.answers.get(&from).map_or(Some(candidate.from), |answer| answer.next);
         if expected != Some(promise.from) {
-            return; // A page that was counted already.
+            if promise.incarnation > begun {
+                self.ask_for_promise(from, effects);
+            }
+            return; // A page that was counted already, or the rest of a promise that begins again.
         }
         self.election.answered(from, now);
         if promise.decided.0 > self.slots.first().0 + self.options.accept_ahead_max() {
@@ -138,10 +152,6 @@ impl MultiPaxos {
             return self.step_down(effects);
         }
         candidate.decided = candidate.decided.max(promise.decided);
-        for (replica, life) in promise.recovered {
-            let known = candidate.recovered.entry(replica).or_default();
-            *known = (*known).max(life);
-        }
         let lowest = self.options.has(Bug::AdoptLowestBallot);
         for value in promise.accepted {
             let best = candidate.values.entry(value.slot).or_insert_with(|| value.clone());
@@ -162,11 +172,6 @@ impl MultiPaxos {
         if candidate.lsn > self.durable {
             return;
         }
-        // A promise of a life whose memory was lost since binds nobody: ask that replica's present life.
-        let recovered = &candidate.recovered;
-        candidate
-            .answers
-            .retain(|replica, answer| recovered.get(replica).is_none_or(|&life| answer.incarnation >= life));
         let mut promised = ReplicaSet::default();
         self.members.add(&mut promised, self.members.me());
         for (&replica, answer) in &candidate.answers {
@@ -284,12 +289,23 @@ impl MultiPaxos {
         }
     }
 
+    /// A leader that slept through an election time-out (its process was stopped, or its machine moved) does not know
+    /// any more whether it leads: it gives up before it does anything else. Who orders alone has nobody to give up for.
+    pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
+        if overdue && self.members.count() > 1 {
+            self.election.gave_up(now);
+            self.step_down(effects);
+            self.report_leader(effects);
+        }
+    }
+
     /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
     /// answered, says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
-        let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
-        if disk_stalled || self.election.must_yield(now) {
+        if !self.disk.answers(now, timeout) || self.election.must_yield(now) {
             // The others elect a leader once they miss the heartbeats; this replica comes last in line.
             self.election.gave_up(now);
             return self.step_down(effects);
@@ -461,9 +477,10 @@ impl MultiPaxos {
 }
 
 impl Candidate {
-    /// A member lost its log: what an earlier life of it promised is void.
-    pub(super) fn outlived(&mut self, replica: ReplicaId, life: Incarnation) {
-        let known = self.recovered.entry(replica).or_default();
-        *known = (*known).max(life);
+    /// Drops what earlier lives promised: those may have forgotten it. Returns who has to be asked again.
+    pub(super) fn drop_outlived(&mut self, lives: &Lives) -> Vec<ReplicaId> {
+        let outlived =
+            self.answers.extract_if(.., |&replica, answer| !lives.is_latest(replica, answer.incarnation));
+        outlived.map(|(replica, _)| replica).collect()
     }
 }

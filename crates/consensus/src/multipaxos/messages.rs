@@ -86,13 +86,15 @@ pub enum Message {
     /// Answers `Recover`.
     RecoverAnswer {
         /// The life that asked.
+        asker: Incarnation,
+        /// The life that answers.
         incarnation: Incarnation,
         /// The highest ballot that the sender of the answer promised.
         promised: Ballot,
         /// If it leads in that ballot: no slot from this one on was proposed yet.
         next_slot: Option<Slot>,
-        /// The lives of replicas that recovered, as far as the sender was told: whoever forgot is told again.
-        recovered: Vec<(ReplicaId, Incarnation)>,
+        /// The latest lives of replicas that the sender knows of: a replica that forgot is told again.
+        lives: Vec<(ReplicaId, Incarnation)>,
     },
 }
 
@@ -111,8 +113,8 @@ pub struct Promise {
     pub next: Option<Slot>,
     /// The sender's own life.
     pub incarnation: Incarnation,
-    /// The lives of replicas that recovered from the loss of their log, as far as the sender was told.
-    pub recovered: Vec<(ReplicaId, Incarnation)>,
+    /// The latest lives of replicas that the sender knows of: promises of earlier ones are void.
+    pub lives: Vec<(ReplicaId, Incarnation)>,
 }
 
 /// A value that an acceptor accepted.
@@ -223,12 +225,13 @@ impl Message {
                 writer.u8(RECOVER);
                 writer.u64(incarnation.0);
             }
-            Message::RecoverAnswer { incarnation, promised, next_slot, recovered } => {
+            Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives } => {
                 writer.u8(RECOVER_ANSWER);
+                writer.u64(asker.0);
                 writer.u64(incarnation.0);
                 writer.ballot(*promised);
                 write_option(writer, *next_slot);
-                write_lives(writer, recovered);
+                write_lives(writer, lives);
             }
         }
     }
@@ -264,10 +267,11 @@ impl Message {
             TAKE_OVER => Message::TakeOver { ballot: reader.ballot("ballot")? },
             RECOVER => Message::Recover { incarnation: Incarnation(reader.u64("incarnation")?) },
             RECOVER_ANSWER => Message::RecoverAnswer {
+                asker: Incarnation(reader.u64("asker")?),
                 incarnation: Incarnation(reader.u64("incarnation")?),
                 promised: reader.ballot("promised")?,
                 next_slot: read_option(reader, "next slot")?,
-                recovered: read_lives(reader)?,
+                lives: read_lives(reader)?,
             },
             value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
         })
@@ -281,7 +285,7 @@ impl Promise {
         writer.slot(self.decided);
         write_option(writer, self.next);
         writer.u64(self.incarnation.0);
-        write_lives(writer, &self.recovered);
+        write_lives(writer, &self.lives);
         writer.u32(u32::try_from(self.accepted.len()).expect("a page is small"));
         for value in &self.accepted {
             value.encode(writer);
@@ -294,13 +298,13 @@ impl Promise {
         let decided = reader.slot("decided")?;
         let next = read_option(reader, "next")?;
         let incarnation = Incarnation(reader.u64("incarnation")?);
-        let recovered = read_lives(reader)?;
+        let lives = read_lives(reader)?;
         let count = reader.u32("accepted count")?;
         let mut accepted = Vec::new();
         for _ in 0..count {
             accepted.push(AcceptedValue::decode(reader)?);
         }
-        Ok(Promise { ballot, from, decided, accepted, next, incarnation, recovered })
+        Ok(Promise { ballot, from, decided, accepted, next, incarnation, lives })
     }
 }
 
@@ -343,14 +347,14 @@ pub enum Record {
     /// The ballot is at least every ballot in which this replica accepted something there. Without it a later
     /// candidate could take an older value of another acceptor for the newer one.
     Learned(AcceptedValue),
-    /// The lives of replicas that recovered from the loss of their log.
-    Recovered(Vec<(ReplicaId, Incarnation)>),
+    /// The latest lives of replicas that this one knows of.
+    Lives(Vec<(ReplicaId, Incarnation)>),
     /// Whether this replica lost a log and must not vote yet. `false` is also the first record of a new log.
     Amnesia(bool),
 }
 
 const STATE_PROMISED: u8 = 1;
-const STATE_RECOVERED: u8 = 2;
+const STATE_LIVES: u8 = 2;
 const STATE_AMNESIA: u8 = 3;
 
 impl From<Record> for crate::Record {
@@ -365,7 +369,7 @@ impl Record {
     pub fn keep(&self) -> Keep {
         match self {
             Record::Promised(_) => Keep::State(STATE_PROMISED),
-            Record::Recovered(_) => Keep::State(STATE_RECOVERED),
+            Record::Lives(_) => Keep::State(STATE_LIVES),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
             // Of a run that a snapshot covers in part, replay ignores that part.
             Record::Accepted { first, batches, .. } => Keep::Slot(last_of(*first, batches)),
@@ -391,7 +395,7 @@ impl Record {
                 writer.u8(3);
                 value.encode(writer);
             }
-            Record::Recovered(lives) => {
+            Record::Lives(lives) => {
                 writer.u8(4);
                 write_lives(writer, lives);
             }
@@ -412,7 +416,7 @@ impl Record {
                 Record::Accepted { ballot, first, decided, batches: read_run(reader, first)? }
             }
             3 => Record::Learned(AcceptedValue::decode(reader)?),
-            4 => Record::Recovered(read_lives(reader)?),
+            4 => Record::Lives(read_lives(reader)?),
             5 => Record::Amnesia(reader.bool("amnesia")?),
             value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
         })
@@ -438,7 +442,7 @@ mod tests {
                 accepted: vec![AcceptedValue { slot: Slot(3), ballot, batch: batch.clone() }],
                 next: Some(Slot(4)),
                 incarnation: Incarnation(7),
-                recovered: vec![(ReplicaId(3), Incarnation(9))],
+                lives: vec![(ReplicaId(3), Incarnation(9))],
             }),
             Message::Accept {
                 ballot,
@@ -454,10 +458,11 @@ mod tests {
             Message::TakeOver { ballot },
             Message::Recover { incarnation: Incarnation(3) },
             Message::RecoverAnswer {
-                incarnation: Incarnation(3),
+                asker: Incarnation(3),
+                incarnation: Incarnation(5),
                 promised: ballot,
                 next_slot: None,
-                recovered: vec![(ReplicaId(3), Incarnation(9))],
+                lives: vec![(ReplicaId(3), Incarnation(9))],
             },
         ]
     }
@@ -494,7 +499,7 @@ mod tests {
             },
             Record::Learned(value),
             Record::Amnesia(true),
-            Record::Recovered(vec![(ReplicaId(1), Incarnation(2))]),
+            Record::Lives(vec![(ReplicaId(1), Incarnation(2))]),
         ] {
             let record = crate::Record::from(record);
             let mut writer = Writer::new();

@@ -27,9 +27,12 @@
 //!   restart, also of all replicas at once, delivers that prefix without asking anybody.
 //! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for; see
 //!   `recovery.rs` for the protocol and its argument.
+//! - **A promise is of one life**, however many pages it takes, and of the latest life of its sender: what a replica
+//!   promised before it lost its log does not bind it afterwards.
 
 mod follower;
 mod leader;
+mod lives;
 mod messages;
 mod recovery;
 #[cfg(test)]
@@ -37,9 +40,10 @@ mod tests;
 
 pub use messages::{AcceptedValue, Message, Promise, Record};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use leader::{Candidate, Leader};
+use lives::Lives;
 use recovery::Recovering;
 use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
@@ -79,8 +83,8 @@ pub struct MultiPaxos {
     /// The last record appended.
     appended: Lsn,
     disk: DiskWatch,
-    /// Replicas that recovered from the loss of their log: promises of earlier lives are void.
-    recovered: BTreeMap<ReplicaId, Incarnation>,
+    /// The latest lives of the others: what they promised or answered in earlier ones is void.
+    lives: Lives,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
     deadline: Option<Time>,
@@ -130,6 +134,7 @@ impl Votes {
 
 impl Protocol for MultiPaxos {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
                 self.receive(now, from, message, effects);
@@ -137,7 +142,8 @@ impl Protocol for MultiPaxos {
             Input::Receive { from, message: crate::Message::Election(message) } => {
                 // Who must not vote is nobody's follower, and must not lead.
                 if !matches!(self.state, State::Recovering(_)) {
-                    self.election.receive(from, &message, effects);
+                    self.election.receive(now, from, &message, effects);
+                    self.stand(now, effects);
                 }
             }
             Input::Receive { .. } => {}
@@ -170,6 +176,7 @@ impl Protocol for MultiPaxos {
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
+        self.yield_if_overslept(now, effects);
         self.send_accepts(now, effects);
         self.send_accepted(effects);
         self.announce(now, effects);
@@ -485,17 +492,28 @@ impl MultiPaxos {
         // The deadline that was asked for is over: ask again, also for the same instant.
         self.deadline = None;
         if !matches!(self.state, State::Recovering(_)) {
-            self.election.on_timer(now, effects);
+            let fit = self.disk.answers(now, self.options.election_timeout);
+            self.election.on_timer(now, fit, effects);
         }
         match &self.state {
             State::Follower | State::Candidate(_) => {
-                match self.election.candidacy(now, self.promised.max(self.view.ballot)) {
-                    Some(ballot) => self.become_candidate(now, ballot, effects),
-                    None => self.resend_prepare(now, effects),
+                if !self.stand(now, effects) {
+                    self.resend_prepare(now, effects);
                 }
             }
             State::Leader(_) => self.lead_on(now, effects),
             State::Recovering(_) => self.resend_recover(now, effects),
         }
+    }
+    /// Tries to lead if the election says so; whether it does.
+    fn stand(&mut self, now: Time, effects: &mut Effects) -> bool {
+        if !matches!(self.state, State::Follower | State::Candidate(_)) {
+            return false;
+        }
+        let ballot = self.election.candidacy(now, self.promised.max(self.view.ballot), effects);
+        ballot.is_some_and(|ballot| {
+            self.become_candidate(now, ballot, effects);
+            true
+        })
     }
 }

@@ -5,36 +5,48 @@
 //! An acceptor that may have forgotten a promise or an accepted value must not vote: with its vote a second
 //! value could be chosen. Santos 2012 leaves recovery open (section 16, G8); the protocol here follows the idea
 //! of JPaxos' EpochSS (lives are numbered, and a promise of an outdated life does not count), with one disk
-//! write at those who answer, so that it also holds when they crash.
+//! write at the replicas that answer, so that it also holds when they crash.
 //!
 //! The replica X in its new life e does this:
 //!
-//! 1. It sends `Recover(e)` to all. Whoever can vote writes "X lives its life e" down, and answers with the ballot
-//!    that it has promised and, if it leads in that ballot, the first slot that it has not proposed.
+//! 1. It sends `Recover(e)` to all. Every replica that can vote writes "X lives its life e" down, and answers with its
+//!    own life, with the lives of others that it knows of, with the ballot that it has promised and, if it leads in
+//!    that ballot, with the first slot that it has not proposed.
 //! 2. X waits until n - q + 1 others have answered, where q is the size of a quorum of the n members (f+1 of 2f+1:
-//!    as many), among them the leader of the highest ballot b that is mentioned. It promises b, durably, and takes
-//!    over what they know of lives that are void. It keeps asking: any such set of latest answers will do.
+//!    as many), among them the leader of the highest ballot b that is mentioned. It promises b, durably. It keeps
+//!    asking: any such set of answers will do.
 //! 3. It learns, by catch-up, every decision below that leader's first unproposed slot. Then it votes.
 //!
-//! **Accepted values.** What X accepted before its crash was proposed in some ballot. In b: the slot is below the
-//! first unproposed slot, since the leader answered after X crashed; X knows its decision before it votes.
-//! In a lower ballot: if it was chosen, the Phase 1 of b found it or knew it decided, so that slot is below as
-//! well. In a higher ballot b' than b: its leader had completed Phase 1 before X accepted, so at least f members
-//! besides X had promised b'. Of the 2f other members f+1 answered, so one of those f among them; it would have
-//! mentioned b', and b would not be the highest.
+//! **Of the latest life only.** A replica that answered or promised something may lose its log afterwards. So answers
+//! and promises say which life gave them, and what is known of lives is passed on with each answer and each promise,
+//! and written down. As soon as X hears, in whatever way, that a replica lives a later life than the one that answered
+//! it, it drops that answer, has no target until the set is full again, and asks again. A candidate does the same with
+//! promises.
 //!
-//! **Promises.** X may have promised b' > b before its crash, and the candidate C of b' may still count that
-//! promise. C needs f more members besides X; at least one of these, say D, is among the f+1 that answered X.
-//! If D promised b' before it answered, its answer mentions b', and b is not highest. If it did so after, its
-//! `Promise` carries "X lives its life e", and C throws X's promise of the earlier life away. C itself may be D.
-//! (Without the numbered lives this is the known hole of recovery from volatile memory: E. Michael et al.,
-//! "Recovering Shared Objects Without Stable Storage", DISC 2017.)
+//! Why this suffices, for any number of replicas that lose their logs while others recover, is shown in
+//! `docs/recovery-without-a-log.md`. In short:
+//!
+//! - **Lives are remembered.** When X votes again in life e, every replica that was counted for it knows that, and if
+//!   it loses its own log, it knows it again before it votes. (A quorum is a set that intersects with each n - q + 1
+//!   others, and two sets of n - q + 1 others intersect: who forgets X hears of it from a member of both, or that
+//!   member tells X, which drops the answer.)
+//! - **Promises bind.** If X's promise of b' in an earlier life counts for the candidate C of b', X has promised b'
+//!   again, or more, when it votes. For one of those who promised b' is among those who answered X. If it did so first,
+//!   its answer mentions b'; if it answered first, its promise says that X lives its life e, and C drops X's.
+//! - **Values are known.** What X accepted in an earlier life and was chosen, or will be, lies below the first slot that
+//!   the leader of b has not proposed.
+//!
+//! While fewer than n - q + 1 replicas have their memory, those without wait for each other: what was promised to whom
+//! is known to nobody any more. See "Replicas without memory" in docs/operating.md.
+//!
+//! (Without numbered lives this is the known hole of recovery from volatile memory: E. Michael et al., "Recovering
+//! Shared Objects Without Stable Storage", DISC 2017.)
 
 use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State};
+use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State, lives::Lives};
 use crate::{
     Bug, Effects, LeaderView, Members, Options, ReplicaSet, Restart, election::Election, resend::Resend,
     slots::Slots,
@@ -43,13 +55,40 @@ use crate::{
 /// A replica that must not vote.
 #[derive(Clone, Debug)]
 pub(super) struct Recovering {
-    /// What others answered: the ballot that they promised and, from its leader, its first unproposed slot.
-    answers: BTreeMap<ReplicaId, (Ballot, Option<Slot>)>,
+    answers: BTreeMap<ReplicaId, Answer>,
     /// Once enough have answered: everything before this slot must be learned.
     target: Option<Slot>,
     /// Once it is: the record that has to be durable before this replica votes.
     after: Option<Lsn>,
     pub(super) resend: Resend,
+}
+
+/// What another replica answered.
+#[derive(Clone, Debug)]
+struct Answer {
+    /// In which life.
+    incarnation: Incarnation,
+    promised: Ballot,
+    /// If it leads in that ballot: its first unproposed slot.
+    next_slot: Option<Slot>,
+}
+
+impl Recovering {
+    fn new(resend: Resend) -> Recovering {
+        Recovering { answers: BTreeMap::new(), target: None, after: None, resend }
+    }
+
+    /// Drops what earlier lives answered: those may have forgotten it, so that it does not count. Returns who has to be
+    /// asked again.
+    fn drop_outlived(&mut self, lives: &Lives) -> Vec<ReplicaId> {
+        let outlived =
+            self.answers.extract_if(.., |&replica, answer| !lives.is_latest(replica, answer.incarnation));
+        let outlived: Vec<ReplicaId> = outlived.map(|(replica, _)| replica).collect();
+        if !outlived.is_empty() {
+            (self.target, self.after) = (None, None);
+        }
+        outlived
+    }
 }
 
 impl MultiPaxos {
@@ -78,7 +117,7 @@ impl MultiPaxos {
             undurable_slots: 0,
             untold: None,
             disk: Default::default(),
-            recovered: BTreeMap::new(),
+            lives: Lives::default(),
             backlogged: false,
             deadline: None,
             members,
@@ -92,12 +131,8 @@ impl MultiPaxos {
             effects.append(Record::Amnesia(amnesia).into());
         }
         if amnesia && !replica.options.has(Bug::VoteWithAmnesia) {
-            replica.state = State::Recovering(Recovering {
-                answers: BTreeMap::new(),
-                target: None,
-                after: None,
-                resend: Resend::first(now, replica.options.retransmit_after),
-            });
+            let resend = Resend::first(now, replica.options.retransmit_after);
+            replica.state = State::Recovering(Recovering::new(resend));
             let peers: Vec<_> = replica.members.peers().collect();
             peers.into_iter().for_each(|peer| replica.ask_to_recover(peer, effects));
         } else if replica.promised == Ballot::ZERO || replica.members.count() == 1 {
@@ -166,7 +201,7 @@ impl MultiPaxos {
                         decided = self.forget_accepted();
                     }
                 }
-                Record::Recovered(lives) => self.recovered = lives.into_iter().collect(),
+                Record::Lives(lives) => self.lives = lives.into_iter().collect(),
             }
         }
         if records_may_be_missing {
@@ -206,27 +241,46 @@ impl MultiPaxos {
         }
     }
 
-    /// A peer lost its log and asks what it must know.
-    pub(super) fn on_recover(&mut self, from: ReplicaId, incarnation: Incarnation, effects: &mut Effects) {
-        let known = self.recovered.get(&from).copied().unwrap_or_default();
-        if incarnation < known {
+    /// A peer lost its log and asks what it must know. A replica that recovers itself does not know it.
+    pub(super) fn on_recover(&mut self, from: ReplicaId, asker: Incarnation, effects: &mut Effects) {
+        if !self.lives.is_latest(from, asker) {
             return;
         }
-        if incarnation > known {
-            self.recovered.insert(from, incarnation);
-            let lives = self.recovered.iter().map(|(&replica, &life)| (replica, life)).collect();
-            effects.append(Record::Recovered(lives).into());
-            if let State::Candidate(candidate) = &mut self.state {
-                candidate.outlived(from, incarnation);
-            }
-        }
+        self.note_lives(&[(from, asker)], effects);
         let next_slot = match &self.state {
             State::Leader(leader) => Some(leader.proposed.next()),
-            _ => None,
+            State::Recovering(_) => return,
+            State::Follower | State::Candidate(_) => None,
         };
-        let recovered = self.recovered.iter().map(|(&replica, &life)| (replica, life)).collect();
-        let answer = Message::RecoverAnswer { incarnation, promised: self.promised, next_slot, recovered };
+        let (incarnation, promised, lives) = (self.incarnation, self.promised, self.lives.list());
+        let answer = Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives };
         effects.send(from, answer, effects.last_lsn());
+    }
+
+    /// Takes in which lives others live: what earlier ones promised or answered does not count, and they are asked again.
+    pub(super) fn note_lives(&mut self, lives: &[(ReplicaId, Incarnation)], effects: &mut Effects) {
+        let me = self.members.me();
+        let others = lives.iter().filter(|(replica, _)| *replica != me);
+        let news = others.filter(|(replica, life)| self.lives.note(*replica, *life)).count();
+        if news == 0 {
+            return;
+        }
+        effects.append(Record::Lives(self.lives.list()).into());
+        match &mut self.state {
+            State::Recovering(recovering) => {
+                // Before it votes, this has to be durable as well.
+                recovering.after = None;
+                if !self.options.has(Bug::CountOutlivedAnswer) {
+                    let outlived = recovering.drop_outlived(&self.lives);
+                    outlived.into_iter().for_each(|peer| self.ask_to_recover(peer, effects));
+                }
+            }
+            State::Candidate(candidate) => {
+                let outlived = candidate.drop_outlived(&self.lives);
+                outlived.into_iter().for_each(|peer| self.ask_for_promise(peer, effects));
+            }
+            State::Follower | State::Leader(_) => {}
+        }
     }
 
     pub(super) fn receive_while_recovering(
@@ -246,43 +300,40 @@ impl MultiPaxos {
                     self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
                 }
             }
-            Message::RecoverAnswer { incarnation, promised, next_slot, recovered }
-                if incarnation == self.incarnation =>
+            Message::Recover { incarnation } if !self.options.has(Bug::CountOutlivedAnswer) => {
+                self.on_recover(from, incarnation, effects);
+            }
+            Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives }
+                if asker == self.incarnation =>
             {
-                self.remember_lives(recovered, effects);
-                let State::Recovering(recovering) = &mut self.state else { return };
-                recovering.answers.insert(from, (promised, next_slot));
-                self.set_recovery_target(effects);
+                self.note_lives(&lives, effects);
+                if !self.options.has(Bug::CountOutlivedAnswer) {
+                    self.note_lives(&[(from, incarnation)], effects);
+                }
+                self.take_answer(from, Answer { incarnation, promised, next_slot }, effects);
             }
             _ => {}
         }
         self.finish_recovery(now, effects);
     }
 
-    /// Takes in which lives are void. Without it, two replicas that lose their logs one after the other could let a
-    /// promise of the first one's earlier life count again.
-    fn remember_lives(&mut self, lives: Vec<(ReplicaId, Incarnation)>, effects: &mut Effects) {
-        let mut news = false;
-        for (replica, life) in lives.into_iter().filter(|(replica, _)| *replica != self.members.me()) {
-            let known = self.recovered.entry(replica).or_default();
-            news |= life > *known;
-            *known = (*known).max(life);
-        }
-        if news {
-            let lives = self.recovered.iter().map(|(&replica, &life)| (replica, life)).collect();
-            effects.append(Record::Recovered(lives).into());
-        }
-    }
-
-    fn set_recovery_target(&mut self, effects: &mut Effects) {
+    fn take_answer(&mut self, from: ReplicaId, answer: Answer, effects: &mut Effects) {
         let State::Recovering(recovering) = &mut self.state else { return };
+        if !self.lives.is_latest(from, answer.incarnation) {
+            return;
+        }
+        recovering.answers.insert(from, answer);
+        let answers = &recovering.answers;
         let mut answered = ReplicaSet::default();
-        recovering.answers.keys().for_each(|&replica| self.members.add(&mut answered, replica));
-        let Some(&highest) = recovering.answers.values().map(|(ballot, _)| ballot).max() else { return };
-        let leader = recovering.answers.get(&highest.replica);
-        let Some(&(_, Some(next_slot))) = leader.filter(|(ballot, _)| *ballot == highest) else { return };
+        answers.keys().for_each(|&replica| self.members.add(&mut answered, replica));
+        let highest = answers.values().map(|answer| answer.promised).max().unwrap_or_default();
+        let leader = answers.get(&highest.replica).filter(|answer| answer.promised == highest);
+        let Some(next_slot) = leader.and_then(|answer| answer.next_slot) else { return };
         if answered.len() < self.members.count() - self.members.quorum() + 1 {
             return;
+        }
+        if recovering.target < Some(next_slot) || highest > self.promised {
+            recovering.after = None;
         }
         recovering.target = Some(next_slot);
         if highest > self.promised {

@@ -9,7 +9,8 @@ use synod_wire::{
 
 use super::{AcceptedValue, Message, Promise, Record};
 use crate::{
-    Control, Decision, Effect, Effects, Input, Members, Options, Protocol, ReadToken, Restart, Role,
+    Control, Decision, Effect, Effects, ElectionKind, Input, Members, Options, Protocol, ReadToken, Restart,
+    Role, election,
 };
 
 const R1: ReplicaId = ReplicaId(1);
@@ -24,6 +25,11 @@ fn batch(text: &str) -> Batch {
     let mut builder = BatchBuilder::new();
     builder.push(SessionId(1), 1, 1, text.as_bytes());
     builder.finish()
+}
+
+/// Ballots that are easily told in advance.
+fn options() -> Options {
+    Options { election: ElectionKind::Rotating, ..Options::default() }
 }
 
 struct One {
@@ -43,7 +49,7 @@ impl One {
     }
 
     fn new(me: ReplicaId) -> One {
-        let mut one = One::start(me, &Options::default(), Vec::new(), false);
+        let mut one = One::start(me, &options(), Vec::new(), false);
         one.effects.drain();
         one
     }
@@ -67,9 +73,45 @@ impl One {
         self.step(Input::Durable(self.effects.last_lsn()))
     }
 
+    /// Time passes. If this replica asks whether it may try to lead, another one is willing.
     fn wait(&mut self, wait: Duration) -> Vec<Effect> {
         self.now += wait;
-        self.step(Input::Timer)
+        let mut effects = self.step(Input::Timer);
+        let asked = effects.iter().find_map(|effect| match effect {
+            Effect::Send {
+                to,
+                message: crate::Message::Election(election::Message::Rehearse { ballot }),
+                ..
+            } => Some((*to, *ballot)),
+            _ => None,
+        });
+        if let Some((from, ballot)) = asked {
+            let highest = Ballot::ZERO;
+            let message = election::Message::RehearseReply { ballot, willing: true, highest }.into();
+            effects.extend(self.step(Input::Receive { from, message }));
+        }
+        effects
+    }
+
+    /// Lets the election suggest a ballot, whichever election it is, and its record become durable; the ballot.
+    fn led_by_bid_or_rehearsal(&mut self) -> Ballot {
+        loop {
+            let effects = self.wait(Duration::from_millis(100));
+            for effect in &effects {
+                let Effect::Send { to: R2, message: crate::Message::Election(message), .. } = effect else {
+                    continue;
+                };
+                if let election::Message::HeartbeatRequest { round, .. } = *message {
+                    let (ballot, leader) = (Ballot::ZERO, Ballot::ZERO);
+                    let reply = election::Message::HeartbeatReply { round, ballot, leader, happy: false };
+                    self.step(Input::Receive { from: R2, message: reply.into() });
+                }
+            }
+            if let [(Message::Prepare { ballot, .. }, _), ..] = sent(&effects, R2)[..] {
+                self.durable();
+                return ballot;
+            }
+        }
     }
 
     /// r1, which leads in its first ballot.
@@ -96,8 +138,20 @@ fn promise(ballot: Ballot, accepted: Vec<AcceptedValue>) -> Message {
         accepted,
         next: None,
         incarnation: Incarnation(1),
-        recovered: Vec::new(),
+        lives: Vec::new(),
     })
+}
+
+/// What a life of another replica answers to this one, which lost its log: what it promised, and its first unproposed slot
+/// if it leads.
+fn answer(life: u64, round: u64, next_slot: Option<Slot>, lives: &[(ReplicaId, Incarnation)]) -> Message {
+    Message::RecoverAnswer {
+        asker: Incarnation(7),
+        incarnation: Incarnation(life),
+        promised: ballot(round),
+        next_slot,
+        lives: lives.to_vec(),
+    }
 }
 
 /// The proposal of one batch.
@@ -240,6 +294,7 @@ fn a_new_leader_adopts_the_value_of_the_highest_ballot_and_fills_gaps() {
     let mut candidate = One::new(R3);
     candidate.receive(R2, Message::Prepare { ballot: ballot(2), from: Slot(1) });
     candidate.receive(R2, accept(ballot(2), 3, "old"));
+    candidate.durable();
     candidate.wait(Duration::from_secs(4));
     candidate.durable();
     let newer = AcceptedValue { slot: Slot(1), ballot: ballot(2), batch: batch("adopted") };
@@ -267,7 +322,7 @@ fn an_announced_decision_covers_only_values_of_its_own_ballot() {
 
 #[test]
 fn promises_come_in_pages() {
-    let options = Options { promise_bytes_max: 1, ..Options::default() };
+    let options = Options { promise_bytes_max: 1, ..options() };
     let mut acceptor = One::start(R2, &options, Vec::new(), false);
     for slot in [1, 2] {
         acceptor.receive(R1, accept(ballot(1), slot, "x"));
@@ -285,7 +340,7 @@ fn promises_come_in_pages() {
 
 #[test]
 fn where_everybody_counts_votes_a_proposal_may_come_last() {
-    let options = Options { decision: Decision::All, ..Options::default() };
+    let options = Options { decision: Decision::All, ..options() };
     let mut follower = One::start(R3, &options, Vec::new(), false);
     let accepted = accepted(1, 1);
     follower.receive(R1, accepted.clone());
@@ -319,6 +374,23 @@ fn a_leader_without_a_quorum_steps_down_and_its_reads_fail() {
 }
 
 #[test]
+fn a_leader_that_slept_gives_up_before_it_does_anything_else() {
+    for election in [ElectionKind::Rotating, ElectionKind::Ballot] {
+        let mut leader = One::start(R1, &Options { election, ..options() }, Vec::new(), false);
+        leader.effects.drain();
+        let ballot = leader.led_by_bid_or_rehearsal();
+        leader.receive(R2, promise(ballot, Vec::new()));
+        assert_eq!(leader.protocol.status().role, Role::Leader, "{election}");
+        leader.now += Duration::from_secs(900);
+        // Nothing that comes first is an excuse: a read, a late vote, or the end of a burst.
+        let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(1))));
+        assert_eq!(leader.protocol.status().role, Role::Follower, "{election}");
+        let refused = |effect: &Effect| matches!(effect, Effect::ReadIndex { slot: None, .. });
+        assert!(effects.iter().any(refused), "{effects:?}");
+    }
+}
+
+#[test]
 fn a_leader_whose_disk_does_not_answer_steps_down() {
     let mut leader = One::elected();
     leader.step(proposal("x"));
@@ -334,7 +406,7 @@ fn a_leader_whose_disk_does_not_answer_steps_down() {
 fn a_restart_delivers_what_was_decided_and_remembers_its_promise() {
     let records =
         vec![Record::Promised(ballot(4)), run(ballot(1), 1, &["a"], 0), run(ballot(1), 2, &["b"], 1)];
-    let mut one = One::start(R2, &Options::default(), records, false);
+    let mut one = One::start(R2, &options(), records, false);
     let effects: Vec<Effect> = one.effects.drain().collect();
     assert_eq!(delivered(&effects), [(1, batch("a"))]);
     let effects = one.receive(R3, Message::Prepare { ballot: ballot(3), from: Slot(2) });
@@ -345,19 +417,13 @@ fn a_restart_delivers_what_was_decided_and_remembers_its_promise() {
 
 #[test]
 fn without_its_log_a_replica_votes_only_after_its_peers_have_told_it_what_it_may_have_promised() {
-    let mut one = One::start(R3, &Options::default(), Vec::new(), true);
+    let mut one = One::start(R3, &options(), Vec::new(), true);
     let effects: Vec<Effect> = one.effects.drain().collect();
     assert_eq!(sent(&effects, R1)[0].0, Message::Recover { incarnation: Incarnation(7) });
     let accept = accept(ballot(1), 1, "x");
     assert!(sent(&one.receive(R1, accept.clone()), R1).is_empty(), "no vote");
-    let answer = |next_slot| Message::RecoverAnswer {
-        incarnation: Incarnation(7),
-        promised: ballot(1),
-        next_slot,
-        recovered: vec![(R2, Incarnation(5))],
-    };
-    one.receive(R2, answer(None));
-    one.receive(R1, answer(Some(Slot(2))));
+    one.receive(R2, answer(1, 1, None, &[(R2, Incarnation(1))]));
+    one.receive(R1, answer(1, 1, Some(Slot(2)), &[]));
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Recovering, "slot 1 may hold its own vote");
     one.step(Input::Control(Control::Learn {
@@ -384,6 +450,79 @@ fn a_promise_of_a_life_whose_log_was_lost_does_not_count() {
     assert_eq!(candidate.protocol.status().role, Role::Leader);
 }
 
+/// r3, which lost its log, has answers of the first lives of r1, which leads, and of r2, and nothing to learn. Only its disk
+/// is not that far.
+fn about_to_vote() -> One {
+    let mut one = One::start(R3, &Options::default(), Vec::new(), true);
+    one.effects.drain();
+    one.receive(R2, answer(1, 1, None, &[]));
+    one.receive(R1, answer(1, 1, Some(Slot(1)), &[]));
+    one
+}
+
+#[test]
+fn an_answer_of_a_life_that_lost_its_log_since_does_not_count() {
+    // r3 hears of it from r2 itself, which does not know what to answer, or from r1.
+    for news in [
+        (R2, Message::Recover { incarnation: Incarnation(2) }),
+        (R1, answer(1, 1, Some(Slot(1)), &[(R2, Incarnation(2))])),
+    ] {
+        let mut one = about_to_vote();
+        let asked = one.receive(news.0, news.1);
+        assert_eq!(sent(&asked, R2), [(Message::Recover { incarnation: Incarnation(7) }, Lsn::ZERO)]);
+        one.durable();
+        assert_eq!(one.protocol.status().role, Role::Recovering, "the set is not full any more");
+        one.receive(R2, answer(1, 1, None, &[]));
+        one.durable();
+        assert_eq!(one.protocol.status().role, Role::Recovering, "an answer that comes late");
+        one.receive(R2, answer(2, 1, None, &[]));
+        one.durable();
+        assert_eq!(one.protocol.status().role, Role::Follower);
+    }
+    let mut one = about_to_vote();
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Follower, "without such news");
+}
+
+#[test]
+fn what_is_heard_of_lives_while_recovering_is_durable_before_the_first_vote_and_told_with_promises() {
+    let mut one = about_to_vote();
+    let before = one.effects.last_lsn();
+    let heard = one.receive(R2, answer(4, 1, None, &[(R1, Incarnation(1))]));
+    assert!(appended(&heard, |record| matches!(record, Record::Lives(_))) > before);
+    one.step(Input::Durable(before));
+    assert_eq!(one.protocol.status().role, Role::Recovering);
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Follower);
+    let effects = one.receive(R2, Message::Prepare { ballot: ballot(5), from: Slot(1) });
+    let Some((Message::Promise(promise), _)) = sent(&effects, R2).pop() else { panic!("{effects:?}") };
+    assert_eq!(promise.lives, [(R1, Incarnation(1)), (R2, Incarnation(4))]);
+}
+
+#[test]
+fn the_pages_of_a_promise_are_of_one_life() {
+    let mut candidate = One::new(R1);
+    candidate.wait(Duration::from_secs(1));
+    candidate.durable();
+    let page = |from, next, life| {
+        let Message::Promise(page) = promise(ballot(1), Vec::new()) else { unreachable!() };
+        Message::Promise(Promise { from: Slot(from), next, incarnation: Incarnation(life), ..page })
+    };
+    let asks = |effects: &[Effect], slot| {
+        let asked = Message::Prepare { ballot: ballot(1), from: Slot(slot) };
+        sent(effects, R2).into_iter().map(|(message, _)| message).collect::<Vec<_>>() == [asked]
+    };
+    assert!(asks(&candidate.receive(R2, page(1, Some(Slot(3)), 1)), 3));
+    let begins_again = candidate.receive(R2, page(3, None, 2));
+    assert!(asks(&begins_again, 1), "the first page was of another life: {begins_again:?}");
+    assert_eq!(candidate.protocol.status().role, Role::Candidate);
+    assert!(asks(&candidate.receive(R2, page(1, Some(Slot(3)), 2)), 3));
+    candidate.receive(R2, page(3, None, 1));
+    assert_eq!(candidate.protocol.status().role, Role::Candidate, "the life before, late");
+    candidate.receive(R2, page(3, None, 2));
+    assert_eq!(candidate.protocol.status().role, Role::Leader);
+}
+
 #[test]
 fn a_candidate_that_is_far_behind_lets_somebody_else_lead() {
     let mut candidate = One::new(R1);
@@ -398,21 +537,15 @@ fn a_candidate_that_is_far_behind_lets_somebody_else_lead() {
 
 #[test]
 fn a_target_that_is_never_decided_gives_way_to_a_later_answer() {
-    let mut one = One::start(R3, &Options::default(), Vec::new(), true);
-    let answer = |round, next_slot| Message::RecoverAnswer {
-        incarnation: Incarnation(7),
-        promised: ballot(round),
-        next_slot,
-        recovered: Vec::new(),
-    };
-    one.receive(R2, answer(1, None));
-    one.receive(R1, answer(1, Some(Slot(20))));
+    let mut one = One::start(R3, &options(), Vec::new(), true);
+    one.receive(R2, answer(1, 1, None, &[]));
+    one.receive(R1, answer(1, 1, Some(Slot(20)), &[]));
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Recovering);
     let asked = one.wait(Duration::from_secs(5));
     assert!(!sent(&asked, R1).is_empty(), "it keeps asking");
-    one.receive(R1, answer(2, None));
-    one.receive(R2, answer(2, Some(Slot(1))));
+    one.receive(R1, answer(1, 2, None, &[]));
+    one.receive(R2, answer(1, 2, Some(Slot(1)), &[]));
     one.durable();
     assert_eq!(one.protocol.status().role, Role::Follower);
 }
@@ -479,7 +612,7 @@ fn what_a_burst_proposes_leaves_together_and_is_answered_together() {
 
 #[test]
 fn messages_of_proposals_are_bounded() {
-    let options = Options { promise_bytes_max: 1, ..Options::default() };
+    let options = Options { promise_bytes_max: 1, ..options() };
     let mut leader = One::start(R1, &options, Vec::new(), false);
     leader.effects.drain();
     leader.elect();
@@ -553,7 +686,7 @@ fn of_what_one_message_brings_only_what_is_new_is_written_in_as_few_records_as_c
 
 #[test]
 fn the_own_vote_for_a_run_does_not_count_where_another_value_took_its_place() {
-    let options = Options { decision: Decision::All, ..Options::default() };
+    let options = Options { decision: Decision::All, ..options() };
     let mut follower = One::start(R3, &options, Vec::new(), false);
     follower.effects.drain();
     follower.receive(R1, several(ballot(1), 1, &["a", "b", "c"]));
@@ -634,7 +767,7 @@ fn what_was_not_sent_before_leadership_ended_is_never_sent() {
 
 #[test]
 fn the_window_counts_slots_that_are_not_decided() {
-    let options = Options { window_max: 4, ..Options::default() };
+    let options = Options { window_max: 4, ..options() };
     let mut leader = One::start(R1, &options, Vec::new(), false);
     leader.effects.drain();
     leader.elect();
@@ -646,4 +779,40 @@ fn the_window_counts_slots_that_are_not_decided() {
     assert_eq!(state(&leader), (2, 2), "slots 2 and 3 are decided, and wait for slot 1");
     leader.receive(R2, accepted(1, 1));
     assert_eq!(state(&leader), (1, 3));
+}
+
+/// The largest message of MultiPaxos, page after page: a promise, in a group of which every replica recovered once.
+#[test]
+fn a_promise_has_the_bytes_that_a_message_may_have() {
+    for page_max in [1, 300, 5_000] {
+        let options = Options { promise_bytes_max: page_max, append_bytes_max: 1, ..Options::default() };
+        let mut one = One::start(R2, &options, Vec::new(), false);
+        let texts = ["", "x", "a little more", &"y".repeat(2_000), ""];
+        let batches: Vec<Batch> =
+            texts.iter().map(|text| batch(text)).chain(vec![Batch::noop(); 40]).collect();
+        let largest = batches.iter().map(|batch| batch.bytes().len()).max().unwrap();
+        let accept = Message::Accept {
+            ballot: ballot(1),
+            first: Slot(1),
+            decided: Slot::ZERO,
+            batches: batches.into(),
+        };
+        one.receive(R1, accept);
+        let (mut from, mut pages) = (Slot(1), 0);
+        loop {
+            let effects = one.receive(R3, Message::Prepare { ballot: ballot(3), from });
+            let promises = sent(&effects, R3);
+            let Some((Message::Promise(promise), _)) = promises.first() else { panic!("{effects:?}") };
+            let lives = (1..=63).map(|id| (ReplicaId(id), Incarnation(9))).collect();
+            let mut writer = synod_wire::Writer::new();
+            let promise = Promise { lives, ..promise.clone() };
+            crate::Message::from(Message::Promise(promise.clone())).encode(&mut writer);
+            let (len, max) = (writer.finish().len(), options.message_bytes_max(largest));
+            assert!(len <= max, "{len} bytes of {} values, {max} allowed", promise.accepted.len());
+            pages += 1;
+            let Some(next) = promise.next else { break };
+            from = next;
+        }
+        assert!(pages > 1 || page_max > 3_000, "{pages} pages of {page_max} bytes");
+    }
 }

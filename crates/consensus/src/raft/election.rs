@@ -24,11 +24,16 @@ pub(super) struct Patience {
     heard: Option<Time>,
     /// The highest priority of a voter, as the last leader said.
     priority_max: u8,
+    /// Campaigns of this replica that came to nothing since it last heard a leader.
+    failures: u32,
 }
+
+/// Failed campaigns after which the span that time-outs are drawn from grows no more: 2^2 times the usual one.
+const DOUBLINGS_MAX: u32 = 2;
 
 impl Patience {
     pub(super) fn new(timeout: Duration, seed: u64) -> Patience {
-        Patience { timeout, random: seed, ends_at: Time::NEVER, heard: None, priority_max: 0 }
+        Patience { timeout, random: seed, ends_at: Time::NEVER, heard: None, priority_max: 0, failures: 0 }
     }
 
     pub(super) fn ends_at(&self) -> Time {
@@ -44,14 +49,22 @@ impl Patience {
     }
 
     /// A new time-out begins. Where priorities are set, those of the highest draw from the first half of [T, 2T), the
-    /// others from a span of the same length that begins later, the later the lower their priority.
+    /// others from a span of the same length that begins later, the later the lower their priority. After campaigns that
+    /// came to nothing the span is longer: where messages take long, candidates that begin within half a round trip of
+    /// each other split the votes.
     pub(super) fn begin(&mut self, now: Time, priority: u8) {
         let missing = u32::from(self.priority_max.saturating_sub(priority));
         let (base, span) = match self.priority_max {
             0 => (self.timeout, self.timeout),
             max => (self.timeout + self.timeout / 2 * missing / u32::from(max), self.timeout / 2),
         };
+        let span = span * 2u32.pow(self.failures.min(DOUBLINGS_MAX));
         self.ends_at = now + base + self.drawn_from(span);
+    }
+
+    /// A campaign came to nothing.
+    pub(super) fn failed(&mut self) {
+        self.failures += 1;
     }
 
     /// At the first start of a group nobody can have led before: do not wait for a whole time-out. Where priorities
@@ -82,6 +95,7 @@ impl Patience {
         // Drawing for each message would be a waste: the end is drawn anew once it has come nearer.
         if self.heard != Some(now) {
             self.heard = Some(now);
+            self.failures = 0;
             self.begin(now, priority);
         }
     }
@@ -160,13 +174,13 @@ impl Raft {
             self.patience.begin(now, self.options.priority);
             return self.send_to(self.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
         }
-        let stalled = self.disk.stalled_since();
-        if stalled.is_some_and(|since| now.since(since) > self.options.election_timeout) {
+        if !self.disk.answers(now, self.options.election_timeout) {
             // Nobody could be told of a vote that does not become durable.
             return self.patience.begin(now, self.options.priority);
         }
         if matches!(self.state, State::Candidate(_)) {
-            // Once in vain: others may have changed who votes, and this replica is not among them any more.
+            self.patience.failed();
+            // Once without success: others may have changed who votes, and this replica is not among them any more.
             self.send_to(self.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
         }
         self.campaign(now, true, false, effects);
@@ -361,6 +375,24 @@ mod tests {
 
     fn drawn(priority_max: u8, priority: u8) -> Vec<Duration> {
         drawn_by(Patience::begin, priority_max, priority).collect()
+    }
+
+    #[test]
+    fn after_failures_time_outs_are_spread_further_up_to_a_bound_until_a_leader_is_heard() {
+        let mut patience = Patience::new(T, 7);
+        (0..10).for_each(|_| patience.failed());
+        let drawn = |patience: &mut Patience| {
+            (0..1000)
+                .map(|_| {
+                    patience.begin(Time::ZERO, 0);
+                    patience.ends_at().since(Time::ZERO)
+                })
+                .max()
+        };
+        let longest = drawn(&mut patience).expect("a thousand");
+        assert!((T * 48 / 10..T * 5).contains(&longest), "{longest:?}");
+        patience.heard_leader(Time::ZERO, 0);
+        assert!(drawn(&mut patience).expect("a thousand") < T * 2);
     }
 
     #[test]

@@ -296,12 +296,23 @@ impl Raft {
         }
     }
 
+    /// A leader that slept through an election time-out (its process was stopped, or its machine moved) does not know
+    /// any more whether it leads: it gives up before it does anything else. Who orders alone has nobody to give up for.
+    pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
+        let me = self.members.me();
+        if overdue && !self.voters().is_quorum(|id| id == me) {
+            self.step_down(now, effects);
+            self.report_leader(effects);
+        }
+    }
+
     /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
     /// answered, says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
-        let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
-        if disk_stalled || !self.hears_a_quorum(now) {
+        if !self.disk.answers(now, timeout) || !self.hears_a_quorum(now) {
             return self.step_down(now, effects);
         }
         let State::Leader(leader) = &mut self.state else { return };

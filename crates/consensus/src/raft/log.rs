@@ -5,7 +5,10 @@ use std::{collections::VecDeque, sync::Arc};
 
 use synod_wire::{Ballot, Lsn, Slot};
 
-use super::messages::{Configuration, Entries, Entry};
+use super::{
+    membership::VoterSets,
+    messages::{Configuration, Entries, Entry},
+};
 use crate::batches::last_of;
 
 /// Stretches of one term that are remembered at most. Each takes an election, so more are a curiosity; what is
@@ -54,7 +57,7 @@ const ENTRY_BYTES: usize = 32;
 pub(super) fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     for entry in entries {
-        let size = entry.batch.bytes().len() + ENTRY_BYTES;
+        let size = entry.batch.bytes().len() + ENTRY_BYTES + entry.voters.as_ref().map_or(0, VoterSets::size);
         if count > 0 && bytes + size > bytes_max {
             break;
         }
@@ -381,6 +384,34 @@ mod tests {
         assert_eq!((log.share(Slot(3), 9).len(), log.share(Slot(7), 9).len()), (4, 0));
         assert_eq!([1, 2, 3, 5, 6, 9].map(|slot| log.lsn_of(Slot(slot)).0), [1, 11, 11, 12, 13, 13]);
         assert_eq!([0, 1, 10, 11, 13].map(|lsn| log.stable(Lsn(lsn)).unwrap().0), [0, 1, 1, 3, 6]);
+    }
+
+    /// The largest message of Raft: an append of entries each of which changes voters, in the largest group.
+    #[test]
+    fn an_append_has_the_bytes_that_a_message_may_have() {
+        let ids = |from: u64| (from..from + 63).map(synod_wire::ReplicaId).collect::<Vec<_>>();
+        let voters = VoterSets::joint(ids(1), ids(100));
+        let changes = Entry { voters: Some(voters), ..entry(1) };
+        for (entries, page_max) in [vec![changes; 100], vec![entry(1); 5_000]]
+            .iter()
+            .flat_map(|entries| [1, 1_000, 1_100, 20_000].map(|max| (entries, max)))
+        {
+            let options =
+                crate::Options { append_bytes_max: page_max, promise_bytes_max: 1, ..Default::default() };
+            let (count, _) = fitting(entries.iter(), page_max);
+            let message = crate::raft::Message::Append {
+                ballot: ballot(1),
+                session: 1,
+                prev: Slot(1),
+                prev_ballot: ballot(1),
+                entries: entries[..count].into(),
+                commit: Slot(1),
+            };
+            let mut writer = synod_wire::Writer::new();
+            crate::Message::from(message).encode(&mut writer);
+            let (len, max) = (writer.finish().len(), options.message_bytes_max(0));
+            assert!(len <= max, "{len} bytes of {count} entries, {max} allowed");
+        }
     }
 
     #[test]

@@ -45,6 +45,11 @@ struct Halves {
 }
 
 impl VoterSets {
+    /// What it takes in a message, in bytes.
+    pub(super) fn size(&self) -> usize {
+        8 * (1 + self.incoming().len() + self.outgoing().len())
+    }
+
     /// One group.
     #[must_use]
     pub fn simple(voters: Vec<ReplicaId>) -> VoterSets {

@@ -106,6 +106,7 @@ enum State {
 impl Protocol for Raft {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
         let lsn = effects.last_lsn();
+        self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::Raft(message) } => {
                 self.receive(now, from, message, effects);
@@ -142,6 +143,7 @@ impl Protocol for Raft {
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
         let lsn = effects.last_lsn();
+        self.yield_if_overslept(now, effects);
         self.write(effects);
         self.watch_disk(lsn, now, effects);
         self.replicate(now, effects);
@@ -386,7 +388,7 @@ impl Raft {
         }
     }
 
-    fn report_leader(&mut self, effects: &mut Effects) {
+    pub(super) fn report_leader(&mut self, effects: &mut Effects) {
         let me = self.members.me();
         let nobody = Ballot { round: self.term, replica: ReplicaId::default() };
         let view = match &self.state {

@@ -82,7 +82,7 @@ impl Leader {
 
 impl SequencePaxos {
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        self.election.tried(now);
+        self.election.tried();
         self.promise(now, ballot, effects);
         let has = self.extent();
         let prepare = Prepare { ballot, has, page: Slot::ZERO };
@@ -295,12 +295,22 @@ impl SequencePaxos {
         }
     }
 
+    /// A leader that slept through an election time-out (its process was stopped, or its machine moved) does not know
+    /// any more whether it leads: it gives up before it does anything else. Who orders alone has nobody to give up for.
+    pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
+        if overdue && self.members.count() > 1 {
+            self.give_up(now, effects);
+            self.report_leader(effects);
+        }
+    }
+
     /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
     /// answered, says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
-        let disk_stalled = self.disk.stalled_since().is_some_and(|since| now.since(since) > timeout);
-        if disk_stalled || self.election.must_yield(now) {
+        if !self.disk.answers(now, timeout) || self.election.must_yield(now) {
             return self.give_up(now, effects);
         }
         self.resend_to_peers(now, effects);

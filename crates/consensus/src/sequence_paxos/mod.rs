@@ -127,6 +127,7 @@ enum State {
 
 impl Protocol for SequencePaxos {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::SequencePaxos(message) } => {
                 self.receive(now, from, message, effects);
@@ -134,7 +135,8 @@ impl Protocol for SequencePaxos {
             Input::Receive { from, message: crate::Message::Election(message) } => {
                 // Who must not vote is nobody's follower, and must not lead.
                 if !matches!(self.state, State::Recovering) {
-                    self.election.receive(from, &message, effects);
+                    self.election.receive(now, from, &message, effects);
+                    self.stand(now, effects);
                 }
             }
             Input::Receive { .. } => {}
@@ -165,6 +167,7 @@ impl Protocol for SequencePaxos {
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
+        self.yield_if_overslept(now, effects);
         self.send_accepted(effects);
         self.send_accepts(effects);
         self.announce(now, effects);
@@ -431,21 +434,31 @@ impl SequencePaxos {
         // The deadline that was asked for is over: ask again, also for the same instant.
         self.deadline = None;
         if !matches!(self.state, State::Recovering) {
-            self.election.on_timer(now, effects);
+            let fit = self.disk.answers(now, self.options.election_timeout);
+            self.election.on_timer(now, fit, effects);
         }
         match &self.state {
             State::Follower(_) | State::Candidate(_) => {
-                match self.election.candidacy(now, self.promised.max(self.view.ballot)) {
-                    Some(ballot) => self.become_candidate(now, ballot, effects),
-                    None => {
-                        self.resend_prepare(now, effects);
-                        self.ask_for_prepare(now, effects);
-                    }
+                if !self.stand(now, effects) {
+                    self.resend_prepare(now, effects);
+                    self.ask_for_prepare(now, effects);
                 }
             }
             State::Leader(_) => self.lead_on(now, effects),
             State::Recovering => {}
         }
+    }
+
+    /// Tries to lead if the election says so; whether it does.
+    fn stand(&mut self, now: Time, effects: &mut Effects) -> bool {
+        if !matches!(self.state, State::Follower(_) | State::Candidate(_)) {
+            return false;
+        }
+        let ballot = self.election.candidacy(now, self.promised.max(self.view.ballot), effects);
+        ballot.is_some_and(|ballot| {
+            self.become_candidate(now, ballot, effects);
+            true
+        })
     }
 
     /// The invariants of the specification's section 4.5 that one replica can check; the simulator checks I3, I5

@@ -5,7 +5,7 @@ use etcd_client::{
     SortOrder, SortTarget, Txn, TxnOp,
 };
 use synod_kv::KvStore;
-use synod_server::{Config, InMemory, Member, Server};
+use synod_server::{Config, InMemory, Limits, Member, Server};
 use synod_wire::{ClusterId, ReplicaId};
 use tonic::Code;
 
@@ -164,8 +164,8 @@ async fn nonsense_is_refused_in_etcds_words() {
 
 #[tokio::test]
 async fn a_request_may_be_just_as_large_as_it_is_said() {
-    let config = Config { request_bytes_max: 10_000, ..config() };
-    let server = serve(&config, replica());
+    let limits = Limits { request_bytes_max: 10_000, ..Limits::default() };
+    let server = serve(&config(), replica().limited(limits));
     let mut client = connect(&server).await;
     client.put("k", vec![b'v'; 9_900], None).await.unwrap();
     let large = client.put("k", vec![b'v'; 10_001], None).await;

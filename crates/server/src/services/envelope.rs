@@ -25,7 +25,6 @@ const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 #[derive(Debug)]
 pub(crate) struct Store<R> {
     replica: R,
-    limits: Limits,
     quota_bytes: u64,
     cluster_id: u64,
     member_id: u64,
@@ -36,7 +35,6 @@ impl<R: Replica> Store<R> {
     pub(crate) fn new(config: &Config, replica: R) -> Store<R> {
         let status = replica.status();
         Store {
-            limits: Limits { txn_ops_max: config.txn_ops_max, request_bytes_max: config.request_bytes_max },
             quota_bytes: config.quota_bytes,
             cluster_id: status.cluster.0,
             member_id: status.replica.0,
@@ -53,13 +51,13 @@ impl<R: Replica> Store<R> {
         &self.requests
     }
 
-    pub(super) fn limits(&self) -> &Limits {
-        &self.limits
+    pub(super) fn limits(&self) -> Limits {
+        self.replica.limits()
     }
 
     /// Most bytes of a request's message.
     pub(crate) fn message_bytes_max(&self) -> usize {
-        self.limits.request_bytes_max.saturating_add(MESSAGE_OVERHEAD_BYTES)
+        self.limits().request_bytes_max.saturating_add(MESSAGE_OVERHEAD_BYTES)
     }
 
     pub(super) fn quota_bytes(&self) -> u64 {
@@ -89,7 +87,7 @@ impl<R: Replica> Store<R> {
     fn checked(&self, command: Command) -> Result<Bytes, Status> {
         let command =
             KvCommand { command: Some(command), quota_bytes: self.quota_bytes, member_id: self.member_id };
-        validate::command(&command, &self.limits).map_err(|error| refusal(&error))?;
+        validate::command(&command, &self.limits()).map_err(|error| refusal(&error))?;
         Ok(command.encode_to_vec().into())
     }
 

@@ -105,7 +105,7 @@ impl<R: Replica> Store<R> {
         request: TxnRequest,
     ) -> impl Future<Output = Result<TxnResponse, Status>> + Send {
         let consistency = consistency(validate::is_serializable(&request));
-        let query = validate::txn(&request, self.limits()).map(|()| Query::Txn(request));
+        let query = validate::txn(&request, &self.limits()).map(|()| Query::Txn(request));
         self.query(query, consistency, |answer| match answer {
             Answer::Txn(found) => Ok(TxnResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),

@@ -90,6 +90,8 @@ impl<R: Replica> Store<R> {
             snapshot_bytes_total: total,
             slots_missing: status.missing,
             sources: status.sources,
+            without_memory: status.without_memory,
+            troubles: status.troubles,
             waits_for: status.waits_for,
         })
     }
@@ -130,6 +132,7 @@ impl TryFrom<Asked> for Change {
             Asked::Reconfigure(pb::Reconfigure { protocol, election, options }) => {
                 Change::Order { protocol: unless_empty(protocol), election: unless_empty(election), options }
             }
+            Asked::Limits(limits) => Change::Limits(limits),
         })
     }
 }
@@ -161,6 +164,7 @@ impl From<Group> for pb::Group {
             protocol: group.protocol,
             election: group.election,
             options: group.options,
+            limits: group.limits,
         }
     }
 }

@@ -8,7 +8,7 @@ use synod_consensus::{
     sequence_paxos::{self, Extent},
 };
 use synod_replica::LogRecord;
-use synod_wire::{Ballot, Batch, Slot};
+use synod_wire::{Ballot, Batch, Incarnation, ReplicaId, Slot};
 
 /// What a message claims.
 #[derive(Debug)]
@@ -153,6 +153,26 @@ pub fn slots(record: &LogRecord) -> std::ops::Range<u64> {
     }
 }
 
+/// The batches that a record holds, with their slots.
+pub fn values(record: &LogRecord) -> Vec<(Slot, Batch)> {
+    let run = |from: Slot, batches: Vec<Batch>| (from.0..).map(Slot).zip(batches).collect();
+    match record {
+        LogRecord::Learned { slot, batch, .. } => vec![(*slot, batch.clone())],
+        LogRecord::Entered { .. } | LogRecord::Trimmed(_) => Vec::new(),
+        LogRecord::Protocol {
+            record: Record::Raft(raft::Record::Entries { start, entries, .. }), ..
+        } => run(*start, entries.iter().map(|entry| entry.batch.clone()).collect()),
+        LogRecord::Protocol { record, .. } => match fact(record) {
+            Fact::Learned { slot, batch } => vec![(slot, batch)],
+            Fact::Accepted { first: from, batches, .. }
+            | Fact::Extended { start: from, batches, .. }
+            | Fact::Staged { from, batches, .. }
+            | Fact::Adopted { from, batches, .. } => run(from, batches.iter().cloned().collect()),
+            Fact::Promised(_) | Fact::Nothing => Vec::new(),
+        },
+    }
+}
+
 /// What a record remembers.
 pub fn fact(record: &Record) -> Fact {
     match record {
@@ -169,7 +189,7 @@ fn multipaxos_fact(record: &multipaxos::Record) -> Fact {
             Fact::Accepted { ballot: *ballot, first: *first, batches: batches.clone() }
         }
         multipaxos::Record::Learned(value) => Fact::Learned { slot: value.slot, batch: value.batch.clone() },
-        multipaxos::Record::Recovered(_) | multipaxos::Record::Amnesia(_) => Fact::Nothing,
+        multipaxos::Record::Lives(_) | multipaxos::Record::Amnesia(_) => Fact::Nothing,
     }
 }
 
@@ -184,5 +204,67 @@ fn sequence_paxos_fact(record: &sequence_paxos::Record) -> Fact {
         }
         Record::Learned { slot, batch, .. } => Fact::Learned { slot, batch },
         Record::Amnesia(_) | Record::Trimmed { .. } => Fact::Nothing,
+    }
+}
+
+/// What a record says about who remembers what. Only of protocols that let a replica without its log vote again.
+#[derive(Clone, Debug)]
+pub enum Recollection {
+    /// No lower ballot is followed.
+    Promised(Ballot),
+    /// The latest lives of others that the replica knows of.
+    Lives(Vec<(ReplicaId, Incarnation)>),
+    /// Whether the replica knows all that it may have promised and accepted.
+    Whole(bool),
+}
+
+/// What a record says about who remembers what.
+pub fn recollection(record: &Record) -> Option<Recollection> {
+    let Record::MultiPaxos(record) = record else { return None };
+    match record {
+        multipaxos::Record::Promised(ballot) => Some(Recollection::Promised(*ballot)),
+        multipaxos::Record::Lives(lives) => Some(Recollection::Lives(lives.clone())),
+        multipaxos::Record::Amnesia(lost) => Some(Recollection::Whole(!lost)),
+        multipaxos::Record::Accepted { .. } | multipaxos::Record::Learned(_) => None,
+    }
+}
+
+/// A part of a promise.
+#[derive(Clone, Copy, Debug)]
+pub enum Page {
+    /// A candidate wants to hear about the slots from `first` on.
+    Question { first: Slot },
+    /// A life answers about the slots from `first` on, and before `next` if there is more.
+    Answer { ballot: Ballot, first: Slot, next: Option<Slot>, life: Incarnation },
+}
+
+/// The part of a promise that a message is. Only of protocols that let a replica without its log vote again.
+pub fn page(message: &Message) -> Option<Page> {
+    match message {
+        Message::MultiPaxos(multipaxos::Message::Prepare { from, .. }) => {
+            Some(Page::Question { first: *from })
+        }
+        Message::MultiPaxos(multipaxos::Message::Promise(promise)) => Some(Page::Answer {
+            ballot: promise.ballot,
+            first: promise.from,
+            next: promise.next,
+            life: promise.incarnation,
+        }),
+        _ => None,
+    }
+}
+
+/// Whether a replica that lost its log asks others what it must know.
+pub fn asks_to_recover(message: &Message) -> bool {
+    matches!(message, Message::MultiPaxos(multipaxos::Message::Recover { .. }))
+}
+
+/// Of an answer to that: the life that asked, and the one that answers.
+pub fn answer_to_recover(message: &Message) -> Option<(Incarnation, Incarnation)> {
+    match message {
+        Message::MultiPaxos(multipaxos::Message::RecoverAnswer { asker, incarnation, .. }) => {
+            Some((*asker, *incarnation))
+        }
+        _ => None,
     }
 }

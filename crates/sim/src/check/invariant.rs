@@ -44,6 +44,16 @@ invariants! {
     DurableBeforePromise = "durable-before-promise", "DESIGN.md: nothing is promised before it is durable";
     /// No later life contradicts what an earlier one promised or voted for, unless it lost its log and said so.
     PromiseKept = "promise-kept", "Santos 2012, section 7.4: no PHASE2B for a view lower than one promised";
+    /// A replica that lost its log is silent in an epoch in which it may have voted, until it knows all that it may have
+    /// said, also after it was started again.
+    SilentAmnesia = "silent-amnesia", "docs/recovery-without-a-log.md: after the loss of a log a replica does not vote until it is safe";
+    /// A replica that lost its log votes again with answers of enough others, each in the latest life that it knows of.
+    LatestLifeAnswers = "latest-life-answers", "docs/recovery-without-a-log.md: step 2 of the protocol";
+    /// Those whose promises made a candidate lead gave them in full and in one life each, and are bound as long as they
+    /// vote, also if they lose their logs.
+    PromiseBinds = "promise-binds", "docs/recovery-without-a-log.md: promises bind; Michael et al. 2017";
+    /// When a replica votes again that lost its log, enough others know in which life it does, and go on knowing it.
+    LivesRemembered = "lives-remembered", "docs/recovery-without-a-log.md: lives are remembered";
     /// Only its owner speaks in a ballot, and only in one life.
     OneLeader = "one-leader-a-ballot", "Santos 2012, section 7.2: k comes from a private pool of the proposer";
     /// At most one batch is proposed for a slot in one ballot.
@@ -88,6 +98,11 @@ invariants! {
     IdsOnce = "ids-once", "DESIGN.md: node identity is (id, incarnation)";
     /// All that ever counts under an id comes from replicas with one birth.
     OneBirth = "one-birth-an-id", "docs/identity.md: a replica is its id and its birth";
+    /// The replicated clock shows at most what truly went by, as the fastest clock of a replica measures it, and at most
+    /// one bounded step more for every jump of such a clock.
+    ClockNotFast = "clock-not-fast", "crates/replica/src/clock.rs: a tick measures from when its instant was seen";
+    /// No message is refused for its size: all fit the frame that the settings of the replicas demand.
+    FitsAFrame = "fits-a-frame", "crates/replica/src/settings.rs: the largest message";
     /// A replica that was removed ends its service only once a quorum of its successors has durably gone on.
     RetiredLast = "retired-last", "DESIGN.md: old epochs answer laggards until the new one stands by itself";
     /// The clients' history is linearizable.
@@ -97,6 +112,9 @@ invariants! {
     ServesWhenConnected = "serves-when-connected", "Driftwood 2023, section 2.3.5: partial partitions leave no stable leader";
     /// Once faults stop, a write and a read succeed at every replica within a bound, and replicas converge.
     Liveness = "liveness", "DESIGN.md: once faults stop, progress within a bound";
+    /// Nothing waits forever: once nobody asks for anything more, no replica keeps a read, a command, a change, a batch to
+    /// execute or a message that waits for its disk.
+    NothingWaits = "nothing-waits", "STYLE.md: a limit on everything; each question is answered, refused or given up in time";
     /// What a replica sends and writes can be read again, and no replica panics.
     Sound = "sound", "STYLE.md: panic! is for broken invariants only";
 }

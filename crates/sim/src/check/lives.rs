@@ -6,6 +6,17 @@ use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
+/// What waits in front of a replica's executor and behind its disk, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    /// Batches that the executor has not executed.
+    pub batches: u64,
+    /// Messages that wait for records to become durable.
+    pub messages: u64,
+    /// The largest message that ever did, in this life.
+    pub largest_message: u64,
+}
+
 /// What one life has shown so far.
 #[derive(Debug)]
 pub struct Watch {
@@ -21,6 +32,12 @@ pub struct Watch {
     entered: Epoch,
     /// How often it forgot who leads, because it went on to another epoch.
     fresh_views: u64,
+    /// Bytes of the largest batch delivered...
+    largest_batch: u64,
+    /// ...and of all that were delivered before the first step: the replica found them decided when it started.
+    found: u64,
+    /// Bytes of records that are not durable, as of the last step, and the most that a step added.
+    undurable: (u64, u64),
 }
 
 impl Watch {
@@ -28,7 +45,19 @@ impl Watch {
     #[must_use]
     pub fn new(id: ReplicaId, snapshot: Slot, entered: Epoch) -> Watch {
         let (delivered, decided, executed) = (snapshot, snapshot, snapshot);
-        Watch { id, delivered, decided, executed, ballot: Ballot::ZERO, snapshot, entered, fresh_views: 0 }
+        Watch {
+            id,
+            delivered,
+            decided,
+            executed,
+            ballot: Ballot::ZERO,
+            snapshot,
+            entered,
+            fresh_views: 0,
+            largest_batch: 0,
+            found: 0,
+            undurable: (0, 0),
+        }
     }
 
     /// The last slot delivered, here or by a snapshot.
@@ -49,8 +78,14 @@ impl Watch {
         })
     }
 
+    /// What the replica delivered so far it found decided when it started, and it executes all of it at once.
+    pub fn started(&mut self, status: &ReplicaStatus) {
+        self.found = status.unexecuted_bytes;
+    }
+
     /// The replica delivers a slot.
-    pub fn delivers(&mut self, slot: Slot) -> Checked {
+    pub fn delivers(&mut self, slot: Slot, bytes: u64) -> Checked {
+        self.largest_batch = self.largest_batch.max(bytes);
         demand(slot == self.delivered.next(), Invariant::DeliveryOrder, || {
             format!("{} delivers slot {slot} after slot {}", self.id, self.delivered)
         })?;
@@ -101,7 +136,13 @@ impl Watch {
     }
 
     /// After a step.
-    pub fn stepped(&mut self, status: &ReplicaStatus, settings: &Settings) -> Checked {
+    pub fn stepped(
+        &mut self,
+        status: &ReplicaStatus,
+        held: Held,
+        settings: &Settings,
+        batches_max: u64,
+    ) -> Checked {
         let protocol = &status.protocol;
         for (what, now, before) in [
             ("decided", protocol.decided, &mut self.decided),
@@ -120,7 +161,7 @@ impl Watch {
             Invariant::OneLeader,
             || format!("{} leads in ballot {}, which is not its own", self.id, protocol.view.ballot),
         )?;
-        self.bounded(status, settings)
+        self.bounded(status, held, settings, batches_max)
     }
 
     /// What the replies count that the session table caches: all of them, and those of one session at most.
@@ -139,29 +180,56 @@ impl Watch {
         })
     }
 
-    fn bounded(&self, status: &ReplicaStatus, settings: &Settings) -> Checked {
+    fn bounded(
+        &mut self,
+        status: &ReplicaStatus,
+        held: Held,
+        settings: &Settings,
+        batches_max: u64,
+    ) -> Checked {
+        let (before, most) = self.undurable;
+        let most = most.max(status.undurable_bytes.saturating_sub(before));
+        self.undurable = (status.undurable_bytes, most);
         let ahead_max = settings.consensus.accept_ahead_max();
         // A new leader takes over what others accepted, also if it lags behind them.
         let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
         // One command may always enter.
         let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;
-        // An answer is larger than that if it is a single batch.
-        let batch_max = settings.batch_bytes_max as u64 + COMMAND_BYTES_MAX;
-        let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batch_max.max(settings.fetch_bytes_max as u64);
+        let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batches_max;
         let behind = status.protocol.decided.0 - status.executed.0;
         let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
+        // One message may always wait.
+        let messages_max = settings.held_bytes_max.max(held.largest_message);
+        // What was accepted before there was too much is decided all the same; a restart finds its log decided.
+        let unexecuted_max =
+            self.found.max(settings.backlog_bytes_max) + (ahead_max + 1) * self.largest_batch;
+        // The step with which it becomes too much, that with which a leader takes over what others accepted, and states.
+        let undurable_max = settings.undurable_bytes_max + 2 * most + STATES_BYTES_MAX;
         self.bounds([
             ("slots in flight", status.protocol.in_flight as u64, ahead_max.saturating_add(lag)),
             ("bytes queued", status.queued_bytes as u64, queue_max),
+            ("bytes of batches of followers", status.forwarded_bytes as u64, queue_max.max(batches_max)),
+            ("questions of other replicas", status.remote_reads as u64, REMOTE_READS_MAX),
+            ("bytes not executed", status.unexecuted_bytes, unexecuted_max),
+            // A snapshot that is installed counts for batches that still wait behind it.
+            ("bytes of batches for its executor", held.batches, 2 * unexecuted_max),
+            ("bytes of messages for its disk to release", held.messages, status.held_bytes.min(messages_max)),
+            ("bytes not durable", status.undurable_bytes, undurable_max),
             ("slots not executed", behind, behind_max),
-            ("bytes of decided batches", status.kept_bytes, settings.kept_bytes_max),
+            ("bytes of decided batches", status.kept_bytes, settings.kept_bytes_max.max(self.largest_batch)),
             ("bytes that wait for slots in front of them", status.ahead_bytes as u64, ahead_bytes_max),
         ])
     }
 }
 
 /// No simulated command is larger.
-const COMMAND_BYTES_MAX: u64 = 8 << 10;
+const COMMAND_BYTES_MAX: u64 = 16 << 10;
+
+/// Questions of other replicas that may wait at one.
+const REMOTE_READS_MAX: u64 = 1024;
+
+/// Records of what was promised and the like, which are small, are written whatever waits.
+const STATES_BYTES_MAX: u64 = 64 << 10;
 
 /// More slots than one answer to a fetch brings in a simulation.
 const FETCH_SLOTS_MAX: u64 = 4096;

@@ -4,25 +4,64 @@
 //! by key as it could without them; but revisions also say nearly everything about the order, and with the hints
 //! from the decided log ([`super::linear`]) a whole history is checked in about as many steps as it has operations.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 use super::linear::Sequential;
-use crate::ops::{Answer, Entry, Key, Op, Other, Part};
+use crate::ops::{Answer, Entry, Key, Op, Order, Other, Part};
 
 /// gRPC's OUT_OF_RANGE, with which etcd refuses revisions.
 const OUT_OF_RANGE: i32 = 11;
+/// gRPC's RESOURCE_EXHAUSTED, with which etcd refuses what there is no space for.
+const NO_SPACE: i32 = 8;
+
+/// The keys at a revision, and before it.
+#[derive(Clone, Debug)]
+struct Past {
+    revision: i64,
+    keys: BTreeMap<Key, Entry>,
+    before: Option<Arc<Past>>,
+}
 
 /// What the store must hold.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub struct Model {
     keys: BTreeMap<Key, Entry>,
     revision: i64,
     compacted: i64,
+    alarm: bool,
+    past: Option<Arc<Past>>,
+    /// Stands for `past` where states are compared: a hash of everything that ever was.
+    digest: u64,
+}
+
+impl Model {
+    fn shown(&self) -> (&BTreeMap<Key, Entry>, i64, i64, bool, u64) {
+        (&self.keys, self.revision, self.compacted, self.alarm, self.digest)
+    }
+}
+
+impl PartialEq for Model {
+    fn eq(&self, other: &Model) -> bool {
+        self.shown() == other.shown()
+    }
+}
+
+impl Eq for Model {}
+
+impl Hash for Model {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.shown().hash(state);
+    }
 }
 
 impl Default for Model {
     fn default() -> Model {
-        Model { keys: BTreeMap::new(), revision: 1, compacted: -1 }
+        let (keys, past) = (BTreeMap::new(), None);
+        Model { keys, revision: 1, compacted: -1, alarm: false, past, digest: 0 }
     }
 }
 
@@ -45,6 +84,24 @@ impl Model {
         Part::Delete(gone)
     }
 
+    /// What was changed becomes a part of the past.
+    fn remember(&mut self) {
+        let (revision, keys) = (self.revision, self.keys.clone());
+        let mut hasher = DefaultHasher::new();
+        (self.digest, revision, &keys).hash(&mut hasher);
+        self.digest = hasher.finish();
+        self.past = Some(Arc::new(Past { revision, keys, before: self.past.take() }));
+    }
+
+    /// The keys at a revision.
+    fn at(&self, revision: i64) -> BTreeMap<Key, Entry> {
+        let mut past = self.past.as_deref();
+        while let Some(then) = past.filter(|then| then.revision > revision) {
+            past = then.before.as_deref();
+        }
+        past.map(|then| then.keys.clone()).unwrap_or_default()
+    }
+
     fn get(&self, first: Key, last: Key) -> Vec<Entry> {
         self.keys.range(first..=last).map(|(_, entry)| *entry).collect()
     }
@@ -55,7 +112,11 @@ impl Sequential for Model {
     type Answer = Answer;
 
     fn apply(&mut self, op: &Op) -> Answer {
-        let next = self.revision + 1;
+        if self.alarm && takes_space(op) {
+            return Answer::Refused(NO_SPACE);
+        }
+        let before = self.revision;
+        let next = before + 1;
         let mut succeeded = true;
         let parts = match *op {
             Op::Put { key, value } => vec![self.put(key, value, next)],
@@ -82,21 +143,68 @@ impl Sequential for Model {
                 Vec::new()
             }
             Op::Get { first, last } => vec![Part::Get(self.get(first, last))],
+            Op::Look { first, last, revision, limit, order, count_only } => {
+                if revision > self.revision || (revision > 0 && revision < self.compacted) {
+                    return Answer::Refused(OUT_OF_RANGE);
+                }
+                let keys = if revision == 0 { self.keys.clone() } else { self.at(revision) };
+                let mut entries: Vec<Entry> = keys.range(first..=last).map(|(_, entry)| *entry).collect();
+                let count = entries.len();
+                match order {
+                    Order::Key => {}
+                    Order::KeyDown => entries.reverse(),
+                    Order::Modified => entries.sort_by_key(|entry| entry.modified),
+                }
+                let kept = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+                let more = !count_only && count > kept;
+                entries.truncate(if count_only { 0 } else { kept });
+                vec![Part::Look { entries, count: i64::try_from(count).expect("a few"), more }]
+            }
+            Op::Nest { key, expected, value, inner } => {
+                succeeded = self.keys.get(&key).map_or(0, |entry| entry.modified) == expected;
+                if succeeded {
+                    let put = self.put(key, value, next);
+                    let exists = self.keys.contains_key(&inner);
+                    let change =
+                        if exists { self.delete(inner, inner, next) } else { self.put(inner, value, next) };
+                    vec![put, Part::Nest { succeeded: exists, parts: vec![change] }]
+                } else {
+                    let parts = vec![Part::Get(self.get(key, key)), Part::Get(self.get(inner, inner))];
+                    vec![Part::Nest { succeeded: true, parts }]
+                }
+            }
+            Op::Exceed { .. } => {
+                self.alarm = true;
+                return Answer::Refused(NO_SPACE);
+            }
+            Op::Disarm => vec![Part::Cleared(usize::from(std::mem::take(&mut self.alarm)))],
         };
+        if self.revision > before {
+            self.remember();
+        }
         Answer::Done { revision: self.revision, succeeded, parts }
     }
 
     fn is_inert(op: &Op, answer: &Answer) -> bool {
-        let Answer::Done { succeeded, parts, .. } = answer else { return true };
+        let Answer::Done { succeeded, parts, .. } = answer else {
+            return !matches!(op, Op::Exceed { .. });
+        };
         match op {
-            Op::Get { .. } => true,
-            Op::Swap { .. } => !succeeded,
+            Op::Get { .. } | Op::Look { .. } => true,
+            Op::Swap { .. } | Op::Nest { .. } => !succeeded,
+            Op::Disarm => *parts == [Part::Cleared(0)],
+            Op::Exceed { .. } => false,
             Op::Delete { .. } => {
                 parts.iter().all(|part| matches!(part, Part::Delete(gone) if gone.is_empty()))
             }
             Op::Put { .. } | Op::Compact { .. } => false,
         }
     }
+}
+
+/// Whether an operation is refused while there is no space.
+fn takes_space(op: &Op) -> bool {
+    matches!(op, Op::Put { .. } | Op::Swap { .. } | Op::Nest { .. } | Op::Exceed { .. })
 }
 
 #[cfg(test)]
@@ -117,7 +225,18 @@ mod tests {
                 let key = rng.u8(0..4);
                 let other = (key + rng.u8(1..4)) % 4;
                 let known = model.keys.get(&key).map_or(0, |entry| entry.modified);
-                let op = match rng.u8(0..6) {
+                let op = match rng.u8(0..10) {
+                    6 => Op::Look {
+                        first: key.min(other),
+                        last: key.max(other),
+                        revision: [0, model.revision - rng.i64(-1..6)][rng.usize(0..2)].max(0),
+                        limit: rng.i64(0..3),
+                        order: [Order::Key, Order::KeyDown, Order::Modified][rng.usize(0..3)],
+                        count_only: rng.u8(0..4) == 0,
+                    },
+                    7 => Op::Nest { key, expected: known - rng.i64(0..2), value: id, inner: other },
+                    8 if rng.u8(0..4) == 0 => Op::Exceed { key },
+                    8 => Op::Disarm,
                     0 => Op::Put { key, value: id },
                     1 => Op::Delete { first: key.min(other), last: key.max(other) },
                     2 => Op::Compact { revision: model.revision - rng.i64(-1..5) },
@@ -139,7 +258,10 @@ mod tests {
                     if op.is_read() { StateMachine::query(&store, &bytes) } else { store.apply(&bytes) };
                 let answer = model.apply(&op);
                 assert_eq!(Answer::decode(&op, &reply).as_ref(), Some(&answer), "{op:?}");
-                assert_eq!(Model::is_inert(&op, &answer), model == before, "{op:?} {answer:?}");
+                let inert = Model::is_inert(&op, &answer);
+                // An alarm that is raised already is not raised by this one.
+                let raised = before.alarm && matches!(op, Op::Exceed { .. });
+                assert!(inert == (model == before) || raised, "{op:?} {answer:?}");
             }
         }
     }

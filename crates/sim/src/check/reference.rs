@@ -3,12 +3,15 @@
 //! The first replica that delivers a slot fixes its batch here, and a reference executor executes it: the same code,
 //! but run once, without restarts, snapshots or gaps. Every other delivery is compared with it.
 
-use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use synod_consensus::ProtocolKind;
 use synod_kv::KvStore;
-use synod_replica::{Executor, Group, Outcome, SessionLimits};
+use synod_replica::{Executor, Group, Outcome};
 use synod_wire::{Ballots, Batch, Command, CommandKind, Epoch, SessionId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
@@ -35,9 +38,9 @@ pub struct Reference {
 impl Reference {
     /// The empty log.
     #[must_use]
-    pub fn new(group: Group, limits: SessionLimits) -> Reference {
+    pub fn new(group: Group) -> Reference {
         Reference {
-            executor: Executor::new(KvStore::new(), group, limits),
+            executor: Executor::new(KvStore::new(), group),
             log: Vec::new(),
             outcomes: Vec::new(),
             digests: Vec::new(),
@@ -52,6 +55,18 @@ impl Reference {
     #[must_use]
     pub fn last(&self) -> Slot {
         Slot(self.log.len() as u64)
+    }
+
+    /// Counts time twice, as the replicas do.
+    #[cfg(feature = "planted-bugs")]
+    pub fn count_twice(&mut self) {
+        self.executor.count_twice();
+    }
+
+    /// What the replicated clock shows.
+    #[must_use]
+    pub fn clock(&self) -> Duration {
+        self.executor.clock()
     }
 
     /// The group as it is behind the last slot.

@@ -39,6 +39,10 @@ impl Log {
         }
     }
 
+    fn last(&self) -> Slot {
+        self.ballots.last_key_value().map_or(self.base, |(&slot, _)| slot.max(self.base))
+    }
+
     fn holds(&self, slot: Slot, ballot: Ballot) -> bool {
         slot <= self.base || self.ballots.get(&slot) == Some(&ballot)
     }
@@ -59,10 +63,14 @@ struct Server {
     durable: Log,
     term: u64,
     voted_for: Option<ReplicaId>,
+    /// How far its durable log went when it left a term for a higher one.
+    left_at: BTreeMap<u64, Slot>,
     /// ... and the log with those that are not.
     log: Log,
     /// The term, durable or not.
     latest_term: u64,
+    /// The term that its present life led last.
+    led: u64,
     /// To whom it told its vote of a term, in any life.
     told: BTreeMap<u64, ReplicaId>,
 }
@@ -264,7 +272,7 @@ impl EpochTerms {
     fn may_truncate(&self, replica: usize, from: Slot) -> Checked {
         let server = &self.servers[replica];
         let term = server.latest_term;
-        let leads = self.leaders.get(&term).is_some_and(|(leader, _)| leader.0 == replica as u64 + 1);
+        let leads = term > 0 && server.led == term;
         let removed = server.log.ballots.range(from..).next().map(|(slot, _)| *slot);
         demand(!leads || removed.is_none(), Invariant::LeaderAppendOnly, || {
             format!("r{} leads term {term} and removes its entries from slot {from} on", replica + 1)
@@ -322,6 +330,9 @@ impl EpochTerms {
         server.durable.take_in(record);
         match record {
             raft::Record::Term { term, voted_for } => {
+                if *term > server.term {
+                    server.left_at.insert(server.term, server.durable.last());
+                }
                 (server.term, server.voted_for) = (*term, *voted_for);
                 Ok(())
             }
@@ -397,7 +408,8 @@ impl EpochTerms {
         }
         let server = &mut self.servers[replica];
         server.log = server.durable.clone();
-        server.latest_term = server.term;
+        // What an earlier life led is led no more, even if nobody has led since.
+        (server.latest_term, server.led) = (server.term, 0);
         Ok(())
     }
 
@@ -427,8 +439,11 @@ impl EpochTerms {
             }
             raft::Message::AppendReply { ballot, through, .. } => {
                 let server = &self.servers[replica];
+                // What became durable together with its removal in a later term was held all the same, before that term.
+                let left_at = server.left_at.get(&ballot.round);
+                let held = left_at.is_some_and(|last| last >= through);
                 let durable = server.durable.ballots.contains_key(through) || server.durable.base >= *through;
-                let holds = server.term >= ballot.round && (durable || *through <= decided);
+                let holds = server.term >= ballot.round && (durable || held || *through <= decided);
                 demand(holds, Invariant::DurableBeforePromise, || {
                     format!(
                         "{id} acknowledges slot {through} in ballot {ballot}; its disk does not hold that"
@@ -485,6 +500,7 @@ impl EpochTerms {
             });
         }
         self.leaders.insert(ballot.round, (id, life));
+        self.servers[replica].led = ballot.round;
         // By Log Matching the last one stands for all before it.
         let mut before = self.committed.iter().rev().filter(|(_, (_, term))| *term < ballot.round);
         let Some((&slot, &(committed, _))) = before.next() else { return Ok(()) };

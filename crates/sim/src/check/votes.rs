@@ -352,21 +352,20 @@ impl EpochVotes {
         if votes.count_ones() < self.quorum {
             return Ok(());
         }
-        match &mut proposed.chosen {
-            Some((_, chosen)) => demand(*chosen == batch, Invariant::Agreement, || {
-                format!("two different batches are chosen for slot {slot}, one of them in ballot {ballot}")
-            }),
-            None => {
-                proposed.chosen = Some((ballot, batch.clone()));
-                let mut later =
-                    proposed.ballots.range((std::ops::Bound::Excluded(ballot), std::ops::Bound::Unbounded));
-                demand(later.all(|(_, (proposal, _))| *proposal == batch), Invariant::ChosenStays, || {
-                    format!(
-                        "slot {slot}: chosen in ballot {ballot}, but something else was proposed in a later one"
-                    )
-                })
-            }
+        let chosen = proposed.chosen.as_ref();
+        demand(chosen.is_none_or(|(_, chosen)| *chosen == batch), Invariant::Agreement, || {
+            format!("two different batches are chosen for slot {slot}, one of them in ballot {ballot}")
+        })?;
+        // The last vote of a quorum may come after a higher ballot has decided the same: then both decided it.
+        if chosen.is_some_and(|(chosen_in, _)| *chosen_in <= ballot) {
+            return Ok(());
         }
+        proposed.chosen = Some((ballot, batch.clone()));
+        let mut later =
+            proposed.ballots.range((std::ops::Bound::Excluded(ballot), std::ops::Bound::Unbounded));
+        demand(later.all(|(_, (proposal, _))| *proposal == batch), Invariant::ChosenStays, || {
+            format!("slot {slot}: chosen in ballot {ballot}, but something else was proposed in a later one")
+        })
     }
 
     fn restarted(&mut self, replica: usize, lost: bool) {

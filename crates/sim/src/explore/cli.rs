@@ -9,10 +9,12 @@ use std::{
 use clap::Args;
 use synod_consensus::ProtocolKind;
 
-use super::{Bounds, Count, Incomplete, Report, explore};
+use super::{Bounds, Count, Incomplete, Report, Walks, explore, walk};
 
 /// How often the line of progress is written anew.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// The steps of a random walk.
+const STEPS: usize = 200;
 
 /// Goes every way that a small configuration of a protocol can go: model checking of the code that ships.
 ///
@@ -47,7 +49,16 @@ pub struct ExploreArgs {
     /// Decided slots that a replica learns from another, as by catch-up.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().catch_ups)]
     catch_ups: u8,
-    /// Go no further than this many steps from the beginning.
+    /// Promises, and what leaders send to followers that lack something, come in pages of one batch.
+    #[arg(long)]
+    pages: bool,
+    /// Take so many random walks instead, for what is too large to be gone through.
+    #[arg(long, value_name = "WALKS")]
+    random: Option<u64>,
+    /// The seed of random walks.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "random")]
+    seed: u64,
+    /// Go no further than this many steps from the beginning; random walks: 200.
     #[arg(long, value_name = "N")]
     depth: Option<usize>,
     /// Stop at so many different states; they take about 120 bytes each.
@@ -67,6 +78,7 @@ impl ExploreArgs {
             losses: self.losses,
             duplicates: self.duplicates,
             catch_ups: self.catch_ups,
+            pages: self.pages,
             depth: self.depth,
             states_max: number(self.states_max),
         }
@@ -79,7 +91,7 @@ pub fn run(args: &ExploreArgs) -> ExitCode {
     let begun = Instant::now();
     let mut shown = begun;
     let terminal = std::io::stderr().is_terminal();
-    let report = explore(args.protocol, args.bounds(), &mut |count| {
+    let mut watch = |count: Count| {
         if terminal && shown.elapsed() >= PROGRESS_INTERVAL {
             shown = Instant::now();
             let rate = count.states as f64 / begun.elapsed().as_secs_f64();
@@ -87,7 +99,14 @@ pub fn run(args: &ExploreArgs) -> ExitCode {
             eprint!("\r{states} states, {depth} steps deep, {rate:.0} states/s ");
             let _ = std::io::stderr().flush();
         }
-    });
+    };
+    let report = match args.random {
+        Some(walks) => {
+            let walks = Walks { walks, steps: args.depth.unwrap_or(STEPS), seed: args.seed };
+            walk(args.protocol, args.bounds(), walks, &mut watch)
+        }
+        None => explore(args.protocol, args.bounds(), &mut watch),
+    };
     if terminal {
         eprintln!();
     }
@@ -111,11 +130,15 @@ fn summary(args: &ExploreArgs, report: &Report, elapsed: Duration) -> String {
     let ExploreArgs { replicas, commands, timeouts, crashes, losses, duplicates, catch_ups, .. } = args;
     let bounds = format!(
         "{replicas} replicas, {commands} commands, {timeouts} time-outs, {crashes} crashes, {losses} losses, \
-         {duplicates} duplicates, {catch_ups} catch-ups"
+         {duplicates} duplicates, {catch_ups} catch-ups{}",
+        if args.pages { ", pages of one batch" } else { "" }
     );
     text += &match (&report.found, report.incomplete) {
         (Some(_), _) => "an invariant does NOT hold\n".to_owned(),
         (None, None) => format!("complete: every state within {bounds}; every invariant held\n"),
+        (None, Some(Incomplete::Random)) => {
+            format!("random walks through {bounds}; every invariant held in all states on the way\n")
+        }
         (None, Some(Incomplete::Depth)) => format!(
             "INCOMPLETE: every state at most {depth} steps from the beginning, of {bounds}; every invariant held there\n"
         ),

@@ -23,6 +23,7 @@
 //! | `past.rs` | what a replica said and did in all its lives, and whether it may say what it says |
 //! | `on_disk.rs` | what a log's durable records say |
 //! | `judge.rs` | what the replicas of a state must agree on |
+//! | `walks.rs` | random walks instead, for what is too large |
 //! | `fingerprint.rs` | telling states apart |
 //!
 //! # What a state is
@@ -55,6 +56,8 @@
 //!   leader for long without its own timer firing. States that differ only in *when* are one (see `fingerprint.rs`).
 //! - **Sending again after a while.** The time after which something is sent again is set so long that it does not pass;
 //!   a message that was sent may be late anyway. What is sent again when a session begins is explored.
+//! - **Who lets whom try.** With the rotating election a replica first asks the others. Here they are always willing, at
+//!   once: that leaves more ways to go, not fewer.
 //! - **Bursts.** Each input is flushed at once; what several inputs make together is not explored.
 //! - **Answers to heartbeats** are lost. They confirm reads, which nobody asks for here, and keep a leader from giving
 //!   up: with these bounds it gives up at its second time-out. They would multiply the states by ten.
@@ -75,6 +78,7 @@ mod past;
 mod search;
 mod space;
 mod states;
+mod walks;
 
 use std::time::Duration;
 
@@ -91,6 +95,7 @@ use on_disk::Values;
 pub use search::Count;
 use search::{End, Search, Taken};
 use space::{Move, Space};
+pub use walks::Walks;
 
 /// How much can happen. Small numbers: each multiplies the states by ten and more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +114,8 @@ pub struct Bounds {
     pub duplicates: u8,
     /// Decided slots that a replica learns from another, outside its protocol.
     pub catch_ups: u8,
+    /// Whether promises, and what leaders send to followers that lack something, come in pages of one batch.
+    pub pages: bool,
     /// Steps from the beginning; `None`: any number.
     pub depth: Option<usize>,
     /// Different states, at most 2^32 - 1. About 120 bytes each.
@@ -132,6 +139,7 @@ impl Default for Bounds {
             losses: 0,
             duplicates: 0,
             catch_ups: 0,
+            pages: false,
             depth: None,
             states_max: 10_000_000,
         }
@@ -164,6 +172,8 @@ pub enum Incomplete {
     Depth,
     /// [`Bounds::states_max`] was reached.
     States,
+    /// Random walks leave out most ways.
+    Random,
 }
 
 /// Something that does not hold.
@@ -171,7 +181,8 @@ pub enum Incomplete {
 pub struct Found {
     /// What.
     pub violation: Violation,
-    /// The steps that lead there, as few as can be, each with what comes of it.
+    /// The steps that lead there, each with what comes of it: as few as can be, or after a random walk such that none can be
+    /// left out.
     pub story: Vec<String>,
 }
 
@@ -184,24 +195,57 @@ pub fn explore(protocol: ProtocolKind, bounds: Bounds, watch: &mut dyn FnMut(Cou
     explore_with(options(protocol), bounds, watch)
 }
 
+/// Takes random walks through what a protocol can do. A violation is shown with a way there from which no step can be left
+/// out, which need not be a shortest one.
+///
+/// # Panics
+/// If the bounds are not those that [`Bounds`] allows.
+#[must_use]
+pub fn walk(protocol: ProtocolKind, bounds: Bounds, walks: Walks, watch: &mut dyn FnMut(Count)) -> Report {
+    walk_with(options(protocol), bounds, walks, watch)
+}
+
+/// Takes random walks with other options than [`options`].
+///
+/// # Panics
+/// If the bounds are not those that [`Bounds`] allows.
+#[must_use]
+pub fn walk_with(options: Options, bounds: Bounds, walks: Walks, watch: &mut dyn FnMut(Count)) -> Report {
+    let (mut space, count, end) = walks::walk(|| setting(options.clone(), bounds), bounds, walks, watch);
+    report(&mut space, count, end)
+}
+
 /// Explores a protocol with other options than [`options`].
 ///
 /// # Panics
 /// If the bounds are not those that [`Bounds`] allows.
 #[must_use]
 pub fn explore_with(options: Options, bounds: Bounds, watch: &mut dyn FnMut(Count)) -> Report {
+    let mut space = Space::new(setting(options, bounds));
+    let (count, end) = Search::new(&mut space, bounds).run(watch);
+    report(&mut space, count, end)
+}
+
+/// What is the same for all replicas.
+fn setting(mut options: Options, bounds: Bounds) -> Setting {
     assert!((1..=Bounds::REPLICAS_MAX).contains(&bounds.replicas), "so many replicas are not explored");
     assert!(bounds.commands <= Bounds::COMMANDS_MAX, "so many commands are not explored");
     assert!(u32::try_from(bounds.states_max).is_ok(), "states are numbered with 32 bits");
+    if bounds.pages {
+        (options.promise_bytes_max, options.append_bytes_max) = (1, 1);
+    }
     let commands = (1..=bounds.commands).map(command).collect();
     let ids = (1..=bounds.replicas as u64).map(ReplicaId).collect();
-    let mut space = Space::new(Setting { options, ids, values: Values::new(commands) });
-    let (count, end) = Search::new(&mut space, bounds).run(watch);
+    Setting { options, ids, values: Values::new(commands) }
+}
+
+fn report(space: &mut Space, count: Count, end: End) -> Report {
     let (incomplete, found) = match end {
         End::Complete => (None, None),
         End::Depth => (Some(Incomplete::Depth), None),
         End::States => (Some(Incomplete::States), None),
-        End::Violated(path, violation) => (None, Some(Found { violation, story: tell(&mut space, &path) })),
+        End::Walked => (Some(Incomplete::Random), None),
+        End::Violated(path, violation) => (None, Some(Found { violation, story: tell(space, &path) })),
     };
     Report { count, incomplete, found }
 }

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use synod_consensus::{
-    Control, Effect, Effects, Input, Members, Message, Options, Protocol, Record, Restart, Role,
+    Control, Effect, Effects, Input, Members, Message, Options, Protocol, Record, Restart, Role, election,
 };
 use synod_replica::{LogRecord, PeerMessage};
-use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     fingerprint,
@@ -187,13 +187,15 @@ struct Work<'a> {
     disk: OnDisk,
     sent: Vec<(ReplicaId, Message)>,
     owed: Vec<Owed>,
+    /// Who is asked whether this replica may try to lead, and in which ballot.
+    rehearsed: Vec<(ReplicaId, Ballot)>,
     notes: Notes<'a>,
 }
 
 impl<'a> Work<'a> {
     fn on(node: Node, setting: &'a Setting, notes: Notes<'a>) -> Work<'a> {
         let disk = node.disk(&setting.values);
-        Work { node, setting, disk, sent: Vec::new(), owed: Vec::new(), notes }
+        Work { node, setting, disk, sent: Vec::new(), owed: Vec::new(), rehearsed: Vec::new(), notes }
     }
 
     /// A life begins with what the log holds.
@@ -237,7 +239,15 @@ impl<'a> Work<'a> {
         let mut effects = Effects::new(Lsn(self.node.log.len() as u64));
         self.node.protocol.step(self.node.now, input, &mut effects);
         self.node.protocol.flush(self.node.now, &mut effects);
-        self.carry_out(effects)
+        self.carry_out(effects)?;
+        // Whoever is asked whether somebody may try to lead is willing, at once: an election only suggests, so anybody
+        // may try at any time, and a refusal is a timer that does not fire.
+        for (from, ballot) in std::mem::take(&mut self.rehearsed) {
+            let highest = Ballot::ZERO;
+            let willing = election::Message::RehearseReply { ballot, willing: true, highest };
+            self.input(Input::Receive { from, message: willing.into() })?;
+        }
+        Ok(())
     }
 
     /// So many records are durable: what waited for them leaves.
@@ -266,6 +276,11 @@ impl<'a> Work<'a> {
                     self.node.log.push(record);
                 }
                 Effect::Send { message, .. } if is_lost(&message) => {}
+                Effect::Send {
+                    to,
+                    message: Message::Election(election::Message::Rehearse { ballot }),
+                    ..
+                } => self.rehearsed.push((to, ballot)),
                 Effect::Send { to, message, after } if after.0 > self.node.durable as u64 => {
                     self.note(|| format!("(→ {to}  {}, once log {after} is durable)", text(&message)));
                     self.node.held.push((after, to, message));

@@ -201,8 +201,12 @@ impl Past {
                 self.leads(by, *ballot, || ballots(by.log))
             }
             raft::Message::AppendReply { ballot, through, .. } => {
-                let holds =
-                    by.disk.accepted.contains_key(through) || through.0 <= self.delivered.len() as u64;
+                // What became durable together with its removal in a later term was held all the same, before that term.
+                let mut votes = by.disk.votes.range((*through, Ballot::ZERO)..=(*through, *ballot));
+                let held = by.disk.term > ballot.round && votes.next().is_some();
+                let holds = by.disk.accepted.contains_key(through)
+                    || held
+                    || through.0 <= self.delivered.len() as u64;
                 demand(by.disk.term >= ballot.round && holds, Invariant::DurableBeforePromise, || {
                     format!(
                         "{} acknowledges slot {through} in ballot {ballot}; its disk does not hold that",

@@ -34,12 +34,14 @@ pub(super) enum End {
     Depth,
     /// There are more states than the bound.
     States,
+    /// All walks were walked.
+    Walked,
     /// These steps end in a violation.
     Violated(Vec<Taken>, Violation),
 }
 
 /// A step that was taken.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     /// The index of the replica to which it happened.
     pub(super) at: u8,
@@ -118,8 +120,7 @@ impl<'a> Search<'a> {
     fn begin(&mut self) -> Result<(), Violation> {
         let (nodes, parcels) = self.space.begin()?;
         self.space.judge(&nodes, &[])?;
-        let Bounds { timeouts, crashes, losses, duplicates, catch_ups, .. } = self.bounds;
-        let left = Left { proposed: 0, timeouts, crashes, losses, duplicates, catch_ups };
+        let left = everything(&self.bounds);
         let words: Vec<u32> = nodes.into_iter().chain(parcels).collect();
         // Nobody asks for the step to the first.
         self.states.add(&words, left, 0, Taken { at: 0, doubled: false, made: Move::Timer });
@@ -132,94 +133,20 @@ impl<'a> Search<'a> {
         if self.states.is_covered(state) {
             return Ok(());
         }
-        let steps = self.steps_from(state);
+        let (nodes, parcels, left) = self.states.get(state);
+        let steps = steps(self.space, &self.bounds, nodes, parcels, left);
         steps
             .into_iter()
             .try_for_each(|(taken, left)| self.take(state, left, taken).map_err(|stop| (taken, stop)))
     }
 
-    /// What can happen in a state, and what can still happen after that.
-    fn steps_from(&self, state: usize) -> Vec<(Taken, Left)> {
-        let mut steps = Vec::new();
-        let (nodes, parcels, left) = self.states.get(state);
-        for (at, &node) in nodes.iter().enumerate() {
-            let mut step = |made, left| steps.push((Taken { at: at as u8, doubled: false, made }, left));
-            let known = self.space.node(node);
-            for through in known.durable + 1..=known.records {
-                step(Move::Durable(through), left);
-            }
-            if known.has_room && left.proposed < self.bounds.commands {
-                let proposed = u32::from(left.proposed);
-                step(Move::Propose(proposed), Left { proposed: left.proposed + 1, ..left });
-            }
-            if let Some(timeouts) = left.timeouts.checked_sub(1).filter(|_| known.has_timer) {
-                step(Move::Timer, Left { timeouts, ..left });
-            }
-            if let Some(losses) = left.losses.checked_sub(1) {
-                for peer in (0..nodes.len()).filter(|&peer| peer != at) {
-                    step(Move::Session(peer as u32), Left { losses, ..left });
-                }
-            }
-            if let Some(catch_ups) = left.catch_ups.checked_sub(1) {
-                let peers = nodes.iter().enumerate().filter(|(peer, _)| *peer != at);
-                let peers = peers.map(|(_, &peer)| self.space.node(peer));
-                let mut next: Vec<u32> =
-                    peers.filter_map(|peer| peer.decisions.get(known.delivered).copied()).collect();
-                next.sort_unstable();
-                next.dedup();
-                next.into_iter().for_each(|next| step(Move::Learn(next), Left { catch_ups, ..left }));
-            }
-            if let Some(crashes) = left.crashes.checked_sub(1) {
-                for kept in known.durable..=known.records {
-                    step(Move::Restart(kept), Left { crashes, ..left });
-                }
-            }
-        }
-        for (place, &parcel) in parcels.iter().enumerate() {
-            if place > 0 && parcels[place - 1] == parcel {
-                continue;
-            }
-            let to = self.space.parcel(parcel).to;
-            let at = self.space.setting.ids.iter().position(|&id| id == to);
-            let at = at.expect("replicas send to members") as u8;
-            steps.push((Taken { at, doubled: false, made: Move::Receive(parcel) }, left));
-            if let Some(duplicates) = left.duplicates.checked_sub(1) {
-                let left = Left { duplicates, ..left };
-                steps.push((Taken { at, doubled: true, made: Move::Receive(parcel) }, left));
-            }
-        }
-        steps
-    }
-
     fn take(&mut self, state: usize, left: Left, taken: Taken) -> Result<(), Stop> {
-        let at = usize::from(taken.at);
         let (nodes, parcels, _) = self.states.get(state);
-        let replicas = nodes.len();
-        let before = nodes[at];
-        let outcome = self.space.outcome(at, before, taken.made)?;
-        let after = outcome.node;
-        if after == before && outcome.sent.is_empty() {
-            // The state before covers the one after.
+        if !advance(self.space, nodes, parcels, taken, &mut self.scratch)? {
             return Ok(());
         }
         self.transitions += 1;
-        let next = &mut self.scratch;
-        next.clear();
-        next.extend_from_slice(nodes);
-        next[at] = after;
-        let arrived = match taken.made {
-            Move::Receive(parcel) if !taken.doubled => Some(parcel),
-            _ => None,
-        };
-        let gone = arrived.and_then(|arrived| parcels.iter().position(|&parcel| parcel == arrived));
-        let kept = parcels.iter().enumerate().filter(|(place, _)| Some(*place) != gone);
-        next.extend(kept.map(|(_, &parcel)| parcel).chain(outcome.sent.iter().copied()));
-        next[replicas..].sort_unstable();
-        let owed = outcome.owed.clone();
-        if !owed.is_empty() || self.space.node(after).deeds != self.space.node(before).deeds {
-            self.space.judge(&next[..replicas], &owed)?;
-        }
-        self.states.add(next, left, state, taken);
+        self.states.add(&self.scratch, left, state, taken);
         if self.states.len() > self.bounds.states_max { Err(Stop::States) } else { Ok(()) }
     }
 
@@ -234,4 +161,101 @@ impl<'a> Search<'a> {
         path.reverse();
         path
     }
+}
+
+/// What can still happen in the beginning.
+pub(super) fn everything(bounds: &Bounds) -> Left {
+    let Bounds { timeouts, crashes, losses, duplicates, catch_ups, .. } = *bounds;
+    Left { proposed: 0, timeouts, crashes, losses, duplicates, catch_ups }
+}
+
+/// What can happen in a state, and what can still happen after that.
+pub(super) fn steps(
+    space: &Space,
+    bounds: &Bounds,
+    nodes: &[u32],
+    parcels: &[u32],
+    left: Left,
+) -> Vec<(Taken, Left)> {
+    let mut steps = Vec::new();
+    for (at, &node) in nodes.iter().enumerate() {
+        let mut step = |made, left| steps.push((Taken { at: at as u8, doubled: false, made }, left));
+        let known = space.node(node);
+        for through in known.durable + 1..=known.records {
+            step(Move::Durable(through), left);
+        }
+        if known.has_room && left.proposed < bounds.commands {
+            let proposed = u32::from(left.proposed);
+            step(Move::Propose(proposed), Left { proposed: left.proposed + 1, ..left });
+        }
+        if let Some(timeouts) = left.timeouts.checked_sub(1).filter(|_| known.has_timer) {
+            step(Move::Timer, Left { timeouts, ..left });
+        }
+        if let Some(losses) = left.losses.checked_sub(1) {
+            for peer in (0..nodes.len()).filter(|&peer| peer != at) {
+                step(Move::Session(peer as u32), Left { losses, ..left });
+            }
+        }
+        if let Some(catch_ups) = left.catch_ups.checked_sub(1) {
+            let peers = nodes.iter().enumerate().filter(|(peer, _)| *peer != at);
+            let peers = peers.map(|(_, &peer)| space.node(peer));
+            let mut next: Vec<u32> =
+                peers.filter_map(|peer| peer.decisions.get(known.delivered).copied()).collect();
+            next.sort_unstable();
+            next.dedup();
+            next.into_iter().for_each(|next| step(Move::Learn(next), Left { catch_ups, ..left }));
+        }
+        if let Some(crashes) = left.crashes.checked_sub(1) {
+            for kept in known.durable..=known.records {
+                step(Move::Restart(kept), Left { crashes, ..left });
+            }
+        }
+    }
+    for (place, &parcel) in parcels.iter().enumerate() {
+        if place > 0 && parcels[place - 1] == parcel {
+            continue;
+        }
+        let to = space.parcel(parcel).to;
+        let at = space.setting.ids.iter().position(|&id| id == to);
+        let at = at.expect("replicas send to members") as u8;
+        steps.push((Taken { at, doubled: false, made: Move::Receive(parcel) }, left));
+        if let Some(duplicates) = left.duplicates.checked_sub(1) {
+            let left = Left { duplicates, ..left };
+            steps.push((Taken { at, doubled: true, made: Move::Receive(parcel) }, left));
+        }
+    }
+    steps
+}
+
+/// Puts together the state to which a step leads. False if the state before covers it: then it is not looked at.
+pub(super) fn advance(
+    space: &mut Space,
+    nodes: &[u32],
+    parcels: &[u32],
+    taken: Taken,
+    next: &mut Vec<u32>,
+) -> Result<bool, Violation> {
+    let at = usize::from(taken.at);
+    let before = nodes[at];
+    let outcome = space.outcome(at, before, taken.made)?;
+    let after = outcome.node;
+    if after == before && outcome.sent.is_empty() {
+        return Ok(false);
+    }
+    next.clear();
+    next.extend_from_slice(nodes);
+    next[at] = after;
+    let arrived = match taken.made {
+        Move::Receive(parcel) if !taken.doubled => Some(parcel),
+        _ => None,
+    };
+    let gone = arrived.and_then(|arrived| parcels.iter().position(|&parcel| parcel == arrived));
+    let kept = parcels.iter().enumerate().filter(|(place, _)| Some(*place) != gone);
+    next.extend(kept.map(|(_, &parcel)| parcel).chain(outcome.sent.iter().copied()));
+    next[nodes.len()..].sort_unstable();
+    let owed = outcome.owed.clone();
+    if !owed.is_empty() || space.node(after).deeds != space.node(before).deeds {
+        space.judge(&next[..nodes.len()], &owed)?;
+    }
+    Ok(true)
 }

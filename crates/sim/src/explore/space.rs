@@ -41,6 +41,7 @@ pub(super) enum Move {
 /// A replica, and what is asked of it often.
 pub(super) struct Known {
     pub(super) node: Node,
+    fingerprint: u128,
     pub(super) deeds: u32,
     pub(super) durable: u32,
     pub(super) records: u32,
@@ -70,6 +71,7 @@ pub(super) struct Space {
     nodes: Vec<Known>,
     node_numbers: Table<u128, u32>,
     parcels: Vec<Parcel>,
+    parcel_fingerprints: Vec<u128>,
     parcel_numbers: Table<u128, u32>,
     decisions: Vec<Decision>,
     decision_numbers: Table<Decision, u32>,
@@ -88,6 +90,7 @@ impl Space {
             nodes: Vec::new(),
             node_numbers: Table::default(),
             parcels: Vec::new(),
+            parcel_fingerprints: Vec::new(),
             parcel_numbers: Table::default(),
             decisions: Vec::new(),
             decision_numbers: Table::default(),
@@ -119,6 +122,16 @@ impl Space {
     /// Different messages.
     pub(super) fn parcel_count(&self) -> usize {
         self.parcels.len()
+    }
+
+    /// Tells a state apart from all others, also of other spaces: its replicas, and its parcels in any order.
+    pub(super) fn fingerprint(&self, words: &[u32]) -> u128 {
+        let (nodes, parcels) = words.split_at(self.setting.ids.len());
+        let nodes = nodes.iter().map(|&node| self.node(node).fingerprint);
+        let nodes = nodes.fold(0, |all: u128, one| all.rotate_left(17) ^ one);
+        // Adding does not care for order, and the same parcel twice counts twice.
+        let parcels = parcels.iter().map(|&parcel| self.parcel_fingerprints[parcel as usize]);
+        nodes ^ parcels.fold(0, u128::wrapping_add).rotate_left(64)
     }
 
     /// The replicas and the parcels of the beginning.
@@ -201,6 +214,7 @@ impl Space {
         let fingerprint = fingerprint::of_debug(&parcel, synod_wire::Time::ZERO);
         *self.parcel_numbers.entry(fingerprint).or_insert_with(|| {
             self.parcels.push(parcel);
+            self.parcel_fingerprints.push(fingerprint);
             next
         })
     }
@@ -220,7 +234,17 @@ impl Space {
         let decisions = all.into_iter().map(|decision| self.decision_number(decision)).collect();
         let next = number(self.nodes.len());
         let (durable, records) = (number(durable), number(records));
-        self.nodes.push(Known { node, deeds, durable, records, has_timer, has_room, delivered, decisions });
+        self.nodes.push(Known {
+            node,
+            fingerprint,
+            deeds,
+            durable,
+            records,
+            has_timer,
+            has_room,
+            delivered,
+            decisions,
+        });
         self.node_numbers.insert(fingerprint, next);
         Ok(next)
     }

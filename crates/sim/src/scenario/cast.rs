@@ -21,13 +21,13 @@ pub const CASTS: &[Cast] = &[
     Cast {
         name: "multipaxos",
         protocol: ProtocolKind::MultiPaxos,
-        election: ElectionKind::Rotating,
+        election: ElectionKind::Ballot,
         in_all: true,
     },
     Cast {
-        name: "multipaxos+ballot",
+        name: "multipaxos+rotating",
         protocol: ProtocolKind::MultiPaxos,
-        election: ElectionKind::Ballot,
+        election: ElectionKind::Rotating,
         in_all: false,
     },
     Cast {
@@ -89,9 +89,9 @@ mod tests {
         };
         assert!(names(&["all"]).contains(&"multipaxos"));
         assert_eq!(names(&["multipaxos"]), ["multipaxos"]);
-        assert!(names(&["rotating"]).contains(&"multipaxos"));
-        assert!(names(&["ballot"]).contains(&"multipaxos+ballot"));
-        assert_eq!(names(&["multipaxos", "multipaxos+ballot"]).len(), 2);
+        assert!(names(&["ballot"]).contains(&"multipaxos"));
+        assert!(names(&["rotating"]).contains(&"multipaxos+rotating"));
+        assert_eq!(names(&["multipaxos", "multipaxos+rotating"]).len(), 2);
         assert!(casts(&["everybody"]).unwrap_err().contains("multipaxos"));
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     network::{NetworkPlan, Wire},
     odds::Odds,
     ops::{Answer, Op},
-    plan::{ChangePlan, ClientPlan, DiskPlan, Durability, FaultPlan, FaultWeights, Plan, SPARES_MAX},
+    plan::{ChangePlan, ClientPlan, DiskPlan, Durability, Family, FaultPlan, FaultWeights, Plan, SPARES_MAX},
     trace::Trace,
     world::{UnderWay, World, member_info},
 };
@@ -22,7 +22,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("cluster N [SETTING=VALUE ...]", "start N replicas with empty disks and sessions between all of them"),
     ("quietly COMMAND", "do it, and print nothing: for what the story is not about"),
     ("elect N", "let replica N time out, and deliver messages, until it leads"),
-    ("timeout N", "set the clock of replica N forward to its next deadline"),
+    (
+        "timeout N",
+        "set the clock of replica N forward to its next deadline; whom it asks whether it may try to lead is willing",
+    ),
     ("put N KEY=VALUE ... [as sS#Q]", "a client asks replica N to write keys, each in one command"),
     ("delete N KEY [as sS#Q]", "a client asks replica N to delete a key"),
     ("get N [KEY]", "a client reads at replica N, linearizably"),
@@ -36,7 +39,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("messages", "show all messages that are under way"),
     ("stabilize", "deliver all messages until none is under way"),
     ("tick TIME", "let time pass; no message arrives"),
-    ("run TIME", "let time pass; every message arrives at once; signs of life are not shown"),
+    (
+        "run TIME",
+        "let time pass; every message arrives at once, or after the latency of the cluster; signs of life are not shown",
+    ),
     ("transfer N M", "ask replica N, which leads, to let replica M lead"),
     ("member N add [vote|learn|replace M]", "ask replica N for a new member, which starts at once"),
     ("member N promote M", "ask replica N to let learner M vote"),
@@ -52,7 +58,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("heal", "mend all cuts; sessions begin"),
     ("crash N ...", "end replicas; what is not durable is gone"),
     ("restart N ...", "start replicas again"),
-    ("lose-log N", "a crashed replica loses its log and its snapshots"),
+    ("lose-log N [keep-snapshots]", "a crashed replica loses its log and its snapshots, or only its log"),
     ("pause N", "stop a replica as it is"),
     ("resume N", "let it go on"),
     ("stall-disk N", "from now on nothing becomes durable at N"),
@@ -60,11 +66,12 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("unstall-disk N", "let the disk go on"),
     ("status", "show all replicas"),
     ("log N", "show the log of replica N"),
+    ("situations", "show the dangerous situations that the cluster has come to so far"),
 ];
 
 /// The settings of `cluster`.
-const SETTINGS: &str = "protocol, election, priorities, decision, durability, window, announce-delay, batch-bytes, promise-bytes, \
-                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, state-transfer, clock-interval";
+const SETTINGS: &str = "protocol, election, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
+                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, state-transfer, clock-interval, latency";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -101,6 +108,7 @@ impl Stage {
                 world.take_trace();
             }
             "status" => printed = status(world),
+            "situations" => printed = world.reached().iter().map(|reached| reached.to_string()).collect(),
             "messages" => printed = messages(world),
             "group" => printed.push(world.group(one_replica(world, &words)?).ok_or("it is down")?),
             "log" => printed = world.log(one_replica(world, &words)?),
@@ -110,6 +118,14 @@ impl Stage {
         let mut lines = world.take_trace();
         lines.append(&mut printed);
         Ok(lines)
+    }
+}
+
+#[cfg(test)]
+impl Stage {
+    /// The situations that the cluster has come to so far.
+    pub(super) fn reached(&self) -> crate::situations::Reached {
+        self.world.as_ref().map(World::reached).unwrap_or_default()
     }
 }
 
@@ -174,11 +190,15 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             checked(world.join())
         }
         "lose-log" => {
+            let (words, snapshots) = match words {
+                [of, "keep-snapshots"] => (&[*of][..], false),
+                _ => (words, true),
+            };
             let of = one_replica(world, words)?;
             if world.view(of).is_some() {
                 return Err(format!("r{} is up; crash it first", of + 1));
             }
-            world.lose_log(of);
+            world.lose_log(of, snapshots);
             Ok(())
         }
         "pause" => {
@@ -247,7 +267,7 @@ fn cluster(words: &[&str], cast: Cast) -> Result<World> {
 }
 
 /// A world without accidents, in which everything is immediate.
-fn calm_plan(replicas: usize, cast: Cast) -> Plan {
+pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
     let at_once = (Duration::ZERO, Duration::ZERO);
     Plan {
         seed: 0,
@@ -264,6 +284,7 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             clock_interval: Duration::from_secs(3600),
             ..Settings::default()
         },
+        own: Vec::new(),
         durability: Durability::Sync,
         network: NetworkPlan {
             wire: Wire::Manual,
@@ -274,6 +295,7 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             loss: Odds::NEVER,
             duplicate: Odds::NEVER,
             reset: Odds::NEVER,
+            damage: Odds::NEVER,
             keep_max: 0,
         },
         disk: DiskPlan {
@@ -290,6 +312,7 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
         faults: FaultPlan {
             gap: at_once,
             lasts: at_once,
+            long_pauses: Odds::NEVER,
             leader: Odds::NEVER,
             any_step: Odds::NEVER,
             weights: FaultWeights::default(),
@@ -306,8 +329,10 @@ fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             timeout: Duration::ZERO,
             padding_max: 0,
             stale_reads: Odds::NEVER,
+            cancels: Odds::NEVER,
         },
         changes: ChangePlan { spares: SPARES_MAX, ..ChangePlan::NONE },
+        family: Family::General,
         duration: Duration::ZERO,
     }
 }
@@ -333,6 +358,12 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
             let priorities: Result<Vec<u8>> = value.split(',').map(|value| number(key, value)).collect();
             plan.priorities = priorities?;
         }
+        "decisions" => {
+            for (of, value) in value.split(',').enumerate() {
+                plan.own.resize(plan.own.len().max(of + 1), settings.clone());
+                plan.own[of].consensus.decision = value.parse().map_err(|error| format!("{error}"))?;
+            }
+        }
         "window" => consensus.window_max = number(key, value)?,
         "announce-delay" => consensus.announce_delay_max = duration(value)?,
         "promise-bytes" => consensus.promise_bytes_max = number(key, value)?,
@@ -342,6 +373,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "chunk-bytes" => settings.chunk_bytes_max = number(key, value)?,
         "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
         "state-transfer" => settings.state_transfer = value.parse().map_err(|error| format!("{error}"))?,
+        "latency" => plan.network.delay_min = duration(value)?,
         "clock-interval" => settings.clock_interval = duration(value)?,
         _ => return Err(format!("there is no setting '{key}'; there are {SETTINGS}")),
     }

@@ -39,6 +39,7 @@ use std::{
 pub use cast::{CASTS, Cast};
 pub use commands::COMMANDS;
 use commands::Stage;
+pub(crate) use commands::calm_plan;
 use script::{Block, parse};
 
 /// The folder, beside the scripts, that holds a folder of golden files for each cast.
@@ -67,6 +68,20 @@ pub fn play(text: &str, cast: &Cast) -> Result<String, String> {
         }
     }
     Ok(story)
+}
+
+/// Plays commands with a cast; what the world has reached after each.
+///
+/// # Errors
+/// With the command, if one makes no sense, or an invariant does not hold.
+#[cfg(test)]
+pub(crate) fn reach(commands: &[&str], cast: &Cast) -> Result<Vec<crate::situations::Reached>, String> {
+    let mut stage = Stage::new(*cast);
+    let mut played = commands.iter().map(|command| {
+        stage.play(command).map_err(|error| format!("'{command}': {error}"))?;
+        Ok(stage.reached())
+    });
+    played.by_ref().collect()
 }
 
 /// What playing came to.

@@ -11,6 +11,7 @@ use crate::{
     describe,
     network::{Wire, between},
     plan::Durability,
+    situations::Sight,
 };
 
 impl World {
@@ -42,10 +43,12 @@ impl World {
                     return Ok(());
                 }
                 self.votes.appended(of, lsn, &record)?;
+                self.memory.appended(of, lsn, &record)?;
                 self.groups.appended(of, lsn, &record);
                 if let LogRecord::Entered { group, .. } = &record {
                     life.watch.enters(group.epoch);
                 }
+                self.situations.see(&Sight::Appends { of, record: &record });
                 self.terms.appended(of, lsn, &record)?;
                 let shown = self.shows_log(of);
                 self.note_if(shown, of, || format!("log {lsn}: {}", describe::record(&record)));
@@ -57,19 +60,29 @@ impl World {
                     _ => {}
                 }
                 if after > machine.disk.durable() {
+                    let bytes = message.encode().len() as u64;
+                    life.holds.messages += bytes;
+                    life.holds.largest_message = life.holds.largest_message.max(bytes);
                     life.held.push((after, to, message));
                 } else {
+                    if life.held.iter().any(|(_, peer, _)| *peer == to) {
+                        self.situations.see(&Sight::Overtakes { message: &message });
+                    }
                     let to = self.index(to);
                     self.send(of, to, &message)?;
                 }
             }
             Action::Execute { slot, ballots, batch, requests } => {
-                life.watch.delivers(slot)?;
+                let bytes = batch.bytes().len() as u64;
+                life.watch.delivers(slot, bytes)?;
+                life.holds.batches += bytes;
                 let id = machine.id;
                 machine.delivered = machine.delivered.max(slot);
                 life.tasks.push_back(Task::Execute { slot, ballots, batch: batch.clone(), requests });
                 self.note(of, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
+                self.situations.see(&Sight::Delivers { of, first: slot > self.reference.last() });
                 self.reference.delivered(id, slot, &batch)?;
+                self.check_clock()?;
                 self.group_moves(slot)?;
                 self.check_chosen(of, slot, &batch)?;
             }
@@ -185,6 +198,7 @@ impl World {
                 self.check_prefix(of, epoch)?;
             }
             self.votes.durable(of, lsn)?;
+            self.memory.durable(of, lsn)?;
             self.terms.durable(of, lsn)?;
         }
         let shown = self.shows_log(of);
@@ -215,6 +229,7 @@ impl World {
             std::mem::take(&mut life.held).into_iter().partition(|(after, ..)| *after <= durable);
         life.held = held;
         let ready: Vec<_> = ready;
+        life.holds.messages -= ready.iter().map(|(_, _, message)| message.encode().len() as u64).sum::<u64>();
         for (_, to, message) in ready {
             let to = self.index(to);
             self.send(of, to, &message)?;

@@ -19,7 +19,7 @@ use crate::{
     check::{Checked, Invariant, Violation},
     describe,
     network::between,
-    ops::{Answer, Key, Op, Other},
+    ops::{Answer, Key, Op, Order, Other},
     plan::Plan,
 };
 
@@ -151,6 +151,8 @@ pub(super) struct Scripted {
 
 /// How long a question or an answer travels.
 pub(super) const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
+/// From here on a value counts as large.
+const LARGE_VALUE_BYTES: usize = 2_000;
 /// Wait before asking again after a refusal.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
@@ -198,8 +200,20 @@ impl Clients {
         let last = rng.u8(key..=plan.clients.keys);
         let known = client.known.get(&key).copied().unwrap_or(0);
         match rng.u8(0..100) {
-            0..25 => Op::Get { first: key, last: key },
-            25..35 => Op::Get { first: 1, last: plan.clients.keys },
+            // An alarm stops all writes until it is cleared.
+            99 if rng.u8(0..4) == 0 => Op::Exceed { key },
+            97..99 => Op::Disarm,
+            90..97 if last != key => Op::Nest { key, expected: known, value: id, inner: last },
+            0..17 => Op::Get { first: key, last: key },
+            17..27 => Op::Look {
+                first: key,
+                last,
+                revision: if rng.bool() { 0 } else { (client.revision - rng.i64(-1..8)).max(0) },
+                limit: rng.i64(0..3),
+                order: [Order::Key, Order::KeyDown, Order::Modified][rng.usize(0..3)],
+                count_only: rng.u8(0..4) == 0,
+            },
+            27..35 => Op::Get { first: 1, last: plan.clients.keys },
             35..65 => Op::Put { key, value: id },
             65..73 => Op::Delete { first: key, last },
             73..76 => Op::Compact { revision: client.revision - rng.i64(0..4) },
@@ -282,6 +296,7 @@ impl World {
         };
         let id = clients.history.len() as u64;
         let padding = clients.rng.usize(0..=plan.padding_max);
+        self.coverage.large_values += u64::from(padding >= LARGE_VALUE_BYTES);
         let payload = op.encode(id, padding);
         if !op.is_read() {
             self.reference.submitted(&payload);
@@ -333,7 +348,9 @@ impl World {
         self.trace.line(self.now, || format!("c{index}.{worker:<7}→ r{}  {}", of + 1, describe_ask(&ask)));
         let travels = between(&mut self.clients.rng, TRAVELS.0, TRAVELS.1);
         self.queue.push(self.now + travels, Happening::Asked { of, ask });
-        let patience = self.now + self.plan.clients.timeout;
+        let cancels = self.plan.clients.cancels.hit(&mut self.clients.rng);
+        self.coverage.requests_cancelled += u64::from(cancels);
+        let patience = self.now + if cancels { TRAVELS.1 } else { self.plan.clients.timeout };
         self.queue.push(patience, Happening::Impatient { client: index, worker, attempt });
     }
 

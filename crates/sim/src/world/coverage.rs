@@ -32,12 +32,18 @@ coverage! {
     crashes = "crashes",
     /// Pauses of replicas.
     pauses = "pauses",
+    /// Those among them that lasted for many time-outs.
+    long_pauses = "long pauses",
+    /// Clocks of replicas that jumped forward.
+    jumps = "clock jumps",
     /// Partitions of the network.
     partitions = "partitions",
     /// Trials with only some links, ...
     trials = "trials",
     /// ... and those that were not held, since the cluster did not work before.
     trials_skipped = "trials skipped",
+    /// Cuts that leave a bridge, each with a leader on its smaller side.
+    bridges = "bridges",
     /// Stalls of disks.
     stalls = "stalls",
     /// Logs lost or damaged.
@@ -54,6 +60,8 @@ coverage! {
     wiped = "replicas wiped",
     /// Messages lost or dropped with their session.
     messages_lost = "messages lost",
+    /// Messages that arrived damaged.
+    messages_damaged = "messages damaged",
     /// Slots that replicas learned from others.
     slots_fetched = "slots fetched",
     /// Slots that replicas sent to others that join, unasked.
@@ -70,6 +78,14 @@ coverage! {
     sessions_expired = "sessions expired",
     /// Commands that were asked for again after their reply was gone.
     replies_gone = "replies gone",
+    /// Times when a replica took nothing in, because its executor or its disk was too far behind.
+    backlogs = "backlogs",
+    /// Messages that were not sent because too much waited for a disk.
+    sends_given_up = "sends given up",
+    /// Requests that clients gave up right after they had sent them.
+    requests_cancelled = "requests cancelled",
+    /// Values that are large, measured by the bounds on bytes.
+    large_values = "large values",
     /// Linearizable reads answered by replicas that do not lead.
     follower_reads = "follower reads",
     /// Stale reads.

@@ -10,6 +10,7 @@ use synod_wire::{Batch, Slot};
 use super::{Happening, World, lives::restore, machine::Task};
 use crate::{
     check::{Checked, Invariant, demand},
+    clock::Moment,
     network::between,
 };
 
@@ -41,6 +42,7 @@ impl World {
             let Some(task) = life.tasks.pop_front() else { break };
             match task {
                 Task::Execute { slot, ballots, batch, requests } => {
+                    life.holds.batches -= batch.bytes().len() as u64;
                     let known = slot <= life.executor.applied();
                     let outcomes = life.executor.execute(slot, ballots, &batch);
                     if !known {
@@ -62,10 +64,29 @@ impl World {
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
         life.executing = false;
         self.go_on_executing(of);
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
         match executed {
-            Some(slot) => self.step(of, Event::Executed(slot)),
+            Some(slot) => {
+                let clock = life.executor.clock();
+                self.step(of, Event::Executed { slot, clock })
+            }
             None => Ok(()),
         }
+    }
+
+    /// The replicated clock shows no more than what went by, as the fastest clock would measure it. A tick measures at most
+    /// one jump of its proposer's clock, and is bounded.
+    pub(super) fn check_clock(&self) -> Checked {
+        let elapsed = self.now.since(Moment::START);
+        let drift = elapsed * u32::try_from(self.plan.clock_drift_ppm).expect("a fraction") / 1_000_000;
+        let jumped = self.plan.largest(|settings| settings.clock_interval) * 2 * self.jumps;
+        let shows = self.reference.clock();
+        demand(shows <= elapsed + drift + jumped, Invariant::ClockNotFast, || {
+            format!(
+                "the replicated clock shows {shows:?} after {elapsed:?}, with {} jumps of clocks",
+                self.jumps
+            )
+        })
     }
 
     /// Compares a replica's state with the reference.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use synod_consensus::Role;
-use synod_replica::Goal;
+use synod_replica::{Goal, Waiting};
 use synod_wire::{ReplicaId, Slot};
 
 use super::{Happening, World, machine::Machine};
@@ -14,12 +14,18 @@ use crate::{
     network::{Wire, between},
     odds::Odds,
     plan::Durability,
+    situations::Sight,
 };
 
 /// Once faults have stopped, everything must work within so many election time-outs ...
 const RECOVERY_TIMEOUTS: u32 = 60;
 /// ... and this.
 const RECOVERY_EXTRA: Duration = Duration::from_secs(5);
+
+/// Once nobody asks for anything more, nobody waits after so many request time-outs and election time-outs.
+const REST_TIMEOUTS: u32 = 8;
+/// A long pause, and the jump of a clock, are so many times as long as another fault.
+const LONG: u32 = 20;
 
 /// Faults under way.
 #[derive(Debug)]
@@ -41,9 +47,11 @@ enum Kind {
     LoseLog,
     LoseSnapshot,
     Pause,
+    Jump,
     Split,
     Partial,
     OneWay,
+    Bridge,
     Stall,
     Reset,
     Change,
@@ -94,9 +102,11 @@ impl World {
             (weights.lose_log, Kind::LoseLog),
             (weights.lose_snapshot, Kind::LoseSnapshot),
             (weights.pause, Kind::Pause),
+            (weights.jump, Kind::Jump),
             (weights.split, Kind::Split),
             (weights.partial, Kind::Partial),
             (weights.one_way, Kind::OneWay),
+            (weights.bridge, Kind::Bridge),
             (weights.stall, Kind::Stall),
             (weights.reset, Kind::Reset),
             (weights.change, Kind::Change),
@@ -155,8 +165,16 @@ impl World {
             }
             Kind::Pause => {
                 self.pause(of);
-                let lasts = self.lasts();
+                let mut lasts = self.lasts();
+                if self.plan.faults.long_pauses.hit(&mut self.faults.rng) {
+                    lasts *= LONG;
+                    self.coverage.long_pauses += 1;
+                }
                 self.queue.push(self.now + lasts, Happening::Resume { of });
+            }
+            Kind::Jump => {
+                let by = self.lasts() * LONG;
+                self.jump(of, by);
             }
             Kind::Split => {
                 let side: Vec<bool> = self.machines.iter().map(|_| self.faults.rng.bool()).collect();
@@ -177,6 +195,7 @@ impl World {
                 let (deaf, mute) = [(true, false), (false, true), (true, true)][self.faults.rng.usize(0..3)];
                 self.partition(|_, from, to| deaf && to == of || mute && from == of);
             }
+            Kind::Bridge => return self.bridge(),
             Kind::Stall => {
                 self.note(of, || "disk stalls".to_owned());
                 self.coverage.stalls += 1;
@@ -249,6 +268,49 @@ impl World {
         self.queue.push(self.now + lasts, Happening::Restart { of });
     }
 
+    /// The leader and fewer voters than a quorum are cut off from the others, and one replica reaches both: a learner, if there
+    /// is one, mostly. Before that the leader is told to let one of the others lead, which may reach that one or not.
+    fn bridge(&mut self) -> Checked {
+        let Some(leader) = self.leader().map(|id| self.index(id)) else { return Ok(()) };
+        let group = self.groups.latest();
+        let index = |id: ReplicaId| usize::try_from(id.0).expect("a small number") - 1;
+        let mut voters: Vec<usize> = group.voters().map(index).filter(|&of| of != leader).collect();
+        let learners: Vec<usize> = group.learners().map(|(id, _)| index(id)).collect();
+        let rng = &mut self.faults.rng;
+        rng.shuffle(&mut voters);
+        let voter = if rng.u8(0..4) == 0 { voters.pop() } else { None };
+        let Some(bridge) =
+            rng.choice(learners).filter(|_| voter.is_none()).or(voter).or_else(|| voters.pop())
+        else {
+            return Ok(());
+        };
+        let quorum = group.voters().count() / 2 + 1;
+        let others: Vec<usize> = voters.iter().copied().take(quorum).collect();
+        let side = |of: usize| others.contains(&of);
+        let count = self.machines.len();
+        let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+        let links: Vec<(usize, usize)> =
+            pairs.filter(|&(from, to)| from != bridge && to != bridge && side(from) != side(to)).collect();
+        let Some(&heir) = others.first() else { return Ok(()) };
+        let transfers = self.faults.rng.u8(0..4) > 0;
+        let travels = self.plan.network.delay_max * 3;
+        let wait =
+            if transfers { between(&mut self.faults.rng, Duration::ZERO, travels) } else { Duration::ZERO };
+        self.coverage.bridges += 1;
+        self.queue.push(self.now + wait, Happening::Part { links });
+        if transfers { self.hand_over(heir) } else { Ok(()) }
+    }
+
+    /// A partition begins.
+    pub(super) fn part_for_a_while(&mut self, links: Vec<(usize, usize)>) {
+        if self.faults.over || self.trials.is_on() {
+            return;
+        }
+        let lasts = self.lasts();
+        let partition = self.cut(links);
+        self.queue.push(self.now + lasts, Happening::Mend { partition });
+    }
+
     /// Cuts the links that are chosen.
     fn partition(&mut self, mut cuts: impl FnMut(&mut Rng, usize, usize) -> bool) {
         let mut links = Vec::new();
@@ -259,9 +321,7 @@ impl World {
                 }
             }
         }
-        let lasts = self.lasts();
-        let partition = self.cut(links);
-        self.queue.push(self.now + lasts, Happening::Mend { partition });
+        self.part_for_a_while(links);
     }
 
     /// Cuts links; sessions over them may end, at any time until the partition does.
@@ -272,6 +332,7 @@ impl World {
             format!("network   cut: {}", links.join(" "))
         });
         self.coverage.partitions += 1;
+        self.situations.see(&Sight::Cuts(&links));
         let patience = self.plan.faults.lasts.1;
         for &(from, to) in &links {
             self.network.cut(from, to);
@@ -290,6 +351,7 @@ impl World {
     pub(super) fn mend(&mut self, partition: u64) {
         let Some(links) = self.faults.partitions.remove(&partition) else { return };
         self.trace.line(self.now, || "network   mended".to_owned());
+        self.situations.see(&Sight::Mends(&links));
         for (from, to) in links {
             self.uncut(from, to);
         }
@@ -321,6 +383,7 @@ impl World {
         self.network.calm();
         self.plan.disk.snapshot_fails = Odds::NEVER;
         self.plan.faults.any_step = Odds::NEVER;
+        self.plan.clients.cancels = Odds::NEVER;
         // Clients are patient from now on: whoever gives up early and asks for more keeps a small cluster overloaded.
         self.plan.clients.timeout = self.plan.clients.timeout.max(self.plan.settings.request_timeout * 2);
         self.set_right()
@@ -355,7 +418,7 @@ impl World {
             if self.probes_missing().is_empty()
                 && self.converged(*target.get_or_insert(self.reference.last()))
             {
-                return (0..self.machines.len()).try_for_each(|of| self.check_state(of));
+                return self.come_to_rest();
             }
         }
         let missing: Vec<String> = self.probes_missing().iter().map(|of| format!("r{}", of + 1)).collect();
@@ -367,6 +430,45 @@ impl World {
             self.roles()
         );
         Err(Violation { invariant: Invariant::Liveness, detail })
+    }
+
+    /// Nobody asks for anything more: soon nobody waits for anything. (The replicated clock ticks on, so there is always
+    /// something under way now and then; but at no replica at every moment.)
+    fn come_to_rest(&mut self) -> Checked {
+        self.plan.clients.operations = 0;
+        let settings = &self.plan.settings;
+        let timeout = settings.consensus.election_timeout;
+        let end = self.now + settings.request_timeout * REST_TIMEOUTS + timeout * REST_TIMEOUTS;
+        let mut restless: Vec<usize> = (0..self.machines.len()).collect();
+        loop {
+            restless.retain(|&of| self.waiters(of).is_some());
+            let Some(&of) = restless.first() else { break };
+            if self.now >= end {
+                let waits = self.waiters(of).unwrap_or_default();
+                let detail = format!("long after the last request was made, {waits}");
+                return Err(Violation { invariant: Invariant::NothingWaits, detail });
+            }
+            // Not in step with anything that the replicas do at intervals.
+            let wait = between(&mut self.faults.rng, Duration::ZERO, timeout / 8);
+            self.run_until(self.now + wait)?;
+        }
+        (0..self.machines.len()).try_for_each(|of| self.check_state(of))
+    }
+
+    /// What somebody waits for at a replica, for people.
+    fn waiters(&self, of: usize) -> Option<String> {
+        let machine = &self.machines[of];
+        let life = machine.life.as_ref()?;
+        let waiting = life.replica.waiting();
+        let (tasks, held, reads) = (life.tasks.len(), life.held.len(), life.reads.len());
+        let busy = waiting != Waiting::default() || (tasks, held, reads) != (0, 0, 0);
+        busy.then(|| {
+            format!(
+                "{} keeps {waiting:?}, {tasks} tasks of its executor, {held} messages for its disk to release, and \
+                 {reads} reads to answer",
+                machine.id
+            )
+        })
     }
 
     /// What all replicas do, for people.

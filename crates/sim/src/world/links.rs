@@ -8,9 +8,10 @@ use synod_wire::Slot;
 
 use super::{Happening, World};
 use crate::{
-    check::{Checked, Invariant, Violation, claims},
+    check::{Checked, Invariant, Violation, claims, demand},
     describe,
     network::{Wire, between},
+    situations::Sight,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -23,13 +24,16 @@ impl World {
             return Ok(());
         }
         let life = self.machines[from].lives;
+        self.situations.see(&Sight::Sends { from, to, message });
         if let PeerMessage::Protocol { epoch, message } = message {
             let id = self.machines[from].id;
             let delivered =
                 self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
-            for claim in claims(message) {
-                self.groups.said(from, *epoch, &claim, delivered)?;
-                self.votes.said(*epoch, from, id, life, &claim, self.reference.last())?;
+            let claims = claims(message);
+            self.memory.said(*epoch, from, message, &claims)?;
+            for claim in &claims {
+                self.groups.said(from, *epoch, claim, delivered)?;
+                self.votes.said(*epoch, from, id, life, claim, self.reference.last())?;
             }
             let to = self.machines[to].id;
             self.terms.said(*epoch, from, (id, life), to, message, self.reference.last())?;
@@ -40,6 +44,11 @@ impl World {
             self.note(from, || format!("→ r{}  {}{lost}", to + 1, describe::message(message)));
         }
         let body = message.encode().to_bytes();
+        let max = self.frame_bytes_max;
+        demand(body.len() <= max, Invariant::FitsAFrame, || {
+            let what = describe::class(message);
+            format!("r{} sends {what} of {} bytes; at most {max} fit", from + 1, body.len())
+        })?;
         self.fold(body.len() as u64);
         let mut arrivals = std::mem::take(&mut self.arrivals);
         let ends = self.network.send(self.now, from, to, body, &mut arrivals);
@@ -63,9 +72,24 @@ impl World {
     }
 
     pub(super) fn arrive(&mut self, from: usize, to: usize, session: u64, body: Option<Bytes>) -> Checked {
-        match self.network.arrive(from, to, session, body) {
-            Some(body) => self.receive(from, to, body),
-            None => Ok(()),
+        let Some(body) = self.network.arrive(from, to, session, body) else { return Ok(()) };
+        match self.network.damage(&body) {
+            Some(damaged) => {
+                self.is_damaged(from, to, damaged);
+                Ok(())
+            }
+            None => self.receive(from, to, body),
+        }
+    }
+
+    /// A message arrives damaged. Its checksum says so, and the session ends: what a damaged message seems to say is heeded by
+    /// nobody. Whoever reads it all the same finds an error at most.
+    fn is_damaged(&mut self, from: usize, to: usize, damaged: Bytes) {
+        self.coverage.messages_damaged += 1;
+        self.note(to, || format!("← r{}  a damaged message", from + 1));
+        let _ = PeerMessage::decode(damaged);
+        if self.network.wire() == Wire::Stream {
+            self.end_session(from, to);
         }
     }
 
@@ -91,6 +115,9 @@ impl World {
             format!("← r{}  {text}", from + 1)
         });
         self.fold((from * 16 + to) as u64);
+        if let PeerMessage::Protocol { epoch, message } = &message {
+            self.memory.arrives(*epoch, from, to, message);
+        }
         // What an earlier life said may come late, also when the machine holds something else by now.
         let present = self.machines[from].is_alive() && self.is_heard(to, from);
         if present && matches!(message, PeerMessage::Protocol { .. }) {

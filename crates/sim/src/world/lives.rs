@@ -9,12 +9,16 @@ use synod_kv::KvStore;
 use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
 use synod_wire::{ReplicaId, Slot, Time};
 
-use super::{Happening, World, machine::Life};
+use super::{
+    Happening, World,
+    machine::{Life, Pause},
+};
 use crate::{
-    check::{Checked, Invariant, Violation, Watch, demand},
+    check::{Checked, Held, Invariant, Violation, Watch, demand, slots},
     clock::{Clock, PERFECT_PPM},
     network::{Wire, between},
     plan::{Durability, Plan},
+    situations::{Face, Sight, is_long},
 };
 
 impl World {
@@ -37,14 +41,23 @@ impl World {
         }
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
+        if !machine.copied {
+            // By the number that the replica and its peers know, which a copy may have used before.
+            let life = machine.files.incarnation.0;
+            self.memory.restarted(of, life, machine.disk.records(), amnesia)?;
+        }
         let entered = self.groups.restarted(of, machine.disk.records());
         let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
         self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
 
-        let mut executor = Executor::new(KvStore::new(), self.first_group(), self.plan.settings.sessions);
+        let mut executor = Executor::new(KvStore::new(), self.first_group());
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
             executor.execute_repeats();
+        }
+        #[cfg(feature = "planted-bugs")]
+        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+            executor.count_twice();
         }
         let mut snapshot = None;
         if let Some((slot, bytes)) = found.snapshot {
@@ -54,6 +67,10 @@ impl World {
             snapshot = Some(Installed { info, ballots, group });
         }
         let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
+
+        let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
+        let tail = Slot(tail.unwrap_or_default());
+        self.situations.see(&Sight::Starts { of, tail, snapshot: first, amnesia });
 
         let drift = self.plan.clock_drift_ppm;
         let rate = PERFECT_PPM - drift + self.rng.u64(0..=2 * drift);
@@ -80,7 +97,8 @@ impl World {
             format!("starts life {number} with a log to {} and a snapshot to slot {first}{lost}", found.last)
         });
         let mut actions = Vec::new();
-        let mut settings = self.plan.settings.clone();
+        let mut settings = self.plan.settings_of(of).clone();
+        settings.consensus.planted = self.plan.settings.consensus.planted;
         settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
         let (me, group) = (self.machines[of].id, self.first_group());
         let replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
@@ -96,9 +114,12 @@ impl World {
             flush_due: false,
             held: Vec::new(),
             tasks: VecDeque::new(),
+            holds: Held::default(),
             executing: false,
             reads: Vec::new(),
             receiving: Vec::new(),
+            backlogged: false,
+            sends_given_up: 0,
             confesses_at: None,
             whole_at: None,
             seen_revision: 0,
@@ -108,6 +129,7 @@ impl World {
         let machine = &mut self.machines[of];
         if let Some(life) = &mut machine.life {
             life.confesses_at = amnesia.then_some(machine.disk.last());
+            life.watch.started(&life.replica.status());
         }
         self.make_sessions(of);
         self.stepped(of)
@@ -132,6 +154,7 @@ impl World {
             held => format!("crashes; {held} messages that waited for its disk are never sent"),
         });
         self.coverage.crashes += 1;
+        self.situations.see(&Sight::Ends { of });
         let machine = &mut self.machines[of];
         machine.paused = None;
         match self.plan.durability {
@@ -151,14 +174,17 @@ impl World {
         if self.machines[of].is_running() {
             self.note(of, || "stops".to_owned());
             self.coverage.pauses += 1;
-            self.machines[of].paused = Some(VecDeque::new());
+            self.situations.see(&Sight::Pauses { of });
+            self.machines[of].paused = Some(Pause { since: self.now, waiting: VecDeque::new() });
         }
     }
 
     /// A paused replica goes on with its old state, and finds that time has jumped.
     pub(crate) fn resume(&mut self, of: usize) -> Checked {
-        let Some(waiting) = self.machines[of].paused.take() else { return Ok(()) };
+        let Some(Pause { since, waiting }) = self.machines[of].paused.take() else { return Ok(()) };
         self.note(of, || "goes on".to_owned());
+        let long = is_long(self.now.since(since), self.plan.settings.consensus.election_timeout);
+        self.situations.see(&Sight::Resumes { of, long });
         // Clients and peers have sockets of their own: what came first need not be read first.
         let clients_first = self.rng.bool();
         let of_client = |happening: &Happening| matches!(happening, Happening::Asked { .. });
@@ -169,6 +195,18 @@ impl World {
         }
         self.write_log(of);
         Ok(())
+    }
+
+    /// A replica's clock jumps forward: what waits for a time has waited long enough.
+    pub(crate) fn jump(&mut self, of: usize, by: Duration) {
+        let now = self.now;
+        let Some(life) = &mut self.machines[of].life else { return };
+        life.clock = life.clock.set_forward(now, life.clock.read(now) + by);
+        life.timer_at = None;
+        self.jumps += 1;
+        self.coverage.jumps += 1;
+        self.note(of, || format!("its clock jumps by {by:?}"));
+        self.set_timer(of);
     }
 
     /// One of a replica's own threads tells it something.
@@ -191,6 +229,7 @@ impl World {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let now = life.clock.read(self.now);
         let mut actions = Vec::new();
+        self.situations.see(&Sight::Takes { of, event: &event });
         life.replica.step(now, event, &mut actions);
         if self.plan.burst.is_zero() {
             life.replica.flush(now, &mut actions);
@@ -255,8 +294,15 @@ impl World {
         if machine.disk.lost && life.whole_at.is_none() && whole() {
             life.whole_at = Some(machine.disk.last());
         }
-        life.watch.stepped(&life.replica.status(), &self.plan.settings)?;
-        life.watch.caches(life.executor.cached_reply_bytes(), &self.plan.settings.sessions)?;
+        let status = life.replica.status();
+        life.watch.stepped(&status, life.holds, self.plan.settings_of(of), self.batches_max)?;
+        self.coverage.backlogs += u64::from(status.backlogged && !life.backlogged);
+        life.backlogged = status.backlogged;
+        self.coverage.sends_given_up += status.sends_given_up - life.sends_given_up;
+        life.sends_given_up = status.sends_given_up;
+        life.watch.caches(life.executor.cached_reply_bytes(), &self.plan.settings.limits.sessions)?;
+        let face = Face::of(&status, machine.disk.lost, machine.disk.is_stalled());
+        self.situations.see(&Sight::Stepped { of, face });
         if self.plan.faults.any_step.hit(&mut self.rng) {
             self.queue.push(self.now, Happening::Crash { of, life: life.number });
         }
@@ -269,7 +315,8 @@ impl World {
 
 /// The group of a plan as it begins.
 pub(super) fn first_group(plan: &Plan) -> Group {
-    Group::of(&plan.settings.consensus, (1..=plan.replicas as u64).map(ReplicaId))
+    let ids = (1..=plan.replicas as u64).map(ReplicaId);
+    Group::of(&plan.settings.consensus, ids).limited(plan.settings.limits)
 }
 
 /// Messages that wait for a disk: a stalled one stops the window, retransmission goes on.

@@ -8,7 +8,7 @@ use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Happening, identity::Files};
 use crate::{
-    check::Watch,
+    check::{Held, Watch},
     clock::{Clock, Moment},
     disk::Disk,
 };
@@ -33,8 +33,16 @@ pub(crate) struct Machine {
     pub(crate) delivered: Slot,
     /// It was removed, and stopped for good.
     pub(crate) retired: bool,
-    /// What waits for the process to go on, if it is paused.
-    pub(crate) paused: Option<VecDeque<Happening>>,
+    /// If the process is paused.
+    pub(crate) paused: Option<Pause>,
+}
+
+/// A process that does nothing for a while.
+#[derive(Debug)]
+pub(crate) struct Pause {
+    pub(crate) since: Moment,
+    /// What waits for it to go on.
+    pub(crate) waiting: VecDeque<Happening>,
 }
 
 /// A replica from its start to its crash.
@@ -57,6 +65,8 @@ pub(crate) struct Life {
     pub(crate) held: Vec<(Lsn, ReplicaId, PeerMessage)>,
     /// What the executor has to do.
     pub(crate) tasks: VecDeque<Task>,
+    /// The bytes of both.
+    pub(crate) holds: Held,
     pub(crate) executing: bool,
     /// Reads that wait for a slot.
     pub(crate) reads: Vec<(Slot, ReadId)>,
@@ -66,6 +76,9 @@ pub(crate) struct Life {
     pub(crate) confesses_at: Option<Lsn>,
     /// If the replica had lost its log and votes again: once this record is durable, the loss is made good.
     pub(crate) whole_at: Option<Lsn>,
+    /// As of the last step: whether the replica took nothing in, and how many messages it had not sent for want of room.
+    pub(crate) backlogged: bool,
+    pub(crate) sends_given_up: u64,
     /// The newest revision that a stale read has shown.
     pub(crate) seen_revision: i64,
 }

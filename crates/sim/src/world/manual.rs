@@ -3,11 +3,14 @@
 //! Disks answer at once unless they are stalled, batches are executed at once, and time stands still until the
 //! script lets it pass.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
-use synod_consensus::Role;
+use synod_consensus::{Message, Role, election};
 use synod_replica::{Event, PeerMessage};
-use synod_wire::Time;
+use synod_wire::{Ballot, Time};
 
 use super::{Happening, World};
 use crate::{
@@ -68,11 +71,43 @@ impl World {
     }
 
     fn deliver_until(&mut self, end: Moment) -> Checked {
+        let latency = self.plan.network.delay_min;
+        if !latency.is_zero() {
+            return self.deliver_late_until(end, latency);
+        }
         loop {
             self.stabilize()?;
             match self.queue.next_at().filter(|at| *at <= end) {
                 Some(at) => self.run_until(at)?,
                 None => return self.run_until(end),
+            }
+        }
+    }
+
+    /// Every message arrives so much later than it was sent; what is under way already counts as sent now.
+    fn deliver_late_until(&mut self, end: Moment, latency: Duration) -> Checked {
+        let mut due: BTreeMap<(usize, usize), VecDeque<Moment>> = BTreeMap::new();
+        loop {
+            for from in 0..self.machines.len() {
+                for to in (0..self.machines.len()).filter(|&to| to != from) {
+                    let link = due.entry((from, to)).or_default();
+                    // A session that ended took what was under way with it.
+                    link.resize(self.network.in_transit(from, to).count(), self.now + latency);
+                }
+            }
+            let arrives =
+                |(&link, due): (&(usize, usize), &VecDeque<Moment>)| due.front().map(|&at| (at, link));
+            let running = |link: &(usize, usize)| self.machines[link.1].is_running();
+            let arrival = due.iter().filter(|(link, _)| running(link)).filter_map(arrives).min();
+            let event = self.queue.next_at();
+            match (arrival, event) {
+                (Some((at, (from, to))), event) if at <= end && event.is_none_or(|event| at <= event) => {
+                    self.now = self.now.max(at);
+                    due.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+                    self.deliver(from, to, 0)?;
+                }
+                (_, Some(event)) if event <= end => self.run_until(event)?,
+                _ => return self.run_until(end),
             }
         }
     }
@@ -118,7 +153,8 @@ impl World {
         messages.map(|message| message.map_or_else(|_| unreadable(), seen)).collect()
     }
 
-    /// Sets a replica's clock forward to its deadline, so that it finds a leader silent, or retries something.
+    /// Sets a replica's clock forward to its deadline, so that it finds a leader silent, or retries something. If it asks
+    /// others whether it may try to lead, they are taken to be willing: time stands still for them.
     pub(crate) fn let_time_out(&mut self, of: usize) -> Checked {
         let now = self.now;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
@@ -126,9 +162,28 @@ impl World {
             life.clock = life.clock.set_forward(now, life.deadline);
             life.timer_at = None;
             life.deadline = Time::NEVER;
+            self.jumps += 1;
             self.step(of, Event::Timer)?;
+            self.let_rehearsal_succeed(of)?;
         }
         self.settle()
+    }
+
+    fn let_rehearsal_succeed(&mut self, of: usize) -> Checked {
+        for to in (0..self.machines.len()).filter(|&to| to != of) {
+            let last = self.network.in_transit(of, to).count().saturating_sub(1);
+            let body = self.network.in_transit(of, to).nth(last).cloned();
+            let Some(Ok(PeerMessage::Protocol { epoch, message })) = body.map(PeerMessage::decode) else {
+                continue;
+            };
+            let Message::Election(election::Message::Rehearse { ballot }) = message else { continue };
+            self.network.take(of, to, last);
+            let willing = election::Message::RehearseReply { ballot, willing: true, highest: Ballot::ZERO };
+            let message = PeerMessage::Protocol { epoch, message: willing.into() };
+            let from = self.machines[to].id;
+            self.step(of, Event::Receive { from, message })?;
+        }
+        Ok(())
     }
 
     /// What a replica is, if it is up.
@@ -189,9 +244,9 @@ impl World {
         self.settle()
     }
 
-    /// A replica that is down loses its log, and its snapshots as well.
-    pub(crate) fn lose_log(&mut self, of: usize) {
-        self.machines[of].disk.lose_log(true);
+    /// A replica that is down loses its log. `snapshots`: and its snapshots as well.
+    pub(crate) fn lose_log(&mut self, of: usize, snapshots: bool) {
+        self.machines[of].disk.lose_log(snapshots);
     }
 
     /// Lets so much time pass that everybody forgets a leader; no message arrives.

@@ -15,6 +15,7 @@
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
+//! | `outage.rs` | one fault that lasts, and for how long nobody serves |
 //! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
 
@@ -30,6 +31,7 @@ mod lives;
 mod machine;
 mod manual;
 mod operator;
+mod outage;
 mod requests;
 mod trials;
 
@@ -41,11 +43,12 @@ use synod_replica::Event;
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
-    check::{Checked, Groups, Invariant, Reference, Terms, Violation, Votes},
+    check::{Checked, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
     clock::Moment,
     network::{Arrival, Network},
     plan::Plan,
     queue::EventQueue,
+    situations::{Reached, Situations},
     trace::Trace,
 };
 use clients::{Ask, Clients, Heard};
@@ -55,6 +58,7 @@ use machine::Machine;
 pub(crate) use manual::UnderWay;
 use operator::Operator;
 pub(crate) use operator::info as member_info;
+pub(crate) use outage::REPLICAS as OUTAGE_REPLICAS;
 use trials::Trials;
 pub(crate) use trials::duration as trial_duration;
 
@@ -106,6 +110,8 @@ pub(crate) enum Happening {
     Unstall { of: usize },
     /// A replica that nobody needs any more stops for good.
     Stop { of: usize },
+    /// A partition begins.
+    Part { links: Vec<(usize, usize)> },
     /// A partition ends.
     Mend { partition: u64 },
     /// A trial begins or goes on.
@@ -128,14 +134,22 @@ pub struct World {
     groups: Groups,
     trials: Trials,
     votes: Votes,
+    memory: Memory,
     terms: Terms,
     reference: Reference,
+    situations: Situations,
     trace: Trace,
     rng: Rng,
     events: u64,
     /// Folds what happened when; equal for equal runs.
     fingerprint: u64,
     coverage: Coverage,
+    /// A batch, or the batches of an answer to whoever catches up, have at most so many bytes.
+    batches_max: u64,
+    /// The largest message that fits a frame.
+    frame_bytes_max: usize,
+    /// Clocks of replicas have jumped forward so often.
+    jumps: u32,
     /// Time passes in a script; signs of life are not shown meanwhile.
     idles: bool,
     /// Scratch space.
@@ -163,6 +177,8 @@ pub struct Outcome {
     pub recovery: std::time::Duration,
     /// What happened.
     pub coverage: Coverage,
+    /// The dangerous situations among that.
+    pub reached: Reached,
 }
 
 impl World {
@@ -175,8 +191,17 @@ impl World {
         let first = lives::first_group(&plan);
         let mut votes = Votes::new(capacity);
         votes.epoch_begins(&first);
+        let mut memory = Memory::new(capacity);
+        memory.epoch_begins(&first);
+        let situations = Situations::new(&first, capacity);
         let mut terms = Terms::new(capacity);
         terms.epoch_begins(&first);
+        #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+        let mut reference = Reference::new(first.clone());
+        #[cfg(feature = "planted-bugs")]
+        if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+            reference.count_twice();
+        }
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -186,17 +211,23 @@ impl World {
             clients: Clients::new(&plan, rng.fork()),
             faults: Faults::new(capacity, rng.fork()),
             operator: Operator::new(&plan),
-            groups: Groups::new(first.clone(), capacity),
+            groups: Groups::new(first, capacity),
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
+            memory,
             terms,
-            reference: Reference::new(first, plan.settings.sessions),
+            situations,
+            reference,
             trace,
             rng,
             events: 0,
             fingerprint: 0,
             coverage: Coverage::default(),
+            batches_max: plan
+                .largest(|settings| settings.limits.batch_bytes_max().max(settings.fetch_bytes_max) as u64),
+            frame_bytes_max: plan.largest(|settings| settings.message_bytes_max(&plan.settings.limits)),
+            jumps: 0,
             idles: false,
             arrivals: Vec::new(),
             plan,
@@ -228,6 +259,7 @@ impl World {
             undecided,
             recovery,
             coverage: self.coverage,
+            reached: self.situations.reached(),
         })
     }
 
@@ -251,6 +283,12 @@ impl World {
             return Err(Violation { invariant: Invariant::Liveness, detail });
         }
         self.happen(happening)
+    }
+
+    /// The dangerous situations that this world has come to so far.
+    #[must_use]
+    pub fn reached(&self) -> Reached {
+        self.situations.reached()
     }
 
     /// The lines of the trace, if they were kept.
@@ -285,9 +323,9 @@ impl World {
 
     fn happen(&mut self, happening: Happening) -> Checked {
         if let Some(of) = World::addressee(&happening)
-            && let Some(waiting) = &mut self.machines[of].paused
+            && let Some(pause) = &mut self.machines[of].paused
         {
-            waiting.push_back(happening);
+            pause.waiting.push_back(happening);
             return Ok(());
         }
         match happening {
@@ -331,6 +369,10 @@ impl World {
             }
             Happening::Unstall { of } => {
                 self.unstall(of);
+                Ok(())
+            }
+            Happening::Part { links } => {
+                self.part_for_a_while(links);
                 Ok(())
             }
             Happening::Mend { partition } => {

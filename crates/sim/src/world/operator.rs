@@ -15,6 +15,7 @@ use crate::{
     describe,
     network::between,
     plan::Plan,
+    situations::Sight,
 };
 
 /// No group has more voters in a simulation.
@@ -118,6 +119,10 @@ impl World {
     }
 
     fn draw_change(&mut self, group: &Group) -> Option<Change> {
+        let stays = |(_, goal): &(ReplicaId, Goal)| *goal == Goal::Learn;
+        if group.learners().filter(stays).count() < self.plan.changes.learners {
+            return Some(Change::Add { info: info(group.next_id, 0), goal: Goal::Learn });
+        }
         let leader = self.leader();
         let lost = |id: &ReplicaId| self.machine_of(*id).is_some_and(|machine| machine.disk.lost);
         let forgetful: Vec<ReplicaId> = group.voters().filter(lost).collect();
@@ -161,6 +166,11 @@ impl World {
                 let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
                 Change::Order { protocol, election, overrides: overrides(group.version, protocol) }
             }
+            88..93 => {
+                let mut limits = group.limits;
+                limits.sessions.clients_max = rng.usize(1..8);
+                Change::Limits(limits)
+            }
             _ => {
                 let id = member(rng);
                 Change::Update { id, info: info(id, rng.u64(0..3)) }
@@ -169,7 +179,7 @@ impl World {
     }
 
     /// Who leads, as the world sees it.
-    fn leader(&self) -> Option<ReplicaId> {
+    pub(super) fn leader(&self) -> Option<ReplicaId> {
         let leads = |machine: &&Machine| {
             let life = machine.life.as_ref();
             life.is_some_and(|life| life.replica.status().protocol.role == Role::Leader)
@@ -267,8 +277,10 @@ impl World {
         }
         let (before, group) = (before.clone(), group.clone());
         self.count_change(&before, &group);
+        self.situations.see(&Sight::Regroups { slot, before: &before, group: &group });
         self.groups.begins(slot, group.clone())?;
         self.votes.epoch_begins(&group);
+        self.memory.epoch_begins(&group);
         self.terms.epoch_begins(&group);
         self.operator.possible.retain(|(version, _)| *version >= group.version);
         while (self.machines.len() as u64) < group.next_id.0 - 1 {

@@ -80,7 +80,7 @@ impl SnapshotStore {
     /// unfinished. It must not be open in another process; [`crate::DataDir`] sees to that.
     ///
     /// # Errors
-    /// The directory can not be read or written.
+    /// The directory cannot be read or written.
     pub fn open(dir: &Path, cluster: ClusterId) -> Result<SnapshotStore, StorageError> {
         SnapshotStore::open_on(Arc::new(RealDisk), dir, cluster)
     }
@@ -119,7 +119,7 @@ impl SnapshotStore {
     /// damaged is logged, renamed to `*.damaged` and passed over.
     ///
     /// # Errors
-    /// The directory or a file can not be read.
+    /// The directory or a file cannot be read.
     pub fn latest(&self) -> Result<LatestSnapshot, StorageError> {
         let mut damaged = Vec::new();
         for slot in self.slots()?.into_iter().rev() {
@@ -157,7 +157,7 @@ impl SnapshotStore {
     /// Reads a snapshot's contents.
     ///
     /// # Errors
-    /// There is none for this slot, it is not one of this cluster, or it can not be read.
+    /// There is none for this slot, it is not one of this cluster, or it cannot be read.
     pub fn open_snapshot(&self, slot: Slot) -> Result<SnapshotReader, StorageError> {
         let reader = SnapshotReader::open(&*self.disk, &self.path(slot), self.cluster, slot);
         reader.map_err(|error| self.missing(slot, error))
@@ -166,7 +166,7 @@ impl SnapshotStore {
     /// Size of the file of the snapshot of `slot`, in bytes.
     ///
     /// # Errors
-    /// There is no snapshot for this slot (any more), or it can not be read.
+    /// There is no snapshot for this slot (any more), or it cannot be read.
     pub fn file_bytes(&self, slot: Slot) -> Result<u64, StorageError> {
         let path = self.path(slot);
         let bytes = self.disk.file_bytes(&path);
@@ -177,7 +177,7 @@ impl SnapshotStore {
     /// the end. They are not checked here: the receiver does that.
     ///
     /// # Errors
-    /// There is no snapshot for this slot (any more), or it can not be read.
+    /// There is no snapshot for this slot (any more), or it cannot be read.
     pub fn read_chunk(&self, slot: Slot, offset: u64, bytes_max: usize) -> Result<Bytes, StorageError> {
         let path = self.path(slot);
         let read = || -> io::Result<Bytes> {
@@ -198,7 +198,7 @@ impl SnapshotStore {
     /// until he closes it; [`SnapshotStore::read_chunk`] will not find it.
     ///
     /// # Errors
-    /// The directory can not be read, or a file not be deleted.
+    /// The directory cannot be read, or a file not be deleted.
     pub fn retain(&self, keep: usize) -> Result<(), StorageError> {
         let slots = self.slots()?;
         let gone = &slots[..slots.len().saturating_sub(keep)];
@@ -212,7 +212,7 @@ impl SnapshotStore {
     /// The slots of all snapshots, whole or not, in order.
     ///
     /// # Errors
-    /// The directory can not be read.
+    /// The directory cannot be read.
     pub fn slots(&self) -> Result<Vec<Slot>, StorageError> {
         Ok(file_names(&*self.disk, &self.dir)?.iter().filter_map(|name| slot_in_name(name)).collect())
     }

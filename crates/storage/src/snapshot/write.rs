@@ -87,7 +87,7 @@ pub struct SnapshotWriter {
     chunk: Vec<u8>,
     length: u64,
     crc: crc32fast::Hasher,
-    /// A write failed; the snapshot can not be finished.
+    /// A write failed; the snapshot cannot be finished.
     failure: Option<StorageError>,
 }
 

@@ -1,13 +1,13 @@
 //! What the scanned segments mean together: which records count, where the log ends, what is damaged.
 //!
-//! The rule that tells a torn tail from corruption: a record that can not be read is **torn** if nothing proves
+//! The rule that tells a torn tail from corruption: a record that cannot be read is **torn** if nothing proves
 //! that it was ever durable, and **damaged** if something does. Proof is
 //!
 //! - the `durable` field of any record whose header is intact,
 //! - the beginning of a later segment, since a segment is begun only when the one before it is durable,
 //! - a clean close, which notes the last record, and the mark that is written when the log is idle.
 //!
-//! What is missing behind all proof is damage too if a file is not as the list of segments says, or can not be read: no
+//! What is missing behind all proof is damage too if a file is not as the list of segments says, or cannot be read: no
 //! crash does that.
 //!
 //! Everything behind a torn record was written in the same commit (had an earlier commit ended in between, a

@@ -13,7 +13,7 @@
 //!
 //! - `life` is drawn at random whenever a file begins to be used as a segment. Records carry it, so it is also
 //!   the mark by which a reader finds the next record behind a damaged one; a client that stores the bytes of a
-//!   record as a value can not forge one without knowing it.
+//!   record as a value cannot forge one without knowing it.
 //! - `header_crc` covers cluster, replica and segment number (which are not repeated in every record) and the
 //!   record's header with `body_crc`: records of a file's previous life never pass, and the body's checksum is
 //!   taken over as the batch brought it.
@@ -28,8 +28,9 @@ use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Slot};
 
 use crate::{Identity, Keep};
 
-/// Version of this format. Version 1 knew no birth; in version 2 a record of accepted values held one slot.
-pub(crate) const VERSION: u32 = 3;
+/// Version of this format, and of the records in it. Version 1 knew no birth; in version 2 a record of accepted values held
+/// one slot; in version 3 no record said which ballot decided a slot, and no list said which segments were begun.
+pub(crate) const VERSION: u32 = 4;
 /// Bytes of the page that holds a segment's header; records begin after it.
 pub(crate) const PAGE: usize = 4096;
 /// Bytes of a record before its body.

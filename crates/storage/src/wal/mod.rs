@@ -116,7 +116,7 @@ pub struct Recovered {
     pub records: Vec<RecoveredRecord>,
     /// The number of the last record: [`Wal::append`] goes on with the one after it.
     pub last: Lsn,
-    /// Something that was once durable can not be read. Nothing was changed on disk, and the log takes no
+    /// Something that was once durable cannot be read. Nothing was changed on disk, and the log takes no
     /// records until [`Wal::quarantine`].
     pub damage: Option<Damage>,
     /// Promises of this identity may be missing although no file is damaged.
@@ -217,7 +217,7 @@ impl Wal {
     /// Opens the log in `dir`, which is created if there is none, and reads all of it.
     ///
     /// # Errors
-    /// The directory is in use, belongs to another cluster or replica, was written by a later version, can not
+    /// The directory is in use, belongs to another cluster or replica, was written by a later version, cannot
     /// be read or written, or an option is out of bounds. Damage is no error: see [`Recovered::damage`].
     pub fn open(dir: &Path, identity: Identity, options: Options) -> Result<(Wal, Recovered), StorageError> {
         Wal::open_on(Arc::new(RealDisk), dir, identity, options)

@@ -452,7 +452,7 @@ fn latest_states(records: &[RecoveredRecord]) -> BTreeMap<u8, (Lsn, Body)> {
     states
 }
 
-/// What the identity may have forgotten, as far as the segments can not show it.
+/// What the identity may have forgotten, as far as the segments cannot show it.
 fn loss(
     disk: &dyn Disk,
     previous: &Previous,

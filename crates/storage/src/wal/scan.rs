@@ -21,7 +21,7 @@ pub(crate) struct SegmentScan {
     pub path: PathBuf,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// Where the first byte is that the disk can not read, if there is one; such bytes were taken for zeros.
+    /// Where the first byte is that the disk cannot read, if there is one; such bytes were taken for zeros.
     pub unreadable: Option<u64>,
     pub header: Result<SegmentHeader, NoHeader>,
     /// The header was unreadable, and was made again from the records behind it.
@@ -30,7 +30,7 @@ pub(crate) struct SegmentScan {
     pub life: Option<u64>,
     /// Records whose header is intact, in the order of the file.
     pub records: Vec<ScannedRecord>,
-    /// Stretches before the last record that can not be read.
+    /// Stretches before the last record that cannot be read.
     pub flaws: Vec<Flaw>,
     /// Where the last record ends; [`PAGE`] if there is none.
     pub end: u64,
@@ -60,7 +60,7 @@ impl ScannedRecord {
     }
 }
 
-/// A stretch that can not be read.
+/// A stretch that cannot be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Flaw {
     pub offset: u64,
@@ -182,7 +182,7 @@ impl SegmentScan {
         Some((last + RECORD_HEADER_BYTES).min(file.len()) as u64)
     }
 
-    /// A header that can not be read is made again if all that it said can be told from the records: they
+    /// A header that cannot be read is made again if all that it said can be told from the records: they
     /// follow it without a gap, and the first that is not restated is among them.
     fn rebuild_header(&mut self, identity: Identity) {
         if !matches!(self.header, Err(NoHeader::Damaged | NoHeader::Blank)) {
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_record_inside_a_body_is_not_taken_for_one() {
-        // A client stores the bytes of a record that is right in all but the life, which it can not know.
+        // A client stores the bytes of a record that is right in all but the life, which it cannot know.
         let binding = Binding::new(IDENTITY.cluster, IDENTITY.replica, 4);
         let forged = RecordHeader {
             life: LIFE + 1,

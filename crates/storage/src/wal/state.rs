@@ -1,6 +1,6 @@
 //! `log.state`: how the previous life of the log ended, and what is not yet made good.
 //!
-//! The log itself can not say that it was emptied, kept in memory, or lost with the machine's memory; this small
+//! The log itself cannot say that it was emptied, kept in memory, or lost with the machine's memory; this small
 //! file beside the segments does. It is replaced when the log is opened and closed, never in between.
 
 use std::{ops::Range, path::Path};

@@ -144,9 +144,14 @@ pub struct ReconfigureArgs {
     #[arg(long)]
     election: Option<synod_consensus::ElectionKind>,
     /// Options that all replicas order with from now on, whatever they were started with, such as
-    /// head-start=off,window-max=8; "" for none [default: none if another protocol is given, else as before].
+    /// decision=all,window-max=8, in place of those before; "" for none [default: none if another protocol is given,
+    /// else as before].
     #[arg(long, value_name = "KEY=VALUE,...")]
     options: Option<synod_consensus::Overrides>,
+    /// What all replicas bound alike from now on, such as max-txn-ops=256; limits that are not named stay. Nothing waits
+    /// for this change.
+    #[arg(long, value_name = "KEY=NUMBER,...", conflicts_with_all = ["protocol", "election", "options"])]
+    limits: Option<String>,
     #[command(flatten)]
     change: ChangeArgs,
 }
@@ -189,9 +194,14 @@ pub fn run(args: MemberArgs) -> Result<(), Failure> {
 
 /// Something else orders from now on.
 pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
-    let ReconfigureArgs { protocol, election, options, change } = args;
+    let ReconfigureArgs { protocol, election, options, limits, change } = args;
+    if let Some(limits) = limits {
+        // The members know what they have; this only finds what none of them would take.
+        synod_replica::Limits::default().with(&limits).map_err(Failure::usage)?;
+        return change_limits(&change, limits);
+    }
     if protocol.is_none() && election.is_none() && options.is_none() {
-        return Err(Failure::usage("give --protocol, --election or --options"));
+        return Err(Failure::usage("give --protocol, --election, --options or --limits"));
     }
     let text = |kind: Option<String>| kind.unwrap_or_default();
     let order = Reconfigure {
@@ -208,6 +218,17 @@ pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
             what += &format!(" and {}", group.options);
         }
         let next = "Every replica goes over by itself; `synod status --cluster` shows how far they are.";
+        view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
+    })
+}
+
+/// The replicas bound something otherwise from now on.
+fn change_limits(change: &ChangeArgs, limits: String) -> Result<(), Failure> {
+    block_on(async {
+        let client = change.client.client()?;
+        let changed = change.send(&client, Change::Limits(limits)).await?;
+        let what = format!("Limits: {}", group(&changed)?.limits);
+        let next = "They hold at every replica from the same slot on.";
         view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
     })
 }

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
-use synod_consensus::ElectionKind;
+use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
 use synod_node::MemberAddress;
-use synod_replica::Settings;
+use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
 use synod_storage::{DataDir, Durability};
 use synod_wire::{ClusterId, ReplicaId};
 
@@ -84,8 +84,6 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         client_io_threads: args.tuning.client_io_threads.into(),
         connections_max: args.tuning.connections_max as usize,
         streams_per_connection_max: args.tuning.max_concurrent_streams,
-        request_bytes_max: args.tuning.max_request_bytes,
-        txn_ops_max: args.tuning.max_txn_ops as usize,
         quota_bytes: args.tuning.quota_backend_bytes,
         ..synod_server::Config::default()
     };
@@ -99,16 +97,31 @@ pub fn defaults() -> synod_node::Config {
 
 /// The election that is asked for, or the protocol's own choice.
 fn election(tuning: &Tuning) -> ElectionKind {
-    tuning.election.unwrap_or(tuning.protocol.elections()[0])
+    tuning.election.unwrap_or(protocol(tuning).elections()[0])
+}
+
+fn protocol(tuning: &Tuning) -> ProtocolKind {
+    tuning.protocol.unwrap_or(ProtocolKind::MultiPaxos)
+}
+
+/// The limits with which a group begins.
+fn limits(tuning: &Tuning) -> Limits {
+    let usual = Limits::default();
+    Limits {
+        request_bytes_max: tuning.max_request_bytes.unwrap_or(usual.request_bytes_max),
+        txn_ops_max: tuning.max_txn_ops.map_or(usual.txn_ops_max, |count| count as usize),
+        ..usual
+    }
 }
 
 /// The settings of the replica's core.
 pub fn settings(tuning: &Tuning) -> Settings {
     let mut settings = Settings::default();
-    settings.consensus.protocol = tuning.protocol;
+    settings.consensus.protocol = protocol(tuning);
     settings.consensus.election = election(tuning);
     settings.consensus.priority = tuning.priority;
-    settings.consensus.decision = tuning.decision;
+    settings.consensus.decision = tuning.decision.unwrap_or_default();
+    settings.limits = limits(tuning);
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;
     settings.consensus.retransmit_after = tuning.retransmit_after;
@@ -133,19 +146,10 @@ pub fn cluster_id(args: &ServeArgs, members: &BTreeMap<String, String>) -> Clust
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let settings = settings(&args.tuning);
-    let sessions = settings.sessions;
     let mut words = vec![args.cluster.initial_cluster_token.clone()];
     words.extend(members.iter().flat_map(|(name, url)| [name.clone(), units::plain(url).to_owned()]));
     words.extend([settings.consensus.protocol.to_string(), settings.consensus.election.to_string()]);
-    let limits = [
-        sessions.clients_max as u64,
-        sessions.outstanding_max,
-        sessions.replica_outstanding_max,
-        sessions.session_reply_bytes_max,
-        sessions.reply_bytes_max,
-        sessions.idle_max.as_secs(),
-    ];
-    words.extend(limits.map(|limit| limit.to_string()));
+    words.extend([Overrides::shared(&settings.consensus).to_string(), settings.limits.to_string()]);
     let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
     let hash = bytes.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
     // 0 stands for "no cluster" in etcd's messages.
@@ -324,11 +328,11 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         );
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
     }
-    let elections = tuning.protocol.elections();
+    let elections = protocol(tuning).elections();
     if let Some(election) = tuning.election.filter(|election| !elections.contains(election)) {
         let accepted: Vec<String> = elections.iter().map(ToString::to_string).collect();
         let why =
-            format!("does not go with --protocol {}; accepted: {}", tuning.protocol, accepted.join(", "));
+            format!("does not go with --protocol {}; accepted: {}", protocol(tuning), accepted.join(", "));
         return wrong("election", election.to_string(), why);
     }
     if tuning.priority > 0 && election(tuning) == ElectionKind::Rotating {
@@ -336,10 +340,15 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
             "does nothing with --election rotating; accepted: 0, or any with --election ballot or randomized";
         return wrong("priority", tuning.priority, why);
     }
-    if tuning.max_request_bytes > tuning.queue_bytes_max / 2 {
+    let Limits { request_bytes_max, .. } = limits(tuning);
+    if !(REQUEST_BYTES_MIN..=REQUEST_BYTES_MAX).contains(&request_bytes_max) {
+        let why = format!("accepted: {REQUEST_BYTES_MIN} to {REQUEST_BYTES_MAX} bytes");
+        return wrong("max-request-bytes", request_bytes_max, why);
+    }
+    if request_bytes_max > tuning.queue_bytes_max / 2 {
         let why =
             format!("accepted: at most half of --queue-bytes-max, so {} bytes", tuning.queue_bytes_max / 2);
-        return wrong("max-request-bytes", tuning.max_request_bytes, why);
+        return wrong("max-request-bytes", request_bytes_max, why);
     }
     if !(16 << 10..=4 << 30).contains(&tuning.wal_segment_bytes) {
         return wrong("wal-segment-bytes", tuning.wal_segment_bytes, "accepted: 16KiB to 4GiB");
@@ -394,7 +403,8 @@ mod tests {
     #[test]
     fn a_protocol_brings_its_own_election() {
         let of = |line: &str| checked(line).unwrap().node.settings.consensus.election;
-        assert_eq!(of(""), ElectionKind::Rotating);
+        assert_eq!(of(""), ElectionKind::Ballot);
+        assert_eq!(of("--election rotating"), ElectionKind::Rotating);
         assert_eq!(of("--protocol sequence-paxos"), ElectionKind::Ballot);
         assert_eq!(of("--protocol raft"), ElectionKind::Randomized);
         assert_eq!(of("--protocol sequence-paxos --election rotating"), ElectionKind::Rotating);
@@ -408,7 +418,10 @@ mod tests {
         assert_eq!(id(&format!("--name b {same} --window-max 7")), three);
         for other in [
             "--initial-cluster-token other",
-            "--election ballot",
+            "--election rotating",
+            "--decision all",
+            "--max-request-bytes 1MiB",
+            "--max-txn-ops 256",
             "--initial-cluster a=http://h1:1,b=http://h2:1",
             "--initial-cluster a=http://h1:1,b=http://h2:1,c=http://h3:9",
             "--initial-cluster a=http://h1:1,b=http://h2:1,d=http://h3:1",
@@ -453,14 +466,16 @@ mod tests {
                 three("--name a --initial-advertise-peer-urls http://h9:1"),
                 ["--initial-advertise-peer-urls http://h9:1", "a=http://h1:1"],
             ),
-            ("--priority 3".into(), ["--priority 3", "--election ballot"]),
+            ("--election rotating --priority 3".into(), ["--priority 3", "--election ballot"]),
             ("--protocol raft --election rotating".into(), ["--election rotating", "accepted: randomized"]),
-            ("--election randomized".into(), ["--protocol multipaxos", "accepted: rotating, ballot"]),
+            ("--election randomized".into(), ["--protocol multipaxos", "accepted: ballot, rotating"]),
             (
                 "--election-timeout 200 --heartbeat-interval 100".into(),
                 ["--election-timeout 200ms", "accepted: 300ms or more"],
             ),
             ("--queue-bytes-max 1MiB".into(), ["--max-request-bytes 1572864", "524288 bytes"]),
+            ("--max-request-bytes 1KiB".into(), ["--max-request-bytes 1024", "accepted: 4096 to 33554403"]),
+            ("--max-request-bytes 64MiB".into(), ["--max-request-bytes 67108864", "accepted: 4096 to"]),
             ("--wal-segment-bytes 1KiB".into(), ["--wal-segment-bytes 1024", "accepted: 16KiB to 4GiB"]),
             (
                 "--listen-client-urls https://a:1".into(),

@@ -122,57 +122,75 @@ pub enum ClusterState {
     Existing,
 }
 
+/// What must be alike at all replicas.
+const GROUPS: &str =
+    "The group's: at the first start the same on all replicas; later `synod reconfigure` changes it";
+/// What need not be.
+const CONSENSUS: &str = "Consensus";
+
 /// Everything that trades speed, memory and safety against each other.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Consensus (the same on all replicas)")]
 pub struct Tuning {
-    /// Which protocol orders commands at first; `synod reconfigure` changes it later: multipaxos, sequence-paxos or
-    /// raft.
-    #[arg(long, env = "SYNOD_PROTOCOL", default_value = "multipaxos")]
-    pub protocol: ProtocolKind,
-    /// How a leader is found at first; `synod reconfigure` changes it later: rotating (the next replica in line follows
-    /// one that falls silent), ballot (replicas ask each other whom they hear, and elect one that reaches a quorum,
-    /// also where only some links work) or randomized (raft's own, and its only one) [default: rotating with
-    /// multipaxos, ballot with sequence-paxos, randomized with raft].
-    #[arg(long, env = "SYNOD_ELECTION")]
+    /// Which protocol orders commands: multipaxos, sequence-paxos or raft [default: multipaxos].
+    #[arg(long, env = "SYNOD_PROTOCOL", help_heading = GROUPS)]
+    pub protocol: Option<ProtocolKind>,
+    /// How a leader is found: ballot (replicas ask each other whom they hear, and elect one that reaches a quorum, also
+    /// where only some links work), rotating (the next replica in line follows one that falls silent, if a quorum lets
+    /// it) or randomized (raft's own, and its only one) [default: randomized with raft, ballot otherwise].
+    #[arg(long, env = "SYNOD_ELECTION", help_heading = GROUPS)]
     pub election: Option<ElectionKind>,
-    /// Who leads if several could begin to at the same time: the replica with the highest, from 0 to 255. May differ
-    /// from replica to replica; for --election ballot or randomized.
-    #[arg(long, env = "SYNOD_PRIORITY", value_name = "0..255", default_value_t = 0)]
-    pub priority: u8,
     /// Who finds out that a slot is decided: leader (it tells the others; fewest messages) or all (each replica by
-    /// itself; one message delay less at followers).
-    #[arg(long, env = "SYNOD_DECISION", default_value = "leader")]
-    pub decision: Decision,
+    /// itself; one message delay less at followers); for multipaxos [default: leader].
+    #[arg(long, env = "SYNOD_DECISION", help_heading = GROUPS)]
+    pub decision: Option<Decision>,
+    /// The largest request [default: 1.5MiB].
+    #[arg(
+        long, env = "SYNOD_MAX_REQUEST_BYTES", value_name = "SIZE",
+        value_parser = units::memory_bytes, help_heading = GROUPS
+    )]
+    pub max_request_bytes: Option<usize>,
+    /// Most operations in a list of a transaction [default: 128].
+    #[arg(
+        long, env = "SYNOD_MAX_TXN_OPS", value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..), help_heading = GROUPS
+    )]
+    pub max_txn_ops: Option<u32>,
+
+    /// Who leads if several could begin to at the same time: the replica with the highest, from 0 to 255; for
+    /// --election ballot or randomized.
+    #[arg(
+        long, env = "SYNOD_PRIORITY", value_name = "0..255", default_value_t = 0, help_heading = CONSENSUS
+    )]
+    pub priority: u8,
     /// How often a leader says that it lives.
     #[arg(
         long, env = "SYNOD_HEARTBEAT_INTERVAL", value_name = "TIME", default_value = "100ms",
-        value_parser = units::duration_above_zero
+        value_parser = units::duration_above_zero, help_heading = CONSENSUS
     )]
     pub heartbeat_interval: Duration,
-    /// How long a leader may be silent, cut off or waiting for its disk; at least 3 heartbeats.
+    /// How long a leader may be silent, cut off or waiting for its disk; at least 3 heartbeats of any replica.
     #[arg(
         long, env = "SYNOD_ELECTION_TIMEOUT", value_name = "TIME", default_value = "1000ms",
-        value_parser = units::duration_above_zero
+        value_parser = units::duration_above_zero, help_heading = CONSENSUS
     )]
     pub election_timeout: Duration,
     /// After how long an unanswered proposal is sent again, at first.
     #[arg(
         long, env = "SYNOD_RETRANSMIT_AFTER", value_name = "TIME", default_value = "100ms",
-        value_parser = units::duration_above_zero
+        value_parser = units::duration_above_zero, help_heading = CONSENSUS
     )]
     pub retransmit_after: Duration,
     /// How long a decision that no other replica waits for may wait for the next proposal to take it along.
     #[arg(
         long, env = "SYNOD_ANNOUNCE_DELAY_MAX", value_name = "TIME", default_value = "5ms",
-        value_parser = units::duration
+        value_parser = units::duration, help_heading = CONSENSUS
     )]
     pub announce_delay_max: Duration,
     /// Slots that a leader may have undecided at a time; 1 is one after the other.
     #[arg(
         long, env = "SYNOD_WINDOW_MAX", value_name = "SLOTS",
         default_value_t = u16::try_from(config::defaults().settings.consensus.window_max).unwrap_or(u16::MAX),
-        value_parser = clap::value_parser!(u16).range(1..)
+        value_parser = clap::value_parser!(u16).range(1..), help_heading = CONSENSUS
     )]
     pub window_max: u16,
 
@@ -208,18 +226,6 @@ pub struct Tuning {
         value_parser = units::duration_above_zero, help_heading = "Clients"
     )]
     pub request_timeout: Duration,
-    /// The largest request.
-    #[arg(
-        long, env = "SYNOD_MAX_REQUEST_BYTES", value_name = "SIZE", default_value = "1.5MiB",
-        value_parser = units::memory_bytes, help_heading = "Clients"
-    )]
-    pub max_request_bytes: usize,
-    /// Most operations in a list of a transaction.
-    #[arg(
-        long, env = "SYNOD_MAX_TXN_OPS", value_name = "COUNT", default_value = "128",
-        value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"
-    )]
-    pub max_txn_ops: u32,
     /// Most requests under way on one connection.
     #[arg(
         long, env = "SYNOD_MAX_CONCURRENT_STREAMS", value_name = "COUNT", default_value = "4096",
@@ -367,10 +373,11 @@ mod tests {
         assert_eq!(format!("{defaults:?}"), format!("{settings:?}"));
         assert_eq!(tuning.wal_segment_bytes, config::defaults().segment_bytes);
         assert_eq!(tuning.durability, config::defaults().durability);
+        let limits = synod_server::Limits::default();
+        let begins = (settings.limits.request_bytes_max, settings.limits.txn_ops_max);
+        assert_eq!((limits.request_bytes_max, limits.txn_ops_max), begins);
         let server = synod_server::Config::default();
-        assert_eq!(tuning.max_request_bytes, server.request_bytes_max);
         assert_eq!(tuning.quota_backend_bytes, server.quota_bytes);
-        assert_eq!(tuning.max_txn_ops as usize, server.txn_ops_max);
         assert_eq!(tuning.connections_max as usize, server.connections_max);
         assert_eq!(tuning.max_concurrent_streams, server.streams_per_connection_max);
     }

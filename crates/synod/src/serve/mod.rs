@@ -5,9 +5,10 @@
 //! TOML file (file.rs) ┴─ ServeArgs (flags.rs) ─ check (config.rs) ─ Node + Server (run.rs, replica.rs)
 //! ```
 //!
-//! A replica that joins first asks whom it joins (`join.rs`); while it runs it tells the group its name and where
+//! What belongs to the group counts as the group has it (`agreed.rs`). A replica that joins first asks whom it joins (`join.rs`); while it runs it tells the group its name and where
 //! clients reach it (`membership.rs`).
 
+mod agreed;
 pub mod config;
 mod file;
 pub mod flags;

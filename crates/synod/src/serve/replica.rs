@@ -7,8 +7,8 @@ use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
 use synod_replica::{MemberInfo, Refusal, SessionCommand};
 use synod_server::{
-    Change, ChangeError, Consistency, Goal, Group, Member, MoveError, PeerStatus, Replica, RequestError,
-    Role, Standing, Status,
+    Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
+    RequestError, Role, Standing, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
@@ -66,6 +66,7 @@ impl Served {
             protocol: group.protocol.to_string(),
             election: group.election.to_string(),
             options: group.overrides.to_string(),
+            limits: group.limits.to_string(),
             members,
         }
     }
@@ -108,6 +109,11 @@ impl Replica for Served {
         self.handle.ballot()
     }
 
+    fn limits(&self) -> Limits {
+        let synod_replica::Limits { request_bytes_max, txn_ops_max, .. } = self.handle.limits();
+        Limits { request_bytes_max, txn_ops_max }
+    }
+
     fn status(&self) -> Status {
         let status = self.handle.status();
         let group = self.group();
@@ -119,9 +125,16 @@ impl Replica for Served {
                  or see --begin-without-all",
                 waits_for.join(", ")
             ));
-        } else if status.role == synod_consensus::Role::Recovering {
-            troubles
-                .push("synod: this replica has lost (part of) its log; it learns and has no vote".to_owned());
+        }
+        if status.without_memory {
+            let waits = match status.leader {
+                Some(_) => "it learns what it may have said, and votes again by itself",
+                None => {
+                    "nobody leads, so it waits. If most of the voters lost theirs, they wait for each other: see \
+                     'Replicas without memory' in docs/operating.md"
+                }
+            };
+            troubles.push(format!("synod: this replica has lost (part of) its log and has no vote; {waits}"));
         }
         let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
         let peers = status.peers.iter().map(|peer| PeerStatus {
@@ -136,6 +149,7 @@ impl Replica for Served {
             replica: self.fixed.me,
             name: self.fixed.name.clone(),
             role: role(status.role),
+            without_memory: status.without_memory,
             leader: status.leader,
             ballot: status.ballot,
             protocol: group.protocol.clone(),
@@ -251,6 +265,9 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
                 options.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
             overrides.check(protocol).map_err(|error| unacceptable(&error))?;
             Core::Order { protocol, election, overrides }
+        }
+        Change::Limits(limits) => {
+            Core::Limits(group.limits.with(limits).map_err(|error| unacceptable(&error))?)
         }
     })
 }

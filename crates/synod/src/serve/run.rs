@@ -19,6 +19,7 @@ use synod_storage::StorageError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
+    agreed::differing,
     config::Checked,
     flags::ServeArgs,
     log,
@@ -57,7 +58,12 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         durability: args.tuning.durability.to_string(),
         transfer_timeout: args.tuning.request_timeout,
     };
+    let told = config.joins.as_ref().map(|origin| origin.present.clone());
     let node = start(config, &stop)?;
+    // Who joins may have been told of a group that its own log does not reach yet.
+    let here = node.handle().group();
+    let group = told.filter(|told| told.version > here.version).unwrap_or_else(|| (*here).clone());
+    differing(&args.tuning, &group).iter().for_each(|line| tracing::warn!("{line}"));
     let membership = Membership {
         handle: node.handle(),
         cluster: fixed.cluster,

@@ -179,7 +179,7 @@ pub const HELLO_BYTES: usize = 12 + 24 + INTRODUCTION_BYTES + 4;
 const WELCOME_BYTES: usize = 2 + INTRODUCTION_BYTES + 4;
 
 pub fn hello_born(cluster: ClusterId, from: u64, to: u64, incarnation: u64, birth: u64) -> Vec<u8> {
-    let mut bytes = b"SYNO\x03\0\0\0\x03\0".to_vec();
+    let mut bytes = b"SYNO\x04\0\0\0\x04\0".to_vec();
     bytes.extend((24 + INTRODUCTION_BYTES as u16).to_le_bytes());
     for word in [cluster.0, from, to] {
         bytes.extend(word.to_le_bytes());
@@ -189,11 +189,11 @@ pub fn hello_born(cluster: ClusterId, from: u64, to: u64, incarnation: u64, birt
 }
 
 pub fn inquiry() -> Vec<u8> {
-    sealed(b"SYNO\x03\0\x01\0\x03\0\0\0".to_vec())
+    sealed(b"SYNO\x04\0\x01\0\x04\0\0\0".to_vec())
 }
 
 pub fn verdict(verdict: u16, incarnation: u64, frame_bytes_max: u32) -> Vec<u8> {
-    let mut bytes = b"SYNA\x03\0".to_vec();
+    let mut bytes = b"SYNA\x04\0".to_vec();
     bytes.extend(verdict.to_le_bytes());
     bytes.extend(incarnation.to_le_bytes());
     bytes.extend(frame_bytes_max.to_le_bytes());
@@ -213,7 +213,7 @@ pub fn welcome_born(incarnation: u64, frame_bytes_max: u32, birth: u64) -> Vec<u
 
 /// A frame whose header announces `length` and the checksum `crc`, whatever the body is.
 pub fn frame_with(cluster: ClusterId, length: u32, crc: u32, body: &[u8]) -> Vec<u8> {
-    let mut bytes = b"SYNF\x02\0\x03\0".to_vec();
+    let mut bytes = b"SYNF\x02\0\x04\0".to_vec();
     bytes.extend(length.to_le_bytes());
     bytes.extend(crc.to_le_bytes());
     bytes.extend(0_u64.to_le_bytes());

@@ -45,7 +45,13 @@ fn a_restarted_leader_does_not_go_on_in_its_ballot() {
     cluster.restart(A, cluster.records(A), false);
     assert_eq!(cluster.replica(A).status().role, Role::Follower);
     cluster.wait(A, Duration::from_secs(60));
-    assert!(cluster.replica(A).promised > ballot(1, A));
+    let willing = crate::election::Message::RehearseReply {
+        ballot: ballot(4, A),
+        willing: true,
+        highest: ballot(1, A),
+    };
+    cluster.step(A, Input::Receive { from: id(B), message: willing.into() });
+    assert_eq!(cluster.replica(A).promised, ballot(4, A));
 }
 
 #[test]

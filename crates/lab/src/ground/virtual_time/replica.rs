@@ -65,7 +65,7 @@ impl Machine {
         };
         // A run is short enough to keep everything.
         let settings = Settings { snapshot_slots: u64::MAX, snapshot_log_bytes: u64::MAX, ..settings };
-        let executor = Executor::new(Registry::default(), first.clone(), settings.sessions);
+        let executor = Executor::new(Registry::default(), first.clone());
         let mut actions = Vec::new();
         let replica = Replica::start(settings, id, first.clone(), recovered, now, &mut actions);
         Machine {
@@ -160,7 +160,8 @@ impl Machine {
         self.actions = actions;
         // The disk answers at once, and commands cost nothing to execute.
         self.inbox.extend(durable.map(Event::Durable));
-        self.inbox.extend(executed.map(Event::Executed));
+        let clock = self.executor.clock();
+        self.inbox.extend(executed.map(|slot| Event::Executed { slot, clock }));
         Ok(())
     }
 

@@ -39,7 +39,7 @@ const JOIN_DELAY: Duration = Duration::from_millis(50);
 /// Something that is going to happen.
 enum Happening {
     /// A message arrives, if its session lasts.
-    Arrive { from: ReplicaId, to: ReplicaId, session: u64, event: Event },
+    Arrive { from: ReplicaId, to: ReplicaId, session: u64, event: Box<Event> },
     /// A processor is free and has work, or a deadline has passed.
     Work(ReplicaId),
     /// The client hears that somebody leads.
@@ -110,7 +110,8 @@ impl<'a> World<'a> {
         };
         let ids: Vec<_> = (1..=setup.replicas as u64).map(ReplicaId).collect();
         let info = |id: ReplicaId| MemberInfo { name: format!("r{}", id.0), ..MemberInfo::default() };
-        let first = Group::first(&setup.settings.consensus, ids.iter().map(|&id| (id, info(id))));
+        let first = Group::first(&setup.settings.consensus, ids.iter().map(|&id| (id, info(id))))
+            .limited(setup.settings.limits);
         let mut world = World {
             setup,
             load,
@@ -194,7 +195,7 @@ impl<'a> World<'a> {
         match what {
             Happening::Arrive { from, to, session, event } => {
                 let lasts = self.wires.get(&(from, to)).is_some_and(|(_, present)| *present == session);
-                match event {
+                match *event {
                     Event::Request { request, .. } if self.machines[&to].retired => {
                         // A server that was removed has stopped: its clients are told so, and turn to another.
                         self.at(self.now, Happening::Answer(request, Err(RequestError::Stopping)));
@@ -358,7 +359,10 @@ impl<'a> World<'a> {
             let session = *session;
             self.give(from, Event::Link { peer: to, up: false });
             let up = Event::Link { peer: to, up: true };
-            self.at(leaves + link.delay * 2, Happening::Arrive { from, to: from, session, event: up });
+            self.at(
+                leaves + link.delay * 2,
+                Happening::Arrive { from, to: from, session, event: Box::new(up) },
+            );
             return;
         }
         let session = *session;
@@ -372,7 +376,7 @@ impl<'a> World<'a> {
         // A stream keeps its order, also where the way takes longer for one than for the next.
         let arrives = through + link.delay + jitter;
         *busy_until = (*busy_until).max(arrives - link.delay);
-        self.at(arrives, Happening::Arrive { from, to, session, event });
+        self.at(arrives, Happening::Arrive { from, to, session, event: Box::new(event) });
     }
 
     // The client.
@@ -390,7 +394,10 @@ impl<'a> World<'a> {
         let Some(machine) = self.machines.get(&replica) else { return };
         let there = self.topology.client_way(machine.place).map_or(Duration::ZERO, |way| way.0);
         let event = request(number, CommandKind::Apply, Bytes::copy_from_slice(&value.to_le_bytes()));
-        self.after(there, Happening::Arrive { from: replica, to: replica, session: 0, event });
+        self.after(
+            there,
+            Happening::Arrive { from: replica, to: replica, session: 0, event: Box::new(event) },
+        );
     }
 
     fn answer(&mut self, number: RequestId, answer: Result<Bytes, RequestError>) -> Result<(), LabError> {

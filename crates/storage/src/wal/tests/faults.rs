@@ -105,7 +105,7 @@ fn a_segment_that_could_not_be_prepared_is_tried_again_when_it_is_needed() {
         wal.commit().unwrap();
         wal.files.as_ref().unwrap().preparer.settle();
     };
-    // Segment 2 was ready before; segment 3 can not be prepared, which does not matter yet.
+    // Segment 2 was ready before; segment 3 cannot be prepared, which does not matter yet.
     while wal.stats().segments_begun == 0 || wal.files.as_ref().unwrap().active.has_room_for(4_004) {
         commit(&mut wal);
     }

@@ -1,0 +1,222 @@
+//! What this replica has taken in and its threads have not dealt with yet: decided batches that are not executed, records
+//! that are not on stable storage, and messages that wait for these records. Each is bounded in bytes.
+//!
+//! - **Batches and records.** Beyond their bounds the replica is backlogged: it proposes, accepts, learns and fetches
+//!   nothing until half of it is done. What it had accepted before may still be decided and come on top.
+//! - **Messages.** While a disk does not answer, peers go on asking, and every answer waits: a promise may hold a page of
+//!   a megabyte, and is asked for again every retransmission. The bound is kept by not sending what does not fit. A
+//!   message that is not sent is a lost message, which every protocol survives: it may not promise anything by *not*
+//!   speaking, and whoever waits for an answer asks again. To give up the newest message rather than the oldest costs
+//!   nothing: all of them wait for the same disk.
+
+use std::collections::VecDeque;
+
+use synod_wire::{Lsn, Slot};
+
+use crate::Settings;
+
+/// Sizes in the order in which they came, each with the mark at which it is done.
+#[derive(Debug)]
+struct Amounts<M> {
+    entries: VecDeque<(M, u64)>,
+    bytes: u64,
+}
+
+impl<M> Default for Amounts<M> {
+    fn default() -> Amounts<M> {
+        Amounts { entries: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<M: Copy + Ord> Amounts<M> {
+    fn add(&mut self, mark: M, bytes: u64) {
+        self.bytes += bytes;
+        match self.entries.back_mut() {
+            Some((last, sum)) if *last == mark => *sum += bytes,
+            _ => self.entries.push_back((mark, bytes)),
+        }
+    }
+
+    /// Everything with a mark up to this one is done. What stands behind a later mark is done with that one.
+    fn done(&mut self, through: M) {
+        while let Some(&(mark, bytes)) = self.entries.front()
+            && mark <= through
+        {
+            self.entries.pop_front();
+            self.bytes -= bytes;
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    unexecuted: Amounts<Slot>,
+    undurable: Amounts<Lsn>,
+    held: Amounts<Lsn>,
+    /// Records through this one are on stable storage.
+    durable: Lsn,
+    /// Messages that were not sent because too much was held.
+    given_up: u64,
+    /// Whether it is so much that nothing more is taken in.
+    too_much: bool,
+}
+
+impl Backlog {
+    /// Nothing is waiting, and records through this one are durable.
+    pub(crate) fn new(durable: Lsn) -> Backlog {
+        Backlog {
+            unexecuted: Amounts::default(),
+            undurable: Amounts::default(),
+            held: Amounts::default(),
+            durable,
+            given_up: 0,
+            too_much: false,
+        }
+    }
+
+    /// A batch of this size is decided and has to be executed.
+    pub(crate) fn delivered(&mut self, slot: Slot, bytes: u64) {
+        self.unexecuted.add(slot, bytes);
+    }
+
+    /// Everything through this slot is executed.
+    pub(crate) fn executed(&mut self, slot: Slot) {
+        self.unexecuted.done(slot);
+    }
+
+    /// A record of this size has to be written.
+    pub(crate) fn appended(&mut self, lsn: Lsn, bytes: u64) {
+        self.undurable.add(lsn, bytes);
+    }
+
+    /// Records through this one are on stable storage.
+    pub(crate) fn durable(&mut self, lsn: Lsn) {
+        self.durable = self.durable.max(lsn);
+        self.undurable.done(lsn);
+        self.held.done(lsn);
+    }
+
+    /// Whether a message of this size may be sent, if it has to wait for a record; it counts as held then.
+    pub(crate) fn may_hold(&mut self, after: Lsn, bytes: u64, settings: &Settings) -> bool {
+        let waits = after > self.durable;
+        // One may always wait, however large it is: otherwise it would never be sent.
+        if waits && self.held.bytes > 0 && self.held.bytes + bytes > settings.held_bytes_max {
+            self.given_up += 1;
+            return false;
+        }
+        if waits {
+            self.held.add(after, bytes);
+        }
+        true
+    }
+
+    /// Looks whether it has become too much, or has shrunk to half of that since; true if that has changed.
+    pub(crate) fn changes(&mut self, settings: &Settings) -> bool {
+        let share = if self.too_much { 2 } else { 1 };
+        let slots = self.unexecuted.entries.len() as u64;
+        let too_much = slots > settings.backlog_slots_max / share
+            || self.unexecuted.bytes > settings.backlog_bytes_max / share
+            || self.undurable.bytes > settings.undurable_bytes_max / share;
+        std::mem::replace(&mut self.too_much, too_much) != too_much
+    }
+
+    /// Whether nothing more should be taken in.
+    pub(crate) fn is_too_much(&self) -> bool {
+        self.too_much
+    }
+
+    /// Whether the news that records are durable makes room.
+    pub(crate) fn waits_for_disk(&self) -> bool {
+        self.too_much || self.given_up > 0 && self.held.bytes > 0
+    }
+
+    /// Bytes of decided batches that are not executed.
+    pub(crate) fn unexecuted_bytes(&self) -> u64 {
+        self.unexecuted.bytes
+    }
+
+    /// Bytes of records that are not on stable storage.
+    pub(crate) fn undurable_bytes(&self) -> u64 {
+        self.undurable.bytes
+    }
+
+    /// Bytes of messages that wait for these records.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held.bytes
+    }
+
+    /// Messages that were not sent because too much was held.
+    pub(crate) fn given_up(&self) -> u64 {
+        self.given_up
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            backlog_slots_max: 10,
+            backlog_bytes_max: 1_000,
+            undurable_bytes_max: 1_000,
+            held_bytes_max: 1_000,
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn a_few_large_batches_are_as_much_as_many_small_ones() {
+        let settings = settings();
+        let mut backlog = Backlog::new(Lsn(0));
+        (1..=10).for_each(|slot| backlog.delivered(Slot(slot), 10));
+        assert!(!backlog.changes(&settings));
+        backlog.delivered(Slot(11), 10);
+        assert!(backlog.changes(&settings) && backlog.is_too_much(), "eleven slots");
+        backlog.executed(Slot(5));
+        assert!(!backlog.changes(&settings), "half of them must be done");
+        backlog.executed(Slot(6));
+        assert!(backlog.changes(&settings) && !backlog.is_too_much());
+
+        backlog.executed(Slot(11));
+        (12..=13).for_each(|slot| backlog.delivered(Slot(slot), 501));
+        assert!(
+            backlog.changes(&settings) && backlog.is_too_much(),
+            "two slots of more bytes than there may be"
+        );
+        backlog.executed(Slot(12));
+        assert!(!backlog.changes(&settings));
+        backlog.executed(Slot(13));
+        assert!(backlog.changes(&settings) && backlog.unexecuted_bytes() == 0);
+    }
+
+    #[test]
+    fn records_that_the_disk_does_not_take_are_a_backlog_too() {
+        let settings = settings();
+        let mut backlog = Backlog::new(Lsn(7));
+        backlog.appended(Lsn(8), 600);
+        assert!(!backlog.changes(&settings));
+        backlog.appended(Lsn(9), 600);
+        assert!(backlog.changes(&settings) && backlog.waits_for_disk());
+        backlog.durable(Lsn(9));
+        assert!(backlog.changes(&settings) && !backlog.waits_for_disk());
+    }
+
+    #[test]
+    fn messages_that_wait_for_the_disk_are_bounded_and_others_are_not() {
+        let settings = settings();
+        let mut backlog = Backlog::new(Lsn(7));
+        assert!(backlog.may_hold(Lsn(8), 900, &settings));
+        assert!(!backlog.may_hold(Lsn(8), 101, &settings), "it does not fit");
+        assert!(backlog.may_hold(Lsn(9), 100, &settings));
+        assert!(backlog.may_hold(Lsn(7), 5_000, &settings), "it waits for nothing");
+        assert_eq!((backlog.held_bytes(), backlog.given_up()), (1_000, 1));
+        backlog.durable(Lsn(8));
+        assert_eq!(backlog.held_bytes(), 100);
+        assert!(backlog.may_hold(Lsn(9), 101, &settings));
+        backlog.durable(Lsn(9));
+        assert!(backlog.may_hold(Lsn(10), 5_000, &settings), "it has to leave some time");
+        assert!(!backlog.may_hold(Lsn(10), 1, &settings));
+    }
+}

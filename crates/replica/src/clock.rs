@@ -1,0 +1,143 @@
+//! The replicated clock, by which idle sessions of clients expire: replicated state that leaders move through the log.
+//!
+//! It may be slow, and is never fast: after an event of the log it shows at most the time that truly went by since the
+//! log began, as the fastest clock of a replica measures it. So nothing that is said to last for a while by this clock
+//! ends early. A [`Tick`] says from which instant to which the clock goes, and moves only a clock that shows the
+//! former. The argument, by induction over the ticks that moved it, with T(t) for the time that truly went by until t:
+//!
+//! - A leader has seen the clock show `from` at a moment s, so `from` <= T(s).
+//! - It proposes the tick at a moment p, and `by` is what its own clock measured from s to p, or less. So `from + by` <=
+//!   T(p), and the tick takes effect later than that.
+//!
+//! This does not need to know who leads: a tick that a paused leader, a lost session or a new leader's Phase 1 brings
+//! late finds a clock that shows something else, and does nothing; and of two leaders that measure the same time one
+//! moves the clock.
+//!
+//! Besides, a tick is bounded: while a whole group is stopped, or no tick is decided for longer, the clock stands still
+//! and the sessions of clients that could not ask meanwhile do not all expire at once.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use synod_wire::Time;
+
+/// A tick is at most so many intervals long.
+const INTERVALS_MAX: u32 = 2;
+
+/// What a leader says about the replicated clock: the payload of
+/// [`CommandKind::AdvanceClock`](synod_wire::CommandKind). In milliseconds since the log began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// What the clock must show.
+    pub from: u64,
+    /// How far it goes on.
+    pub by: u64,
+}
+
+const TICK_BYTES: usize = 16;
+
+impl Tick {
+    /// The payload of a command.
+    #[must_use]
+    pub fn encode(self) -> [u8; TICK_BYTES] {
+        let mut bytes = [0; TICK_BYTES];
+        bytes[..8].copy_from_slice(&self.from.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.by.to_le_bytes());
+        bytes
+    }
+
+    /// Reads what [`Tick::encode`] wrote; `None` for a payload that this program does not write.
+    #[must_use]
+    pub fn decode(payload: &Bytes) -> Option<Tick> {
+        let bytes: &[u8; TICK_BYTES] = payload[..].try_into().ok()?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        Some(Tick { from: word(0), by: word(8) })
+    }
+}
+
+/// What one replica knows of the replicated clock, and when it proposes a tick.
+#[derive(Debug)]
+pub(crate) struct ClockView {
+    /// What the clock shows, in milliseconds, and a moment at which so much time had truly gone by.
+    shown: Option<(u64, Time)>,
+    /// What the clock will show if the last tick proposed here takes effect, and when that was proposed.
+    proposed: Option<(u64, Time)>,
+    /// When this replica last proposed a tick, or began to lead.
+    ticked_at: Time,
+}
+
+impl ClockView {
+    pub(crate) fn new(now: Time) -> ClockView {
+        ClockView { shown: None, proposed: None, ticked_at: now }
+    }
+
+    /// Commands were executed; afterwards the clock shows this.
+    pub(crate) fn shows(&mut self, clock: Duration, now: Time) {
+        let clock = millis(clock);
+        if self.shown.is_none_or(|(shown, _)| shown != clock) {
+            // Whoever's tick it was: so much had gone by when this replica proposed the same.
+            let own = self.proposed.filter(|(proposed, _)| *proposed == clock);
+            self.shown = Some(own.unwrap_or((clock, now)));
+        }
+    }
+
+    /// Another replica leads, or this one.
+    pub(crate) fn leader_changed(&mut self, now: Time) {
+        self.ticked_at = now;
+    }
+
+    /// When the next tick is due at the leader.
+    pub(crate) fn due(&self, interval: Duration) -> Time {
+        self.ticked_at + interval
+    }
+
+    /// The tick to propose now. Without having seen the clock it is one that moves nothing: once it is executed, the
+    /// clock has been seen.
+    pub(crate) fn tick(&mut self, now: Time, interval: Duration, bounded: bool) -> Tick {
+        self.ticked_at = now;
+        let Some((from, at)) = self.shown else { return Tick { from: 0, by: 0 } };
+        let max = if bounded { interval.saturating_mul(INTERVALS_MAX) } else { Duration::MAX };
+        let by = millis(now.since(at).min(max));
+        self.proposed = Some((from.saturating_add(by), now));
+        Tick { from, by }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u32) -> Time {
+        Time::ZERO + S * seconds
+    }
+
+    #[test]
+    fn a_tick_survives_the_log_and_nothing_else_is_one() {
+        let tick = Tick { from: 7, by: u64::MAX };
+        assert_eq!(Tick::decode(&Bytes::copy_from_slice(&tick.encode())), Some(tick));
+        assert_eq!(Tick::decode(&Bytes::from_static(&[0; 8])), None);
+    }
+
+    #[test]
+    fn what_went_by_is_counted_once_and_in_bounded_steps() {
+        let mut view = ClockView::new(at(0));
+        assert_eq!(view.tick(at(30), 30 * S, true), Tick { from: 0, by: 0 }, "it was not seen yet");
+        view.shows(Duration::ZERO, at(31));
+        assert_eq!(view.due(30 * S), at(60));
+        assert_eq!(view.tick(at(60), 30 * S, true), Tick { from: 0, by: 29_000 });
+        // It takes effect a second later: what went by meanwhile is in the next one.
+        view.shows(29 * S, at(61));
+        assert_eq!(view.tick(at(90), 30 * S, true), Tick { from: 29_000, by: 30_000 });
+        // That one was lost, and another leader moved the clock.
+        view.shows(40 * S, at(95));
+        assert_eq!(view.tick(at(120), 30 * S, true), Tick { from: 40_000, by: 25_000 });
+        // After a pause of a quarter of an hour.
+        assert_eq!(view.tick(at(1_000), 30 * S, true), Tick { from: 40_000, by: 60_000 });
+    }
+}

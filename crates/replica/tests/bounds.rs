@@ -1,0 +1,175 @@
+//! What waits in a replica is bounded in bytes, whatever its threads and its peers do.
+
+use bytes::Bytes;
+use synod_consensus::{
+    Options,
+    multipaxos::{Message, Record},
+};
+use synod_replica::{
+    Action, Event, Group, LogRecord, PeerMessage, Recovered, Replica, RequestError, RequestId, Settings,
+    Waiting,
+};
+use synod_wire::{
+    Ballot, Batch, BatchBuilder, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
+};
+
+const R1: ReplicaId = ReplicaId(1);
+const R2: ReplicaId = ReplicaId(2);
+const MIB: usize = 1 << 20;
+
+struct Bench {
+    replica: Replica,
+    now: Time,
+    /// Everything that it wanted done since this was last taken.
+    actions: Vec<Action>,
+    requests: u64,
+}
+
+impl Bench {
+    fn start(settings: Settings, me: ReplicaId, members: u64, records: Vec<LogRecord>) -> Bench {
+        let recovered = Recovered {
+            last_lsn: Lsn(records.len() as u64),
+            records,
+            snapshot: None,
+            amnesia: false,
+            incarnation: Incarnation(1),
+            nonce: 0,
+            met_all: true,
+        };
+        let group = Group::of(&Options::default(), (1..=members).map(ReplicaId));
+        let now = Time::ZERO + std::time::Duration::from_secs(1);
+        let mut actions = Vec::new();
+        let replica = Replica::start(settings, me, group, recovered, now, &mut actions);
+        Bench { replica, now, actions, requests: 0 }
+    }
+
+    fn step(&mut self, event: Event) {
+        self.replica.step(self.now, event, &mut self.actions);
+        self.replica.flush(self.now, &mut self.actions);
+    }
+
+    fn request(&mut self, len: usize) {
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        let payload = Bytes::from(vec![0; len]);
+        self.step(Event::Request { request, kind: CommandKind::Apply, session: None, payload });
+    }
+
+    /// Everything that was written so far is on stable storage.
+    fn sync(&mut self) {
+        let last = self.actions.iter().filter_map(|action| match action {
+            Action::Append { lsn, .. } => Some(*lsn),
+            _ => None,
+        });
+        if let Some(last) = last.max() {
+            self.step(Event::Durable(last));
+        }
+    }
+
+    /// Bytes of the frames that wait for a record behind this one.
+    fn held(&self, durable: Lsn) -> usize {
+        let frames = self.actions.iter().map(|action| match action {
+            Action::Send { message, after, .. } if *after > durable => message.encode().len(),
+            _ => 0,
+        });
+        frames.sum()
+    }
+}
+
+#[test]
+fn a_slow_executor_pushes_back_by_bytes_before_it_does_by_slots() {
+    let settings =
+        Settings { backlog_bytes_max: 8 * MIB as u64, queue_bytes_max: 4 * MIB, ..Settings::default() };
+    let mut bench = Bench::start(settings, R1, 1, Vec::new());
+    bench.sync();
+    // Decided at once, since there is nobody else; nothing is executed.
+    for _ in 0..100 {
+        bench.request(MIB);
+        bench.sync();
+        let status = bench.replica.status();
+        assert!(status.unexecuted_bytes <= 10 * MIB as u64, "{} bytes", status.unexecuted_bytes);
+        assert!(status.queued_bytes <= 5 * MIB, "{} bytes", status.queued_bytes);
+    }
+    assert!(bench.replica.status().backlogged);
+    let refused = bench
+        .actions
+        .iter()
+        .filter(|action| matches!(action, Action::RequestFailed { error: RequestError::Overloaded, .. }));
+    assert!(refused.count() > 80, "clients feel it");
+    let executed = |actions: &[Action]| {
+        let slots = actions.iter().filter_map(|action| match action {
+            Action::Execute { slot, .. } => Some(*slot),
+            _ => None,
+        });
+        slots.max().unwrap_or_default()
+    };
+
+    // The executor catches up: what waited goes on.
+    for _ in 0..20 {
+        let slot = executed(&bench.actions);
+        bench.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
+        bench.sync();
+    }
+    let status = bench.replica.status();
+    assert!(!status.backlogged && status.unexecuted_bytes == 0 && status.queued_bytes == 0, "{status:?}");
+    assert_eq!(bench.replica.waiting(), Waiting::default());
+}
+
+/// A batch of so many bytes.
+fn batch(len: usize) -> Batch {
+    let mut builder = BatchBuilder::new();
+    builder.push(SessionId(1), 1, 1, &vec![7; len]);
+    builder.finish()
+}
+
+/// In epoch 1, r2 says this to r1.
+fn says(message: Message) -> Event {
+    Event::Receive { from: R2, message: PeerMessage::Protocol { epoch: Epoch(1), message: message.into() } }
+}
+
+#[test]
+fn answers_that_wait_for_a_stalled_disk_are_bounded_and_come_when_it_goes_on() {
+    let ballot = Ballot { round: 1, replica: R2 };
+    let batches = (0..16).map(|_| batch(64 << 10)).collect();
+    let accepted = Record::Accepted { ballot, first: Slot(1), decided: Slot::ZERO, batches };
+    let records = vec![LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() }];
+    let settings = Settings { held_bytes_max: 4 * MIB as u64, ..Settings::default() };
+    let held_bytes_max = settings.held_bytes_max as usize;
+    let mut bench = Bench::start(settings, R1, 3, records);
+    bench.sync();
+
+    // The disk stalls now. A candidate asks for a promise again and again, and each answer holds a page of a megabyte.
+    let candidacy = Ballot { round: 9, replica: R2 };
+    let prepare = || says(Message::Prepare { ballot: candidacy, from: Slot(1) });
+    (0..1_000).for_each(|_| bench.step(prepare()));
+    let held = bench.held(Lsn(1));
+    assert!(held > MIB, "{held}: they do wait");
+    assert!(held <= held_bytes_max, "{held} bytes wait");
+    let status = bench.replica.status();
+    assert!(status.held_bytes <= held_bytes_max as u64 && status.sends_given_up > 900, "{status:?}");
+    assert!(status.waits_for_disk, "the news that the disk goes on is wanted at once");
+
+    // It goes on: what was held leaves, and the next question is answered.
+    bench.sync();
+    assert_eq!(bench.replica.status().held_bytes, 0);
+    bench.actions.clear();
+    bench.step(prepare());
+    let answers = bench.actions.iter().filter(|action| matches!(action, Action::Send { to: R2, .. }));
+    assert_eq!(answers.count(), 1);
+}
+
+#[test]
+fn who_takes_no_part_in_ordering_answers_other_replicas_reads_at_once_and_keeps_none() {
+    // It is no member: no protocol runs here.
+    let mut bench = Bench::start(Settings::default(), ReplicaId(9), 3, Vec::new());
+    bench.actions.clear();
+    for token in 1..=2_000 {
+        bench.step(Event::Receive { from: R2, message: PeerMessage::ReadIndex { token } });
+    }
+    assert_eq!(bench.replica.waiting(), Waiting::default());
+    let refused = bench.actions.iter().filter(|action| {
+        let Action::Send { message, .. } = action else { return false };
+        matches!(message, PeerMessage::ReadIndexAnswer { slot: None, .. })
+    });
+    assert_eq!(refused.count(), 2_000);
+}

@@ -1,0 +1,166 @@
+//! Clients that withdraw requests as fast as they send them, before a real replica: the server forgets such a request at
+//! once, and the replica works on its command all the same.
+
+mod common;
+
+use std::{net::TcpListener, time::Duration};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use common::{config, connect, replica, serve};
+use h2::Reason;
+use prost::Message;
+use synod_api::etcdserverpb::{PutRequest, kv_client::KvClient};
+use synod_kv::KvStore;
+use synod_node::{Config, Handle, MemberAddress, Node};
+use synod_server::{
+    Change, ChangeError, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError, Status,
+};
+use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+/// Commands go to a replica; everything else is answered here.
+#[derive(Clone)]
+struct Waits {
+    handle: Handle,
+    inner: InMemory,
+}
+
+impl Replica for Waits {
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    fn gathering(&self) -> (Waits, impl Future<Output = ()> + Send + 'static) {
+        let (handle, task) = self.handle.gathering();
+        (Waits { handle, ..self.clone() }, task)
+    }
+
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        self.handle.execute(command).await.map_err(|_| RequestError::NoLeader)
+    }
+
+    async fn execute_in_session(
+        &self,
+        session: SessionId,
+        sequence: u64,
+        lowest_outstanding: u64,
+        command: Bytes,
+    ) -> Result<Bytes, RequestError> {
+        self.inner.execute_in_session(session, sequence, lowest_outstanding, command).await
+    }
+
+    async fn open_session(&self) -> Result<SessionId, RequestError> {
+        self.inner.open_session().await
+    }
+
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+        self.inner.query(query, consistency).await
+    }
+
+    fn ballot(&self) -> Ballot {
+        self.inner.ballot()
+    }
+
+    fn status(&self) -> Status {
+        self.inner.status()
+    }
+
+    fn group(&self) -> Group {
+        self.inner.group()
+    }
+
+    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+        self.inner.change(expected, change).await
+    }
+
+    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
+        self.inner.move_leader(to).await
+    }
+}
+
+/// Commands that have room in the queue, of at most 1 KiB each.
+const PLACES: u64 = 64;
+
+/// One of three replicas, the others of which are never there: nothing is decided, and nothing is given up in time.
+fn node(dir: &tempfile::TempDir) -> Node {
+    let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let member = |(listener, id): (&TcpListener, u64)| {
+        MemberAddress::new(ReplicaId(id), format!("r{id}"), listener.local_addr().unwrap().to_string())
+    };
+    let members = listeners.iter().zip(1..).map(member).collect();
+    let mut config = Config::new(ClusterId(7), ReplicaId(1), members, dir.path().join("r1"));
+    config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    config.settings.queue_bytes_max = PLACES as usize * 1024;
+    config.settings.request_timeout = Duration::from_secs(600);
+    Node::start(config, KvStore::new()).unwrap()
+}
+
+/// Commands that the replica has taken.
+fn taken(node: &Node) -> u64 {
+    let mut registry = prometheus_client::registry::Registry::default();
+    registry.register_collector(Box::new(node.metrics()));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let count = text.lines().find_map(|line| line.strip_prefix("synod_requests_total "));
+    count.expect("it is among the metrics").parse().unwrap()
+}
+
+#[tokio::test]
+async fn resets_do_not_make_room_in_the_queue() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir);
+    let server = serve(&config(), Waits { handle: node.handle(), inner: replica() });
+    let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() }.encode_to_vec();
+    let mut body = BytesMut::new();
+    body.put_u8(0);
+    body.put_u32(put.len() as u32);
+    body.put_slice(&put);
+    let body = body.freeze();
+    let mut sent = 0;
+    for _ in 0..60 {
+        // The server may close a connection on which too much is reset; then there is another.
+        let stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+        let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let mut streams = Vec::new();
+        for _ in 0..50 {
+            let Ok(ready) = send.clone().ready().await else { break };
+            send = ready;
+            let request = http::Request::post("http://x/etcdserverpb.KV/Put")
+                .header("content-type", "application/grpc")
+                .body(())
+                .unwrap();
+            let Ok((_, mut stream)) = send.send_request(request, false) else { break };
+            if stream.send_data(body.clone(), true).is_err() {
+                break;
+            }
+            sent += 1;
+            streams.push(stream);
+        }
+        // Time for the server to take them in.
+        sleep(Duration::from_millis(5)).await;
+        streams.iter_mut().for_each(|stream| stream.send_reset(Reason::CANCEL));
+        sleep(Duration::from_millis(1)).await;
+        connection.abort();
+    }
+    assert!(sent > 2_000, "{sent}");
+    let full = async {
+        while taken(&node) < PLACES {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), full).await.expect("those that had a place were taken");
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(taken(&node), PLACES, "of {sent} requests, those that have a place are taken and no more");
+
+    // Who is patient has to wait as well.
+    let mut client = KvClient::new(connect(&server).await);
+    let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
+    assert!(timeout(Duration::from_millis(100), client.put(put)).await.is_err());
+    assert_eq!(taken(&node), PLACES);
+    server.stop();
+    node.stop().unwrap();
+}

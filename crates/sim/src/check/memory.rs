@@ -1,0 +1,342 @@
+//! Replicas that lost their logs: whether they are silent, and when they vote again, whether promises still bind and the
+//! others remember.
+//!
+//! - **Silence.** In an epoch that had begun when it lost its log, in which an earlier life may have voted, a replica says
+//!   nothing but what it must ask in order to vote again.
+//!
+//! Only MultiPaxos lets such a replica vote again in the same epoch; docs/recovery-without-a-log.md says how, and why it may:
+//!
+//! - **Answers of the latest life.** When it votes again, n - q + 1 others have answered it in the latest life that it knows
+//!   of each, where q is the size of a quorum of the n voters.
+//!
+//! Two statements of the argument are checked as they stand there, whatever a protocol counts and does not count:
+//!
+//! - **Promises bind.** When a candidate begins to lead, a quorum has promised its ballot, each replica in full and in
+//!   one life. From then on the replicas of that quorum remember it, do not vote, or have promised as much again.
+//! - **Lives are remembered.** When a replica votes again in a new life, and from then on, n - q + 1 others know of that
+//!   life or do not vote.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use synod_consensus::Message;
+use synod_replica::{Group, LogRecord};
+use synod_wire::{Ballot, Epoch, Incarnation, Lsn, ReplicaId, Slot};
+
+use super::{
+    facts::{Claim, Page, Recollection, answer_to_recover, asks_to_recover, page, recollection},
+    invariant::{Checked, Invariant, demand},
+};
+
+/// See the module. Replicas are named by index.
+#[derive(Debug)]
+pub struct Memory {
+    replicas: Vec<Lives>,
+    epochs: BTreeMap<Epoch, EpochMemory>,
+}
+
+#[derive(Debug, Default)]
+struct Lives {
+    /// The life that it lives, or lived last.
+    present: u64,
+    /// The latest life that began without a whole log; 0: none.
+    forgot: u64,
+    /// The last record that life found: what records through this one say of the log being whole is not true any more.
+    found: Lsn,
+    /// What it wrote down and is not durable yet.
+    pending: VecDeque<(Lsn, Epoch, Recollection)>,
+}
+
+impl Memory {
+    /// So many replicas at most.
+    #[must_use]
+    pub fn new(replicas: usize) -> Memory {
+        Memory { replicas: (0..replicas).map(|_| Lives::default()).collect(), epochs: BTreeMap::new() }
+    }
+
+    /// A replica is in an epoch of this group.
+    pub fn epoch_begins(&mut self, group: &Group) {
+        let replicas = self.replicas.len();
+        self.epochs.entry(group.epoch).or_insert_with(|| EpochMemory::new(replicas, group));
+    }
+
+    fn epoch(&mut self, epoch: Epoch) -> &mut EpochMemory {
+        self.epochs.get_mut(&epoch).expect("an epoch begins before anything happens in it")
+    }
+
+    /// A replica appends a record.
+    pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) -> Checked {
+        let Some((epoch, record)) = of_epoch(record) else { return Ok(()) };
+        let whole = matches!(record, Recollection::Whole(true));
+        self.replicas[replica].pending.push_back((lsn, epoch, record));
+        let epoch = self.epoch(epoch);
+        if whole && std::mem::take(&mut epoch.voters[replica].silent) {
+            // Whatever it says from now on rests on older records, or waits for this one.
+            return epoch.was_answered(replica);
+        }
+        Ok(())
+    }
+
+    /// A replica's records through `lsn` are durable.
+    pub fn durable(&mut self, replica: usize, lsn: Lsn) -> Checked {
+        let lives = &mut self.replicas[replica];
+        let life = lives.present;
+        let due = lives.pending.iter().take_while(|(at, ..)| *at <= lsn).count();
+        let due: Vec<_> = lives.pending.drain(..due).collect();
+        due.into_iter().try_for_each(|(_, epoch, record)| self.remembers(epoch, replica, life, record))
+    }
+
+    /// A replica starts, with these records durable. `amnesia`: others may be missing.
+    pub fn restarted(
+        &mut self,
+        replica: usize,
+        life: u64,
+        records: impl Iterator<Item = (Lsn, LogRecord)>,
+        amnesia: bool,
+    ) -> Checked {
+        let lives = &mut self.replicas[replica];
+        lives.pending.clear();
+        let before = std::mem::replace(&mut lives.present, life);
+        for voter in self.epochs.values_mut().map(|epoch| &mut epoch.voters[replica]) {
+            voter.silent = voter.forgetful;
+            voter.answers.clear();
+        }
+        if amnesia {
+            (lives.forgot, lives.found) = (life, Lsn::ZERO);
+            self.epochs.values_mut().for_each(|epoch| epoch.voters[replica].forget());
+        }
+        let records: Vec<_> = records.collect();
+        if let Some((last, _)) = records.last().filter(|_| amnesia) {
+            self.replicas[replica].found = *last;
+        }
+        // A prefix of what was not durable at the crash has become so.
+        let mut whole = BTreeMap::new();
+        for (lsn, record) in records {
+            match of_epoch(&record) {
+                Some((_, Recollection::Whole(true))) if lsn <= self.replicas[replica].found => {}
+                Some((epoch, Recollection::Whole(is))) => _ = whole.insert(epoch, is),
+                Some((epoch, record)) => self.remembers(epoch, replica, before, record)?,
+                None => {}
+            }
+        }
+        let mut last = whole.into_iter().map(|(epoch, is)| (epoch, Recollection::Whole(is)));
+        last.try_for_each(|(epoch, record)| self.remembers(epoch, replica, before, record))
+    }
+
+    /// A replica remembers this from now on.
+    fn remembers(&mut self, epoch: Epoch, replica: usize, life: u64, what: Recollection) -> Checked {
+        let Memory { replicas, epochs } = self;
+        let epoch = epochs.get_mut(&epoch).expect("an epoch begins before anything happens in it");
+        let voter = &mut epoch.voters[replica];
+        match what {
+            Recollection::Promised(ballot) => voter.promised = voter.promised.max(ballot),
+            Recollection::Lives(lives) => voter.lives = lives.into_iter().collect(),
+            Recollection::Whole(false) => (voter.forgetful, voter.silent) = (true, true),
+            Recollection::Whole(true) if voter.forgetful => {
+                (voter.forgetful, voter.silent, voter.recovered) = (false, false, Some(life));
+                return epoch.votes_again(replica, replicas);
+            }
+            Recollection::Whole(true) => {}
+        }
+        Ok(())
+    }
+
+    /// A replica says something in an epoch.
+    pub fn said(&mut self, epoch: Epoch, replica: usize, message: &Message, claims: &[Claim<'_>]) -> Checked {
+        let Memory { replicas, epochs } = self;
+        let votes = epochs.get_mut(&epoch).expect("an epoch begins before anything happens in it");
+        demand(!votes.voters[replica].silent || asks_to_recover(message), Invariant::SilentAmnesia, || {
+            format!("r{} has lost its log, and speaks in epoch {epoch}", replica + 1)
+        })?;
+        for claim in claims {
+            match claim {
+                Claim::Candidate(ballot) => votes.asks(*ballot, replicas[replica].present, page(message)),
+                Claim::Leads { ballot, .. } | Claim::Propose { ballot, .. } => {
+                    votes.leads(*ballot, replica, replicas)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A message of a replica arrives at another one.
+    pub fn arrives(&mut self, epoch: Epoch, from: usize, to: usize, message: &Message) {
+        if let Some((asker, life)) = answer_to_recover(message)
+            && asker.0 == self.replicas[to].present
+        {
+            let known = self.epoch(epoch).voters[to].answers.entry(from).or_insert(life);
+            *known = life.max(*known);
+        }
+        if let Some(Page::Answer { ballot, first, next, life }) = page(message)
+            && let Some(candidacy) = self.epoch(epoch).ballots.get_mut(&ballot)
+            && candidacy.counted.is_none()
+        {
+            candidacy.pages.entry((from, life.0)).or_default().insert((first, next));
+        }
+    }
+}
+
+fn of_epoch(record: &LogRecord) -> Option<(Epoch, Recollection)> {
+    match record {
+        LogRecord::Protocol { epoch, record } => recollection(record).map(|record| (*epoch, record)),
+        LogRecord::Entered { group, amnesia: true } => Some((group.epoch, Recollection::Whole(false))),
+        _ => None,
+    }
+}
+
+/// What one replica remembers of an epoch.
+#[derive(Debug, Default)]
+struct Voter {
+    promised: Ballot,
+    /// The lives of others.
+    lives: BTreeMap<ReplicaId, Incarnation>,
+    /// It lost its log, and has not durably begun to vote again...
+    forgetful: bool,
+    /// ...nor written that it does.
+    silent: bool,
+    /// Who has answered this life what it must know in order to vote again, and in which latest life.
+    answers: BTreeMap<usize, Incarnation>,
+    /// The life in which it began to vote again.
+    recovered: Option<u64>,
+}
+
+impl Voter {
+    fn forget(&mut self) {
+        *self = Voter { forgetful: true, silent: true, ..Voter::default() };
+    }
+}
+
+/// Where each page begins, and the next one.
+type Pages = BTreeSet<(Slot, Option<Slot>)>;
+
+/// How a ballot came to be led.
+#[derive(Debug)]
+struct Candidacy {
+    /// The life in which its owner asked for promises. (One that lost its log may do so again if it never led.)
+    life: u64,
+    /// The first slot that it asked about.
+    first: Slot,
+    /// The pages that have arrived from a replica in one of its lives.
+    pages: BTreeMap<(usize, u64), Pages>,
+    /// Once its owner leads: who had promised in full, and in which life.
+    counted: Option<BTreeMap<usize, u64>>,
+}
+
+impl Candidacy {
+    /// Whether these pages are a whole promise.
+    fn is_whole(&self, pages: &Pages) -> bool {
+        // Each page begins where one before it says that the next does.
+        let mut reached = BTreeSet::from([self.first]);
+        for (first, next) in pages {
+            match next {
+                _ if !reached.contains(first) => {}
+                None => return true,
+                Some(next) => _ = reached.insert(*next),
+            }
+        }
+        false
+    }
+}
+
+#[derive(Debug)]
+struct EpochMemory {
+    group: Group,
+    ballots: BTreeMap<Ballot, Candidacy>,
+    /// By index, those who vote among them.
+    voters: Vec<Voter>,
+}
+
+impl EpochMemory {
+    fn new(replicas: usize, group: &Group) -> EpochMemory {
+        let voters = (0..replicas).map(|_| Voter::default()).collect();
+        EpochMemory { group: group.clone(), ballots: BTreeMap::new(), voters }
+    }
+
+    fn quorum(&self) -> usize {
+        self.group.voters().count() / 2 + 1
+    }
+
+    fn asks(&mut self, ballot: Ballot, life: u64, question: Option<Page>) {
+        if let Some(Page::Question { first }) = question
+            && self.ballots.get(&ballot).is_none_or(|candidacy| candidacy.life != life)
+        {
+            // What it asks first is the first page.
+            let candidacy = Candidacy { life, first, pages: BTreeMap::new(), counted: None };
+            self.ballots.insert(ballot, candidacy);
+        }
+    }
+
+    fn leads(&mut self, ballot: Ballot, owner: usize, replicas: &[Lives]) -> Checked {
+        let Some(candidacy) = self.ballots.get_mut(&ballot).filter(|candidacy| candidacy.counted.is_none())
+        else {
+            return Ok(());
+        };
+        let pages = std::mem::take(&mut candidacy.pages);
+        let whole = pages.iter().filter(|(_, pages)| candidacy.is_whole(pages));
+        // Of several lives that promised in full the latest stays.
+        let mut counted: BTreeMap<usize, u64> = whole.map(|(&(replica, life), _)| (replica, life)).collect();
+        counted.insert(owner, candidacy.life);
+        candidacy.counted = Some(counted);
+        self.binds(ballot, replicas)
+    }
+
+    /// Those whose promise made a ballot's owner lead still make a quorum.
+    fn binds(&self, ballot: Ballot, replicas: &[Lives]) -> Checked {
+        let Some(counted) = &self.ballots[&ballot].counted else { return Ok(()) };
+        let bound = |&(&replica, &life): &(&usize, &u64)| {
+            let voter = &self.voters[replica];
+            life >= replicas[replica].forgot || voter.forgetful || voter.promised >= ballot
+        };
+        let bound: Vec<String> =
+            counted.iter().filter(bound).map(|(replica, _)| format!("r{}", replica + 1)).collect();
+        demand(bound.len() >= self.quorum(), Invariant::PromiseBinds, || {
+            format!(
+                "{} leads in ballot {ballot}; only [{}] promised it, each in full and in one life, and are still bound",
+                ballot.replica,
+                bound.join(" ")
+            )
+        })
+    }
+
+    /// A replica that had lost its log has answers enough to vote again.
+    fn was_answered(&self, replica: usize) -> Checked {
+        let voter = &self.voters[replica];
+        let latest = |(from, life): &(&usize, &Incarnation)| {
+            voter.lives.get(&ReplicaId(**from as u64 + 1)).is_none_or(|known| *life >= known)
+        };
+        let answered = voter.answers.iter().filter(latest).count();
+        let enough = self.group.voters().count() - self.quorum() + 1;
+        demand(answered >= enough, Invariant::LatestLifeAnswers, || {
+            format!(
+                "r{} votes again with answers {:?}; it knows of the lives {:?}",
+                replica + 1,
+                voter.answers,
+                voter.lives
+            )
+        })
+    }
+
+    /// A replica that had lost its log votes again.
+    fn votes_again(&self, replica: usize, replicas: &[Lives]) -> Checked {
+        let above = (std::ops::Bound::Excluded(self.voters[replica].promised), std::ops::Bound::Unbounded);
+        self.ballots.range(above).try_for_each(|(&ballot, _)| self.binds(ballot, replicas))?;
+        (0..self.voters.len()).try_for_each(|replica| self.is_remembered(replica))
+    }
+
+    /// Enough others know in which life a replica votes again.
+    fn is_remembered(&self, of: usize) -> Checked {
+        let Some(life) = self.voters[of].recovered else { return Ok(()) };
+        let id = ReplicaId(of as u64 + 1);
+        let knows = |other: &ReplicaId| {
+            let voter = &self.voters[usize::try_from(other.0).expect("a small number") - 1];
+            voter.forgetful || voter.lives.get(&id).is_some_and(|known| known.0 >= life)
+        };
+        let others: Vec<ReplicaId> = self.group.voters().filter(|&other| other != id).filter(knows).collect();
+        let enough = self.group.voters().count() - self.quorum() + 1;
+        demand(others.len() >= enough, Invariant::LivesRemembered, || {
+            format!(
+                "{id} votes in life {life} after the loss of its log; of those who vote, only {others:?} know that"
+            )
+        })
+    }
+}

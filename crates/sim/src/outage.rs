@@ -1,0 +1,319 @@
+//! For how long an election leaves a group without a leader when a fault lasts: the rows of a table, and `synod sim
+//! outages`, which prints it. `world/outage.rs` says how one fault is played; the bounds are checked by a test.
+
+use std::{fmt::Write as _, process::ExitCode, time::Duration};
+
+use clap::Args;
+use synod_consensus::ElectionKind;
+
+use crate::{
+    check::Violation,
+    network::Wire,
+    plan::Plan,
+    scenario::{CASTS, Cast, calm_plan},
+    trace::Trace,
+    world::{OUTAGE_REPLICAS, World},
+};
+
+/// A fault that lasts to the end. Replicas are named by their distance from the leader in the ring of their numbers; 0
+/// is the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// All is well.
+    Nothing,
+    /// Nothing becomes durable there any more; it goes on talking.
+    HungDisk {
+        /// Where.
+        place: usize,
+    },
+    /// Every message takes half of the round trip longer, and a disk hangs from the crash of the leader on.
+    HangsAtCrash {
+        /// Whose.
+        place: usize,
+        /// The round trip, in percent of the election time-out.
+        percent: u32,
+    },
+    /// Every message takes half of this longer.
+    SlowLinks {
+        /// The round trip, in percent of the election time-out.
+        percent: u32,
+    },
+    /// Messages from and to one replica do.
+    SlowReplica {
+        /// Which.
+        place: usize,
+        /// The round trip, in percent of the election time-out.
+        percent: u32,
+    },
+    /// One direction of one link is cut.
+    OneWay {
+        /// Who is not heard...
+        from: usize,
+        /// ...by whom.
+        to: usize,
+    },
+    /// One link is cut.
+    Link {
+        /// One end...
+        a: usize,
+        /// ...and the other.
+        b: usize,
+    },
+    /// A replica hears everybody, and nobody hears it.
+    Mute {
+        /// Which.
+        place: usize,
+    },
+    /// Everybody hears a replica, and it hears nobody.
+    Deaf {
+        /// Which.
+        place: usize,
+    },
+    /// A replica is cut off.
+    CutOff {
+        /// Which.
+        place: usize,
+    },
+    /// A replica is stopped, and goes on after a while.
+    Sleep {
+        /// Which.
+        place: usize,
+        /// How long it sleeps, in percent of the election time-out; a multiple of 100.
+        percent: u32,
+    },
+}
+
+/// How long nobody served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outage {
+    /// Because of the fault.
+    pub from_fault: Duration,
+    /// Because the leader crashed, while the fault lasted.
+    pub from_crash: Duration,
+    /// How often somebody began to lead between the fault and the crash.
+    pub elections: u64,
+}
+
+/// A row of the table: a fault, wherever it may strike.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// For people.
+    pub name: &'static str,
+    /// Each place where it may strike.
+    pub cases: Vec<Lasting>,
+    /// Within how many election time-outs somebody serves again: after the fault, and after the crash of the leader
+    /// while the fault lasts. For the elections `rotating`, `ballot` and `randomized`.
+    pub bounds: [(u32, u32); 3],
+}
+
+impl Row {
+    /// The bounds for an election.
+    #[must_use]
+    pub fn bounds_of(&self, election: ElectionKind) -> (u32, u32) {
+        match election {
+            ElectionKind::Rotating => self.bounds[0],
+            ElectionKind::Ballot => self.bounds[1],
+            ElectionKind::Randomized => self.bounds[2],
+        }
+    }
+}
+
+/// All rows.
+#[must_use]
+pub fn rows() -> Vec<Row> {
+    let places = || 0..OUTAGE_REPLICAS;
+    let pairs = || places().flat_map(move |a| places().map(move |b| (a, b))).filter(|(a, b)| a != b);
+    let row = |name, bounds, cases: Vec<Lasting>| Row { name, cases, bounds };
+    vec![
+        row("nothing", [(1, 2), (1, 2), (1, 3)], vec![Lasting::Nothing]),
+        row(
+            "a hung disk",
+            [(2, 3), (2, 3), (3, 4)],
+            places().map(|place| Lasting::HungDisk { place }).collect(),
+        ),
+        row(
+            "a disk hangs as the leader crashes, round trip 0.25 T",
+            [(1, 4), (1, 6), (1, 8)],
+            (1..OUTAGE_REPLICAS).map(|place| Lasting::HangsAtCrash { place, percent: 25 }).collect(),
+        ),
+        row(
+            "slow links, round trip 0.25 T",
+            [(1, 3), (1, 3), (1, 4)],
+            vec![Lasting::SlowLinks { percent: 25 }],
+        ),
+        row(
+            "slow links, round trip 0.5 T",
+            [(1, 4), (1, 5), (1, 8)],
+            vec![Lasting::SlowLinks { percent: 50 }],
+        ),
+        row(
+            "slow links, round trip 0.95 T",
+            [(6, 8), (6, 8), (8, 16)],
+            vec![Lasting::SlowLinks { percent: 95 }],
+        ),
+        row(
+            "a slow replica, round trip 0.95 T",
+            [(2, 3), (4, 4), (4, 4)],
+            places().map(|place| Lasting::SlowReplica { place, percent: 95 }).collect(),
+        ),
+        row(
+            "one direction of a link cut",
+            [(1, 2), (1, 2), (1, 4)],
+            pairs().map(|(from, to)| Lasting::OneWay { from, to }).collect(),
+        ),
+        row(
+            "a link cut",
+            [(1, 2), (1, 2), (1, 4)],
+            pairs().filter(|(a, b)| a < b).map(|(a, b)| Lasting::Link { a, b }).collect(),
+        ),
+        row(
+            "a mute replica",
+            [(2, 3), (2, 3), (3, 4)],
+            places().map(|place| Lasting::Mute { place }).collect(),
+        ),
+        row(
+            "a deaf replica",
+            [(3, 3), (2, 3), (3, 4)],
+            places().map(|place| Lasting::Deaf { place }).collect(),
+        ),
+        row(
+            "a replica cut off",
+            [(2, 3), (2, 3), (3, 4)],
+            places().map(|place| Lasting::CutOff { place }).collect(),
+        ),
+        row(
+            "a replica sleeps for 5 T",
+            [(2, 3), (2, 3), (3, 4)],
+            places().map(|place| Lasting::Sleep { place, percent: 500 }).collect(),
+        ),
+    ]
+}
+
+/// A group in calm, with small delays that a seed draws.
+fn plan(cast: Cast, seed: u64) -> Plan {
+    let mut plan = calm_plan(OUTAGE_REPLICAS, cast);
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.seed = seed;
+    plan.network.wire = Wire::Stream;
+    (plan.network.delay_min, plan.network.delay_max) = (timeout / 2000, timeout / 100);
+    plan.network.keep_max = 1000;
+    plan.disk.sync = (timeout / 1000, timeout / 200);
+    plan.clock_drift_ppm = 10_000;
+    plan.timer_late = timeout / 500;
+    plan.settings.clock_interval = timeout / 10;
+    plan.faults.lasts = (timeout, timeout);
+    plan.changes.spares = 0;
+    plan
+}
+
+/// Plays one case once.
+///
+/// # Errors
+/// If an invariant does not hold.
+pub fn play(
+    cast: Cast,
+    lasting: Lasting,
+    seed: u64,
+    planted: Option<synod_consensus::Bug>,
+) -> Result<Outage, Violation> {
+    let mut plan = plan(cast, seed);
+    plan.settings.consensus.planted = planted;
+    World::new(plan, Trace::Off).outage(lasting)
+}
+
+/// What the cases of a row came to.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The longest of each, and in which case and with which seed it was.
+    pub longest: [(Duration, Option<(Lasting, u64)>); 2],
+    /// All of them.
+    all: [Vec<Duration>; 2],
+}
+
+impl Measured {
+    fn add(&mut self, outage: Outage, lasting: Lasting, seed: u64) {
+        for (kind, took) in [outage.from_fault, outage.from_crash].into_iter().enumerate() {
+            self.all[kind].push(took);
+            if took > self.longest[kind].0 {
+                self.longest[kind] = (took, Some((lasting, seed)));
+            }
+        }
+    }
+
+    fn median(&self, kind: usize) -> Duration {
+        let mut all = self.all[kind].clone();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied().unwrap_or_default()
+    }
+}
+
+/// Plays all cases of a row.
+///
+/// # Errors
+/// If an invariant does not hold.
+pub fn measure(
+    cast: Cast,
+    row: &Row,
+    seeds: u64,
+    planted: Option<synod_consensus::Bug>,
+) -> Result<Measured, Violation> {
+    let mut measured = Measured::default();
+    for &lasting in &row.cases {
+        for seed in 0..seeds {
+            measured.add(play(cast, lasting, seed, planted)?, lasting, seed);
+        }
+    }
+    Ok(measured)
+}
+
+/// The election time-out of all plays.
+#[must_use]
+pub fn election_timeout() -> Duration {
+    calm_plan(OUTAGE_REPLICAS, CASTS[0]).settings.consensus.election_timeout
+}
+
+/// Plays faults that last, in calm groups of five, for each protocol and election, and prints for how long nobody
+/// served: the longest and the median over all places and seeds, in election time-outs; first because of the fault, then
+/// because the leader crashed while it lasted.
+#[derive(Args, Clone, Debug)]
+pub struct OutagesArgs {
+    /// How often each case is played, each time with other small delays and clocks.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub seeds: u64,
+}
+
+/// Prints the table. The exit code is 1 if a bound or an invariant does not hold.
+#[must_use]
+pub fn print(args: &OutagesArgs) -> ExitCode {
+    let timeout = election_timeout();
+    let in_timeouts = |time: Duration| time.as_secs_f64() / timeout.as_secs_f64();
+    let mut header = "| fault |".to_owned();
+    CASTS.iter().for_each(|cast| header += &format!(" {}, {} |", cast.protocol, cast.election));
+    println!("{header}\n|{}", " --- |".repeat(CASTS.len() + 1));
+    let mut wrong = Vec::new();
+    for row in rows() {
+        let mut line = format!("| {} |", row.name);
+        for &cast in CASTS {
+            match measure(cast, &row, args.seeds, None) {
+                Ok(measured) => {
+                    let bounds = row.bounds_of(cast.election);
+                    for (kind, bound) in [bounds.0, bounds.1].into_iter().enumerate() {
+                        let (longest, case) = measured.longest[kind];
+                        let (longest, median) = (in_timeouts(longest), in_timeouts(measured.median(kind)));
+                        let _ = write!(line, " {longest:.1} ({median:.1}) of {bound}{}", [";", " |"][kind]);
+                        if longest > f64::from(bound) {
+                            wrong.push(format!(
+                                "{}, {}: {longest:.1} of {bound} in {case:?}",
+                                row.name, cast.name
+                            ));
+                        }
+                    }
+                }
+                Err(violation) => wrong.push(format!("{}, {}: violates {violation}", row.name, cast.name)),
+            }
+        }
+        println!("{line}");
+    }
+    wrong.iter().for_each(|problem| println!("{problem}"));
+    if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

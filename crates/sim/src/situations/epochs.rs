@@ -1,0 +1,206 @@
+//! Changes of the group in the midst of other trouble.
+
+use synod_consensus::Role;
+use synod_replica::{Event, Group};
+use synod_wire::Slot;
+
+use super::{
+    Reached, Sight, Situation, links,
+    scene::{Scene, index_of},
+};
+
+pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
+    match *sight {
+        Sight::Regroups { slot, before, group } => regroup(scene, slot, before, group, reached),
+        Sight::Takes { of, event: Event::SnapshotInstalled(Some(installed)) } => {
+            let later = installed.group.epoch > scene.actors[of].face.epoch;
+            reached.mark(Situation::EndInstalled, later);
+        }
+        Sight::Stepped { of, face } => {
+            let actor = &scene.actors[of];
+            let stood = matches!(actor.before.role, Role::Leader | Role::Candidate);
+            reached.mark(Situation::EndLearned, actor.learns && stood && face.epoch > actor.before.epoch);
+            reached.mark(Situation::JointLeader, scene.joint && actor.becomes(Role::Leader));
+        }
+        _ => {}
+    }
+}
+
+fn regroup(scene: &Scene, slot: Slot, before: &Group, group: &Group, reached: &mut Reached) {
+    let removed = |id| before.member(id).is_some() && group.member(id).is_none();
+    reached.mark(Situation::LeaderRemoved, scene.leaders().any(|(_, leader)| removed(leader.id)));
+    let newcomers = group.voters().filter(|&id| before.member(id).is_some() && !before.votes(id));
+    let lags = |of: usize| scene.actors[of].face.decided.next() < slot;
+    reached.mark(Situation::LaggingVoter, newcomers.map(index_of).any(lags));
+    if group.epoch == before.epoch {
+        return;
+    }
+    let some = |is: fn(&super::Face) -> bool| scene.running().any(|(_, actor)| is(&actor.face));
+    let bridges = |scene: &Scene| scene.running().any(|(of, _)| links::is_bridge(scene, of));
+    reached.mark(Situation::EpochUnderBridge, scene.is_cut() && bridges(scene));
+    reached.mark(Situation::EpochWithTwoLeaders, scene.leaders().count() > 1);
+    reached.mark(Situation::EpochDuringCandidacy, some(|face| face.role == Role::Candidate));
+    reached.mark(Situation::EpochDuringRecovery, some(|face| face.lost));
+    reached.mark(Situation::EpochDuringSnapshot, some(|face| face.receiving));
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::{
+        super::stories::{ALL, Story},
+        *,
+    };
+
+    /// What is reached, by whom, and how.
+    pub(crate) const STORIES: &[Story] = &[
+        (
+            &[Situation::EpochUnderBridge],
+            &["multipaxos", "multipaxos+rotating", "sequence-paxos", "sequence-paxos+rotating"],
+            "cluster 3
+             elect 1
+             run 300ms
+             links 1-2 1-3
+             member 1 remove 3
+             stabilize",
+        ),
+        (
+            &[Situation::EpochWithTwoLeaders],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
+            "cluster 3
+             elect 1
+             run 300ms
+             partition 1 | 2 3
+             elect 2
+             reconfigure 2 multipaxos ballot
+             stabilize",
+        ),
+        (
+            &[Situation::EpochDuringCandidacy],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
+            "cluster 3
+             elect 1
+             run 300ms
+             partition 1 2 | 3
+             timeout 3
+             timeout 3
+             reconfigure 1 multipaxos ballot
+             stabilize",
+        ),
+        (
+            &[Situation::EpochDuringRecovery],
+            ALL,
+            "cluster 3
+             elect 1
+             run 300ms
+             crash 3
+             lose-log 3
+             restart 3
+             reconfigure 1 raft
+             stabilize",
+        ),
+        (
+            &[Situation::EpochDuringSnapshot],
+            &["multipaxos+rotating"],
+            "cluster 3 snapshot-slots=2 keep-slots=0 chunk-bytes=100
+             elect 1
+             run 300ms
+             partition 1 2 | 3
+             put 1 k2=2
+             put 1 k3=3
+             run 500ms
+             put 1 k4=4
+             put 1 k5=4
+             run 300ms
+             heal
+             put 1 k6=1
+             deliver 1->3
+             timeout 3
+             deliver 3->2
+             deliver 2->3
+             reconfigure 1 raft
+             deliver 1->2 proposal
+             deliver 2->1",
+        ),
+        (
+            &[Situation::EndLearned],
+            &["multipaxos+rotating"],
+            "cluster 3
+             elect 1
+             run 300ms
+             partition 1 2 | 3
+             reconfigure 1 multipaxos ballot
+             run 1s
+             heal
+             timeout 3
+             timeout 3
+             run 300ms",
+        ),
+        (
+            &[Situation::EndInstalled],
+            &["multipaxos+rotating"],
+            "cluster 3 snapshot-slots=2 keep-slots=0
+             elect 1
+             put 1 k1=1
+             run 300ms
+             crash 3
+             reconfigure 1 multipaxos ballot
+             run 3s
+             put 1 k2=2
+             put 1 k3=3
+             run 1s
+             put 1 k4=2
+             put 1 k5=3
+             run 1s
+             restart 3
+             run 2s",
+        ),
+        (
+            &[Situation::LeaderRemoved],
+            ALL,
+            "cluster 3
+             elect 1
+             run 300ms
+             member 1 remove 3
+             run 2s
+             member 1 remove 1
+             run 1s",
+        ),
+        (
+            &[Situation::LaggingVoter],
+            &["multipaxos", "multipaxos+rotating", "sequence-paxos", "sequence-paxos+rotating"],
+            "cluster 3
+             elect 1
+             member 1 add learn
+             run 500ms
+             put 1 k1=1
+             run 300ms
+             partition 1 2 3 | 4
+             put 1 k1=1
+             put 1 k2=2
+             put 1 k3=2
+             run 1s
+             member 1 promote 4
+             run 100ms",
+        ),
+        (
+            &[Situation::JointLeader],
+            &["raft"],
+            "cluster 3
+             elect 1
+             member 1 add replace 3
+             stabilize
+             member 1 promote 4
+             deliver 1->4
+             deliver 4->1
+             deliver 1->3
+             deliver 3->1
+             crash 1
+             run 3s",
+        ),
+    ];
+
+    #[test]
+    fn each_situation_is_seen_when_it_comes_to_be_and_not_before() {
+        crate::situations::stories::play(STORIES);
+    }
+}

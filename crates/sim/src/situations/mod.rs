@@ -1,0 +1,353 @@
+//! Dangerous situations: how many runs reached each of them is the measure of what running seeds has shown.
+//!
+//! Seeds by themselves prove little: a fault that needs five voters, a learner that bridges a cut, and a change of
+//! leadership within one time-out is not found by runs that never come there. So each situation from which a protocol is
+//! known to go wrong, ours or another, has a row here, and `synod sim run` tells how many runs reached it.
+//! A row is covered by [`MARK`] runs.
+//!
+//! | file | which |
+//! | --- | --- |
+//! | `scene.rs` | what is seen of a world: replicas, links, and what happens to them |
+//! | `knowledge.rs` | what comes to a replica from outside its ballot |
+//! | `links.rs` | cuts that leave some links |
+//! | `leaders.rs` | several leaders and candidates at once |
+//! | `lives.rs` | crashes, restarts, lost logs |
+//! | `order.rs` | messages that overtake others, or come late |
+//! | `epochs.rs` | changes of the group in the midst of all that |
+//! | `table.rs` | the rows of many runs, for people |
+//!
+//! Situations are told from outside, by effects, messages and what a replica shows of itself, as far as that goes: so a
+//! protocol that is added has them too. Each has a story, a script that reaches it with its last command and not before
+//! (see the tests of each file).
+
+mod epochs;
+mod knowledge;
+mod leaders;
+mod links;
+mod lives;
+mod order;
+mod scene;
+mod table;
+
+use std::fmt;
+
+use synod_consensus::ProtocolKind;
+use synod_replica::Group;
+
+use scene::Scene;
+pub(crate) use scene::{Face, Sight, is_long};
+pub use table::Table;
+
+/// A row with fewer runs is not covered.
+pub const MARK: u64 = 20;
+
+macro_rules! situations {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
+        /// A situation from which protocols are known to go wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Situation {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl Situation {
+            /// All of them.
+            pub const ALL: &'static [Situation] = &[$(Situation::$name,)+];
+
+            /// Its name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Situation::$name => $text,)+ }
+            }
+        }
+    };
+}
+
+situations! {
+    /// A replica reaches two others in both directions that do not reach each other without it.
+    Bridge = "a partial cut with a bridge";
+    /// That replica is a learner.
+    LearnerBridge = "the bridge is a learner";
+    /// A replica begins to lead while another leads on the other side of a bridge.
+    BridgedLeaders = "a leader on each side of a bridge";
+    /// A leader is asked to hand over while some links of its voters are cut and some are not.
+    TransferWhileCut = "a transfer of leadership under a partial cut";
+    /// A leader is heard by a quorum and hears none.
+    DeafLeader = "a leader that is heard and does not hear";
+    /// A learner has delivered a slot that a leader has not.
+    LearnerAhead = "a learner ahead of a leader";
+    /// A leader writes down a slot that it learned from a peer.
+    LeaderLearns = "learned while leading";
+    /// A leader learns what a ballot above its own decided.
+    LeaderLearnsHigher = "a leader learns what a higher ballot decided";
+    /// A leader learns for a slot another batch than it proposed there.
+    LeaderLearnsOther = "a leader learns another value than it proposed";
+    /// A candidate writes down a slot that it learned from a peer.
+    CandidateLearns = "learned while candidate";
+    /// A candidate learns what a ballot above its own decided.
+    CandidateLearnsHigher = "a candidate learns what a higher ballot decided";
+    /// A follower learns what a ballot above the one that it follows decided.
+    FollowerLearnsHigher = "learned while following a lower ballot";
+    /// A leader installs a snapshot.
+    LeaderInstalls = "installed while leading";
+    /// A leader installs a snapshot that holds slots in which it proposed something that it has not delivered.
+    LeaderInstallsOverOwn = "a leader installs over its own proposals";
+    /// A candidate installs a snapshot.
+    CandidateInstalls = "installed while candidate";
+    /// A follower installs a snapshot whose last slot was decided in a ballot above the one that it follows.
+    FollowerInstallsHigher = "installed while following a lower ballot";
+    /// A replica delivers a slot for the first time, in a ballot that it leads, while another leads in a lower one.
+    DeposedUnknowing = "a leader that does not know that a higher ballot decides";
+    /// A leader proposes in a slot where a leader of another ballot has a proposal that it has not delivered.
+    TwoLeadersOneSlot = "two leaders with proposals for one slot";
+    /// A leader is asked for a linearizable read after a higher ballot has decided more than it knows of.
+    DeposedRead = "a read at a leader that others have replaced";
+    /// A leader goes on after a pause beyond the election time-out, and a higher ballot has a leader.
+    PausedLeaderReturns = "a leader that slept while others elected another";
+    /// A replica whose disk is stalled leads while another leads in a higher ballot.
+    StalledLeader = "a leader with a stalled disk while another leads";
+    /// Two replicas are candidates in different ballots.
+    Duel = "two candidates at once";
+    /// Two replicas that run have lost records that they have not made good.
+    RecoveriesOverlap = "two recoveries at once";
+    /// A replica becomes a candidate while another that runs has not made good what it lost.
+    CandidacyDuringRecovery = "a candidacy during a recovery";
+    /// A replica that has not made good what it lost crashes.
+    RecoveryInterrupted = "a crash in the midst of a recovery";
+    /// A replica starts with proposals in its log that it has not delivered, and hears of a leader of a higher ballot before
+    /// it has delivered them.
+    RestartWithTail = "a restart with an undecided tail under a new leader";
+    /// A replica starts without its log, and with a snapshot.
+    AmnesiaWithSnapshot = "a log lost and a snapshot left";
+    /// A learner starts without its log.
+    LearnerAmnesia = "a learner without its log";
+    /// Every replica is down.
+    AllDown = "everybody down at once";
+    /// A message that waits for no record leaves before another to the same peer that waits for one.
+    Overtaken = "a gated message overtaken by an ungated one";
+    /// The message that overtakes hands out decided slots.
+    OvertakenByDecided = "a gated message overtaken by decided slots";
+    /// An answer to an earlier candidacy reaches a candidate.
+    LateAnswer = "an answer to a candidacy that is over";
+    /// A page of a promise behind the first was sent in another life than the page before it.
+    PagesOfTwoLives = "promise pages of two lives";
+    /// Decided slots arrive that were asked for in an earlier epoch.
+    LateCatchUp = "decided slots asked for in an earlier epoch";
+    /// An epoch ends while there is a bridge.
+    EpochUnderBridge = "an epoch ends under a bridge";
+    /// An epoch ends while two replicas lead.
+    EpochWithTwoLeaders = "an epoch ends while two lead";
+    /// An epoch ends while a replica is a candidate.
+    EpochDuringCandidacy = "an epoch ends during a candidacy";
+    /// An epoch ends while a replica that runs has not made good what it lost.
+    EpochDuringRecovery = "an epoch ends during a recovery";
+    /// An epoch ends while a replica receives a snapshot.
+    EpochDuringSnapshot = "an epoch ends while a snapshot is received";
+    /// A leader or candidate learns from a peer that its epoch is over.
+    EndLearned = "the end of an epoch learned while leading or candidate";
+    /// A replica installs a snapshot of a later epoch.
+    EndInstalled = "the end of an epoch behind a snapshot";
+    /// The replica that leads is taken out of the group.
+    LeaderRemoved = "the leader is removed";
+    /// A learner gets a vote, and has not delivered everything.
+    LaggingVoter = "a learner that lags gets a vote";
+    /// A replica begins to lead while two groups of voters have to agree.
+    JointLeader = "a new leader during a joint configuration";
+}
+
+impl Situation {
+    /// Whether it can come to be with a protocol.
+    ///
+    /// # Errors
+    /// With the reason why not.
+    pub fn applies(self, protocol: ProtocolKind) -> Result<(), &'static str> {
+        match (self, protocol) {
+            (Situation::PagesOfTwoLives, ProtocolKind::Raft) => Err("a vote of Raft is one message"),
+            (Situation::JointLeader, ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos) => {
+                Err("only Raft changes voters within an epoch")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn bit(self) -> u64 {
+        const { assert!(Situation::ALL.len() <= 64, "a word has 64 bits") };
+        1 << self as u32
+    }
+}
+
+impl fmt::Display for Situation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The situations that a run reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached(u64);
+
+impl Reached {
+    /// Whether this one was reached.
+    #[must_use]
+    pub fn has(self, situation: Situation) -> bool {
+        self.0 & situation.bit() != 0
+    }
+
+    /// Those that were reached.
+    pub fn iter(self) -> impl Iterator<Item = Situation> {
+        Situation::ALL.iter().copied().filter(move |situation| self.has(*situation))
+    }
+
+    fn mark(&mut self, situation: Situation, holds: bool) {
+        if holds {
+            self.0 |= situation.bit();
+        }
+    }
+}
+
+/// Watches a run, and notes which situations it reaches while the protocol that it is about orders.
+#[derive(Debug)]
+pub(crate) struct Situations {
+    protocol: ProtocolKind,
+    scene: Scene,
+    reached: Reached,
+    knowledge: knowledge::Watcher,
+    lives: lives::Watcher,
+    order: order::Watcher,
+}
+
+impl Situations {
+    /// A run that begins with this group, and has at most so many replicas.
+    pub(crate) fn new(group: &Group, capacity: usize) -> Situations {
+        let protocol = group.protocol;
+        Situations {
+            protocol,
+            scene: Scene::new(group, capacity),
+            reached: Reached::default(),
+            knowledge: knowledge::Watcher::new(capacity),
+            lives: lives::Watcher::new(capacity),
+            order: order::Watcher::new(capacity),
+        }
+    }
+
+    /// What was reached so far.
+    pub(crate) fn reached(&self) -> Reached {
+        self.reached
+    }
+
+    /// Something happens.
+    pub(crate) fn see(&mut self, sight: &Sight<'_>) {
+        // What ends an epoch is of the epoch that ends.
+        let counts = self.scene.orders == self.protocol;
+        self.scene.take_in(sight);
+        let (scene, mut now) = (&self.scene, self.reached);
+        links::see(scene, sight, &mut now);
+        leaders::see(scene, sight, &mut now);
+        epochs::see(scene, sight, &mut now);
+        // These remember what they saw, also while another protocol orders.
+        self.knowledge.see(scene, sight, &mut now);
+        self.lives.see(scene, sight, &mut now);
+        self.order.see(scene, sight, &mut now);
+        if counts {
+            self.reached = now;
+        }
+        self.scene.done(sight);
+    }
+}
+
+#[cfg(test)]
+mod stories {
+    use synod_consensus::Role;
+    use synod_replica::Event;
+    use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
+
+    use super::*;
+    use crate::scenario::{self, CASTS};
+
+    /// Three replicas that run; what is seen of them is up to the test.
+    pub(crate) fn three() -> Situations {
+        let options = synod_consensus::Options::default();
+        let mut seen = Situations::new(&Group::of(&options, (1..=3).map(ReplicaId)), 3);
+        for of in 0..3 {
+            seen.see(&Sight::Starts { of, tail: Slot::ZERO, snapshot: Slot::ZERO, amnesia: false });
+        }
+        seen
+    }
+
+    impl Situations {
+        /// A replica follows r1 in an epoch and a ballot of this round.
+        pub(crate) fn follows(&mut self, of: usize, epoch: u64, round: u64) {
+            let leader = Some(ReplicaId(1));
+            let ballot = Ballot { round, replica: ReplicaId(1) };
+            let face = Face { role: Role::Follower, ballot, leader, epoch: Epoch(epoch), ..Face::NEW };
+            self.see(&Sight::Stepped { of, face });
+        }
+
+        /// A replica takes an event.
+        pub(crate) fn takes(&mut self, of: usize, event: &Event) {
+            self.see(&Sight::Takes { of, event });
+        }
+    }
+
+    /// Every cast.
+    pub(crate) const ALL: &[&str] =
+        &["multipaxos", "multipaxos+rotating", "sequence-paxos", "sequence-paxos+rotating", "raft"];
+
+    /// Situations, the casts that reach them in this way, and how: the last command reaches them, and none before.
+    pub(crate) type Story = (&'static [Situation], &'static [&'static str], &'static str);
+
+    /// Plays stories.
+    pub(crate) fn play(stories: &[Story]) {
+        for (situations, casts, story) in stories {
+            for name in *casts {
+                let cast = CASTS.iter().find(|cast| cast.name == *name).expect("a cast");
+                let commands: Vec<&str> = story.lines().map(str::trim).collect();
+                let reached = scenario::reach(&commands, cast);
+                let reached = reached.unwrap_or_else(|error| panic!("{situations:?} with {name}: {error}"));
+                let (last, before) = reached.split_last().expect("a story has commands");
+                for situation in *situations {
+                    assert_eq!(situation.applies(cast.protocol), Ok(()), "{situation}, {name}");
+                    let early = before.iter().position(|reached| reached.has(*situation));
+                    let early = early.map(|place| commands[place]);
+                    assert_eq!(early, None, "{situation} with {name} is reached before the end of the story");
+                    assert!(last.has(*situation), "{situation} with {name} is not reached");
+                }
+            }
+        }
+    }
+
+    /// Those that no script comes to, since its network is too orderly. They have tests of their own.
+    const SHOWN: &[Situation] = &[Situation::LateCatchUp, Situation::FollowerInstallsHigher];
+
+    #[test]
+    fn every_situation_has_a_story() {
+        let stories = [
+            super::links::tests::STORIES,
+            super::knowledge::tests::STORIES,
+            super::leaders::tests::STORIES,
+            super::lives::tests::STORIES,
+            super::order::tests::STORIES,
+            super::epochs::tests::STORIES,
+        ];
+        let told: Vec<Situation> =
+            stories.concat().into_iter().flat_map(|(situations, ..)| situations).copied().collect();
+        for situation in Situation::ALL {
+            assert_ne!(
+                told.contains(situation),
+                SHOWN.contains(situation),
+                "{situation} has no story, or two"
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_distinct_and_every_situation_can_be_reached_by_some_protocol() {
+        let mut names: Vec<&str> = Situation::ALL.iter().map(|situation| situation.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Situation::ALL.len());
+        for situation in Situation::ALL {
+            let applies = |(_, protocol): &&(_, ProtocolKind)| situation.applies(*protocol).is_ok();
+            assert!(ProtocolKind::ALL.iter().any(|entry| applies(&entry)), "{situation}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Messages that overtake others, or come late.
+
+use std::collections::BTreeMap;
+
+use synod_consensus::{Message, Role, multipaxos, raft, sequence_paxos};
+use synod_replica::{Event, PeerMessage};
+use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
+
+use super::{Reached, Sight, Situation, scene::Scene};
+
+/// What was said before.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    /// The pages of promises, by who sent them and to whom: the ballot, the first slot, and the life.
+    pages: BTreeMap<(usize, usize), (Ballot, Slot, u64)>,
+    /// The epoch in which each replica asked last for decided slots.
+    asked: Vec<Epoch>,
+}
+
+impl Watcher {
+    pub(super) fn new(capacity: usize) -> Watcher {
+        Watcher { pages: BTreeMap::new(), asked: vec![Epoch(u64::MAX); capacity] }
+    }
+
+    pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
+        match *sight {
+            Sight::Overtakes { message } => {
+                reached.mark(Situation::Overtaken, true);
+                reached.mark(Situation::OvertakenByDecided, hands_out(message));
+            }
+            Sight::Sends { from, message: PeerMessage::Fetch { .. }, .. } => {
+                self.asked[from] = scene.actors[from].face.epoch;
+            }
+            Sight::Sends { from, to, message: PeerMessage::Protocol { message, .. } } => {
+                if let Some((ballot, first)) = page(message) {
+                    let life = scene.actors[from].lives;
+                    let before = self.pages.insert((from, to), (ballot, first, life));
+                    let differs = before.is_some_and(|(in_ballot, begins, sent_by)| {
+                        in_ballot == ballot && begins < first && sent_by != life
+                    });
+                    reached.mark(Situation::PagesOfTwoLives, differs);
+                }
+            }
+            Sight::Takes { of, event: Event::Receive { message, .. } } => {
+                let actor = &scene.actors[of];
+                match message {
+                    PeerMessage::Protocol { message, epoch } => {
+                        let late = actor.face.role == Role::Candidate
+                            && *epoch == actor.face.epoch
+                            && answers(message, actor.id)
+                                .is_some_and(|ballot| scene.above(actor.face.ballot, ballot));
+                        reached.mark(Situation::LateAnswer, late);
+                    }
+                    _ if hands_out(message) => {
+                        reached.mark(Situation::LateCatchUp, actor.face.epoch > self.asked[of]);
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a message brings decided slots.
+fn hands_out(message: &PeerMessage) -> bool {
+    match message {
+        PeerMessage::Fetched { batches, .. } | PeerMessage::Pushed { batches, .. } => !batches.is_empty(),
+        _ => false,
+    }
+}
+
+/// The ballot of a promise, and where its page begins.
+fn page(message: &Message) -> Option<(Ballot, Slot)> {
+    match message {
+        Message::MultiPaxos(multipaxos::Message::Promise(promise)) => Some((promise.ballot, promise.from)),
+        Message::SequencePaxos(sequence_paxos::Message::Promise(promise)) => {
+            Some((promise.ballot, promise.page))
+        }
+        _ => None,
+    }
+}
+
+/// The ballot of this replica that a message answers, with a promise or a vote.
+fn answers(message: &Message, me: ReplicaId) -> Option<Ballot> {
+    match message {
+        Message::Raft(raft::Message::VoteReply { term, rehearsal: false, .. }) => {
+            Some(Ballot { round: *term, replica: me })
+        }
+        _ => page(message).map(|(ballot, _)| ballot).filter(|ballot| ballot.replica == me),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::{super::stories::Story, *};
+
+    /// What is reached, by whom, and how.
+    pub(crate) const STORIES: &[Story] = &[
+        (
+            &[Situation::Overtaken],
+            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
+            "cluster 3
+             elect 1
+             run 200ms
+             stall-disk 2
+             put 1 k1=1
+             deliver 1->2
+             tick 200ms
+             deliver 1->2",
+        ),
+        (
+            &[Situation::OvertakenByDecided],
+            &["multipaxos+rotating", "sequence-paxos+rotating"],
+            "cluster 3
+             elect 1
+             run 200ms
+             put 1 k1=1
+             drop 1->3
+             deliver 1->2
+             deliver 2->1
+             deliver 1->2
+             deliver 1->3
+             stall-disk 2
+             tick 2s
+             deliver 3->2 prepare
+             deliver 3->2 catch-up",
+        ),
+        (
+            &[Situation::LateAnswer],
+            &["sequence-paxos+rotating"],
+            "cluster 5
+             elect 1
+             member 1 add learn
+             run 500ms
+             links 1-3 2-4 2-5 4-5 2-6 4-6 5-6
+             put 1 k1=100
+             crash 1
+             restart 1
+             links 1-2 1-3 2-4 2-5 4-5 2-6 4-6 5-6
+             timeout 1
+             deliver 1->2
+             deliver 2->1
+             timeout 4
+             deliver 4->2
+             deliver 2->4
+             timeout 4
+             deliver 4->2
+             deliver 4->5
+             deliver 2->4
+             deliver 5->4",
+        ),
+        (
+            &[Situation::PagesOfTwoLives],
+            &["multipaxos+rotating"],
+            "cluster 5 promise-bytes=1
+             elect 4
+             run 200ms
+             links 4-5
+             put 4 k1=11
+             put 4 k1=12
+             deliver 4->5 proposal
+             crash 4
+             restart 4
+             links 1-2 1-3 2-3 4-5
+             timeout 1
+             stabilize
+             timeout 4
+             deliver 4->5
+             deliver 5->4
+             crash 5
+             lose-log 5
+             restart 5
+             links 1-2 1-3 2-3 1-5 2-5 3-5
+             stabilize
+             links 1-2 1-5
+             put 1 k1=99
+             deliver 1->2
+             deliver 1->5
+             deliver 2->1
+             deliver 5->1
+             links 3-4 4-5
+             deliver 4->3
+             deliver 4->5",
+        ),
+    ];
+
+    #[test]
+    fn each_situation_is_seen_when_it_comes_to_be_and_not_before() {
+        crate::situations::stories::play(STORIES);
+    }
+
+    #[test]
+    fn decided_slots_are_late_if_they_were_asked_for_in_an_earlier_epoch() {
+        let mut seen = crate::situations::stories::three();
+        let ask = PeerMessage::Fetch { from: Slot(1), through: Slot(1) };
+        let known =
+            synod_replica::Decided { ballots: synod_wire::Ballots::ZERO, batch: synod_wire::Batch::noop() };
+        let (from, kept, decided) = (Slot(1), Slot(1), Slot(1));
+        let answer = PeerMessage::Fetched { from, kept, decided, batches: vec![known] };
+        let answer = Event::Receive { from: ReplicaId(1), message: answer };
+        seen.follows(1, 1, 1);
+        seen.see(&Sight::Sends { from: 1, to: 0, message: &ask });
+        seen.takes(1, &answer);
+        assert!(!seen.reached().has(Situation::LateCatchUp));
+        seen.follows(1, 2, 1);
+        seen.takes(1, &answer);
+        assert!(seen.reached().has(Situation::LateCatchUp));
+    }
+}

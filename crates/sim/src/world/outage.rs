@@ -1,0 +1,135 @@
+//! Outages: one fault lasts for good, and while it does the leader crashes. For how long does nobody serve?
+//!
+//! A group of five works in calm until the fault begins. Then nothing else goes wrong for [`SETTLES`] election
+//! time-outs, the replica that leads by then crashes, and for [`LASTS`] more nothing happens. So at most two of five
+//! are gone or hit at a time, and a quorum is well. What counts is the longest time without a newly decided slot, from
+//! the fault on and from the crash on: the leader's replicated clock gives it something to order all the time.
+
+use std::time::Duration;
+
+use synod_wire::Slot;
+
+use super::World;
+use crate::{
+    check::{Invariant, Violation},
+    outage::{Lasting, Outage},
+};
+
+/// Replicas of the group.
+pub(crate) const REPLICAS: usize = 5;
+/// Election time-outs in which a group must begin to work, ...
+const STARTS_WITHIN: u32 = 20;
+/// ...in which it then works before the fault, at least, ...
+const WORKS: u32 = 2;
+/// ...from the fault to the crash of the leader, ...
+const SETTLES: u32 = 12;
+/// ...and from there to the end.
+const LASTS: u32 = 24;
+/// How often it is looked whether something was decided, in an election time-out.
+const LOOKS: u32 = 20;
+
+impl World {
+    /// Plays one fault.
+    pub(crate) fn outage(&mut self, lasting: Lasting) -> Result<Outage, Violation> {
+        let timeout = self.plan.settings.consensus.election_timeout;
+        for of in 0..self.machines.len() {
+            self.start(of)?;
+        }
+        let mut looks = 0;
+        while self.settled_leader().is_none() || looks < WORKS * LOOKS {
+            self.run_until(self.now + timeout / LOOKS)?;
+            looks += 1;
+            if looks > STARTS_WITHIN * LOOKS {
+                let detail = format!("nobody led for {STARTS_WITHIN} election time-outs; {}", self.roles());
+                return Err(Violation { invariant: Invariant::Liveness, detail });
+            }
+        }
+        // The fault comes at any moment between two signs of life.
+        let wait = self.rng.u32(0..1000);
+        self.run_until(self.now + timeout / 10 * wait / 1000)?;
+        let leader = self.settled_leader().unwrap_or_default();
+        let before = self.coverage.elections;
+        let mut from_fault = self.begin_lasting(lasting, leader, timeout)?;
+        from_fault = from_fault.max(self.longest_gap(SETTLES)?);
+        let elections = self.coverage.elections - before;
+        if let Lasting::HangsAtCrash { place, .. } = lasting {
+            self.stall((leader + place) % REPLICAS);
+        }
+        if let Some(of) =
+            (0..self.machines.len()).filter(|&of| self.is_leading(of)).max_by_key(|&of| self.leads_in(of))
+        {
+            self.crash(of);
+        }
+        let from_crash = self.longest_gap(LASTS)?;
+        Ok(Outage { from_fault, from_crash, elections })
+    }
+
+    /// The fault begins. If that takes time: the longest gap meanwhile.
+    fn begin_lasting(
+        &mut self,
+        lasting: Lasting,
+        leader: usize,
+        timeout: Duration,
+    ) -> Result<Duration, Violation> {
+        // By their distance from the leader: 0 is the leader itself.
+        let place = |of: usize| (leader + of) % REPLICAS;
+        let all = || {
+            (0..REPLICAS)
+                .flat_map(|from| (0..REPLICAS).map(move |to| (from, to)))
+                .filter(|(from, to)| from != to)
+        };
+        let round_trip = |percent: u32| timeout * percent / 100;
+        match lasting {
+            Lasting::Nothing => {}
+            Lasting::HungDisk { place: of } => self.stall(place(of)),
+            Lasting::SlowLinks { percent } | Lasting::HangsAtCrash { percent, .. } => {
+                all().for_each(|(from, to)| self.network.slow_down(from, to, round_trip(percent) / 2));
+            }
+            Lasting::SlowReplica { place: of, percent } => {
+                let slow = all().filter(|&(from, to)| from == place(of) || to == place(of));
+                slow.for_each(|(from, to)| self.network.slow_down(from, to, round_trip(percent) / 2));
+            }
+            Lasting::OneWay { from, to } => {
+                self.cut(vec![(place(from), place(to))]);
+            }
+            Lasting::Link { a, b } => {
+                self.cut(vec![(place(a), place(b)), (place(b), place(a))]);
+            }
+            Lasting::Mute { place: of } => {
+                self.cut(all().filter(|&(from, _)| from == place(of)).collect());
+            }
+            Lasting::Deaf { place: of } => {
+                self.cut(all().filter(|&(_, to)| to == place(of)).collect());
+            }
+            Lasting::CutOff { place: of } => {
+                self.cut(all().filter(|&(from, to)| from == place(of) || to == place(of)).collect());
+            }
+            Lasting::Sleep { place: of, percent } => {
+                self.pause(place(of));
+                let gap = self.longest_gap(percent / 100)?;
+                self.resume(place(of))?;
+                return Ok(gap);
+            }
+        }
+        Ok(Duration::ZERO)
+    }
+
+    /// The longest time without a newly decided slot, in so many election time-outs from now on.
+    fn longest_gap(&mut self, timeouts: u32) -> Result<Duration, Violation> {
+        let timeout = self.plan.settings.consensus.election_timeout;
+        let (mut known, mut since, mut longest) = (Slot::ZERO, self.now, Duration::ZERO);
+        for _ in 0..timeouts * LOOKS {
+            self.run_until(self.now + timeout / LOOKS)?;
+            let decided = self.decided_max();
+            if decided > known {
+                (known, since) = (decided, self.now);
+            }
+            longest = longest.max(self.now.since(since));
+        }
+        Ok(longest)
+    }
+
+    fn is_leading(&self, of: usize) -> bool {
+        self.machines[of].is_running() && self.leads_in(of).is_some()
+    }
+}

@@ -1,0 +1,30 @@
+//! Whatever single fault lasts, somebody serves again within a bounded number of election time-outs, for every protocol
+//! and election. (`planted_bugs.rs` sees that this finds what it is there for.)
+
+use synod_sim::{
+    outage::{election_timeout, measure, rows},
+    scenario::CASTS,
+};
+
+/// How often each case is played; `synod sim outages` does it more often.
+const SEEDS: u64 = 1;
+
+#[test]
+fn somebody_serves_soon_whatever_lasts() {
+    let timeout = election_timeout();
+    for row in rows() {
+        for &cast in CASTS {
+            let measured = measure(cast, &row, SEEDS, None)
+                .unwrap_or_else(|violation| panic!("{}, {}: violates {violation}", row.name, cast.name));
+            let (after_fault, after_crash) = row.bounds_of(cast.election);
+            for (bound, (longest, case)) in [after_fault, after_crash].into_iter().zip(measured.longest) {
+                let within = longest <= timeout * bound;
+                assert!(
+                    within,
+                    "{}, {}: {longest:?}, more than {bound} time-outs, in {case:?}",
+                    row.name, cast.name
+                );
+            }
+        }
+    }
+}

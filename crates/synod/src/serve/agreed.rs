@@ -1,0 +1,113 @@
+//! What the group has fixed for all its replicas: flags that say something else are told so.
+//!
+//! These flags count when a cluster begins, where all replicas must be given the same (the cluster's id is made of them).
+//! From then on the group has them, in its log, and changes them for all replicas at once. A replica that is restarted, or
+//! joins, takes the group's, since two replicas that differ in them would not understand each other.
+
+use synod_consensus::{Options, ProtocolKind};
+use synod_replica::Group;
+
+use super::flags::Tuning;
+
+/// A line for each flag that was given and is not what the group has.
+pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
+    let options = group.options(&Options::default());
+    let decision = tuning.decision.filter(|_| options.protocol == ProtocolKind::MultiPaxos);
+    let options_change = |decision: String| {
+        let others = group.overrides.to_string();
+        let others = others.split(',').filter(|pair| !pair.is_empty() && !pair.starts_with("decision="));
+        let options: Vec<_> = others.map(str::to_owned).chain([format!("decision={decision}")]).collect();
+        format!("--options {}", options.join(","))
+    };
+    [
+        line("protocol", tuning.protocol, options.protocol, |protocol| format!("--protocol {protocol}")),
+        line("election", tuning.election, options.election, |election| format!("--election {election}")),
+        line("decision", decision, options.decision, options_change),
+        line("max-request-bytes", tuning.max_request_bytes, group.limits.request_bytes_max, |bytes| {
+            format!("--limits max-request-bytes={bytes}")
+        }),
+        line(
+            "max-txn-ops",
+            tuning.max_txn_ops.map(|count| count as usize),
+            group.limits.txn_ops_max,
+            |count| format!("--limits max-txn-ops={count}"),
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn line<T: PartialEq + ToString>(
+    flag: &str,
+    given: Option<T>,
+    agreed: T,
+    change: impl FnOnce(String) -> String,
+) -> Option<String> {
+    let given = given.filter(|given| *given != agreed)?.to_string();
+    let agreed = agreed.to_string();
+    Some(format!(
+        "--{flag} {given}: the group has {agreed}, and that counts for all its replicas. Leave the flag out, or change \
+         the group: synod reconfigure {}",
+        change(given.clone())
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use synod_replica::{Change, ChangeRequest, Limits};
+    use synod_wire::{ReplicaId, Slot};
+
+    use super::*;
+    use crate::serve::flags::ServeArgs;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+
+    fn lines(flags: &str, group: &Group) -> Vec<String> {
+        let args = Cli::try_parse_from(["serve"].into_iter().chain(flags.split_whitespace())).unwrap().args;
+        differing(&args.tuning, group)
+    }
+
+    fn changed(group: &Group, change: Change) -> Group {
+        group.apply(Slot(9), &ChangeRequest { expected: group.version, change }).unwrap()
+    }
+
+    #[test]
+    fn a_flag_that_the_group_overrules_is_named_with_both_values_and_the_remedy() {
+        let group = Group::of(&Options::default(), [ReplicaId(1)]);
+        let (protocol, election) = (group.protocol, group.election);
+        let overrides = "decision=all,window-max=9".parse().unwrap();
+        let group = changed(&group, Change::Order { protocol, election, overrides });
+        let group = changed(&group, Change::Limits(Limits { txn_ops_max: 7, ..group.limits }));
+        assert_eq!(lines("", &group), [""; 0], "what nobody said is no difference");
+        let same =
+            "--decision all --max-txn-ops 7 --protocol multipaxos --max-request-bytes 1.5MiB --window-max 3";
+        assert_eq!(lines(same, &group), [""; 0]);
+        for (flags, parts) in [
+            (
+                "--decision leader",
+                ["--decision leader: the group has all", "--options window-max=9,decision=leader"],
+            ),
+            ("--max-txn-ops 8", ["--max-txn-ops 8: the group has 7", "reconfigure --limits max-txn-ops=8"]),
+            (
+                "--max-request-bytes 1MiB",
+                ["1048576: the group has 1572864", "--limits max-request-bytes=1048576"],
+            ),
+            (
+                "--protocol raft",
+                ["--protocol raft: the group has multipaxos", "synod reconfigure --protocol raft"],
+            ),
+            ("--election rotating", ["the group has ballot", "synod reconfigure --election rotating"]),
+        ] {
+            let [line] = &lines(flags, &group)[..] else { panic!("{flags}") };
+            parts.iter().for_each(|part| assert!(line.contains(part), "{line} should contain {part}"));
+        }
+        let raft = Group::of(&Options::of(ProtocolKind::Raft), [ReplicaId(1)]);
+        assert_eq!(lines("--decision all", &raft), [""; 0], "it would mean nothing there");
+    }
+}
