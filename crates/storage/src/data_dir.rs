@@ -142,7 +142,13 @@ impl DataDir {
         }
         create_dir(disk, &dir.wal())?;
         create_dir(disk, &dir.snapshots())?;
-        if lives == 0 && matches!(log, Previous::None) {
+        let never_begun = match log {
+            Previous::None => lives == 0,
+            // An earlier start wrote it, and may have ended before it was durable.
+            Previous::Read(state) => state.identity.incarnation == Incarnation(0) && outlived == Incarnation(0),
+            Previous::Unreadable(_) => false,
+        };
+        if never_begun {
             // Before the marker, so that from the second start on a missing log is known to be lost, and not
             // never begun.
             let unborn = Identity { incarnation: Incarnation(0), ..identity };
