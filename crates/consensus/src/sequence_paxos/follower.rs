@@ -221,7 +221,8 @@ impl SequencePaxos {
             // Not what this replica's promise asked for. It asks again in a while.
             return;
         }
-        let staged = follower.staging.take().filter(|staging| staging.start == start && from > start);
+        // In one ballot the sequence only grows: pages that are there stay good when it begins again.
+        let staged = follower.staging.take().filter(|staging| staging.start == start);
         let mut staging = staged.unwrap_or(Staging { start, batches: Vec::new() });
         if staging.next() != from {
             // A page that is there already, or one that is too early.
