@@ -459,6 +459,8 @@ impl Plan {
         // Time that a change takes would count as the election's.
         self.changes = ChangePlan::NONE;
         (self.faults.weights.change, self.faults.weights.transfer) = (0, 0);
+        // One that lost all its data would be missing in every trial that follows.
+        self.faults.weights.wipe = 0;
         self.duration = self.duration.max(crate::world::trial_duration(trials, timeout));
         self.network.delay_max = self.network.delay_max.min(timeout / 24);
         self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
@@ -562,7 +564,7 @@ impl Plan {
         // Drawn apart, so that the rest of a seed's plan does not depend on it.
         let mut strange = Rng::with_seed(seed ^ 0x1d_e7_71);
         faults.weights.restore = pick(&mut strange, &[0, 0, 3, 12]);
-        faults.weights.wipe = pick(&mut strange, &[0, 0, 1, 2]);
+        faults.weights.wipe = pick(&mut strange, &[0, 0, 2, 4]);
         draw_time(seed, &mut faults);
         // Drawn last, and for every second seed: the others show what a group that never changes does.
         let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);

@@ -145,7 +145,9 @@ impl DataDir {
         let never_begun = match log {
             Previous::None => lives == 0,
             // An earlier start wrote it, and may have ended before it was durable.
-            Previous::Read(state) => state.identity.incarnation == Incarnation(0) && outlived == Incarnation(0),
+            Previous::Read(state) => {
+                state.identity.incarnation == Incarnation(0) && outlived == Incarnation(0)
+            }
             Previous::Unreadable(_) => false,
         };
         if never_begun {
