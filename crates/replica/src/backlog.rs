@@ -174,6 +174,7 @@ mod tests {
         assert!(!backlog.changes(&settings));
         backlog.delivered(Slot(11), 10);
         assert!(backlog.changes(&settings) && backlog.is_too_much(), "eleven slots");
+        assert_eq!(backlog.unexecuted_bytes(), 110);
         backlog.executed(Slot(5));
         assert!(!backlog.changes(&settings), "half of them must be done");
         backlog.executed(Slot(6));

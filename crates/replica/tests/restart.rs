@@ -95,6 +95,25 @@ fn executed_from_one_record(learned: &[u64]) -> Vec<(Slot, Batch)> {
     executed_from(first, records)
 }
 
+/// What the log holds of an epoch that is over was written before the one in which something is missing began.
+#[test]
+fn what_was_forgotten_in_the_present_epoch_says_nothing_of_the_one_before() {
+    let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
+    let second = Group { version: 2, epoch: Epoch(2), first: Slot(3), ..first.clone() };
+    let ballot = Ballot { round: 1, replica: R1 };
+    let accepted = |text| raft::Entry { ballot, batch: batch(text), voters: None };
+    let entries = ["a", "b"].map(accepted).into();
+    let accepted =
+        raft::Record::Entries { start: Slot(1), entries, decided: Slot::ZERO, decided_in: Ballot::ZERO };
+    let records = vec![
+        LogRecord::Protocol { epoch: Epoch(1), record: raft::Record::Amnesia(false).into() },
+        LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() },
+        LogRecord::Entered { group: second, amnesia: false },
+        LogRecord::Protocol { epoch: Epoch(2), record: raft::Record::Amnesia(true).into() },
+    ];
+    assert_eq!(executed_from(first, records), [(Slot(1), batch("a")), (Slot(2), batch("b"))]);
+}
+
 /// The records written that say through which slot the log may forget.
 fn trimmed(actions: &[Action]) -> Vec<Slot> {
     let slot_of = |action: &Action| match action {
