@@ -19,6 +19,7 @@ use crate::{
     DataDir, Durability, Keep, Loss, Options, PeerBook, Recovered, RecoveredRecord, SnapshotStore,
     StorageError, Wal,
     faulty::{FaultyDisk, Odds, SECTOR, SilentFault},
+    wal::format::{PAGE, forged_records, segment_number},
 };
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -313,6 +314,12 @@ impl Run {
         };
         let salt = self.salt();
         let mut bytes = vec![salt as u8; len];
+        if self.rng.u8(0..8) == 0 {
+            // As a client may put it that knows where its values will lie.
+            let tail = files.wal.tail().0;
+            let segment = segment_number(tail.file_name().unwrap().to_str().unwrap()).unwrap();
+            bytes = forged_records(files.dir.identity(), segment..segment + 8);
+        }
         bytes.extend_from_slice(&salt.to_le_bytes());
         let keep = if self.rng.u8(0..5) == 0 {
             Keep::State(self.rng.u8(0..3))
@@ -485,7 +492,8 @@ impl Run {
         let list = String::from_utf8_lossy(&image[&wal_dir().join("log.segments")]);
         let name = path.file_stem().unwrap().to_str().unwrap();
         let listed = list.lines().find_map(|line| line.strip_prefix(&format!("segment.{name} = ")));
-        let Some(listed) = listed.map(|bytes| bytes.parse::<usize>().unwrap()) else { return false };
+        let bytes = |entry: &str| entry.split(' ').next().unwrap().parse::<usize>().unwrap();
+        let Some(listed) = listed.map(bytes) else { return false };
         match self.rng.u8(0..3) {
             0 => self.disk.delete(path),
             1 => self.disk.put(path, &[]),

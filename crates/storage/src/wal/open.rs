@@ -14,12 +14,12 @@ use super::{
     Body, FullSegment, LogFiles, LogState, Options, Recovered, RecoveredRecord, Wal, WalStats,
     assess::{Assessment, End, Suspect, assess},
     format::{NoHeader, PAGE, VERSION, segment_name, segment_number},
-    list::{Listed, SegmentList},
+    list::{Entry, Listed, SegmentList},
     mark::{self, Mark},
     prepare::{Pace, Prepared, Preparer, Workshop},
     scan::{Flaw, SegmentScan, scan},
     state::Previous,
-    writer::Active,
+    writer::{Active, random_mark},
 };
 use crate::{
     Durability, Identity, Keep, Loss, StorageError,
@@ -56,7 +56,10 @@ impl Wal {
         let listed = found.within(previous.segments());
         tidy(&*disk, dir, &previous, &listed)?;
 
-        let mut segments = read_segments(&*disk, dir, identity)?;
+        let mut segments = read_segments(&*disk, dir, identity, &listed)?;
+        if let Some(last) = previous.closed_at() {
+            segments.iter_mut().for_each(|segment| segment.scan.end_at(last));
+        }
         let suspects = suspects(&listed, &segments);
         let unused = split_off_unused(&mut segments);
         let marked = mark::read(&*disk, dir, identity);
@@ -146,11 +149,15 @@ impl Wal {
         let (ready, unfit): (Vec<_>, Vec<_>) =
             unused.into_iter().partition(|segment| self.fits(&segment.scan, next));
         // What a file has grown since it was listed may not be durable yet. The next one was made durable before it got
-        // its name.
-        let listed = |scan: &SegmentScan| self.listed.get(&scan.segment).copied().unwrap_or(PAGE as u64);
-        let begun =
-            scans[..=end.segment].iter().map(|scan| (scan.segment, scan.file_bytes.min(listed(scan))));
-        let next_one = ready.iter().map(|segment| (segment.scan.segment, segment.scan.file_bytes));
+        // its name. It gets another mark: it may have been begun, of which a power failure has left next to nothing.
+        let begun = scans[..=end.segment].iter().map(|scan| {
+            let listed = self.listed.get(&scan.segment).map_or(PAGE as u64, |entry| entry.bytes);
+            let life = scan.life.expect("a segment that counts has records or a header");
+            (scan.segment, Entry { bytes: scan.file_bytes.min(listed), life })
+        });
+        let ready = ready.into_iter().next().map(|segment| (segment.scan, random_mark()));
+        let next_one =
+            ready.iter().map(|(scan, life)| (scan.segment, Entry { bytes: scan.file_bytes, life: *life }));
         let list = self.list(begun.chain(next_one));
         list.write()?;
         for segment in unfit {
@@ -165,7 +172,7 @@ impl Wal {
         let full: VecDeque<_> = scans[..end.segment].iter().map(full_segment).collect();
         self.sync_segments(&full)?;
 
-        let ready = ready.into_iter().next().map(|segment| self.adopt(segment.scan)).transpose()?;
+        let ready = ready.map(|(scan, life)| self.adopt(scan, life)).transpose()?;
         let preparer = self.start_preparer(self.workshop(list), next, ready)?;
         // By now all of it is durable, and with what is written next the note of a clean close goes.
         let mut mark = Mark::open(&*self.disk, &self.dir, self.identity)?;
@@ -181,7 +188,7 @@ impl Wal {
         &self,
         segment: u64,
         first_lsn: Lsn,
-        listed: BTreeMap<u64, u64>,
+        listed: BTreeMap<u64, Entry>,
     ) -> Result<LogFiles, StorageError> {
         let mut workshop = self.workshop(self.list(listed));
         let bytes = self.options.segment_bytes.min(FIRST_SEGMENT_BYTES_MAX);
@@ -193,7 +200,7 @@ impl Wal {
         Ok(LogFiles { active, full: VecDeque::new(), preparer, mark })
     }
 
-    fn list(&self, segments: impl IntoIterator<Item = (u64, u64)>) -> SegmentList {
+    fn list(&self, segments: impl IntoIterator<Item = (u64, Entry)>) -> SegmentList {
         SegmentList::new(Arc::clone(&self.disk), &self.dir, self.identity, segments.into_iter().collect())
     }
 
@@ -250,8 +257,9 @@ impl Wal {
         sync_file(&*file, path)?;
 
         let life = scan.life.expect("a segment that goes on was begun");
-        let prepared = Prepared { segment: scan.segment, path: path.clone(), file, bytes: scan.file_bytes };
-        let mut active = Active::resume(prepared, self.identity, life, end.offset);
+        let bytes = scan.file_bytes;
+        let prepared = Prepared { segment: scan.segment, path: path.clone(), file, bytes, life };
+        let mut active = Active::resume(prepared, self.identity, end.offset);
         active.slot_max = slot_max(scan, end.offset);
         active.has_records = scan.records.iter().any(|r| !r.header.restated && r.offset < end.offset);
         Ok(active)
@@ -263,9 +271,9 @@ impl Wal {
         scan.segment == next && blank && scan.file_bytes == self.options.segment_bytes
     }
 
-    fn adopt(&self, scan: SegmentScan) -> Result<Prepared, StorageError> {
+    fn adopt(&self, scan: SegmentScan, life: u64) -> Result<Prepared, StorageError> {
         let file = open(&*self.disk, &scan.path, How::Write)?;
-        Ok(Prepared { segment: scan.segment, path: scan.path, file, bytes: scan.file_bytes })
+        Ok(Prepared { segment: scan.segment, path: scan.path, file, bytes: scan.file_bytes, life })
     }
 
     /// Makes all segments durable, whatever the durability of the life that wrote them.
@@ -326,7 +334,7 @@ fn tidy(
     disk: &dyn Disk,
     dir: &Path,
     previous: &Previous,
-    listed: &BTreeMap<u64, u64>,
+    listed: &BTreeMap<u64, Entry>,
 ) -> Result<(), StorageError> {
     let Range { start: begins, end: unfinished } = previous.segments();
     let trimmed_below = listed.keys().next().copied().unwrap_or(0);
@@ -349,10 +357,10 @@ fn tidy(
 }
 
 /// Segments that are not as the list says, or that cannot be read.
-pub(crate) fn suspects(listed: &BTreeMap<u64, u64>, segments: &[ReadSegment]) -> Vec<Suspect> {
+pub(crate) fn suspects(listed: &BTreeMap<u64, Entry>, segments: &[ReadSegment]) -> Vec<Suspect> {
     let found: BTreeMap<u64, &SegmentScan> = segments.iter().map(|s| (s.scan.segment, &s.scan)).collect();
     let mut suspects = Vec::new();
-    for (&segment, &bytes) in listed {
+    for (&segment, &Entry { bytes, .. }) in listed {
         match found.get(&segment) {
             None => {
                 let reason = format!("segment {segment} is missing");
@@ -382,23 +390,30 @@ pub(crate) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<(), StorageError
 }
 
 /// Reads every segment of the directory, in order.
-fn read_segments(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Vec<ReadSegment>, StorageError> {
+fn read_segments(
+    disk: &dyn Disk,
+    dir: &Path,
+    identity: Identity,
+    listed: &BTreeMap<u64, Entry>,
+) -> Result<Vec<ReadSegment>, StorageError> {
     let names = file_names(disk, dir)?;
     let numbers = names.iter().filter_map(|name| segment_number(name));
-    numbers.map(|segment| read_segment(disk, dir, segment, identity)).collect()
+    numbers.map(|segment| read_segment(disk, dir, segment, identity, listed.get(&segment))).collect()
 }
 
-/// Reads one segment. Refuses that of another version or identity.
+/// Reads one segment, of which the list of segments says `listed`. Refuses that of another version or identity.
 pub(crate) fn read_segment(
     disk: &dyn Disk,
     dir: &Path,
     segment: u64,
     identity: Identity,
+    listed: Option<&Entry>,
 ) -> Result<ReadSegment, StorageError> {
     let path: PathBuf = dir.join(segment_name(segment));
     let read = read_what_can_be_read(disk, &path);
     let (mut file, unreadable) = read.map_err(|error| StorageError::io("read", &path, error))?;
-    let scan = SegmentScan { unreadable, ..scan(segment, path, &file, identity) };
+    let life = listed.map(|entry| entry.life);
+    let scan = SegmentScan { unreadable, ..scan(segment, path, &file, identity, life) };
     match &scan.header {
         Err(NoHeader::Version(found)) => {
             return Err(StorageError::Version { path: scan.path, found: *found, supported: VERSION });

@@ -92,7 +92,7 @@ fn no_flipped_bit_goes_unnoticed() {
                 let scans: Vec<_> = files
                     .iter()
                     .enumerate()
-                    .map(|(i, f)| scan(i as u64 + 1, "x".into(), f, IDENTITY))
+                    .map(|(i, f)| scan(i as u64 + 1, "x".into(), f, IDENTITY, None))
                     .collect();
                 for closed_at in [None, Some(last)] {
                     let verdict = assess(&scans, closed_at, &[]);
@@ -477,7 +477,7 @@ fn a_segment_destroyed_between_others_is_named() {
     build(dir.path());
     change(&segment_path(dir.path(), 2), |bytes| bytes.fill(0xee));
     let mut read: Vec<_> =
-        (1..=3).map(|s| read_segment(&RealDisk, dir.path(), s, IDENTITY).unwrap()).collect();
+        (1..=3).map(|s| read_segment(&RealDisk, dir.path(), s, IDENTITY, None).unwrap()).collect();
     assert!(split_off_unused(&mut read).is_empty());
     let (_, recovered) = open(dir.path());
     let damage = recovered.damage.unwrap();

@@ -1,6 +1,7 @@
 //! What a power failure in the middle of a commit leaves behind.
 
 use super::*;
+use crate::wal::format::forged_records;
 
 /// Three committed records, then a commit of three more that a crash will tear. Returns all records, and where
 /// the last commit begins and ends in segment 1.
@@ -218,6 +219,33 @@ fn stale_records_of_a_recycled_file_do_not_come_back() {
         drop(wal);
         assert_eq!(open(dir.path()).1.last, Lsn(last + 1));
     }
+}
+
+/// A client can put all of a record into a value but the mark, and knows which segments are coming.
+#[test]
+fn forged_records_in_a_recycled_file_are_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { recycled_segments_max: 1, ..options() };
+    let open = || Wal::open_on(Arc::new(TestDisk::default()), dir.path(), IDENTITY, options.clone()).unwrap();
+    let (mut wal, _) = open();
+    let mut recycled = 0;
+    for i in 1..=40 {
+        let segment = wal.files.as_ref().unwrap().active.segment;
+        append(&mut wal, slot(i), &forged_records(IDENTITY, segment + 1..segment + 9));
+        wal.commit().unwrap();
+        wal.trim(Slot(i.saturating_sub(4))).unwrap();
+        wal.files.as_ref().unwrap().preparer.settle();
+        if i % 5 == 0 {
+            let next = wal.files.as_ref().unwrap().active.segment + 1;
+            let next = std::fs::read(segment_path(dir.path(), next)).unwrap();
+            recycled += u32::from(next.iter().any(|&byte| byte != 0));
+            wal.close().unwrap();
+            let recovered;
+            (wal, recovered) = open();
+            assert_eq!((recovered.damage, recovered.last), (None, Lsn(i)));
+        }
+    }
+    assert!(recycled > 3, "{recycled}");
 }
 
 #[test]
