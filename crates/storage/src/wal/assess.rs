@@ -10,6 +10,10 @@
 //! What is missing behind all proof is damage too if a file is not as the list of segments says, or cannot be read: no
 //! crash does that.
 //!
+//! The repeated `State` records at the head of a segment are written together with its first record. So where they are
+//! torn, that record is too, though it may be whole; and where it was durable, they are damaged. Otherwise the promises
+//! would be lost as soon as the segment before it is trimmed.
+//!
 //! Everything behind a torn record was written in the same commit (had an earlier commit ended in between, a
 //! later record would prove it), so nothing of it was ever acknowledged, and it is dropped with it.
 //!
@@ -141,6 +145,17 @@ impl Walk {
                 );
                 walk.at = End { segment: index, offset: segment.head_end() };
             }
+            // Of the first segment the promises are nowhere else, which `state_survived` says.
+            if index > 0
+                && !segment.head_is_complete()
+                && let Some(first) = segment.first_lsn()
+            {
+                if first > proven {
+                    break;
+                }
+                let offset = segment.flaws.first().map_or(0, |flaw| flaw.offset);
+                walk.spots.push(promises_unreadable(segment.segment, offset));
+            }
             for record in segment.records.iter().filter(|record| !record.header.restated && record.body_ok) {
                 if record.header.lsn < walk.expected {
                     continue;
@@ -208,6 +223,11 @@ impl Walk {
     }
 }
 
+fn promises_unreadable(segment: u64, offset: u64) -> DamageSpot {
+    let reason = "the promises repeated here cannot be read".to_owned();
+    DamageSpot { segment, offset, first_lost: Lsn::ZERO, last_lost: Lsn::ZERO, reason }
+}
+
 /// Whether the latest `State` record of every key can be read; otherwise, where the doubt is.
 fn state_survived(segments: &[SegmentScan], last: Lsn) -> Result<(), DamageSpot> {
     let doubt = |segment: u64, offset: u64, reason: String| {
@@ -216,9 +236,7 @@ fn state_survived(segments: &[SegmentScan], last: Lsn) -> Result<(), DamageSpot>
     let counts = |s: &SegmentScan| s.header.as_ref().is_ok_and(|h| before(h.first_lsn) <= last);
     let Some(base) = segments.iter().rposition(|s| counts(s) && s.head_is_complete()) else {
         return match segments.first() {
-            Some(first) => {
-                doubt(first.segment, PAGE as u64, "the promises repeated here can not be read".into())
-            }
+            Some(first) => Err(promises_unreadable(first.segment, PAGE as u64)),
             None if last > Lsn::ZERO => doubt(0, 0, "no segment is left".into()),
             None => Ok(()),
         };

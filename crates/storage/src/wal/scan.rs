@@ -85,6 +85,12 @@ impl SegmentScan {
         self.header.as_ref().is_ok_and(|header| header.restated as usize == readable)
     }
 
+    /// The number of the first record that is not a restated one, if that is known.
+    pub(crate) fn first_lsn(&self) -> Option<Lsn> {
+        let first = || self.records.iter().find(|record| !record.header.restated);
+        self.header.as_ref().map(|header| header.first_lsn).ok().or_else(|| first().map(|r| r.header.lsn))
+    }
+
     /// Lets go of the records behind `last`, where the log was closed: nothing was written since.
     pub(crate) fn end_at(&mut self, last: Lsn) {
         let is_behind = |record: &ScannedRecord| !record.header.restated && record.header.lsn > last;

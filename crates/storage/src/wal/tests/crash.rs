@@ -169,6 +169,48 @@ fn a_segment_with_a_torn_head_does_not_come_back() {
     assert_eq!((recovered.records, recovered.damage), (expected, None));
 }
 
+/// The head of a segment is larger than a sector, so that a power failure may keep what is behind it.
+#[test]
+fn a_record_behind_a_torn_head_is_torn() {
+    for proven in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut wal, _) = open(dir.path());
+        wal.files.as_ref().unwrap().preparer.settle();
+        let mut written: Vec<_> = (0..3).map(|key| append(&mut wal, Keep::State(key), &[key; 600])).collect();
+        written.push(append(&mut wal, slot(1), &[1; 9_000]));
+        wal.commit().unwrap();
+        written.push(append(&mut wal, slot(2), &[2; 5_000]));
+        wal.commit().unwrap();
+        assert_eq!(wal.segments(), 2);
+        if proven {
+            wal.mark_durable().unwrap();
+        }
+        drop(wal);
+        change(&segment_path(dir.path(), 2), |bytes| bytes[4096..4608].fill(0));
+        let (mut wal, recovered) = open(dir.path());
+        if proven {
+            // Said while the segment before it still holds the promises.
+            let damage = recovered.damage.unwrap();
+            assert!(damage.to_string().contains("segment 2"), "{damage}");
+            assert!(damage.state_intact);
+            assert_eq!(recovered.records, written);
+            continue;
+        }
+        written.pop();
+        assert_eq!((recovered.last, recovered.damage), (Lsn(4), None));
+        assert_eq!(recovered.records, written);
+        // The promises outlive the segment that they were made in.
+        append(&mut wal, slot(2), &[3; 5_000]);
+        wal.commit().unwrap();
+        wal.trim(Slot(1)).unwrap();
+        wal.files.as_ref().unwrap().preparer.settle();
+        assert_eq!(wal.segments(), 1);
+        drop(wal);
+        let (_, recovered) = open(dir.path());
+        assert_eq!((&recovered.records[..3], recovered.damage), (&written[..3], None));
+    }
+}
+
 #[test]
 fn the_only_copy_of_a_promise_survives_the_loss_of_everything_behind_it() {
     // Segment 1 is trimmed; segment 2 has the repeated promise and one record, which is torn.
