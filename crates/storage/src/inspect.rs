@@ -19,7 +19,7 @@ use crate::{
     disk::{Disk, How, RealDisk, file_names, read_exact_at},
     lock::DirLock,
     wal::{
-        assess::assess,
+        assess::{Known, assess},
         format::{NoHeader, PAGE, SegmentHeader, segment_name, segment_number},
         list::{Entry as ListEntry, Listed},
         mark,
@@ -219,7 +219,8 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
         Previous::Read(state) => Some(state),
         _ => None,
     };
-    let verdict = assess(&scans, closed_at.max(Some(marked)), &suspects);
+    let known = Known { marked: Some(marked), closed_at, suspects: &suspects };
+    let verdict = assess(&scans, &known);
 
     let counts = || {
         let records = scans.iter().flat_map(|scan| &scan.records);

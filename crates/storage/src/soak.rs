@@ -452,7 +452,7 @@ impl Run {
             Harm::Flip => harmed.extend(self.disk.rot(|_| true)),
             Harm::Spoil => harmed.extend(self.disk.spoil(|_| true)),
             Harm::LostWrite | Harm::MisdirectedWrite => self.disk.power_failure(),
-            Harm::Segment => noticed = self.harm_segment(),
+            Harm::Segment => noticed = self.harm_segment(closed),
             Harm::EmptyLog => self.disk.put_back(&wal_dir(), &BTreeMap::new()),
             Harm::OldDir => {
                 // What was forgotten with it is for the other replicas to know.
@@ -479,7 +479,7 @@ impl Run {
     }
 
     /// Whether it did something that must be noticed.
-    fn harm_segment(&mut self) -> bool {
+    fn harm_segment(&mut self, closed: bool) -> bool {
         let image = self.disk.image(&wal_dir());
         let segments: Vec<_> =
             image.keys().filter(|path| path.extension().is_some_and(|e| e == "wal")).collect();
@@ -494,16 +494,18 @@ impl Run {
         let listed = list.lines().find_map(|line| line.strip_prefix(&format!("segment.{name} = ")));
         let bytes = |entry: &str| entry.split(' ').next().unwrap().parse::<usize>().unwrap();
         let Some(listed) = listed.map(bytes) else { return false };
+        // Where a closed log ends is known; what was not begun by then is not needed.
+        let matters = !closed || image[path][..PAGE].iter().any(|&byte| byte != 0);
         match self.rng.u8(0..3) {
             0 => self.disk.delete(path),
             1 => self.disk.put(path, &[]),
             _ => {
                 self.disk.put(path, &image[path][..self.rng.usize(..listed)]);
                 // Perhaps only of the room that nothing was written to, in one that others follow.
-                return index + 1 == segments.len();
+                return matters && index + 1 == segments.len();
             }
         }
-        true
+        matters
     }
 
     /// What a replica does with a log that is not whole.

@@ -8,7 +8,7 @@
 //! - a clean close, which notes the last record, and the mark that is written when the log is idle.
 //!
 //! What is missing behind all proof is damage too if a file is not as the list of segments says, or cannot be read: no
-//! crash does that.
+//! crash does that. Only a file that was prepared and not begun can be done without.
 //!
 //! The repeated `State` records at the head of a segment are written together with its first record. So where they are
 //! torn, that record is too, though it may be whole; and where it was durable, they are damaged. Otherwise the promises
@@ -59,24 +59,39 @@ pub(crate) struct Suspect {
     /// From where on, in bytes.
     pub offset: u64,
     pub reason: String,
+    /// It has all its bytes, and where a header would be there is none: it was prepared, and not begun.
+    pub prepared: bool,
 }
 
-/// Judges the begun segments of a log, in order. `noted` is the last record that something beside the log says was
-/// durable.
-pub(crate) fn assess(segments: &[SegmentScan], noted: Option<Lsn>, suspects: &[Suspect]) -> Assessment {
-    let proven = proven(segments, noted);
+/// What is known of a log beside its segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known<'a> {
+    /// The last record that was noted to be durable when the log was idle, or opened.
+    pub marked: Option<Lsn>,
+    /// The last record, if the log was closed.
+    pub closed_at: Option<Lsn>,
+    pub suspects: &'a [Suspect],
+}
+
+/// Judges the begun segments of a log, in order.
+pub(crate) fn assess(segments: &[SegmentScan], known: &Known<'_>) -> Assessment {
+    let proven = proven(segments, known);
     let walk = Walk::over(segments, proven);
     let state = state_survived(segments, walk.last);
+    let whole = walk.spots.is_empty() && state.is_ok() && known.closed_at == Some(walk.last);
     let mut spots = walk.spots;
     if let (Err(spot), true) = (&state, spots.is_empty()) {
         spots.push(spot.clone());
     }
     let mut state_intact = state.is_ok();
-    for suspect in suspects {
+    let begun = |suspect: &Suspect| segments.last().is_some_and(|last| suspect.segment <= last.segment);
+    // What was not begun holds nothing.
+    let matters = |suspect: &&Suspect| begun(suspect) || !(whole || suspect.prepared);
+    for suspect in known.suspects.iter().filter(matters) {
         let Some((first_lost, last_lost)) = lost_in(segments, walk.last, suspect.segment) else { continue };
         state_intact &= last_lost <= walk.last;
         if spots.iter().all(|spot| spot.segment != suspect.segment) {
-            let Suspect { segment, offset, reason } = suspect.clone();
+            let Suspect { segment, offset, reason, prepared: _ } = suspect.clone();
             spots.push(DamageSpot { segment, offset, first_lost, last_lost, reason });
         }
     }
@@ -100,10 +115,10 @@ fn lost_in(segments: &[SegmentScan], last: Lsn, segment: u64) -> Option<(Lsn, Ls
     Some((Lsn(1), before(first_lsn)))
 }
 
-fn proven(segments: &[SegmentScan], noted: Option<Lsn>) -> Lsn {
+fn proven(segments: &[SegmentScan], known: &Known<'_>) -> Lsn {
     let by_records = segments.iter().flat_map(|s| &s.records).map(|record| record.header.durable);
     let by_headers = segments.iter().filter_map(|s| s.header.as_ref().ok()).map(|h| before(h.first_lsn));
-    by_records.chain(by_headers).chain(noted).max().unwrap_or(Lsn::ZERO)
+    by_records.chain(by_headers).chain(known.marked).chain(known.closed_at).max().unwrap_or(Lsn::ZERO)
 }
 
 /// The record number before this one.

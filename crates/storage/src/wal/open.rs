@@ -12,7 +12,7 @@ use synod_wire::{Lsn, Slot};
 
 use super::{
     Body, FullSegment, LogFiles, LogState, Options, Recovered, RecoveredRecord, Wal, WalStats,
-    assess::{Assessment, End, Suspect, assess},
+    assess::{Assessment, End, Known, Suspect, assess},
     format::{NoHeader, PAGE, VERSION, segment_name, segment_number},
     list::{Entry, Listed, SegmentList},
     mark::{self, Mark},
@@ -64,7 +64,8 @@ impl Wal {
         let unused = split_off_unused(&mut segments);
         let marked = mark::read(&*disk, dir, identity);
         let (scans, files): (Vec<_>, Vec<_>) = segments.into_iter().map(|s| (s.scan, s.bytes)).unzip();
-        let verdict = assess(&scans, previous.closed_at().max(Some(marked)), &suspects);
+        let known = Known { marked: Some(marked), closed_at: previous.closed_at(), suspects: &suspects };
+        let verdict = assess(&scans, &known);
         let records = recovered_records(&scans, &files, verdict.last);
 
         let loss = loss(&*disk, &previous, &found, identity, !scans.is_empty());
@@ -267,8 +268,10 @@ impl Wal {
 
     /// Whether a segment that was prepared and not begun is the next one.
     fn fits(&self, scan: &SegmentScan, next: u64) -> bool {
-        let blank = scan.header == Err(NoHeader::Blank);
-        scan.segment == next && blank && scan.file_bytes == self.options.segment_bytes
+        scan.segment == next
+            && is_blank(scan)
+            && scan.unreadable.is_none()
+            && scan.file_bytes == self.options.segment_bytes
     }
 
     fn adopt(&self, scan: SegmentScan, life: u64) -> Result<Prepared, StorageError> {
@@ -356,6 +359,11 @@ fn tidy(
     if changed { sync_dir(disk, dir) } else { Ok(()) }
 }
 
+/// Whether there is no header where one would be, for all that can be read.
+fn is_blank(scan: &SegmentScan) -> bool {
+    scan.header == Err(NoHeader::Blank) && scan.unreadable.is_none_or(|at| at >= PAGE as u64)
+}
+
 /// Segments that are not as the list says, or that cannot be read.
 pub(crate) fn suspects(listed: &BTreeMap<u64, Entry>, segments: &[ReadSegment]) -> Vec<Suspect> {
     let found: BTreeMap<u64, &SegmentScan> = segments.iter().map(|s| (s.scan.segment, &s.scan)).collect();
@@ -364,11 +372,11 @@ pub(crate) fn suspects(listed: &BTreeMap<u64, Entry>, segments: &[ReadSegment]) 
         match found.get(&segment) {
             None => {
                 let reason = format!("segment {segment} is missing");
-                suspects.push(Suspect { segment, offset: 0, reason });
+                suspects.push(Suspect { segment, offset: 0, reason, prepared: false });
             }
             Some(scan) if scan.file_bytes < bytes => {
                 let reason = format!("the file has only {} of its {bytes} bytes", scan.file_bytes);
-                suspects.push(Suspect { segment, offset: scan.file_bytes, reason });
+                suspects.push(Suspect { segment, offset: scan.file_bytes, reason, prepared: false });
             }
             Some(_) => {}
         }
@@ -376,7 +384,8 @@ pub(crate) fn suspects(listed: &BTreeMap<u64, Entry>, segments: &[ReadSegment]) 
     for scan in found.values() {
         if let Some(offset) = scan.unreadable {
             let reason = "the disk cannot read this".to_owned();
-            suspects.push(Suspect { segment: scan.segment, offset, reason });
+            let prepared = is_blank(scan) && !scan.is_begun();
+            suspects.push(Suspect { segment: scan.segment, offset, reason, prepared });
         }
     }
     suspects
