@@ -219,7 +219,8 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
         Previous::Read(state) => Some(state),
         _ => None,
     };
-    let known = Known { marked: Some(marked), closed_at, suspects: &suspects };
+    let unsynced = !running && previous.lost_unsynced(&RealDisk.boot());
+    let known = Known { marked: Some(marked), closed_at, unsynced, suspects: &suspects };
     let verdict = assess(&scans, &known);
 
     let counts = || {

@@ -117,7 +117,7 @@ impl Run {
     /// Opens everything as a start of a replica does.
     fn open(&mut self) -> Result<(Files, Recovered), StorageError> {
         let disk = || Arc::new(self.disk.clone());
-        let dir = DataDir::open_on(disk(), dir(), CLUSTER, ME, "n1", Durability::Sync)?;
+        let dir = DataDir::open_on(disk(), dir(), CLUSTER, ME, "n1", self.options.durability)?;
         let group = dir.first_group()?;
         let peers = PeerBook::open(&dir)?;
         let store = SnapshotStore::open_on(disk(), &dir.snapshots(), CLUSTER)?;
@@ -427,6 +427,49 @@ impl Run {
         self.disk.kill();
     }
 
+    /// Lives of a log that does not wait for the disk: the end of a process loses nothing, and that of the machine what it
+    /// says, but it is never taken for damage.
+    fn lives_without_fsync(&mut self, count: u32) {
+        self.options.durability = Durability::Async;
+        let mut may_lose = false;
+        for _ in 0..count {
+            if self.rng.bool() {
+                self.disk.crash_after(self.rng.u64(0..150));
+            }
+            let mut closed = false;
+            match self.open() {
+                Ok((mut files, recovered)) => {
+                    assert_eq!(recovered.damage, None);
+                    assert!(may_lose || recovered.loss.is_none(), "{:?}", recovered.loss);
+                    assert!(matches!(recovered.loss, None | Some(Loss::Reboot)));
+                    self.check(&recovered, &[]);
+                    let mut made_good = true;
+                    if recovered.loss.is_some() {
+                        self.covered.insert("a loss was found");
+                        let kept = recovered.records.iter().map(|record| (record.lsn, record.clone()));
+                        self.model.records = kept.collect();
+                        self.model.unsure.clear();
+                        self.model.commits.clear();
+                        made_good = self.rng.bool() && files.wal.loss_made_good().is_ok();
+                    }
+                    may_lose = !made_good;
+                    closed = self.live(files);
+                }
+                Err(error) => {
+                    assert!(matches!(error, StorageError::Io { .. }), "{error}");
+                    self.covered.insert("a start failed");
+                }
+            }
+            if self.rng.bool() {
+                self.covered.insert("power failed");
+                self.disk.power_failure();
+                may_lose |= !closed;
+            } else {
+                self.disk.kill();
+            }
+        }
+    }
+
     /// A life at whose end something is harmed; what the next start says must be true.
     fn harm(&mut self, harm: Harm) {
         let older = (self.disk.image(dir()), self.model.clone());
@@ -535,8 +578,17 @@ fn run(seed: u64, harm: Harm, covered: &mut BTreeSet<&'static str>) {
     covered.append(&mut run.covered);
 }
 
-/// Runs the seeds; a failure says which it was. Together they must have met these situations.
 fn seeds(harm: Harm, default: u64, situations: &[&'static str]) {
+    seeds_of(&format!("{harm:?}"), |seed, covered| run(seed, harm, covered), default, situations);
+}
+
+/// Runs the seeds; a failure says which it was. Together they must have met these situations.
+fn seeds_of(
+    what: &str,
+    run: impl Fn(u64, &mut BTreeSet<&'static str>),
+    default: u64,
+    situations: &[&'static str],
+) {
     let asked_for = std::env::var("SYNOD_STORAGE_SEEDS").ok();
     let range = match &asked_for {
         Some(text) => {
@@ -547,9 +599,9 @@ fn seeds(harm: Harm, default: u64, situations: &[&'static str]) {
     };
     let mut covered = BTreeSet::new();
     for seed in range {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, harm, &mut covered)));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, &mut covered)));
         if let Err(panic) = result {
-            eprintln!("{harm:?}, SYNOD_STORAGE_SEEDS={seed}..{}", seed + 1);
+            eprintln!("{what}, SYNOD_STORAGE_SEEDS={seed}..{}", seed + 1);
             std::panic::resume_unwind(panic);
         }
     }
@@ -573,6 +625,22 @@ fn nothing_promised_is_lost_on_a_disk_that_fails_and_says_so() {
             "an operation failed",
             "power failed",
         ],
+    );
+}
+
+#[test]
+fn a_log_that_waits_for_no_fsync_may_lose_its_end_and_is_never_damaged() {
+    let lives = |seed, covered: &mut BTreeSet<&'static str>| {
+        let mut run = Run::new(seed);
+        let lives = run.rng.u32(2..10);
+        run.lives_without_fsync(lives);
+        covered.append(&mut run.covered);
+    };
+    seeds_of(
+        "async",
+        lives,
+        300,
+        &["a log was closed", "a log was trimmed", "a loss was found", "power failed"],
     );
 }
 

@@ -17,6 +17,9 @@
 //! Everything behind a torn record was written in the same commit (had an earlier commit ended in between, a
 //! later record would prove it), so nothing of it was ever acknowledged, and it is dropped with it.
 //!
+//! All of this is for a log that waits for the disk. One that does not is as good until the machine goes down; then only
+//! the mark is proof ([`Known::unsynced`]).
+//!
 //! Nothing here touches a file.
 
 use std::collections::BTreeSet;
@@ -37,7 +40,7 @@ pub(crate) struct Assessment {
     /// The highest record that is proven to have been durable; those behind it, up to `last`, are there, but
     /// perhaps only in the kernel's memory.
     pub proven: Lsn,
-    /// Where the log ends. `None` if no segment was begun.
+    /// Where the log ends. `None` if no segment was begun, or none that was is left.
     pub end: Option<End>,
     /// Recognisable bytes behind the end.
     pub torn_bytes: u64,
@@ -70,12 +73,20 @@ pub(crate) struct Known<'a> {
     pub marked: Option<Lsn>,
     /// The last record, if the log was closed.
     pub closed_at: Option<Lsn>,
+    /// The last life did not wait for the disk, and the machine went down under it: what records and headers say was
+    /// durable was perhaps only in the kernel's memory, and is no proof. Nothing is damaged by that; the log ends where
+    /// the first record is missing.
+    pub unsynced: bool,
     pub suspects: &'a [Suspect],
 }
 
 /// Judges the begun segments of a log, in order.
 pub(crate) fn assess(segments: &[SegmentScan], known: &Known<'_>) -> Assessment {
     let proven = proven(segments, known);
+    if known.unsynced && known.suspects.is_empty() && beginning_is_lost(segments, proven) {
+        let torn_bytes = segments.iter().map(|segment| traces(segment).saturating_sub(PAGE as u64)).sum();
+        return Assessment { last: proven, proven, end: None, torn_bytes, damage: None };
+    }
     let walk = Walk::over(segments, proven);
     let state = state_survived(segments, walk.last);
     let whole = walk.spots.is_empty() && state.is_ok() && known.closed_at == Some(walk.last);
@@ -115,10 +126,21 @@ fn lost_in(segments: &[SegmentScan], last: Lsn, segment: u64) -> Option<(Lsn, Ls
     Some((Lsn(1), before(first_lsn)))
 }
 
+/// Whether nothing is left to begin with, and nothing proves that it was durable: what was before was trimmed, and what
+/// repeats its promises is torn.
+fn beginning_is_lost(segments: &[SegmentScan], proven: Lsn) -> bool {
+    let is_proven = |segment: &SegmentScan| segment.first_lsn().is_some_and(|first| first <= proven);
+    segments.first().is_none_or(|first| !first.head_is_complete()) && !segments.iter().any(is_proven)
+}
+
 fn proven(segments: &[SegmentScan], known: &Known<'_>) -> Lsn {
+    let noted = known.marked.max(known.closed_at);
+    if known.unsynced {
+        return noted.unwrap_or(Lsn::ZERO);
+    }
     let by_records = segments.iter().flat_map(|s| &s.records).map(|record| record.header.durable);
     let by_headers = segments.iter().filter_map(|s| s.header.as_ref().ok()).map(|h| before(h.first_lsn));
-    by_records.chain(by_headers).chain(known.marked).chain(known.closed_at).max().unwrap_or(Lsn::ZERO)
+    by_records.chain(by_headers).chain(noted).max().unwrap_or(Lsn::ZERO)
 }
 
 /// The record number before this one.
@@ -301,8 +323,12 @@ fn end_after(segments: &[SegmentScan], last: Lsn) -> Option<End> {
     Some(End { segment: index, offset })
 }
 
+/// Where the last recognisable byte of a segment is.
+fn traces(segment: &SegmentScan) -> u64 {
+    segment.trace_end.unwrap_or(0).max(segment.end)
+}
+
 fn torn_bytes(segments: &[SegmentScan], end: End) -> u64 {
-    let traces = |s: &SegmentScan| s.trace_end.unwrap_or(0).max(s.end);
     let here = traces(&segments[end.segment]).saturating_sub(end.offset);
     let later = segments[end.segment + 1..].iter().map(|s| traces(s).saturating_sub(PAGE as u64));
     here + later.sum::<u64>()

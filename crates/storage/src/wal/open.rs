@@ -64,9 +64,15 @@ impl Wal {
         let unused = split_off_unused(&mut segments);
         let marked = mark::read(&*disk, dir, identity);
         let (scans, files): (Vec<_>, Vec<_>) = segments.into_iter().map(|s| (s.scan, s.bytes)).unzip();
-        let known = Known { marked: Some(marked), closed_at: previous.closed_at(), suspects: &suspects };
+        let known = Known {
+            marked: Some(marked),
+            closed_at: previous.closed_at(),
+            unsynced: previous.lost_unsynced(&disk.boot()),
+            suspects: &suspects,
+        };
         let verdict = assess(&scans, &known);
-        let records = recovered_records(&scans, &files, verdict.last);
+        let nothing_left = verdict.end.is_none() && verdict.damage.is_none();
+        let records = if nothing_left { Vec::new() } else { recovered_records(&scans, &files, verdict.last) };
 
         let loss = loss(&*disk, &previous, &found, identity, !scans.is_empty());
         let mut state =
@@ -130,15 +136,26 @@ impl Wal {
         unused: Vec<ReadSegment>,
     ) -> Result<(), StorageError> {
         let Some(end) = verdict.end else {
-            assert!(scans.is_empty(), "a log with segments has an end, or is damaged");
             self.list([]).write()?;
-            for segment in unused {
-                remove_file(&*self.disk, &segment.scan.path)?;
+            // The newest first, as below.
+            for path in
+                scans.iter().chain(unused.iter().map(|segment| &segment.scan)).map(|scan| &scan.path).rev()
+            {
+                remove_file(&*self.disk, path)?;
+                sync_dir(&*self.disk, &self.dir)?;
             }
-            // Before the first segment, so that segments without this file mean that it was lost.
-            self.state.write(&*self.disk, &self.dir)?;
-            self.files =
-                Some(self.first_files(self.state.begins.max(1), verdict.last.next(), BTreeMap::new())?);
+            let first = |wal: &Wal| {
+                wal.first_files(wal.state.begins.max(1), verdict.last.next(), BTreeMap::new()).map(Some)
+            };
+            if verdict.last == Lsn::ZERO {
+                // Before the first segment, so that segments without this file mean that it was lost.
+                self.state.write(&*self.disk, &self.dir)?;
+                self.files = first(self)?;
+            } else {
+                // Once it is written, records that were marked as durable and are not there are damage.
+                self.files = first(self)?;
+                self.state.write(&*self.disk, &self.dir)?;
+            }
             return Ok(());
         };
         if verdict.torn_bytes > 0 {
