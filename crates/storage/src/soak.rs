@@ -19,7 +19,7 @@ use crate::{
     DataDir, Durability, Keep, Loss, Options, PeerBook, Recovered, RecoveredRecord, SnapshotStore,
     StorageError, Wal,
     faulty::{FaultyDisk, Odds, SECTOR, SilentFault},
-    wal::format::{PAGE, forged_records, segment_number},
+    wal::format::{PAGE, SegmentHeader, forged_records, segment_number},
 };
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -538,7 +538,9 @@ impl Run {
         let bytes = |entry: &str| entry.split(' ').next().unwrap().parse::<usize>().unwrap();
         let Some(listed) = listed.map(bytes) else { return false };
         // Where a closed log ends is known; what was not begun by then is not needed.
-        let matters = !closed || image[path][..PAGE].iter().any(|&byte| byte != 0);
+        let last = self.model.records.keys().next_back().copied().unwrap_or(Lsn::ZERO);
+        let header = SegmentHeader::decode(&image[path][..PAGE]);
+        let matters = !closed || header.is_ok_and(|header| header.first_lsn <= last);
         match self.rng.u8(0..3) {
             0 => self.disk.delete(path),
             1 => self.disk.put(path, &[]),

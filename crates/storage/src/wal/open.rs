@@ -305,11 +305,20 @@ impl Wal {
         Ok(())
     }
 
-    /// Makes everything that was written durable.
+    /// Makes everything that was written durable, also what was trimmed and is still there: the next start reads it.
     pub(super) fn sync_everything(&self) -> Result<(), StorageError> {
-        let Some(files) = &self.files else { return Ok(()) };
-        self.sync_segments(&files.full)?;
-        sync_file(&*files.active.file, &files.active.path)
+        if self.files.is_none() {
+            return Ok(());
+        }
+        for name in file_names(&*self.disk, &self.dir)?.iter().filter(|name| segment_number(name).is_some()) {
+            let path = self.dir.join(name);
+            match open(&*self.disk, &path, How::Write) {
+                // It was taken out of the log meanwhile.
+                Err(error) if error.is_not_found() => {}
+                file => sync_file(&*file?, &path)?,
+            }
+        }
+        Ok(())
     }
 }
 
