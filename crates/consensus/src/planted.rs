@@ -21,6 +21,8 @@ pub enum Bug {
     DeliverBehindEnd,
     /// An epoch is entered without a record of it.
     EnterUnrecorded,
+    /// At the end of an epoch it is not written down in which ballot its slots were decided.
+    ForgetEndedBallot,
     /// A replica that lost its log forgets that at a restart, if a snapshot is of a later epoch than its records.
     ForgetAmnesiaBehindSnapshot,
     /// It forgets that at a restart if only its protocol's records say it, and the protocol does not run before the next
@@ -73,6 +75,9 @@ pub enum Bug {
     AdoptWithoutBallot,
     /// A promise names the decided slot of the `Prepare` instead of the sender's (E2).
     PromiseOthersDecided,
+    /// What is learned and held already is not written down: after a restart it counts as decided in the ballot in which
+    /// it had been accepted.
+    ForgetLearnedBallot,
     /// A promise tells of its sequence only if its ballot is higher than the candidate's, not if it is equal (E15).
     PromiseOnlyNewer,
     /// A follower does not answer a `Prepare` in a ballot that it has promised already (E16).
