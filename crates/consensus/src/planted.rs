@@ -21,8 +21,6 @@ pub enum Bug {
     DeliverBehindEnd,
     /// An epoch is entered without a record of it.
     EnterUnrecorded,
-    /// At the end of an epoch it is not written down in which ballot its slots were decided.
-    ForgetEndedBallot,
     /// A replica that lost its log forgets that at a restart, if a snapshot is of a later epoch than its records.
     ForgetAmnesiaBehindSnapshot,
     /// It forgets that at a restart if only its protocol's records say it, and the protocol does not run before the next

@@ -366,7 +366,7 @@ impl Replica {
         self.known.parked = Vec::new();
         self.known.met.clear();
         self.known.amnesia = forgets && !for_this_life;
-        if let Some((slot, ballots)) = ended_in.filter(|_| !self.has(Bug::ForgetEndedBallot)) {
+        if let Some((slot, ballots)) = ended_in {
             let lsn = self.effects.number();
             actions.push(Action::Append { lsn, record: LogRecord::Ended { slot, ballots } });
         }
