@@ -73,6 +73,9 @@ pub enum Bug {
     AdoptWithoutBallot,
     /// A promise names the decided slot of the `Prepare` instead of the sender's (E2).
     PromiseOthersDecided,
+    /// What is learned and held already is not written down: after a restart it counts as decided in the ballot in which
+    /// it had been accepted.
+    ForgetLearnedBallot,
     /// A promise tells of its sequence only if its ballot is higher than the candidate's, not if it is equal (E15).
     PromiseOnlyNewer,
     /// A follower does not answer a `Prepare` in a ballot that it has promised already (E16).
