@@ -35,7 +35,7 @@ pub(crate) fn latest_group(group: Group, base: Slot, records: &[LogRecord]) -> G
                 decided = decided.max(*slot);
                 hold(&mut held, *slot, [batch]);
             }
-            LogRecord::Trimmed(slot) => decided = decided.max(*slot),
+            LogRecord::Trimmed(slot) | LogRecord::Ended { slot, .. } => decided = decided.max(*slot),
             LogRecord::Protocol { record, .. } => decided = decided.max(hold_record(&mut held, record)),
         }
     }
