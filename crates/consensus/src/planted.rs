@@ -48,7 +48,8 @@ pub enum Bug {
     DecisionOfEachReplica,
     /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said so.
     ClockCountsTwice,
-    /// A leader answers a read without asking whether it still leads.
+    /// A leader answers a read without asking whether it still leads, also after it has slept. (Either alone would do: a leader
+    /// that slept gives up before it does anything else.)
     ReadWithoutConfirmation,
     /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
     LeakRemoteReads,

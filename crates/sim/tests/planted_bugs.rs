@@ -58,18 +58,18 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.faults.leader = Odds::ALWAYS;
             plan.faults.long_pauses = Odds::percent(50);
         }
-        // A leader that hands over, and does not hear that another has taken over: links from that one to it are cut. Or one
-        // that sleeps. There must be clients that ask it meanwhile, and others that write elsewhere before.
+        // A leader that sleeps, and is asked meanwhile, does not know yet that it is a leader no more. There must be
+        // clients that ask it late in its sleep, and others that write elsewhere before.
         Bug::ReadWithoutConfirmation => {
             plan.replicas = plan.replicas.max(3);
-            plan.faults.weights = FaultWeights { pause: 1, transfer: 6, one_way: 4, partial: 4, ..no_faults };
+            plan.faults.weights = FaultWeights { pause: 1, ..no_faults };
             plan.faults.leader = Odds::ALWAYS;
             plan.faults.any_step = Odds::NEVER;
-            plan.faults.lasts = (timeout / 2, timeout * 3);
-            plan.faults.gap = (timeout / 8, timeout);
+            plan.faults.lasts = (timeout * 2, timeout * 4);
+            plan.faults.gap = (timeout * 2, timeout * 6);
             plan.clients.timeout = timeout * 6;
-            plan.clients.think = (Duration::ZERO, timeout / 4);
-            plan.clients.operations = 800;
+            plan.clients.think = (Duration::ZERO, timeout * 3);
+            plan.clients.operations = 400;
             plan.clients.keys = 1;
             plan.clients.direct = 16;
             plan.duration = timeout * 40;

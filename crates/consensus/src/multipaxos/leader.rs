@@ -294,7 +294,7 @@ impl MultiPaxos {
     pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
-        if overdue && self.members.count() > 1 {
+        if overdue && self.members.count() > 1 && !self.options.has(Bug::ReadWithoutConfirmation) {
             self.election.gave_up(now);
             self.step_down(effects);
             self.report_leader(effects);
