@@ -196,7 +196,7 @@ impl Record {
 mod tests {
     use super::*;
     use crate::{Batches, raft::Entry, sequence_paxos::Message as Sequence};
-    use synod_wire::{Ballot, BatchBuilder, Incarnation, ReplicaId, SessionId, Slot};
+    use synod_wire::{Ballot, Ballots, BatchBuilder, Incarnation, ReplicaId, SessionId, Slot};
 
     const BALLOT: Ballot = Ballot { round: 5, replica: ReplicaId(2) };
 
@@ -230,7 +230,7 @@ mod tests {
         ];
         let decided = vec![
             multipaxos::Record::Learned(value).into(),
-            sequence_paxos::Record::Learned { slot, ballot, batch }.into(),
+            sequence_paxos::Record::Learned { slot, ballots: Ballots::both(ballot), batch }.into(),
             entries(from).into(),
         ];
         (accepted, decided)

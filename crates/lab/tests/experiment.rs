@@ -52,7 +52,7 @@ fn a_relayed_group_has_the_latency_of_its_network() {
     let experiment = experiments::find(&["ng-geo".to_owned()]).unwrap()[0];
     let parameters = study::Parameters::new(experiment, false, &set.map(str::to_owned)).unwrap();
     let points = (experiment.points)(&parameters).unwrap();
-    let series = "multipaxos/ballot, leader in california";
+    let series = "multipaxos, leader in california";
     let point = points.iter().find(|point| point.series == series).unwrap();
     let sample = (point.measure)(&conduct(false)).unwrap();
     let median = sample.figures["median_ms"];

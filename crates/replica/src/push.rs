@@ -102,10 +102,10 @@ impl Replica {
         let push = self.pushes.to.entry(from).or_insert_with(|| Push::new(decided, now));
         push.acknowledge(decided, now);
         let trimmed = decided.next() < self.decided.first();
-        if let Some(snapshot) =
-            self.snapshot.filter(|_| trimmed && self.sharers(from).first() == Some(&self.me))
+        if trimmed
+            && self.sharers(from).first() == Some(&self.me)
+            && let Some(message) = self.snapshot_offer(decided.next(), actions)
         {
-            let message = PeerMessage::SnapshotOffer { slot: snapshot.slot, total: snapshot.bytes };
             actions.push(Action::Send { to: from, message, after: Lsn::ZERO });
         }
     }

@@ -60,15 +60,23 @@ impl Replica {
         let kept = self.decided.first();
         let decided = self.decided.last();
         let batches = self.decided.range(from, through, self.settings.fetch_bytes_max);
-        let message = match (batches, self.snapshot) {
-            (None, Some(snapshot)) => {
-                PeerMessage::SnapshotOffer { slot: snapshot.slot, total: snapshot.bytes }
-            }
-            (batches, _) => {
-                PeerMessage::Fetched { from, kept, decided, batches: batches.unwrap_or_default() }
-            }
-        };
+        let offer = if batches.is_none() { self.snapshot_offer(from, actions) } else { None };
+        let message = offer.unwrap_or_else(|| {
+            let batches = batches.unwrap_or_default();
+            PeerMessage::Fetched { from, kept, decided, batches }
+        });
         actions.push(Action::Send { to, message, after: Lsn::ZERO });
+    }
+
+    /// A snapshot for a peer that lacks a slot which is not kept any more. Where there is none that covers the slot, one
+    /// is taken: what is kept is bounded in bytes, so slots behind the last snapshot may be gone, and if nothing more
+    /// is decided no other snapshot becomes due.
+    pub(crate) fn snapshot_offer(&mut self, lacks: Slot, actions: &mut Vec<Action>) -> Option<PeerMessage> {
+        let covers = self.snapshot.filter(|snapshot| snapshot.slot >= lacks);
+        if covers.is_none() && self.executed >= lacks {
+            self.take_snapshot(actions);
+        }
+        covers.map(|snapshot| PeerMessage::SnapshotOffer { slot: snapshot.slot, total: snapshot.bytes })
     }
 
     /// An answer came, of a peer that keeps slots from the first to the last of `keeps`.
@@ -117,7 +125,13 @@ impl Replica {
         let due = self.slots_since_snapshot >= self.settings.snapshot_slots
             && self.bytes_since_snapshot >= large.unwrap_or(0)
             || self.bytes_since_snapshot >= self.settings.snapshot_log_bytes;
-        if !due || self.taking_snapshot || self.catch_up.receiving().is_some() {
+        if due {
+            self.take_snapshot(actions);
+        }
+    }
+
+    fn take_snapshot(&mut self, actions: &mut Vec<Action>) {
+        if self.taking_snapshot || self.catch_up.receiving().is_some() {
             return;
         }
         self.slots_since_snapshot = 0;

@@ -331,3 +331,28 @@ fn what_multipaxos_has_learned_again_it_knows_in_the_next_epoch() {
         assert!(replica.may_vote());
     }
 }
+
+/// Raft's term of an epoch that is over is gone from the log, and an entry tells only in which term it was proposed.
+#[test]
+fn a_restart_names_no_lower_ballot_for_what_an_epoch_that_is_over_decided() {
+    let ballot = |round| Ballot { round, replica: R1 };
+    let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
+    let second = Group { version: 2, epoch: Epoch(2), first: Slot(3), ..first.clone() };
+    let accepted = |text| raft::Entry { ballot: ballot(1), batch: batch(text), voters: None };
+    let entries = ["a", "b"].map(accepted).into();
+    let record = raft::Record::Entries { start: Slot(1), entries, decided: Slot(1), decided_in: ballot(1) };
+    let records = vec![
+        LogRecord::Protocol { epoch: Epoch(1), record: raft::Record::Amnesia(false).into() },
+        LogRecord::Protocol { epoch: Epoch(1), record: record.into() },
+        LogRecord::Ended { slot: Slot(2), ballots: Ballots { proposed: ballot(1), decided: ballot(3) } },
+        LogRecord::Entered { group: second, amnesia: false },
+    ];
+    let mut actions = Vec::new();
+    Replica::start(Settings::default(), R1, first, recovered(records), Time::ZERO, &mut actions);
+    let decided = actions.into_iter().filter_map(|action| match action {
+        Action::Execute { slot, ballots, .. } => Some((slot, ballots.proposed, ballots.decided)),
+        _ => None,
+    });
+    let expected = [(Slot(1), ballot(1), ballot(3)), (Slot(2), ballot(1), ballot(3))];
+    assert_eq!(decided.collect::<Vec<_>>(), expected);
+}

@@ -341,6 +341,11 @@ fn who_learns_from_above_and_goes_on_below_is_found() {
 }
 
 #[test]
+fn who_names_too_low_a_ballot_after_a_restart_is_found() {
+    find(ProtocolKind::SequencePaxos, Bug::ForgetLearnedBallot, plan_of_bridges);
+}
+
+#[test]
 fn nothing_is_found_where_snapshots_are_lost_while_the_group_changes() {
     for seed in 0..80 {
         let plan = plan_of_changes(seed, ProtocolKind::MultiPaxos, Bug::EnterTooSoon);

@@ -43,8 +43,8 @@ pub struct PeerBook {
 #[derive(Debug)]
 struct State {
     births: BTreeMap<ReplicaId, u64>,
-    /// What the first failed change failed with. Nobody knows what the file says now, so nothing is promised any
-    /// more.
+    /// What the first failed change failed with. Nobody knows what the file says now, so nothing new is promised any
+    /// more; what was durable before still is.
     failed: Option<StorageError>,
 }
 
@@ -67,7 +67,8 @@ impl PeerBook {
     /// is this one from now on, durably before this returns; later calls touch no file. Blocks for the disk.
     ///
     /// # Errors
-    /// The book could not be written, now or earlier. Then it is not trusted before a restart.
+    /// The book could not be written, now or earlier. Then nobody new is recognised before a restart, unless only room was
+    /// missing; those who are known still are.
     pub fn recognise(&self, id: ReplicaId, birth: u64) -> Result<bool, StorageError> {
         self.with_births(|births| match births.get(&id) {
             Some(known) => (*known == birth, None),
@@ -106,13 +107,15 @@ impl PeerBook {
         look: impl FnOnce(&BTreeMap<ReplicaId, u64>) -> (T, Option<BTreeMap<ReplicaId, u64>>),
     ) -> Result<T, StorageError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = &state.failed {
-            return Err(error.clone());
-        }
         let (result, changed) = look(&state.births);
         if let Some(births) = changed {
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
             if let Err(error) = write(&*self.disk, &self.path, self.me, &births) {
-                state.failed = Some(error.clone());
+                // Where there was no room there may be some later; another write takes another file.
+                state.failed =
+                    Some(error.clone()).filter(|error| !matches!(error, StorageError::Full { .. }));
                 return Err(error);
             }
             state.births = births;
@@ -173,7 +176,10 @@ mod tests {
     use std::{fs, thread};
 
     use super::*;
-    use crate::disk::{RealDisk, crash::for_every_crash};
+    use crate::{
+        disk::{RealDisk, crash::for_every_crash},
+        faulty::{FaultyDisk, Odds},
+    };
 
     const ME: Identity =
         Identity { cluster: ClusterId(7), replica: ReplicaId(1), birth: 9, incarnation: Incarnation(1) };
@@ -243,14 +249,28 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_delays_who_is_new_and_nobody_else() {
+        let disk = FaultyDisk::new(1);
+        disk.create_dir(Path::new("/n1")).unwrap();
+        let book = PeerBook::open_on(Arc::new(disk.clone()), Path::new("/n1"), ME).unwrap();
+        assert!(book.recognise(TWO, 20).unwrap());
+        disk.set_odds(Odds { full: 1000, ..Odds::default() });
+        assert!(matches!(book.recognise(THREE, 30), Err(StorageError::Full { .. })));
+        assert!(book.recognise(TWO, 20).unwrap() && !book.recognise(TWO, 21).unwrap());
+        disk.set_odds(Odds::default());
+        assert!(book.recognise(THREE, 31).unwrap() && !book.recognise(THREE, 30).unwrap());
+    }
+
+    #[test]
     fn after_a_crash_it_says_what_it_said() {
         let before = |dir: &Path| assert!(open(dir).recognise(TWO, 20).unwrap());
         let change = |disk: Arc<dyn Disk>, dir: &Path| {
             let book = PeerBook::open_on(disk, dir, ME).unwrap();
             let recognised = book.recognise(THREE, 30);
             if recognised.is_err() {
-                // A disk that failed once is not trusted any more, even if it seems to work again.
-                assert!(book.recognise(THREE, 31).is_err() && book.recognise(TWO, 20).is_err());
+                // A disk that failed once is not trusted any more, even if it seems to work again. Nor is it needed.
+                assert!(book.recognise(THREE, 31).is_err());
+                assert!(book.recognise(TWO, 20).unwrap() && !book.recognise(TWO, 21).unwrap());
                 assert!(book.forget_all_but(&[]).is_err());
             }
             recognised.is_ok()

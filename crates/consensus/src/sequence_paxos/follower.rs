@@ -184,7 +184,10 @@ impl SequencePaxos {
     pub(super) fn on_behind(&mut self, now: Time, through: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(through);
         let State::Follower(follower) = &mut self.state else { return };
-        if follower.phase != Phase::Accept {
+        if follower.phase == Phase::Accept {
+            // Not any more: the leader answers a promise that came before what it sent.
+            self.accepted(effects);
+        } else {
             follower.behind = through;
             self.caught_up(now, effects);
         }
@@ -221,7 +224,8 @@ impl SequencePaxos {
             // Not what this replica's promise asked for. It asks again in a while.
             return;
         }
-        let staged = follower.staging.take().filter(|staging| staging.start == start && from > start);
+        // In one ballot the sequence only grows: pages that are there stay good when it begins again.
+        let staged = follower.staging.take().filter(|staging| staging.start == start);
         let mut staging = staged.unwrap_or(Staging { start, batches: Vec::new() });
         if staging.next() != from {
             // A page that is there already, or one that is too early.

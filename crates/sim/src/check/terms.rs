@@ -146,6 +146,12 @@ impl Terms {
         self.epochs.get(&epoch)?.committed(slot)
     }
 
+    /// The term in which that became so.
+    #[must_use]
+    pub fn committed_in(&self, epoch: Epoch, slot: Slot) -> Option<u64> {
+        self.epochs.get(&epoch)?.committed.get(&slot).map(|(_, term)| *term)
+    }
+
     /// A replica appends a record.
     pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) -> Checked {
         match record {
@@ -154,7 +160,7 @@ impl Terms {
                 self.covered(replica, *slot);
                 Ok(())
             }
-            LogRecord::Entered { .. } => Ok(()),
+            LogRecord::Entered { .. } | LogRecord::Ended { .. } => Ok(()),
         }
     }
 

@@ -388,7 +388,27 @@ pub(super) mod tests {
         ),
         (
             &[Situation::CandidateInstalls],
-            &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
+            &["multipaxos+rotating", "sequence-paxos+rotating"],
+            "cluster 3 snapshot-slots=2 keep-slots=0
+             elect 1
+             member 1 add learn
+             run 500ms
+             partition 1 2 4 | 3
+             put 1 k2=2
+             put 1 k3=3
+             run 500ms
+             put 1 k4=4
+             put 1 k5=4
+             run 300ms
+             heal
+             timeout 3
+             timeout 3
+             links 1-2 1-4 2-4 3-4
+             run 200ms",
+        ),
+        (
+            &[Situation::CandidateInstalls],
+            &["raft"],
             "cluster 3 snapshot-slots=2 keep-slots=0
              elect 1
              member 1 add learn

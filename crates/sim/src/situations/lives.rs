@@ -105,7 +105,8 @@ pub(super) mod tests {
              lose-log 5
              restart 5
              crash 1
-             tick 1s",
+             tick 1s
+             timeout 2",
         ),
         (
             &[Situation::RecoveryInterrupted],

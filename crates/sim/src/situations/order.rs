@@ -123,6 +123,7 @@ pub(super) mod tests {
              deliver 1->3
              stall-disk 2
              tick 2s
+             timeout 3
              deliver 3->2 prepare
              deliver 3->2 catch-up",
         ),
@@ -165,7 +166,9 @@ pub(super) mod tests {
              links 1-2 1-3 2-3 4-5
              timeout 1
              stabilize
+             links 1-2 1-3 2-3 2-4 3-4 4-5
              timeout 4
+             links 1-2 1-3 2-3 4-5
              deliver 4->5
              deliver 5->4
              crash 5
