@@ -376,10 +376,14 @@ impl EpochTerms {
         }
         let (mut slot, mut at) = (slot, ballot);
         while slot >= self.first {
-            if let Some((committed, _)) = self.committed.get(&slot) {
-                return demand(*committed == at, Invariant::ChosenStays, || {
+            if let Some(&(committed, term)) = self.committed.get(&slot) {
+                demand(committed == at, Invariant::ChosenStays, || {
                     format!("slot {slot} is committed in ballots {committed} and {at}")
-                });
+                })?;
+                if term <= ballot.round {
+                    return Ok(());
+                }
+                // A lower term may reach its quorum after a higher one: those in it knew the entry before.
             }
             self.committed.insert(slot, (at, ballot.round));
             let Some(known) = self.entries.get(&(slot, at)) else { break };
