@@ -176,7 +176,7 @@ fn print(summary: &Summary, options: &RunOptions) {
     }
 }
 
-/// Becomes true on Ctrl-C and SIGTERM. Whoever asks twice does not want replicas to be stopped in order.
+/// Becomes true on Ctrl-C and SIGTERM. Who asks twice does not want replicas to be stopped in order.
 fn interruption() -> Result<Arc<AtomicBool>, LabError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&interrupted);

@@ -110,6 +110,7 @@ pub(crate) struct Audience {
     /// When somebody was last told, and how far this replica was.
     told_at: Time,
     told: Slot,
+    /// How far learners are.
     pub(crate) learners: BTreeMap<ReplicaId, Learner>,
     /// The learner that got no vote when this replica last asked for one.
     pub(crate) refused: Option<ReplicaId>,

@@ -184,7 +184,7 @@ async fn work(client: Client, mut random: Rng, shared: Arc<Shared>) {
         };
         let invoked = shared.history.begin();
         let outcome = ask(&client, key, op).await;
-        // What certainly was not executed is left out; if it was executed all the same, whoever reads it finds that out.
+        // What certainly was not executed is left out; if it was executed all the same, a read of it finds that out.
         if outcome.as_ref().err().is_none_or(Error::may_have_executed) {
             shared.history.end(key, op, invoked, outcome.as_ref().ok().copied());
         }

@@ -28,7 +28,7 @@ const DISK: &str = "size=96m";
 /// How long a process that was told to stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// See the module. Processes that still run when it is dropped are killed.
+/// The replicas of a run, as processes. Those that still run when it is dropped are killed.
 #[derive(Debug)]
 pub struct Cluster {
     program: PathBuf,

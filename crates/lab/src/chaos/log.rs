@@ -4,7 +4,7 @@ use std::{fs::File, io::Write as _, path::Path, time::Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// See the module.
+/// Where the events of a run are written, and shown while it goes on.
 #[derive(Debug)]
 pub struct Log {
     began: Instant,

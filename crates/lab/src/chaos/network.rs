@@ -24,7 +24,7 @@ use synod_wire::ReplicaId;
 
 use crate::net::{Link, Relay};
 
-/// What `unshare` makes anew for the run. All of it goes when its first process ends, however that comes about.
+/// What `unshare` makes for the run. All of it goes when its first process ends, however that comes about.
 const UNSHARE: [&str; 5] = ["--net", "--mount", "--pid", "--fork", "--kill-child"];
 /// Everything that a run does with namespaces, in small.
 const REHEARSAL: &str = "mount -t tmpfs -o size=1m none /run && ip netns add n1 && \
@@ -86,7 +86,7 @@ pub struct Address {
     pub namespace: Option<String>,
 }
 
-/// See the module.
+/// The links between replicas, and how they are cut and mended.
 #[derive(Debug)]
 pub struct Network {
     /// None: namespaces.

@@ -17,7 +17,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// See the module. Clones share connections.
+/// Somebody who changes the group while faults strike. Clones share connections.
 #[derive(Clone, Debug)]
 pub struct Operator {
     /// Knows all replicas.

@@ -9,7 +9,7 @@ const COVERED: u64 = 10;
 /// The largest share of keys, in percent, whose check may be given up undecided.
 pub const UNDECIDED_PERCENT_MAX: u64 = 1;
 
-/// See the module. It prints as Markdown.
+/// What a run did and found. It prints as Markdown.
 #[derive(Debug)]
 pub struct Report {
     /// What was asked for, and on what it ran.

@@ -70,7 +70,7 @@ impl Fault {
 /// Whom it hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
-    /// Whoever leads at that moment.
+    /// The one that leads at that moment.
     Leader,
     /// The replica at this place, from 0.
     Place(usize),

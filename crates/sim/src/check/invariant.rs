@@ -114,7 +114,7 @@ invariants! {
     Liveness = "liveness", "DESIGN.md: once faults stop, progress within a bound";
     /// Nothing waits forever: once nobody asks for anything more, no replica keeps a read, a command, a change, a batch to
     /// execute or a message that waits for its disk.
-    NothingWaits = "nothing-waits", "STYLE.md: a limit on everything; each question is answered, refused or given up in time";
+    NothingWaits = "nothing-waits", "ARCHITECTURE.md: whatever waits is bounded; each question is answered, refused or given up in time";
     /// What a replica sends and writes can be read again, and no replica panics.
     Sound = "sound", "STYLE.md: panic! is for broken invariants only";
 }
