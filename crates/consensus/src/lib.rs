@@ -21,6 +21,7 @@ pub mod multipaxos;
 mod options;
 mod overrides;
 mod planted;
+mod progress_watch;
 mod protocol;
 pub mod raft;
 mod read_rounds;

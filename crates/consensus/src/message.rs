@@ -191,3 +191,122 @@ impl Record {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Batches, raft::Entry, sequence_paxos::Message as Sequence};
+    use synod_wire::{Ballot, Ballots, BatchBuilder, Incarnation, ReplicaId, SessionId, Slot};
+
+    const BALLOT: Ballot = Ballot { round: 5, replica: ReplicaId(2) };
+
+    fn batches() -> Batches {
+        let batch = |len| {
+            let mut builder = BatchBuilder::new();
+            builder.push(SessionId(1), 1, 1, &vec![7; len]);
+            builder.finish()
+        };
+        [batch(1_000), batch(20_000)].into()
+    }
+
+    fn entries() -> raft::Entries {
+        batches().iter().map(|batch| Entry { ballot: BALLOT, batch: batch.clone(), voters: None }).collect()
+    }
+
+    /// Records that hold what was accepted, and such that hold what was decided.
+    fn records() -> (Vec<Record>, Vec<Record>) {
+        let (ballot, batches, decided) = (BALLOT, batches(), Slot(2));
+        let (start, from, covers) = (Slot(3), Slot(4), Slot(9));
+        let (slot, batch) = (start, batches[1].clone());
+        let value = multipaxos::AcceptedValue { slot, ballot, batch: batch.clone() };
+        let entries =
+            |decided| raft::Record::Entries { start, entries: entries(), decided, decided_in: ballot };
+        let accepted = vec![
+            multipaxos::Record::Accepted { ballot, first: start, decided, batches: batches.clone() }.into(),
+            sequence_paxos::Record::Accepted { ballot, start, decided, batches: batches.clone() }.into(),
+            sequence_paxos::Record::Staged { ballot, start, from, batches: batches.clone() }.into(),
+            sequence_paxos::Record::Adopted { ballot, start, from, decided, covers, batches }.into(),
+            entries(decided).into(),
+        ];
+        let decided = vec![
+            multipaxos::Record::Learned(value).into(),
+            sequence_paxos::Record::Learned { slot, ballots: Ballots::both(ballot), batch }.into(),
+            entries(from).into(),
+        ];
+        (accepted, decided)
+    }
+
+    fn messages() -> Vec<Message> {
+        let (ballot, batches, decided) = (BALLOT, batches(), Slot(7));
+        let (start, from, page, more) = (Slot(8), Slot(9), Slot(8), true);
+        let accepted = batches.iter().zip(8..).map(|(batch, slot)| multipaxos::AcceptedValue {
+            slot: Slot(slot),
+            ballot,
+            batch: batch.clone(),
+        });
+        let promise = multipaxos::Promise {
+            ballot,
+            from,
+            decided,
+            accepted: accepted.collect(),
+            next: None,
+            incarnation: Incarnation(1),
+            lives: Vec::new(),
+        };
+        let has = sequence_paxos::Extent { accepted_in: ballot, last: Slot(9), decided };
+        let batches = || batches.clone();
+        vec![
+            multipaxos::Message::Promise(promise).into(),
+            multipaxos::Message::Accept { ballot, first: start, decided, batches: batches() }.into(),
+            Sequence::Promise(sequence_paxos::Promise { ballot, has, page, start, batches: batches(), more })
+                .into(),
+            Sequence::AcceptSync(sequence_paxos::AcceptSync {
+                ballot,
+                start,
+                from,
+                batches: batches(),
+                more,
+                decided,
+            })
+            .into(),
+            Sequence::Accept { ballot, start, decided, batches: batches() }.into(),
+            raft::Message::Append {
+                ballot,
+                session: 3,
+                prev: start,
+                prev_ballot: ballot,
+                entries: entries(),
+                commit: decided,
+            }
+            .into(),
+        ]
+    }
+
+    /// How many bytes what is written takes beyond what was counted, or the other way round.
+    fn miscounted(counted: u64, write: impl FnOnce(&mut Writer)) -> u64 {
+        let mut writer = Writer::new();
+        write(&mut writer);
+        (writer.finish().len() as u64).abs_diff(counted)
+    }
+
+    #[test]
+    fn what_is_counted_for_batches_is_nearly_all_that_a_message_or_record_takes() {
+        let (accepted, decided) = records();
+        for record in accepted.into_iter().chain(decided) {
+            let off = miscounted(record.batch_bytes(), |writer| record.encode(writer));
+            assert!(off < 200, "{off} bytes: {record:?}");
+        }
+        for message in messages() {
+            let off = miscounted(message.batch_bytes(), |writer| message.encode(writer));
+            assert!(off < 200, "{off} bytes: {message:?}");
+        }
+        assert_eq!(Record::from(multipaxos::Record::Promised(BALLOT)).batch_bytes(), 0);
+    }
+
+    #[test]
+    fn only_what_was_learned_says_by_itself_that_it_was_decided() {
+        let (accepted, decided) = records();
+        accepted.iter().for_each(|record| assert!(!record.is_decision(), "{record:?}"));
+        decided.iter().for_each(|record| assert!(record.is_decision(), "{record:?}"));
+    }
+}

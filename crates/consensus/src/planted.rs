@@ -52,7 +52,8 @@ pub enum Bug {
     DecisionOfEachReplica,
     /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said so.
     ClockCountsTwice,
-    /// A leader answers a read without asking whether it still leads.
+    /// A leader answers a read without asking whether it still leads, also after it has slept. (Either alone would do: a leader
+    /// that slept gives up before it does anything else.)
     ReadWithoutConfirmation,
     /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
     LeakRemoteReads,
@@ -77,6 +78,9 @@ pub enum Bug {
     AdoptWithoutBallot,
     /// A promise names the decided slot of the `Prepare` instead of the sender's (E2).
     PromiseOthersDecided,
+    /// What is learned and held already is not written down: after a restart it counts as decided in the ballot in which
+    /// it had been accepted.
+    ForgetLearnedBallot,
     /// A promise tells of its sequence only if its ballot is higher than the candidate's, not if it is equal (E15).
     PromiseOnlyNewer,
     /// A follower does not answer a `Prepare` in a ballot that it has promised already (E16).

@@ -12,9 +12,10 @@ use std::{
 };
 
 use clap::{Args as ClapArgs, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    experiments, report,
+    chaos, experiments, report,
     study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
 };
 
@@ -32,8 +33,11 @@ enum Command {
         /// Experiments to show in full.
         names: Vec<String>,
     },
-    /// Run experiments, or `all` of them, and judge what they measure
+    /// Run experiments, or `all` of them, and judge what they measure; or do everything to real replicas (`chaos`)
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Run {
+        #[command(subcommand)]
+        chaos: Option<Special>,
         /// The experiments.
         #[arg(required = true)]
         names: Vec<String>,
@@ -64,14 +68,30 @@ enum Command {
     },
 }
 
+/// What is run in a way of its own.
+#[derive(Clone, Debug, Subcommand)]
+enum Special {
+    /// Kill, pause, cut off, fill up, reconfigure and replace real replicas under load, and check what clients saw
+    Chaos(Box<chaos::Args>),
+}
+
 /// Does what was asked for, and reports for itself. The exit code is 0 if it could be done, whatever the verdicts;
-/// 1 otherwise, and 2 for a wrong argument.
+/// 1 otherwise, and 2 for a wrong argument. A chaos run also fails if something was found.
 #[must_use]
 pub fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
         Command::List { names } => list(&names),
         Command::Report { folder } => write_report(&folder),
-        Command::Run { names, out, set, full, commit, program, quiet } => {
+        Command::Run { chaos: Some(Special::Chaos(args)), .. } => {
+            return match (interruption(), own_program()) {
+                (Ok(interrupted), Ok(program)) => chaos::main(&args, &interrupted, &program),
+                (Err(error), _) | (_, Err(error)) => {
+                    eprintln!("error: {error}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
+        Command::Run { chaos: None, names, out, set, full, commit, program, quiet } => {
             let options = RunOptions { folder: out, full, set, commit, progress: !quiet };
             run(&names, &options, program)
         }
@@ -94,7 +114,9 @@ fn list(names: &[String]) -> Result<(), LabError> {
         for experiment in experiments::ALL {
             println!("{:24} {}\n{:24} {}", experiment.name, experiment.title, "", experiment.source);
         }
-        println!("\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report");
+        println!(
+            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help"
+        );
         return Ok(());
     }
     for experiment in experiments::find(names)? {
@@ -154,15 +176,23 @@ fn print(summary: &Summary, options: &RunOptions) {
     }
 }
 
-/// Becomes true on Ctrl-C. Whoever asks twice does not want replicas to be stopped in order.
+/// Becomes true on Ctrl-C and SIGTERM. Who asks twice does not want replicas to be stopped in order.
 fn interruption() -> Result<Arc<AtomicBool>, LabError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&interrupted);
     let failed = |error: std::io::Error| LabError::Replicas(format!("signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let (mut interrupt, mut terminate) = {
+        let _context = runtime.enter();
+        (signal(SignalKind::interrupt()).map_err(failed)?, signal(SignalKind::terminate()).map_err(failed)?)
+    };
     let listen = move || {
         runtime.block_on(async {
-            while tokio::signal::ctrl_c().await.is_ok() {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
                 if told.swap(true, Ordering::Relaxed) {
                     std::process::exit(130);
                 }

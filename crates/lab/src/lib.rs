@@ -1,9 +1,11 @@
 //! The laboratory: load generators, and experiments that put peers side by side.
 //!
 //! [`mod@bench`] drives any server of the etcd v3 API, so that Synod and etcd are measured by one program. [`cli`] is
-//! `synod lab`: [`experiments`] by name, each declared in one place and judged by what it measured.
+//! `synod lab`: [`experiments`] by name, each declared in one place and judged by what it measured, and [`chaos`], which
+//! does to real replicas whatever can be done to them.
 
 pub mod bench;
+pub mod chaos;
 pub mod cli;
 pub mod experiments;
 pub mod ground;

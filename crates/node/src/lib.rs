@@ -35,6 +35,7 @@
 //! Waking a thread costs more than most of what it is told. So the log and the executor publish how far they are, and
 //! wake the protocol's thread only if it waits for that: a leader for its own disk, a replica whose execution lags.
 
+mod alone;
 mod config;
 mod executor;
 mod handle;

@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use synod_replica::Event;
-use synod_storage::{Lives, PeerBook};
+use synod_storage::{Lives, PeerBook, StorageError};
 use synod_transport::{Meeting, Unrecognised};
 use synod_wire::{Introduction, ReplicaId, Stranger};
 
@@ -46,13 +46,13 @@ impl Meetings {
         match recognised {
             Ok(met) => met.map_err(Unrecognised::from),
             Err(error) => {
-                tracing::error!(%id, %error, "no peer is recognised before a restart");
+                tracing::error!(%id, %error, "no new life of a peer is recognised before a restart, unless only room was missing");
                 Err(Unrecognised::Unwritten)
             }
         }
     }
 
-    fn tell_if_all_are_met(&self) -> Result<(), synod_storage::StorageError> {
+    fn tell_if_all_are_met(&self) -> Result<(), StorageError> {
         if !self.waits.load(SeqCst) {
             return Ok(());
         }
@@ -97,9 +97,16 @@ pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger) -> Str
 pub(crate) fn write_what_is_heard(book: &PeerBook, transport: &synod_transport::Sender, stop: &Receiver<()>) {
     loop {
         let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
-        if let Err(error) = book.heard(&transport.heard()) {
-            tracing::error!(%error, "how far peers have told cannot be written down; no peer is recognised anew");
-            return;
+        match book.heard(&transport.heard()) {
+            Ok(()) => {}
+            // There may be room later.
+            Err(error @ StorageError::Full { .. }) => {
+                tracing::warn!(%error, "how far peers have told cannot be written down now");
+            }
+            Err(error) => {
+                tracing::error!(%error, "how far peers have told cannot be written down before a restart");
+                return;
+            }
         }
         if over {
             return;

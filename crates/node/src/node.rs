@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     Config, Handle, Origin, StartError,
+    alone::{is_alone, latest_group},
     executor::{ExecutorStage, Job, JobSender},
     handle::Inner,
     log::LogStage,
@@ -133,16 +134,21 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
         None => None,
     };
 
-    // A group that was of one member when the snapshot was taken may have grown since; but not without a peer.
-    let alone =
-        executor.group().voter_sets() == VoterSets::simple(vec![config.me]) && peers.births().is_empty();
     let options = synod_storage::Options {
         durability: config.durability,
         segment_bytes: config.segment_bytes,
         ..synod_storage::Options::default()
     };
-    let (mut wal, mut found) = Wal::open(&data_dir.wal(), identity, options)?;
+    let (mut wal, found) = Wal::open(&data_dir.wal(), identity, options)?;
     let mut last_lsn = found.last;
+    let records = found.records.iter().map(|record| {
+        let lsn = record.lsn;
+        LogRecord::decode(record.bytes.clone())
+            .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
+    });
+    let mut records = records.collect::<Result<Vec<_>, _>>()?;
+    let group = latest_group(executor.group().clone(), executor.applied(), &records);
+    let alone = is_alone(&group, config.me, &peers.births());
     if let Some(damage) = &found.damage {
         if alone {
             return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal()));
@@ -150,7 +156,7 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
         tracing::error!(%damage, "the log is damaged: set aside; this replica learns from its peers before it votes");
         // What can still be read may be older than what was promised: believe none of it.
         last_lsn = wal.quarantine(&[])?;
-        found.records.clear();
+        records.clear();
     } else if let Some(loss) = &found.loss {
         match loss {
             _ if !alone => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
@@ -165,17 +171,13 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
             _ => return Err(StartError::LostAlone(loss.to_string(), data_dir.path().to_owned())),
         }
     }
-    let amnesia = (found.damage.is_some() || found.loss.is_some()) && !alone;
-    let records = found.records.into_iter().map(|record| {
-        let lsn = record.lsn;
-        LogRecord::decode(record.bytes)
-            .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
-    });
-    let records = records.collect::<Result<Vec<_>, _>>()?;
-    if amnesia {
-        // Before anybody is told: what earlier lives told is not in this log.
+    let forgot = found.damage.is_some() || found.loss.is_some();
+    if forgot {
+        // Before anybody is told: what earlier lives told is not in this log. A learner of the only voter has to know
+        // it too.
         lives.begin_without_memory()?;
     }
+    let amnesia = forgot && !alone;
     let first = others_at_first(&origin, config.me);
     if config.begin_without_all {
         peers.wait_for_nobody()?;
@@ -263,8 +265,12 @@ impl Node {
         shared.store(&replica.status());
         let alone = replica.group().voter_sets() == VoterSets::simple(vec![config.me]);
         if alone && replica.status().protocol.role == Role::Recovering {
-            let reason = "a snapshot that the log relies on is missing".to_owned();
-            return Err(StartError::DamagedAlone(reason, data_dir.path().to_owned()));
+            let reason = if amnesia {
+                "this replica, now the only voter, lost a part of it before it had learned that from the others"
+            } else {
+                "it relies on a snapshot that is missing, or was set aside before"
+            };
+            return Err(StartError::DamagedAlone(reason.to_owned(), data_dir.path().to_owned()));
         }
         forget_the_removed(&peers, replica.group())?;
         let meeting = Arc::new(Meetings {
@@ -511,4 +517,120 @@ fn start_transport(
         Ok(())
     };
     Ok(Transport::start(transport, sink)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        io::{Read, Write},
+        path::{Path, PathBuf},
+    };
+
+    use bytes::Bytes;
+    use synod_consensus::{Options, ProtocolKind, multipaxos};
+    use synod_replica::Frozen;
+    use synod_storage::Durability;
+    use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, Introduction};
+
+    use super::*;
+
+    const R1: ReplicaId = ReplicaId(1);
+    const CLUSTER: ClusterId = ClusterId(7);
+
+    struct Nothing;
+
+    impl Frozen for Nothing {
+        fn write_to(&self, _out: &mut dyn Write) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl StateMachine for Nothing {
+        fn apply(&mut self, _command: &Bytes) -> Bytes {
+            Bytes::new()
+        }
+
+        fn query(&self, _query: &Bytes) -> Bytes {
+            Bytes::new()
+        }
+
+        fn freeze(&self) -> Box<dyn Frozen> {
+            Box::new(Nothing)
+        }
+
+        fn restore(&mut self, _snapshot: &mut dyn Read) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn digest(&self) -> u64 {
+            0
+        }
+    }
+
+    fn files(dir: &Path) -> Vec<PathBuf> {
+        let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+
+    /// The replica began in a group of three. `shrunk`: the others were removed, which the log says. One bit of a record
+    /// has changed.
+    fn damaged(path: &Path, shrunk: bool) -> Config {
+        let ids = [R1, ReplicaId(2), ReplicaId(3)];
+        let first = Group::of(&Options::of(ProtocolKind::MultiPaxos), ids);
+        let dir = DataDir::open(path, CLUSTER, R1, "n1", Durability::Sync).unwrap();
+        dir.set_first_group(&Origin::new(CLUSTER, first.clone()).encode()).unwrap();
+        let peers = PeerBook::open(&dir).unwrap();
+        for (id, birth) in [(ids[1], 20), (ids[2], 30)] {
+            let who = Introduction { birth, incarnation: Incarnation(1), ..Introduction::default() };
+            peers.meet(id, &who, None, true).unwrap().unwrap();
+        }
+        let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), synod_storage::Options::default()).unwrap();
+        let accepted = |epoch, slot| LogRecord::Protocol {
+            epoch: Epoch(epoch),
+            record: multipaxos::Record::Accepted {
+                ballot: Ballot { round: 1, replica: R1 },
+                first: Slot(slot),
+                decided: Slot(slot - 1),
+                batches: [Batch::noop()].into(),
+            }
+            .into(),
+        };
+        let mut records = vec![accepted(1, 1)];
+        if shrunk {
+            let mut group = Group { epoch: Epoch(3), first: Slot(2), version: 3, ..first };
+            group.members.retain(|member| member.id == R1);
+            records.push(LogRecord::Entered { group, amnesia: false });
+        }
+        records.push(accepted(if shrunk { 3 } else { 1 }, 2));
+        for (lsn, record) in (1..).map(Lsn).zip(&records) {
+            wal.append(lsn, record.keep(), record.encode());
+            wal.commit().unwrap();
+        }
+        wal.close().unwrap();
+        let segment = dir.wal().join("00000000000000000001.wal");
+        let mut bytes = fs::read(&segment).unwrap();
+        bytes[4096 + 60] ^= 1;
+        fs::write(&segment, bytes).unwrap();
+        Config::new(CLUSTER, R1, Vec::new(), path.to_owned())
+    }
+
+    #[test]
+    fn the_damaged_log_of_the_only_voter_left_is_not_set_aside() {
+        for shrunk in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let config = damaged(&folder.path().join("r1"), shrunk);
+            let wal = config.data_dir.join("wal");
+            let before = files(&wal);
+            let opened = open(&config, Nothing);
+            if shrunk {
+                assert!(matches!(opened.err(), Some(StartError::DamagedAlone(..))));
+                assert_eq!(files(&wal), before);
+            } else {
+                assert!(opened.unwrap().recovered.amnesia);
+                assert_ne!(files(&wal), before);
+            }
+        }
+    }
 }

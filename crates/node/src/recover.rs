@@ -75,6 +75,17 @@ pub fn force_new_cluster<S: StateMachine>(
             config.data_dir.display()
         )))
     };
+    // It gets another name beside this one, whatever way led to it.
+    let data_dir = fs::canonicalize(&config.data_dir);
+    let data_dir = data_dir.map_err(|error| failed("find", &config.data_dir, &error))?;
+    if DataDir::is_mount_point(&data_dir) {
+        return Err(StartError::Config(format!(
+            "a file system is mounted at {0}, so no other directory can take its place; stop the replica, move all that is \
+             in it to a directory below, such as {0}/data, run this with --data-dir {0}/data, and serve from there",
+            data_dir.display()
+        )));
+    }
+    let config = &Config { data_dir, ..config.clone() };
     // Before anything is opened: a start would set a damaged log aside.
     let report = inspect::verify(&config.data_dir)?;
     if let Some(damage) = &report.damage {

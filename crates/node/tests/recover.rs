@@ -117,6 +117,32 @@ fn an_interrupted_recovery_is_finished_and_not_passed_over() {
     assert!(force_new_cluster(&config, Nothing, |_| false).unwrap().is_none(), "it can be read");
 }
 
+/// The new directory was made beside the link, or had no name at all.
+#[test]
+fn the_directory_may_be_named_in_a_roundabout_way() {
+    for way in ["link", "r1/wal/.."] {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("disk");
+        std::fs::create_dir(&disk).unwrap();
+        let path = disk.join("r1");
+        let config = survivor(&path);
+        std::os::unix::fs::symlink(&path, disk.join("link")).unwrap();
+        let config = Config { data_dir: disk.join(way), ..config };
+        let plan = force_new_cluster(&config, Nothing, |_| true).unwrap().expect("agreed");
+        assert_eq!(plan.aside, path.canonicalize().unwrap().with_file_name(format!("r1.old-{CLUSTER}")));
+        assert_eq!((cluster_in(&path), cluster_in(&plan.aside)), (plan.new_cluster, CLUSTER));
+        assert_eq!(cluster_in(&disk.join("link")), plan.new_cluster);
+    }
+}
+
+/// It was refused only when the new directory was there, which then kept every start from the old one.
+#[test]
+fn a_mount_point_is_refused_before_anything_is_written() {
+    let config = Config::new(CLUSTER, R1, Vec::new(), "/proc".into());
+    let error = force_new_cluster(&config, Nothing, |_| true).unwrap_err().to_string();
+    assert!(error.contains("--data-dir /proc/data"), "{error}");
+}
+
 #[test]
 fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
     let folder = tempfile::tempdir().unwrap();

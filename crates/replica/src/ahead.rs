@@ -143,6 +143,7 @@ mod tests {
     fn room_is_bounded_but_for_what_is_needed_next() {
         let mut ahead = Ahead::default();
         let size = slots(1..=1)[0].size();
+        assert!(!ahead.insert(Slot(5), slots(5..=24), Slot(0), 20 * size - 1), "the first has to fit, too");
         assert!(ahead.insert(Slot(5), slots(5..=24), Slot(0), 20 * size));
         assert!(!ahead.insert(Slot(29), slots(29..=29), Slot(0), 20 * size));
         assert!(ahead.insert(Slot(1), slots(1..=1), Slot(0), 20 * size));

@@ -6,7 +6,7 @@
 //! - **Messages.** While a disk does not answer, peers go on asking, and every answer waits: a promise may hold a page of
 //!   a megabyte, and is asked for again every retransmission. The bound is kept by not sending what does not fit. A
 //!   message that is not sent is a lost message, which every protocol survives: it may not promise anything by *not*
-//!   speaking, and whoever waits for an answer asks again. To give up the newest message rather than the oldest costs
+//!   speaking, and who waits for an answer asks again. To give up the newest message rather than the oldest costs
 //!   nothing: all of them wait for the same disk.
 
 use std::collections::VecDeque;
@@ -48,7 +48,7 @@ impl<M: Copy + Ord> Amounts<M> {
     }
 }
 
-/// See the module.
+/// What waits in a replica, in bytes, and whether it is too much.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     unexecuted: Amounts<Slot>,
@@ -174,6 +174,7 @@ mod tests {
         assert!(!backlog.changes(&settings));
         backlog.delivered(Slot(11), 10);
         assert!(backlog.changes(&settings) && backlog.is_too_much(), "eleven slots");
+        assert_eq!(backlog.unexecuted_bytes(), 110);
         backlog.executed(Slot(5));
         assert!(!backlog.changes(&settings), "half of them must be done");
         backlog.executed(Slot(6));

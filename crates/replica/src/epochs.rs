@@ -42,7 +42,7 @@ use std::{
 };
 
 use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Record, Restart, Role, Status};
-use synod_wire::{Ballots, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, LogRecord, PeerMessage, Refusal, Replica,
@@ -67,6 +67,8 @@ pub(crate) struct Known {
     amnesia: bool,
     /// A delivered change ended the epoch before.
     ended: bool,
+    /// The slot that ended the epoch, and the ballots of its slots.
+    ended_in: Option<(Slot, Ballots)>,
     /// Records are read: nothing is begun before all of them are.
     replaying: bool,
     /// Nothing is begun either before every member with which the group began was met once: until then two that know
@@ -90,6 +92,7 @@ impl Known {
             parked: Vec::new(),
             amnesia,
             ended: false,
+            ended_in: None,
             replaying: false,
             waits,
             elsewhere: Slot::ZERO,
@@ -113,13 +116,32 @@ pub(crate) struct Audience {
     /// When somebody was last told, and how far this replica was.
     told_at: Time,
     told: Slot,
-    /// How far learners are, as they said.
-    pub(crate) progress: BTreeMap<ReplicaId, Slot>,
+    /// How far learners are.
+    pub(crate) learners: BTreeMap<ReplicaId, Learner>,
+    /// The learner that got no vote when this replica last asked for one.
+    pub(crate) refused: Option<ReplicaId>,
     /// Voters that entered the epoch in which this replica is no member any more.
     successors: BTreeSet<ReplicaId>,
     retired: bool,
     /// When this replica last asked for a change by itself.
     pub(crate) asked_at: Time,
+}
+
+/// How far a learner is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Learner {
+    /// Through this slot it has everything that led to its being one.
+    pub(crate) added: Slot,
+    /// How far it said to be, and when.
+    pub(crate) decided: Slot,
+    pub(crate) heard: Time,
+}
+
+impl Learner {
+    /// One that came to be with this slot, or before it, and has said nothing.
+    fn new(added: Slot) -> Learner {
+        Learner { added, decided: Slot::ZERO, heard: Time::ZERO }
+    }
 }
 
 impl Audience {
@@ -144,6 +166,7 @@ impl Replica {
     pub(crate) fn replay(&mut self, now: Time, records: Vec<LogRecord>, actions: &mut Vec<Action>) {
         let mut by_epoch: BTreeMap<Epoch, Vec<Record>> = BTreeMap::new();
         let mut learned: BTreeMap<Slot, (Ballots, Batch)> = BTreeMap::new();
+        let mut ended: BTreeMap<Slot, Ballots> = BTreeMap::new();
         let mut entered: Option<Group> = None;
         // The epoch entered last, and whether an earlier life may have said something in it that was forgotten.
         let (mut written, mut amnesia) = (Epoch(1), false);
@@ -169,6 +192,7 @@ impl Replica {
                     (written, amnesia) = (group.epoch, lost);
                     entered = Some(group);
                 }
+                LogRecord::Ended { slot, ballots } => _ = ended.insert(slot, ballots),
                 LogRecord::Trimmed(slot) => self.known.trimmed = self.known.trimmed.max(slot),
             }
         }
@@ -201,7 +225,7 @@ impl Replica {
                 // What was learned is decided, also where an older record of the protocol says something else.
                 let learned = learned.range(self.decided.last().next()..).next().map(|(slot, _)| slot.prev());
                 let through = self.known.first.prev().min(learned.unwrap_or(Slot(u64::MAX)));
-                self.replay_old_epoch(now, records.clone(), through, actions);
+                self.replay_old_epoch(now, records.clone(), through, &ended, actions);
             }
             if self.decided.last() == before {
                 break;
@@ -237,12 +261,14 @@ impl Replica {
     }
 
     /// Delivers what an epoch that is over decided, as far as the log tells, through a slot. Everything before the newest
-    /// epoch was decided with the values that the log holds, unless something else was learned.
+    /// epoch was decided with the values that the log holds, unless something else was learned. The protocol's states are
+    /// gone by now, so what it says of ballots may be too low; `ended` says which they were at the end of each epoch.
     fn replay_old_epoch(
         &mut self,
         now: Time,
         records: Vec<Record>,
         through: Slot,
+        ended: &BTreeMap<Slot, Ballots>,
         actions: &mut Vec<Action>,
     ) {
         let epoch = self.group.epoch;
@@ -257,6 +283,8 @@ impl Replica {
                 && self.group.epoch == epoch
                 && slot <= through
             {
+                let at_end = ended.range(slot..).next().map_or(Ballot::ZERO, |(_, ballots)| ballots.decided);
+                let ballots = Ballots { decided: ballots.decided.max(at_end), ..ballots };
                 self.deliver(now, slot, ballots, batch, actions);
             }
         }
@@ -286,6 +314,7 @@ impl Replica {
         let Ok(next) = changed else { return };
         if next.epoch != self.group.epoch {
             self.known.ended = true;
+            self.known.ended_in = Some((next.first.prev(), self.decided.ballots()));
             self.decided.begin_epoch();
         }
         self.group = next;
@@ -310,7 +339,10 @@ impl Replica {
         let known = self.group.known().map(|member| member.id);
         self.catch_up.set_peers(&known.filter(|&id| id != self.me).collect::<Vec<_>>());
         let group = &self.group;
-        self.audience.progress.retain(|&id, _| group.member(id).is_some());
+        self.audience.learners.retain(|&id, _| group.member(id).is_some());
+        for (id, _) in group.learners() {
+            self.audience.learners.entry(id).or_insert(Learner::new(self.decided.last()));
+        }
         self.audience.successors.clear();
         self.bound_batches();
         actions.push(Action::Group(self.group.clone()));
@@ -322,6 +354,7 @@ impl Replica {
         if !std::mem::take(&mut self.known.ended) || self.known.replaying {
             return false;
         }
+        let ended_in = self.known.ended_in.take();
         if self.group.epoch <= self.known.running {
             // This life had lost what led to an epoch that an earlier one entered.
             self.begin(now, false);
@@ -340,6 +373,10 @@ impl Replica {
         self.known.parked = Vec::new();
         self.known.met.clear();
         self.known.amnesia = forgets && !for_this_life;
+        if let Some((slot, ballots)) = ended_in {
+            let lsn = self.effects.number();
+            actions.push(Action::Append { lsn, record: LogRecord::Ended { slot, ballots } });
+        }
         if !self.has(Bug::EnterUnrecorded) {
             self.write_entered(self.group.clone(), actions);
         }
@@ -528,7 +565,9 @@ impl Replica {
             self.heard_joining(now, from, decided, actions);
         }
         if self.group.learners().any(|(id, _)| id == from) {
-            self.audience.progress.insert(from, decided);
+            let added = self.decided.last();
+            let learner = self.audience.learners.entry(from).or_insert(Learner::new(added));
+            (learner.decided, learner.heard) = (decided, now);
             // Now, while it is up to date: on a busy log it will not be when this replica tells it of more.
             self.promote_learners(now);
         }

@@ -287,6 +287,8 @@ impl Write for Sum {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::{Limits, SessionLimits, session::replica_session};
     use synod_consensus::Options;
@@ -376,6 +378,25 @@ mod tests {
     }
 
     #[test]
+    fn machines_sessions_and_groups_are_told_apart_by_their_digest() {
+        let theirs = replica_session(ReplicaId(2), Incarnation(1), 7);
+        let other_group = Group::of(&Options::default(), [1, 2].map(ReplicaId));
+        let digests: BTreeSet<u64> = [
+            (executor(), MINE(), b"a"),
+            (executor(), MINE(), b"b"),
+            (executor(), theirs, b"a"),
+            (Executor::new(Tape::default(), other_group), MINE(), b"a"),
+        ]
+        .into_iter()
+        .map(|(mut one, session, payload)| {
+            one.execute(Slot(1), Ballots::ZERO, &batch(&[(session, 1, payload)]));
+            one.digest()
+        })
+        .collect();
+        assert_eq!(digests.len(), 4);
+    }
+
+    #[test]
     fn a_snapshot_carries_sessions_too() {
         let mut one = executor();
         let command = batch(&[(MINE(), 1, b"a")]);
@@ -448,6 +469,8 @@ mod tests {
         }
         let mut pieces = Pieces::default();
         one.freeze().write_to(&mut pieces).unwrap();
+        let (all, largest) = one.cached_reply_bytes();
+        assert!(all >= 40 * REPLY_BYTES as u64 && all == 40 * largest, "{all}, {largest}");
         assert!(pieces.bytes.len() > 40 * REPLY_BYTES && pieces.largest <= REPLY_BYTES, "{}", pieces.largest);
         let mut other = executor();
         other.restore(&mut pieces.bytes.as_slice()).unwrap();

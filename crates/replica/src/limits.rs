@@ -173,6 +173,7 @@ impl fmt::Display for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use synod_wire::{BatchBuilder, SessionId};
 
     #[test]
     fn they_are_written_read_and_changed_one_by_one() {
@@ -188,6 +189,14 @@ mod tests {
             }
         }
         assert_eq!(limits.with(""), Ok(limits));
+    }
+
+    #[test]
+    fn a_batch_has_room_for_the_largest_request_and_no_more() {
+        let limits = Limits { request_bytes_max: 4096, ..Limits::default() };
+        let mut builder = BatchBuilder::new();
+        builder.push(SessionId(1), 1, 1, &vec![0; limits.request_bytes_max]);
+        assert_eq!(builder.finish().bytes().len(), limits.batch_bytes_max());
     }
 
     #[test]

@@ -203,6 +203,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_outstanding_counts_until_it_is_delivered() {
+        let mut proposals = Proposals::default();
+        let len = batch(1).bytes().len();
+        for sequence in [1, 2] {
+            let waiters = vec![Waiter::Own { sequence, request: None }];
+            let closed = Closed { batch: batch(sequence), waiters, born: Time::ZERO };
+            proposals.add(closed, Ballot::ZERO, Time::ZERO);
+        }
+        assert_eq!((proposals.bytes(), proposals.lowest_own()), (2 * len, Some(1)));
+        assert!(proposals.delivered(&batch(1)).is_some());
+        assert_eq!((proposals.bytes(), proposals.lowest_own()), (len, Some(2)));
+        assert!(proposals.delivered(&batch(2)).is_some());
+        assert_eq!((proposals.bytes(), proposals.lowest_own()), (0, None));
+    }
+
+    #[test]
     fn a_followers_batch_is_queued_once_and_one_always_has_room() {
         let mut proposals = Proposals::default();
         proposals.forwarded(batch(1), 10);

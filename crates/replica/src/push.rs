@@ -191,7 +191,7 @@ mod tests {
         push.acknowledge(Slot(7), NOW);
         assert!(!push.has_room(100));
         push.acknowledge(Slot(8), NOW);
-        assert!(push.has_room(1));
+        assert!(push.has_room(1) && push.bytes == 0);
         (0..MESSAGES_MAX).for_each(|message| push.sends(Slot(9 + message as u64), 1));
         assert!(!push.has_room(usize::MAX));
     }

@@ -201,3 +201,54 @@ impl Reads {
         expired
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Duration::from_millis(ms)
+    }
+
+    /// Reads 1 and 2 are confirmed for slot 5, read 3 is asked for, and read 4 waits. Each began at its own number.
+    fn in_every_stage() -> (Reads, ReadToken) {
+        let mut reads = Reads::new(Incarnation(1));
+        reads.add(ReadId(1), at(1));
+        reads.add(ReadId(2), at(2));
+        let first = reads.ask(at(2)).unwrap();
+        reads.answered(first.0, Slot(5));
+        reads.add(ReadId(3), at(3));
+        let second = reads.ask(at(3)).unwrap();
+        reads.add(ReadId(4), at(4));
+        (reads, second)
+    }
+
+    #[test]
+    fn a_read_counts_until_it_is_served_or_given_up() {
+        let (mut reads, token) = in_every_stage();
+        assert_eq!(reads.len(), 4);
+        assert_eq!(reads.oldest(), Some(at(1)));
+        assert_eq!(reads.ready(Slot(4)), []);
+        assert_eq!(reads.ready(Slot(5)), [(ReadId(1), Slot(5)), (ReadId(2), Slot(5))]);
+        assert_eq!(reads.len(), 2);
+        reads.answered(token.0, Slot(6));
+        assert_eq!(reads.ready(Slot(6)), [(ReadId(3), Slot(6))]);
+        assert_eq!((reads.len(), reads.oldest()), (1, Some(at(4))));
+    }
+
+    #[test]
+    fn a_read_is_given_up_in_whatever_stage_it_is() {
+        let (mut reads, token) = in_every_stage();
+        assert_eq!(reads.expire(at(0)), []);
+        assert_eq!(reads.expire(at(1)), [ReadId(1)]);
+        assert_eq!(reads.len(), 3);
+        let mut expired = reads.expire(at(3));
+        expired.sort_unstable();
+        assert_eq!(expired, [ReadId(2), ReadId(3)]);
+        assert_eq!(reads.retry_at(Duration::ZERO), None, "nobody waits for that question any more");
+        reads.answered(token.0, Slot(5));
+        assert_eq!(reads.ready(Slot(5)), [], "its answer comes late");
+        assert_eq!(reads.expire(at(4)), [ReadId(4)]);
+        assert_eq!((reads.len(), reads.oldest()), (0, None));
+    }
+}

@@ -24,6 +24,14 @@ pub enum LogRecord {
         /// Whether an earlier life may have voted in it.
         amnesia: bool,
     },
+    /// An epoch ended with this slot. Written before it is written that the next one was entered, whose protocol may
+    /// replace the states of this one, and with them in which ballot its slots were decided.
+    Ended {
+        /// The slot of the change that ended it.
+        slot: Slot,
+        /// Of its slots through that one.
+        ballots: Ballots,
+    },
     /// A snapshot covers slots through this one, whose records may be gone. If that snapshot is lost, what it held
     /// comes from the other replicas before this one takes part again.
     Trimmed(Slot),
@@ -42,6 +50,7 @@ const PROTOCOL: u8 = 1;
 const ENTERED: u8 = 2;
 const LEARNED: u8 = 3;
 const TRIMMED: u8 = 4;
+const ENDED: u8 = 5;
 
 /// Protocols number their states from 1.
 const STATE_ENTERED: u8 = 200;
@@ -56,7 +65,7 @@ impl LogRecord {
         let batches = match self {
             LogRecord::Protocol { record, .. } => record.batch_bytes(),
             LogRecord::Learned { batch, .. } => batch.bytes().len() as u64,
-            LogRecord::Entered { .. } | LogRecord::Trimmed(_) => 0,
+            LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Trimmed(_) => 0,
         };
         batches + OTHER_BYTES
     }
@@ -69,7 +78,7 @@ impl LogRecord {
             LogRecord::Protocol { record, .. } => record.keep(),
             LogRecord::Entered { .. } => Keep::State(STATE_ENTERED),
             LogRecord::Trimmed(_) => Keep::State(STATE_TRIMMED),
-            LogRecord::Learned { slot, .. } => Keep::Slot(*slot),
+            LogRecord::Learned { slot, .. } | LogRecord::Ended { slot, .. } => Keep::Slot(*slot),
         }
     }
 
@@ -87,6 +96,11 @@ impl LogRecord {
                 writer.u8(ENTERED);
                 writer.bool(*amnesia);
                 writer.shared(&group.encode().to_bytes());
+            }
+            LogRecord::Ended { slot, ballots } => {
+                writer.u8(ENDED);
+                writer.slot(*slot);
+                writer.ballots(*ballots);
             }
             LogRecord::Trimmed(slot) => {
                 writer.u8(TRIMMED);
@@ -117,6 +131,7 @@ impl LogRecord {
                 let amnesia = reader.bool("amnesia")?;
                 LogRecord::Entered { group: Group::decode(reader.bytes("group")?)?, amnesia }
             }
+            ENDED => LogRecord::Ended { slot: reader.slot("slot")?, ballots: reader.ballots("ballots")? },
             TRIMMED => LogRecord::Trimmed(reader.slot("trimmed")?),
             LEARNED => LogRecord::Learned {
                 slot: reader.slot("slot")?,
@@ -146,6 +161,7 @@ mod tests {
                 record: synod_consensus::multipaxos::Record::Promised(ballot).into(),
             },
             LogRecord::Entered { group, amnesia: true },
+            LogRecord::Ended { slot: Slot(8), ballots: Ballots::both(ballot) },
             LogRecord::Trimmed(Slot(7)),
             LogRecord::Learned { slot: Slot(4), ballots: Ballots::both(ballot), batch: Batch::noop() },
         ] {

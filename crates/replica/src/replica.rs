@@ -426,7 +426,7 @@ impl Replica {
             actions.push(Action::RequestFailed { request, error: RequestError::TooLarge });
             return;
         }
-        if kind == CommandKind::Reconfigure && self.is_premature(payload) {
+        if kind == CommandKind::Reconfigure && self.is_premature(payload, now) {
             actions.push(Action::RequestFailed { request, error: RequestError::NotCaughtUp });
             return;
         }

@@ -84,7 +84,8 @@ pub struct Settings {
     pub backlog_bytes_max: u64,
     /// Bytes of records that may wait to become durable; beyond that, nothing new is proposed or accepted.
     pub undurable_bytes_max: u64,
-    /// Bytes of messages that may wait for records to become durable; one that does not fit is not sent.
+    /// Bytes of messages that may wait for records to become durable; one that does not fit is not sent. Where there is no
+    /// room for a message to each peer, those that come last hear of nothing until it is said again.
     pub held_bytes_max: u64,
     /// A learner that lacks at most so many decided slots has caught up: it may be promoted.
     pub caught_up_slots: u64,

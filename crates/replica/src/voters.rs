@@ -126,6 +126,11 @@ impl Replica {
                 let requests = closed.map_or_else(Vec::new, |closed| self.requests_of(&closed));
                 let fail = |(_, request)| Action::RequestFailed { request, error: RequestError::NotCaughtUp };
                 actions.extend(requests.into_iter().map(fail));
+                let request =
+                    offered.0.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
+                if let Some(Change::Promote(refused)) = request.map(|request| request.change) {
+                    self.audience.refused = Some(refused);
+                }
                 self.audience.may_ask_again();
             }
         }
@@ -164,8 +169,11 @@ impl Replica {
         if !self.leads() || busy || now < self.audience.asked_at + self.ask_interval() {
             return;
         }
-        let ready = self.group.learners().find(|&(id, goal)| goal != Goal::Learn && self.has_caught_up(id));
-        if let Some((id, _)) = ready {
+        let learners = self.group.learners().filter(|&(_, goal)| goal != Goal::Learn);
+        let ready: Vec<_> = learners.map(|(id, _)| id).filter(|&id| self.has_caught_up(id, now)).collect();
+        // One that can get no vote does not keep the others waiting.
+        let next = ready.iter().find(|&&id| self.audience.refused.is_some_and(|refused| id > refused));
+        if let Some(&id) = next.or(ready.first()) {
             self.ask_for(now, Change::Promote(id));
         }
     }
@@ -177,22 +185,27 @@ impl Replica {
 
     /// How far learners are, as they last said.
     pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
-        self.audience.progress.iter().map(|(&id, &slot)| (id, slot))
+        self.audience.learners.iter().map(|(&id, learner)| (id, learner.decided))
     }
 
-    /// Whether a learner has (nearly) everything that is decided, as far as it said.
+    /// Whether a learner has (nearly) everything that is decided, its own beginning included, and said so not long ago:
+    /// one that is gone would count for a quorum and help none.
     #[must_use]
-    pub fn has_caught_up(&self, learner: ReplicaId) -> bool {
-        let at = self.audience.progress.get(&learner);
-        at.is_some_and(|at| at.0 + self.settings.caught_up_slots >= self.decided.last().0)
+    pub fn has_caught_up(&self, learner: ReplicaId, now: Time) -> bool {
+        let patience = self.settings.consensus.election_timeout * 2;
+        self.audience.learners.get(&learner).is_some_and(|learner| {
+            learner.decided >= learner.added
+                && learner.decided.0 + self.settings.caught_up_slots >= self.decided.last().0
+                && now.since(learner.heard) <= patience
+        })
     }
 
     /// Whether a change promotes a learner that has not caught up: it would not help to form a quorum.
-    pub(crate) fn is_premature(&self, payload: &Bytes) -> bool {
+    pub(crate) fn is_premature(&self, payload: &Bytes, now: Time) -> bool {
         let Ok(request) = ChangeRequest::decode(payload.clone()) else { return false };
         let Change::Promote(promoted) = request.change else { return false };
         let learns = self.group.learners().any(|(id, _)| id == promoted);
-        learns && !self.has_caught_up(promoted)
+        learns && !self.has_caught_up(promoted, now)
     }
 }
 

@@ -97,6 +97,25 @@ fn executed_from_one_record(learned: &[u64]) -> Vec<(Slot, Batch)> {
     executed_from(first, records)
 }
 
+/// What the log holds of an epoch that is over was written before the one in which something is missing began.
+#[test]
+fn what_was_forgotten_in_the_present_epoch_says_nothing_of_the_one_before() {
+    let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
+    let second = Group { version: 2, epoch: Epoch(2), first: Slot(3), ..first.clone() };
+    let ballot = Ballot { round: 1, replica: R1 };
+    let accepted = |text| raft::Entry { ballot, batch: batch(text), voters: None };
+    let entries = ["a", "b"].map(accepted).into();
+    let accepted =
+        raft::Record::Entries { start: Slot(1), entries, decided: Slot::ZERO, decided_in: Ballot::ZERO };
+    let records = vec![
+        LogRecord::Protocol { epoch: Epoch(1), record: raft::Record::Amnesia(false).into() },
+        LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() },
+        LogRecord::Entered { group: second, amnesia: false },
+        LogRecord::Protocol { epoch: Epoch(2), record: raft::Record::Amnesia(true).into() },
+    ];
+    assert_eq!(executed_from(first, records), [(Slot(1), batch("a")), (Slot(2), batch("b"))]);
+}
+
 /// The records written that say through which slot the log may forget.
 fn trimmed(actions: &[Action]) -> Vec<Slot> {
     let slot_of = |action: &Action| match action {
@@ -313,4 +332,29 @@ fn what_multipaxos_has_learned_again_it_knows_in_the_next_epoch() {
         assert!(!says_it_forgot_epoch_2(&actions));
         assert!(replica.may_vote());
     }
+}
+
+/// Raft's term of an epoch that is over is gone from the log, and an entry tells only in which term it was proposed.
+#[test]
+fn a_restart_names_no_lower_ballot_for_what_an_epoch_that_is_over_decided() {
+    let ballot = |round| Ballot { round, replica: R1 };
+    let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
+    let second = Group { version: 2, epoch: Epoch(2), first: Slot(3), ..first.clone() };
+    let accepted = |text| raft::Entry { ballot: ballot(1), batch: batch(text), voters: None };
+    let entries = ["a", "b"].map(accepted).into();
+    let record = raft::Record::Entries { start: Slot(1), entries, decided: Slot(1), decided_in: ballot(1) };
+    let records = vec![
+        LogRecord::Protocol { epoch: Epoch(1), record: raft::Record::Amnesia(false).into() },
+        LogRecord::Protocol { epoch: Epoch(1), record: record.into() },
+        LogRecord::Ended { slot: Slot(2), ballots: Ballots { proposed: ballot(1), decided: ballot(3) } },
+        LogRecord::Entered { group: second, amnesia: false },
+    ];
+    let mut actions = Vec::new();
+    Replica::start(Settings::default(), R1, first, recovered(records), Time::ZERO, &mut actions);
+    let decided = actions.into_iter().filter_map(|action| match action {
+        Action::Execute { slot, ballots, .. } => Some((slot, ballots.proposed, ballots.decided)),
+        _ => None,
+    });
+    let expected = [(Slot(1), ballot(1), ballot(3)), (Slot(2), ballot(1), ballot(3))];
+    assert_eq!(decided.collect::<Vec<_>>(), expected);
 }

@@ -161,6 +161,6 @@ async fn resets_do_not_make_room_in_the_queue() {
     let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
     assert!(timeout(Duration::from_millis(100), client.put(put)).await.is_err());
     assert_eq!(taken(&node), PLACES);
-    server.stop();
+    tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
     node.stop().unwrap();
 }

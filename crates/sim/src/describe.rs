@@ -377,6 +377,9 @@ pub fn record(record: &LogRecord) -> String {
             let memory = if *amnesia { ", remembering nothing of it" } else { "" };
             format!("entered epoch {} from slot {}{memory}", group.epoch, group.first)
         }
+        LogRecord::Ended { slot, ballots } => {
+            format!("slot {slot} ended the epoch, decided in {}", ballots.decided)
+        }
         LogRecord::Trimmed(slot) => format!("the log begins behind slot {slot}"),
         LogRecord::Learned { slot, batch: learned, .. } => format!("learned slot {slot}: {}", batch(learned)),
     }

@@ -759,7 +759,7 @@ fn draw_bytes(seed: u64, settings: &mut Settings, clients: &mut ClientPlan) {
     let rng = &mut Rng::with_seed(seed ^ 0xb0_07_d5);
     settings.backlog_bytes_max = pick(rng, &[300, 5_000, 1 << 20]);
     settings.undurable_bytes_max = pick(rng, &[2_000, 20_000, 1 << 20]);
-    settings.held_bytes_max = pick(rng, &[1_000, 10_000, 1 << 20]);
+    settings.held_bytes_max = pick(rng, &[6_000, 20_000, 1 << 20]);
     clients.cancels = pick(rng, &[Odds::NEVER, Odds::NEVER, Odds::NEVER, Odds::percent(10)]);
     if rng.u8(0..6) == 0 {
         clients.padding_max = LARGE_PADDING;

@@ -375,6 +375,11 @@ fn every_planted_bug_of_identities_is_found_and_nothing_without_it() {
 }
 
 #[test]
+fn who_names_too_low_a_ballot_after_a_restart_is_found() {
+    find(ProtocolKind::SequencePaxos, Bug::ForgetLearnedBallot, plan_of_bridges);
+}
+
+#[test]
 fn nothing_is_found_where_snapshots_are_lost_while_the_group_changes() {
     for seed in 0..80 {
         let plan = plan_of_changes(seed, ProtocolKind::MultiPaxos, Bug::EnterTooSoon);

@@ -339,6 +339,37 @@ mod tests {
         }
     }
 
+    /// A disk on which the directories above one of them cannot be made durable.
+    #[derive(Debug)]
+    struct Foreign {
+        from: PathBuf,
+        errno: rustix::io::Errno,
+    }
+
+    impl Disk for Foreign {
+        fn sync_dir(&self, dir: &Path) -> std::io::Result<()> {
+            if dir.starts_with(&self.from) { RealDisk.sync_dir(dir) } else { Err(self.errno.into()) }
+        }
+    }
+
+    #[test]
+    fn only_what_is_above_the_directories_it_makes_may_be_on_a_file_system_that_knows_no_fsync() {
+        use rustix::io::Errno;
+        for errno in [Errno::INVAL, Errno::ROFS, Errno::ACCESS, Errno::IO] {
+            for made_before in [true, false] {
+                let temporary = tempfile::tempdir().unwrap();
+                let from = temporary.path().join("synod");
+                if made_before {
+                    fs::create_dir(&from).unwrap();
+                }
+                let (path, disk) = (from.join("n1"), Arc::new(Foreign { from, errno }));
+                let opened =
+                    DataDir::open_on(disk, &path, ClusterId(7), ReplicaId(1), "n1", Durability::Sync);
+                assert_eq!(opened.is_ok(), made_before && errno != Errno::IO, "{errno}, {opened:?}");
+            }
+        }
+    }
+
     #[test]
     fn the_directory_of_somebody_else_is_refused_and_not_counted() {
         let temporary = tempfile::tempdir().unwrap();

@@ -319,12 +319,15 @@ pub(crate) fn create_dir(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError
 
 /// Makes the way to a directory durable: its name, and those of the directories above it. An earlier process may have
 /// created any of them and ended before it could do so. One that may not be read is of somebody else, who created it
-/// before.
+/// before; one that cannot be made durable at all (`EINVAL`), or is read-only, was not created by a replica either:
+/// [`create_dir`] forgives none of that.
 pub(crate) fn sync_way_to(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
+    let forgiven =
+        [io::ErrorKind::PermissionDenied, io::ErrorKind::InvalidInput, io::ErrorKind::ReadOnlyFilesystem];
     for dir in dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()) {
         let folder = folder_of(dir);
         match disk.sync_dir(folder) {
-            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
+            Err(error) if !forgiven.contains(&error.kind()) => {
                 return Err(StorageError::io("make durable the directory", folder, error));
             }
             _ => {}

@@ -4,6 +4,7 @@
 //! log's own.
 
 use std::{
+    collections::BTreeMap,
     ops::Range,
     path::{Path, PathBuf},
     thread,
@@ -18,9 +19,9 @@ use crate::{
     disk::{Disk, How, RealDisk, file_names, read_exact_at},
     lock::DirLock,
     wal::{
-        assess::assess,
+        assess::{Known, assess},
         format::{NoHeader, PAGE, SegmentHeader, segment_name, segment_number},
-        list::Listed,
+        list::{Entry as ListEntry, Listed},
         mark,
         open::{ReadSegment, read_segment, split_off_unused, suspects},
         state::{LogState, Previous},
@@ -135,10 +136,11 @@ pub struct Report {
 /// # Errors
 /// There is no log, it is of another version, or a file cannot be read.
 pub fn dump(dir: &Path, mut show: impl FnMut(Entry)) -> Result<(), StorageError> {
-    let (dir, identity, _) = locate(dir)?;
+    let (dir, identity, previous) = locate(dir)?;
+    let listed = Listed::read(&RealDisk, &dir)?.within(previous.segments());
     for segment in segments(&dir)? {
         // A running replica may have trimmed it by now.
-        let Some(read) = read_unless_gone(&dir, segment, identity)? else { continue };
+        let Some(read) = read_unless_gone(&dir, segment, identity, listed.get(&segment))? else { continue };
         dump_segment(read, &mut show);
     }
     Ok(())
@@ -203,7 +205,11 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
     // marked before the segments are read is in them, and what is on the list before and after is there.
     let marked = mark::read(&RealDisk, dir, identity);
     let mut listed = Listed::read(&RealDisk, dir)?.within(previous.segments());
-    let mut read = read_newest_first(dir, identity, previous.segments())?;
+    let mut read = read_newest_first(dir, identity, previous.segments(), &listed)?;
+    let closed_at = previous.closed_at().filter(|_| !running);
+    if let Some(last) = closed_at {
+        read.iter_mut().for_each(|segment| segment.scan.end_at(last));
+    }
     let still_listed = Listed::read(&RealDisk, dir)?.within(previous.segments());
     listed.retain(|segment, _| still_listed.contains_key(segment));
     let suspects = suspects(&listed, &read);
@@ -213,8 +219,9 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
         Previous::Read(state) => Some(state),
         _ => None,
     };
-    let closed_at = previous.closed_at().filter(|_| !running);
-    let verdict = assess(&scans, closed_at.max(Some(marked)), &suspects);
+    let unsynced = !running && previous.lost_unsynced(&RealDisk.boot());
+    let known = Known { marked: Some(marked), closed_at, unsynced, suspects: &suspects };
+    let verdict = assess(&scans, &known);
 
     let counts = || {
         let records = scans.iter().flat_map(|scan| &scan.records);
@@ -249,6 +256,7 @@ fn read_newest_first(
     dir: &Path,
     identity: Identity,
     range: Range<u64>,
+    marks: &BTreeMap<u64, ListEntry>,
 ) -> Result<Vec<ReadSegment>, StorageError> {
     loop {
         let listed: Vec<_> = segments(dir)?.into_iter().filter(|segment| range.contains(segment)).collect();
@@ -256,7 +264,7 @@ fn read_newest_first(
         let mut all_there = true;
         // What is before a segment that was begun does not change any more, but may be trimmed.
         for &segment in listed.iter().rev() {
-            match read_unless_gone(dir, segment, identity)? {
+            match read_unless_gone(dir, segment, identity, marks.get(&segment))? {
                 // Only the scan is looked at; one segment at a time is in memory.
                 Some(segment) => read.push(ReadSegment { bytes: Bytes::new(), ..segment }),
                 None => {
@@ -307,8 +315,9 @@ fn read_unless_gone(
     dir: &Path,
     segment: u64,
     identity: Identity,
+    listed: Option<&ListEntry>,
 ) -> Result<Option<ReadSegment>, StorageError> {
-    match read_segment(&RealDisk, dir, segment, identity) {
+    match read_segment(&RealDisk, dir, segment, identity, listed) {
         Err(error) if error.is_not_found() => Ok(None),
         // Trimmed while it was read, and perhaps written over.
         Ok(read) if !read.scan.path.exists() => Ok(None),

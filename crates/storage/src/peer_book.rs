@@ -54,8 +54,8 @@ pub struct PeerBook {
 #[derive(Debug)]
 struct State {
     book: Book,
-    /// What the first failed change failed with. Nobody knows what the file says now, so nothing is promised any
-    /// more.
+    /// What the first failed change failed with. Nobody knows what the file says now, so nothing new is promised any
+    /// more; what was durable before still is.
     failed: Option<StorageError>,
 }
 
@@ -88,8 +88,9 @@ impl PeerBook {
     /// has recognised this replica. Blocks for the disk.
     ///
     /// # Errors
-    /// The book could not be written, now or earlier. Then it is not trusted before a restart. The inner error: it can
-    /// not be the replica that was seen before, or forgot what it told.
+    /// The book could not be written, now or earlier. Then no new life is recognised before a restart, unless only room
+    /// was missing; lives that are known still are. The inner error: this is not the replica that was seen before, or it
+    /// forgot what it told.
     pub fn meet(
         &self,
         id: ReplicaId,
@@ -195,13 +196,15 @@ impl PeerBook {
     /// replica are both the first.
     fn look<T>(&self, look: impl FnOnce(&Book) -> (T, Option<Book>)) -> Result<T, StorageError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = &state.failed {
-            return Err(error.clone());
-        }
         let (result, changed) = look(&state.book);
         if let Some(book) = changed {
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
             if let Err(error) = write(&*self.disk, &self.path, self.me, &book) {
-                state.failed = Some(error.clone());
+                // Where there was no room there may be some later; another write takes another file.
+                state.failed =
+                    Some(error.clone()).filter(|error| !matches!(error, StorageError::Full { .. }));
                 return Err(error);
             }
             state.book = book;
@@ -289,7 +292,10 @@ mod tests {
     use synod_wire::Mismatch;
 
     use super::*;
-    use crate::disk::{RealDisk, crash::for_every_crash};
+    use crate::{
+        disk::{RealDisk, crash::for_every_crash},
+        faulty::{FaultyDisk, Odds},
+    };
 
     const ME: Identity =
         Identity { cluster: ClusterId(7), replica: ReplicaId(1), birth: 9, incarnation: Incarnation(1) };
@@ -436,17 +442,28 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_delays_who_is_new_and_nobody_else() {
+        let disk = FaultyDisk::new(1);
+        disk.create_dir(Path::new("/n1")).unwrap();
+        let book = PeerBook::open_on(Arc::new(disk.clone()), Path::new("/n1"), ME).unwrap();
+        assert!(recognises(&book, TWO, 20));
+        disk.set_odds(Odds { full: 1000, ..Odds::default() });
+        assert!(matches!(book.meet(THREE, &born(30), None, true), Err(StorageError::Full { .. })));
+        assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
+        disk.set_odds(Odds::default());
+        assert!(recognises(&book, THREE, 31) && !recognises(&book, THREE, 30));
+    }
+
+    #[test]
     fn after_a_crash_it_says_what_it_said() {
         let before = |dir: &Path| assert!(recognises(&open(dir), TWO, 20));
         let change = |disk: Arc<dyn Disk>, dir: &Path| {
             let book = PeerBook::open_on(disk, dir, ME).unwrap();
             let recognised = book.meet(THREE, &born(30), None, false);
             if recognised.is_err() {
-                // A disk that failed once is not trusted any more, even if it seems to work again.
-                assert!(
-                    book.meet(THREE, &born(31), None, false).is_err()
-                        && book.meet(TWO, &born(20), None, false).is_err()
-                );
+                // A disk that failed once is not trusted any more, even if it seems to work again. Nor is it needed.
+                assert!(book.meet(THREE, &born(31), None, false).is_err());
+                assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
                 assert!(book.forget_all_but(&[]).is_err());
             }
             recognised.is_ok()

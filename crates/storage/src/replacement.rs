@@ -7,6 +7,7 @@
 
 use std::{
     io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -21,6 +22,17 @@ impl DataDir {
     #[must_use]
     pub fn replacement(path: &Path) -> PathBuf {
         beside(path, "new")
+    }
+
+    /// Whether a file system is mounted at `path`, which is absolute and without symbolic links. Such a directory cannot
+    /// be renamed, and so not be replaced. False if the system does not say.
+    #[must_use]
+    pub fn is_mount_point(path: &Path) -> bool {
+        let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+        let other_device = path.parent().is_none_or(|parent| device(parent) != device(path));
+        // One that is bound to a place shows only here: the fifth word of a line.
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        other_device || mounts.lines().any(|line| line.split(' ').nth(4).map(Path::new) == Some(path))
     }
 
     /// Puts the finished data directory at [`replacement`](DataDir::replacement) in the place of the one at `path`, which
@@ -81,6 +93,13 @@ mod tests {
     fn make(disk: &FaultyDisk, path: &Path, cluster: ClusterId) {
         let disk = Arc::new(disk.clone());
         DataDir::open_on(disk, path, cluster, ReplicaId(1), "n1", Durability::Sync).unwrap();
+    }
+
+    #[test]
+    fn a_mount_point_is_told_from_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!DataDir::is_mount_point(&dir.path().canonicalize().unwrap()));
+        assert!(DataDir::is_mount_point(Path::new("/")) && DataDir::is_mount_point(Path::new("/proc")));
     }
 
     /// Both directories are somewhere, and no start takes the place for an empty one.

@@ -19,6 +19,7 @@ use crate::{
     DataDir, Durability, Keep, Lives, Loss, Options, PeerBook, Recovered, RecoveredRecord, SnapshotStore,
     StorageError, Wal,
     faulty::{FaultyDisk, Odds, SECTOR, SilentFault},
+    wal::format::{PAGE, SegmentHeader, forged_records, segment_number},
 };
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -120,7 +121,7 @@ impl Run {
     /// Opens everything as a start of a replica does.
     fn open(&mut self) -> Result<(Files, Recovered), StorageError> {
         let disk = || Arc::new(self.disk.clone());
-        let dir = DataDir::open_on(disk(), dir(), CLUSTER, ME, "n1", Durability::Sync)?;
+        let dir = DataDir::open_on(disk(), dir(), CLUSTER, ME, "n1", self.options.durability)?;
         let group = dir.first_group()?;
         let peers = PeerBook::open(&dir)?;
         let lives = Lives::begin(&dir)?;
@@ -325,6 +326,12 @@ impl Run {
         };
         let salt = self.salt();
         let mut bytes = vec![salt as u8; len];
+        if self.rng.u8(0..8) == 0 {
+            // As a client may put it that knows where its values will lie.
+            let tail = files.wal.tail().0;
+            let segment = segment_number(tail.file_name().unwrap().to_str().unwrap()).unwrap();
+            bytes = forged_records(files.dir.identity(), segment..segment + 8);
+        }
         bytes.extend_from_slice(&salt.to_le_bytes());
         let keep = if self.rng.u8(0..5) == 0 {
             Keep::State(self.rng.u8(0..3))
@@ -436,6 +443,49 @@ impl Run {
         self.disk.kill();
     }
 
+    /// Lives of a log that does not wait for the disk: the end of a process loses nothing, and that of the machine what it
+    /// says, but it is never taken for damage.
+    fn lives_without_fsync(&mut self, count: u32) {
+        self.options.durability = Durability::Async;
+        let mut may_lose = false;
+        for _ in 0..count {
+            if self.rng.bool() {
+                self.disk.crash_after(self.rng.u64(0..150));
+            }
+            let mut closed = false;
+            match self.open() {
+                Ok((mut files, recovered)) => {
+                    assert_eq!(recovered.damage, None);
+                    assert!(may_lose || recovered.loss.is_none(), "{:?}", recovered.loss);
+                    assert!(matches!(recovered.loss, None | Some(Loss::Reboot)));
+                    self.check(&recovered, &[]);
+                    let mut made_good = true;
+                    if recovered.loss.is_some() {
+                        self.covered.insert("a loss was found");
+                        let kept = recovered.records.iter().map(|record| (record.lsn, record.clone()));
+                        self.model.records = kept.collect();
+                        self.model.unsure.clear();
+                        self.model.commits.clear();
+                        made_good = self.rng.bool() && files.wal.loss_made_good().is_ok();
+                    }
+                    may_lose = !made_good;
+                    closed = self.live(files);
+                }
+                Err(error) => {
+                    assert!(matches!(error, StorageError::Io { .. }), "{error}");
+                    self.covered.insert("a start failed");
+                }
+            }
+            if self.rng.bool() {
+                self.covered.insert("power failed");
+                self.disk.power_failure();
+                may_lose |= !closed;
+            } else {
+                self.disk.kill();
+            }
+        }
+    }
+
     /// A life at whose end something is harmed; what the next start says must be true.
     fn harm(&mut self, harm: Harm) {
         let older = (self.disk.image(dir()), self.model.clone());
@@ -462,7 +512,7 @@ impl Run {
             Harm::Flip => harmed.extend(self.disk.rot(|_| true)),
             Harm::Spoil => harmed.extend(self.disk.spoil(|_| true)),
             Harm::LostWrite | Harm::MisdirectedWrite => self.disk.power_failure(),
-            Harm::Segment => noticed = self.harm_segment(),
+            Harm::Segment => noticed = self.harm_segment(closed),
             Harm::EmptyLog => self.disk.put_back(&wal_dir(), &BTreeMap::new()),
             Harm::OldDir => {
                 // What was forgotten with it is for the other replicas to know.
@@ -493,7 +543,7 @@ impl Run {
     }
 
     /// Whether it did something that must be noticed.
-    fn harm_segment(&mut self) -> bool {
+    fn harm_segment(&mut self, closed: bool) -> bool {
         let image = self.disk.image(&wal_dir());
         let segments: Vec<_> =
             image.keys().filter(|path| path.extension().is_some_and(|e| e == "wal")).collect();
@@ -506,17 +556,22 @@ impl Run {
         let list = String::from_utf8_lossy(&image[&wal_dir().join("log.segments")]);
         let name = path.file_stem().unwrap().to_str().unwrap();
         let listed = list.lines().find_map(|line| line.strip_prefix(&format!("segment.{name} = ")));
-        let Some(listed) = listed.map(|bytes| bytes.parse::<usize>().unwrap()) else { return false };
+        let bytes = |entry: &str| entry.split(' ').next().unwrap().parse::<usize>().unwrap();
+        let Some(listed) = listed.map(bytes) else { return false };
+        // Where a closed log ends is known; what was not begun by then is not needed.
+        let last = self.model.records.keys().next_back().copied().unwrap_or(Lsn::ZERO);
+        let header = SegmentHeader::decode(&image[path][..PAGE]);
+        let matters = !closed || header.is_ok_and(|header| header.first_lsn <= last);
         match self.rng.u8(0..3) {
             0 => self.disk.delete(path),
             1 => self.disk.put(path, &[]),
             _ => {
                 self.disk.put(path, &image[path][..self.rng.usize(..listed)]);
                 // Perhaps only of the room that nothing was written to, in one that others follow.
-                return index + 1 == segments.len();
+                return matters && index + 1 == segments.len();
             }
         }
-        true
+        matters
     }
 
     /// The other replica refuses a life on an older directory, which therefore begins again without its log, also if the
@@ -563,8 +618,17 @@ fn run(seed: u64, harm: Harm, covered: &mut BTreeSet<&'static str>) {
     covered.append(&mut run.covered);
 }
 
-/// Runs the seeds; a failure says which it was. Together they must have met these situations.
 fn seeds(harm: Harm, default: u64, situations: &[&'static str]) {
+    seeds_of(&format!("{harm:?}"), |seed, covered| run(seed, harm, covered), default, situations);
+}
+
+/// Runs the seeds; a failure says which it was. Together they must have met these situations.
+fn seeds_of(
+    what: &str,
+    run: impl Fn(u64, &mut BTreeSet<&'static str>),
+    default: u64,
+    situations: &[&'static str],
+) {
     let asked_for = std::env::var("SYNOD_STORAGE_SEEDS").ok();
     let range = match &asked_for {
         Some(text) => {
@@ -575,9 +639,9 @@ fn seeds(harm: Harm, default: u64, situations: &[&'static str]) {
     };
     let mut covered = BTreeSet::new();
     for seed in range {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, harm, &mut covered)));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, &mut covered)));
         if let Err(panic) = result {
-            eprintln!("{harm:?}, SYNOD_STORAGE_SEEDS={seed}..{}", seed + 1);
+            eprintln!("{what}, SYNOD_STORAGE_SEEDS={seed}..{}", seed + 1);
             std::panic::resume_unwind(panic);
         }
     }
@@ -601,6 +665,22 @@ fn nothing_promised_is_lost_on_a_disk_that_fails_and_says_so() {
             "an operation failed",
             "power failed",
         ],
+    );
+}
+
+#[test]
+fn a_log_that_waits_for_no_fsync_may_lose_its_end_and_is_never_damaged() {
+    let lives = |seed, covered: &mut BTreeSet<&'static str>| {
+        let mut run = Run::new(seed);
+        let lives = run.rng.u32(2..10);
+        run.lives_without_fsync(lives);
+        covered.append(&mut run.covered);
+    };
+    seeds_of(
+        "async",
+        lives,
+        300,
+        &["a log was closed", "a log was trimmed", "a loss was found", "power failed"],
     );
 }
 

@@ -308,6 +308,42 @@ fn replies_of_another_life_or_repeated_do_not_count() {
     assert_eq!(effects.drain().count(), 0, "it does not talk to itself");
 }
 
+/// After how many rounds a replica that gave up late in its life suggests a ballot, while others show this one.
+fn rounds_until_it_tries_again(shown: Ballot) -> u64 {
+    let mut one = election(3, 0, 0, 1);
+    let mut now = Time::ZERO;
+    let mut round = |one: &mut BallotLeaderElection, ballot: Ballot| {
+        now += TIMEOUT;
+        let mut effects = Effects::new(Lsn::ZERO);
+        one.on_timer(now, true, &mut effects);
+        let asked = effects.drain().find_map(|effect| match effect {
+            Effect::Send {
+                message: crate::Message::Election(Message::HeartbeatRequest { round, .. }),
+                ..
+            } => Some(round),
+            _ => None,
+        });
+        let round = asked.expect("a round begins");
+        for from in [2, 3] {
+            let reply = Message::HeartbeatReply { round, ballot, leader: Ballot::ZERO, happy: false };
+            one.receive(ReplicaId(from), &reply, &mut effects);
+        }
+        one.candidacy().is_some()
+    };
+    (0..1000).for_each(|_| _ = round(&mut one, Ballot::ZERO));
+    one.gave_up();
+    (1..10_000).find(|_| round(&mut one, shown)).expect("it tries again")
+}
+
+#[test]
+fn who_gave_up_abstains_for_a_while_and_twice_as_long_while_somebody_bids() {
+    // A time-out is at most twenty rounds; a bid takes a few.
+    let alone = rounds_until_it_tries_again(Ballot::ZERO);
+    assert!((3..=30).contains(&alone), "{alone} rounds");
+    let among_bidders = rounds_until_it_tries_again(Ballot { round: 1, replica: ReplicaId(3) });
+    assert!((2 * alone - 5..=2 * alone).contains(&among_bidders), "{among_bidders} and {alone} rounds");
+}
+
 #[test]
 fn only_an_owner_that_is_happy_is_followed() {
     let mut effects = Effects::new(Lsn::ZERO);

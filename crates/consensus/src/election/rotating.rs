@@ -24,7 +24,7 @@
 //!
 //! **A leader is replaced.** A leader that no quorum answers gives up after a time-out, one that cannot be heard by a
 //! quorum is not answered by one, and one that is gone is heard by nobody. A time-out later nobody has a reason to be
-//! unwilling, apart from a promise to somebody who tries, which counts for one time-out. Whoever reaches a quorum in
+//! unwilling, apart from a promise to somebody who tries, which counts for one time-out. Who reaches a quorum in
 //! both directions has its answers one round trip later.
 
 use std::time::Duration;

@@ -229,6 +229,7 @@ impl MultiPaxos {
     pub(super) fn step_down(&mut self, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
             leader.rounds.fail(effects);
+            self.progress = Default::default();
         }
         if !matches!(self.state, State::Recovering(_)) {
             self.state = State::Follower;

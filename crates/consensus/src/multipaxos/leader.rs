@@ -294,7 +294,7 @@ impl MultiPaxos {
     pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
-        if overdue && self.members.count() > 1 {
+        if overdue && self.members.count() > 1 && !self.options.has(Bug::ReadWithoutConfirmation) {
             self.election.gave_up(now);
             self.step_down(effects);
             self.report_leader(effects);
@@ -305,14 +305,20 @@ impl MultiPaxos {
     /// answered, says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
-        if !self.disk.answers(now, timeout) || self.election.must_yield(now) {
+        let decided = self.decided();
+        let waits = !self.is_congested() && (self.in_flight() > 0 || decided < self.decided_elsewhere);
+        let stalls = self.progress.stalls(now, decided, waits, timeout);
+        if !self.disk.answers(now, timeout) || self.election.must_yield(now) || stalls {
             // The others elect a leader once they miss the heartbeats; this replica comes last in line.
             self.election.gave_up(now);
             return self.step_down(effects);
         }
         if self.is_stuck(now) {
             let ballot = self.election.next_ballot(self.promised.max(self.view.ballot));
-            return self.become_candidate(now, ballot, effects);
+            let progress = self.progress;
+            self.become_candidate(now, ballot, effects);
+            self.progress = progress;
+            return;
         }
         self.resend_proposals(now, effects);
         let State::Leader(leader) = &mut self.state else { return };

@@ -49,7 +49,7 @@ use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time
 
 use crate::{
     Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
-    Status, disk_watch::DiskWatch, election::Election, slots::Slots,
+    Status, disk_watch::DiskWatch, election::Election, progress_watch::ProgressWatch, slots::Slots,
 };
 
 /// One MultiPaxos replica.
@@ -83,6 +83,8 @@ pub struct MultiPaxos {
     /// The last record appended.
     appended: Lsn,
     disk: DiskWatch,
+    /// Of its leading, if it leads.
+    progress: ProgressWatch,
     /// The latest lives of the others: what they promised or answered in earlier ones is void.
     lives: Lives,
     /// Executing falls behind: accept nothing.
@@ -236,7 +238,10 @@ impl MultiPaxos {
                 }
             }
             Message::Accepted { ballot, first, last } => {
-                self.election.answered(from, now);
+                // With decision `all`, votes for another's ballot come here as well: they answer that one.
+                if ballot.replica == self.members.me() {
+                    self.election.answered(from, now);
+                }
                 self.vote(first, last, ballot, from, effects);
             }
             Message::Decided { ballot, through } => {

@@ -117,6 +117,7 @@ impl MultiPaxos {
             undurable_slots: 0,
             untold: None,
             disk: Default::default(),
+            progress: Default::default(),
             lives: Lives::default(),
             backlogged: false,
             deadline: None,

@@ -339,6 +339,21 @@ fn promises_come_in_pages() {
 }
 
 #[test]
+fn a_page_of_a_promise_holds_as_much_as_fits() {
+    let len = batch("x").bytes().len();
+    // Each value takes 32 bytes beside its batch.
+    let four = 3 * (len + 32) + len;
+    for (promise_bytes_max, values) in [(four, 4), (four - 1, 3)] {
+        let mut acceptor = One::start(R2, &Options { promise_bytes_max, ..options() }, Vec::new(), false);
+        acceptor.receive(R1, several(ballot(1), 1, &["x"; 9]));
+        let effects = acceptor.receive(R3, Message::Prepare { ballot: ballot(3), from: Slot(1) });
+        let promises = sent(&effects, R3);
+        let Some((Message::Promise(promise), _)) = promises.first() else { panic!("{effects:?}") };
+        assert_eq!((promise.accepted.len(), promise.next), (values, Some(Slot(values as u64 + 1))));
+    }
+}
+
+#[test]
 fn where_everybody_counts_votes_a_proposal_may_come_last() {
     let options = Options { decision: Decision::All, ..options() };
     let mut follower = One::start(R3, &options, Vec::new(), false);
@@ -485,6 +500,39 @@ fn an_answer_of_a_life_that_lost_its_log_since_does_not_count() {
 }
 
 #[test]
+fn an_answer_to_the_question_of_an_earlier_life_does_not_count() {
+    let mut one = One::start(R3, &options(), Vec::new(), true);
+    one.effects.drain();
+    let to_the_life_before = |next_slot| Message::RecoverAnswer {
+        asker: Incarnation(6),
+        incarnation: Incarnation(1),
+        promised: ballot(1),
+        next_slot,
+        lives: Vec::new(),
+    };
+    // The life that asked may have voted since then.
+    one.receive(R2, to_the_life_before(None));
+    one.receive(R1, to_the_life_before(Some(Slot(1))));
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Recovering);
+    one.receive(R2, answer(1, 1, None, &[]));
+    one.receive(R1, answer(1, 1, Some(Slot(1)), &[]));
+    one.durable();
+    assert_eq!(one.protocol.status().role, Role::Follower);
+}
+
+#[test]
+fn a_ballot_that_was_heard_while_recovering_is_promised_with_the_right_to_vote() {
+    let mut one = about_to_vote();
+    one.receive(R2, Message::Heartbeat { ballot: ballot(2), decided: Slot::ZERO, round: 1 });
+    let effects = one.durable();
+    assert_eq!(one.protocol.status().role, Role::Follower);
+    appended(&effects, |record| *record == Record::Promised(ballot(2)));
+    let effects = one.receive(R1, Message::Prepare { ballot: ballot(1), from: Slot(1) });
+    assert_eq!(sent(&effects, R1)[0].0, Message::Reject { promised: ballot(2) });
+}
+
+#[test]
 fn what_is_heard_of_lives_while_recovering_is_durable_before_the_first_vote_and_told_with_promises() {
     let mut one = about_to_vote();
     let before = one.effects.last_lsn();
@@ -533,6 +581,31 @@ fn a_candidate_that_is_far_behind_lets_somebody_else_lead() {
     candidate.receive(R2, Message::Promise(answer));
     let status = candidate.protocol.status();
     assert_eq!((status.role, status.decided_elsewhere), (Role::Follower, Slot(1_000_000)));
+}
+
+#[test]
+fn a_leader_that_lacks_what_nobody_hands_out_asks_again_what_was_accepted() {
+    let mut leader = One::new(R1);
+    leader.wait(Duration::from_secs(1));
+    leader.durable();
+    // r2 knows that slot 1 is decided, and is not heard of again.
+    let Message::Promise(mut told) = promise(ballot(1), Vec::new()) else { unreachable!() };
+    told.decided = Slot(1);
+    leader.receive(R2, Message::Promise(told));
+    assert_eq!(leader.protocol.status().role, Role::Leader);
+    let mut asked_after = None;
+    for round in 1..40 {
+        leader.durable();
+        leader.receive(R3, Message::HeartbeatAck { ballot: ballot(1), round });
+        let effects = leader.wait(Duration::from_millis(100));
+        let asks = |(message, _): &(Message, Lsn)| matches!(message, Message::Prepare { .. });
+        if sent(&effects, R3).iter().any(asks) {
+            asked_after = Some(round);
+            break;
+        }
+    }
+    let timeouts = Options::default().election_timeout.as_millis() as u64 / 100;
+    assert!(asked_after.is_some_and(|rounds| rounds > 2 * timeouts), "{asked_after:?}");
 }
 
 #[test]

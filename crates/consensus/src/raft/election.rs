@@ -419,6 +419,9 @@ mod tests {
             assert!(others.min().unwrap() >= last + T / 8);
             assert!(early(max, 0).all(|wait| wait <= T));
         }
+        // Of two that draw the same, the one with the lower priority waits longer.
+        assert!(early(3, 0).zip(early(3, 1)).all(|(lower, higher)| lower > higher));
+        assert!(early(3, 1).zip(early(3, 2)).all(|(lower, higher)| lower > higher));
         assert!(early(0, 0).all(|wait| (T / 4..T * 3 / 4).contains(&wait)));
     }
 }

@@ -312,7 +312,9 @@ impl Raft {
     /// answered, says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
-        if !self.disk.answers(now, timeout) || !self.hears_a_quorum(now) {
+        let waits = !self.is_congested() && self.log.last() > self.decided;
+        let stalls = self.progress.stalls(now, self.decided, waits, timeout);
+        if !self.disk.answers(now, timeout) || !self.hears_a_quorum(now) || stalls {
             return self.step_down(now, effects);
         }
         let State::Leader(leader) = &mut self.state else { return };

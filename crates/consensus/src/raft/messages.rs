@@ -535,6 +535,18 @@ mod tests {
     }
 
     #[test]
+    fn voters_weigh_what_they_take_in_a_message() {
+        let ids = |count| (1..=count).map(ReplicaId).collect::<Vec<_>>();
+        for (incoming, outgoing) in [(1, 0), (3, 0), (5, 4), (2, 7)] {
+            let voters = VoterSets::joint(ids(incoming), ids(outgoing));
+            let mut writer = Writer::new();
+            write_voters(&mut writer, &voters);
+            let (len, size) = (writer.finish().len(), voters.size());
+            assert!(len <= size && size <= len + 8, "{voters:?}: {len} bytes, and {size} counted");
+        }
+    }
+
+    #[test]
     fn messages_survive_the_wire_and_no_truncation_decodes() {
         for message in samples() {
             let mut writer = Writer::new();

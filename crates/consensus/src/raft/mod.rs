@@ -56,7 +56,7 @@ use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
-    disk_watch::DiskWatch,
+    disk_watch::DiskWatch, progress_watch::ProgressWatch,
 };
 
 /// One Raft replica.
@@ -89,6 +89,8 @@ pub struct Raft {
     /// Records through this one are on stable storage.
     durable: Lsn,
     disk: DiskWatch,
+    /// Of its leading, if it leads.
+    progress: ProgressWatch,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
     deadline: Option<Time>,
@@ -294,6 +296,7 @@ impl Raft {
         self.write(effects);
         if let State::Leader(leader) = &mut self.state {
             leader.rounds.fail(effects);
+            self.progress = Default::default();
             self.patience.leader_is_gone();
         }
         if !matches!(self.state, State::Recovering | State::Follower) {

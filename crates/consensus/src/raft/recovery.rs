@@ -87,6 +87,7 @@ impl Raft {
             stable: log.last(),
             durable: effects.last_lsn(),
             disk: Default::default(),
+            progress: Default::default(),
             backlogged: false,
             deadline: None,
             log,

@@ -499,6 +499,16 @@ fn without_answers_a_leader_sends_again_and_then_steps_down() {
 }
 
 #[test]
+fn a_leader_that_slept_gives_up_before_it_does_anything_else() {
+    let mut leader = One::elected();
+    leader.now += Duration::from_secs(900);
+    let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(1))));
+    assert_eq!(leader.role(), Role::Follower);
+    let refused = |effect: &Effect| matches!(effect, Effect::ReadIndex { slot: None, .. });
+    assert!(effects.iter().any(refused), "{effects:?}");
+}
+
+#[test]
 fn a_read_waits_for_a_quorum_and_for_the_start_of_the_term() {
     let mut leader = One::elected();
     let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(5))));
@@ -862,4 +872,19 @@ fn a_follower_whose_disk_hangs_takes_in_only_so_much() {
         follower.receive(R1, append(ballot(1, R1), slot - 1, prev, vec![entry(1, R1, "x")], slot - 1));
     }
     assert!(follower.effects.last_lsn() < Lsn(1000), "{}", follower.effects.last_lsn());
+
+    // However many entries a message holds.
+    let mut follower = One::new(R2);
+    let mut taken = 0;
+    for prev in (0..10_000).step_by(100) {
+        let prev_ballot = if prev == 0 { Ballot::ZERO } else { ballot(1, R1) };
+        let entries = vec![entry(1, R1, "x"); 100];
+        let effects = follower.receive(R1, append(ballot(1, R1), prev, prev_ballot, entries, prev));
+        for record in records(&effects) {
+            if let Record::Entries { entries, .. } = record {
+                taken += entries.len();
+            }
+        }
+    }
+    assert!(taken > 100 && taken < 1000, "{taken}");
 }

@@ -184,7 +184,10 @@ impl SequencePaxos {
     pub(super) fn on_behind(&mut self, now: Time, through: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(through);
         let State::Follower(follower) = &mut self.state else { return };
-        if follower.phase != Phase::Accept {
+        if follower.phase == Phase::Accept {
+            // Not any more: the leader answers a promise that came before what it sent.
+            self.accepted(effects);
+        } else {
             follower.behind = through;
             self.caught_up(now, effects);
         }

@@ -123,7 +123,10 @@ impl SequencePaxos {
         match &mut self.state {
             State::Candidate(candidate) if candidate.ballot == promise.ballot => {
                 let untold = only_newer && promise.has.accepted_in == candidate.best.has.accepted_in;
-                candidate.takes(from, promise, untold);
+                if !candidate.takes(from, promise, untold) {
+                    // Nothing new: what is still missing is asked for again in a while.
+                    return;
+                }
                 self.election.answered(from, now);
                 if let State::Candidate(candidate) = &self.state
                     && candidate.best.from == Some(from)
@@ -300,7 +303,7 @@ impl SequencePaxos {
     pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
-        if overdue && self.members.count() > 1 {
+        if overdue && self.members.count() > 1 && !self.has(Bug::ReadWithoutConfirmation) {
             self.give_up(now, effects);
             self.report_leader(effects);
         }
@@ -310,7 +313,9 @@ impl SequencePaxos {
     /// answered, says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
-        if !self.disk.answers(now, timeout) || self.election.must_yield(now) {
+        let waits = !self.is_congested() && self.in_flight() > 0;
+        let stalls = self.progress.stalls(now, self.log.decided(), waits, timeout);
+        if !self.disk.answers(now, timeout) || self.election.must_yield(now) || stalls {
             return self.give_up(now, effects);
         }
         self.resend_to_peers(now, effects);
@@ -344,6 +349,7 @@ impl SequencePaxos {
             leader.rounds.fail(effects);
             // Nobody was told of these; whoever proposed them proposes them again.
             self.log.truncate(leader.written);
+            self.progress = Default::default();
         }
         if matches!(self.state, State::Leader(_) | State::Candidate(_)) {
             self.state = State::Follower(self.new_follower(Time::ZERO));
@@ -404,21 +410,32 @@ impl SequencePaxos {
 }
 
 impl Candidate {
-    /// Notes a promise, or another page of the best one. `untold`: a planted bug hides what it has.
-    fn takes(&mut self, from: ReplicaId, promise: Promise, untold: bool) {
+    /// Notes a promise, or another page of the best one; false if there is nothing new in it. `untold`: a planted bug
+    /// hides what it has.
+    fn takes(&mut self, from: ReplicaId, promise: Promise, untold: bool) -> bool {
         let Promise { has, page, start, batches, more, .. } = promise;
         let next = more.then(|| last_of(start, &batches).next());
         if page == Slot::ZERO {
-            self.promises.insert(from, has);
+            let news = self.promises.insert(from, has).is_none();
             // Also if it holds no elements: then those that this replica lacks, if any, are dropped as decided, and
             // come by catch-up. `start` tells.
             if has.rank() > self.best.has.rank() && !untold {
                 let batches = batches.to_vec();
                 self.best = Best { from: Some(from), has, start, batches, next };
+                return true;
             }
-        } else if self.best.from == Some(from) && self.best.next == Some(start) {
-            self.best.batches.extend(batches.iter().cloned());
-            self.best.next = next;
+            return news;
         }
+        if self.best.from != Some(from) || self.best.next != Some(page) {
+            return false;
+        }
+        if start > page {
+            // Meanwhile it has dropped what comes before, as decided: that comes by catch-up, as with a first page.
+            self.best.start = start;
+            self.best.batches.clear();
+        }
+        self.best.batches.extend(batches.iter().cloned());
+        self.best.next = next;
+        true
     }
 }

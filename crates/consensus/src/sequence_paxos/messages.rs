@@ -3,7 +3,7 @@
 //! Slots take the place of the lengths of Ng 2020: "the sequence through slot l" has length l. All are absolute,
 //! so that what was said at different times can be compared (errata E17 and E22).
 
-use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, Slot, Writer};
+use synod_wire::{Ballot, Ballots, Batch, DecodeError, Keep, Reader, Slot, Writer};
 
 use crate::batches::{Batches, last_of, read_batches, write_batches};
 
@@ -354,12 +354,13 @@ pub enum Record {
         /// The last page.
         batches: Batches,
     },
-    /// A peer told what was decided in this slot; it replaces what was accepted there.
+    /// A peer told what was decided in this slot, and that is something else than what was accepted there, or a higher
+    /// ballot decided it than the one in which it was accepted.
     Learned {
         /// The slot. Those before it were decided when this was written.
         slot: Slot,
-        /// As that peer delivered it.
-        ballot: Ballot,
+        /// As that peer delivered it: a restart must not make them lower.
+        ballots: Ballots,
         /// What was decided.
         batch: Batch,
     },
@@ -430,10 +431,10 @@ impl Record {
                 writer.slot(*covers);
                 write_batches(writer, batches);
             }
-            Record::Learned { slot, ballot, batch } => {
+            Record::Learned { slot, ballots, batch } => {
                 writer.u8(5);
                 writer.slot(*slot);
-                writer.ballot(*ballot);
+                writer.ballots(*ballots);
                 writer.batch(batch);
             }
             Record::Amnesia(lost) => {
@@ -469,8 +470,8 @@ impl Record {
                 Record::Adopted { ballot, start, from, decided, covers, batches: read_batches(reader)? }
             }
             5 => {
-                let (slot, ballot) = (reader.slot("slot")?, reader.ballot("ballot")?);
-                Record::Learned { slot, ballot, batch: reader.batch("batch")? }
+                let (slot, ballots) = (reader.slot("slot")?, reader.ballots("ballots")?);
+                Record::Learned { slot, ballots, batch: reader.batch("batch")? }
             }
             6 => Record::Amnesia(reader.bool("amnesia")?),
             7 => {
@@ -554,7 +555,7 @@ mod tests {
             Record::Accepted { ballot, start, decided, batches: batches.clone() },
             Record::Staged { ballot, start, from, batches: batches.clone() },
             Record::Adopted { ballot, start, from, decided, covers, batches: batches.clone() },
-            Record::Learned { slot: start, ballot, batch: batches[0].clone() },
+            Record::Learned { slot: start, ballots: Ballots::both(ballot), batch: batches[0].clone() },
             Record::Amnesia(true),
             Record::Trimmed { slot: start, accepted_in: ballot },
         ] {

@@ -80,7 +80,7 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
-    disk_watch::DiskWatch, election::Election,
+    disk_watch::DiskWatch, election::Election, progress_watch::ProgressWatch,
 };
 
 /// One Sequence Paxos replica.
@@ -111,6 +111,8 @@ pub struct SequencePaxos {
     /// The last record appended.
     appended: Lsn,
     disk: DiskWatch,
+    /// Of its leading, if it leads.
+    progress: ProgressWatch,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
     deadline: Option<Time>,
@@ -353,13 +355,14 @@ impl SequencePaxos {
             return;
         }
         let accepted = self.log.get(slot);
-        if accepted != Some(&batch) || matches!(self.state, State::Recovering) {
+        let above = ballots.decided > self.accepted_in && !self.has(Bug::ForgetLearnedBallot);
+        if accepted != Some(&batch) || above || matches!(self.state, State::Recovering) {
             debug_assert!(
                 !self.leads() || self.is_planted(),
                 "a leader holds what was decided in no higher ballot"
             );
-            let ballot = ballots.proposed;
-            self.accepted_lsn = effects.append(Record::Learned { slot, ballot, batch: batch.clone() }.into());
+            let batch = batch.clone();
+            self.accepted_lsn = effects.append(Record::Learned { slot, ballots, batch }.into());
             self.recorded = self.recorded.max(slot);
         }
         self.log.set_decided(slot, batch.clone());

@@ -212,8 +212,9 @@ impl SequencePaxos {
         }
         match peer.stage {
             Stage::Syncing { whole: true, .. } => peer.stage = Stage::Synced,
-            // It has this leader's sequence from an earlier `AcceptSync`: what it lacks it can append.
-            Stage::Syncing { .. } => {
+            // It has this leader's sequence from an earlier `AcceptSync`: what it lacks it can append. That goes for one
+            // that was told to be behind, too: an older promise of it was answered before that.
+            Stage::Syncing { .. } | Stage::Behind => {
                 peer.stage = Stage::Synced;
                 self.resend_accepts(now, from, effects);
             }

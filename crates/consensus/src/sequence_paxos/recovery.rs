@@ -1,6 +1,6 @@
 //! Starting: from an intact log, or with one that may have lost records.
 
-use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
 use crate::{
@@ -31,6 +31,7 @@ impl SequencePaxos {
             durable: effects.last_lsn(),
             appended: effects.last_lsn(),
             disk: Default::default(),
+            progress: Default::default(),
             backlogged: false,
             deadline: None,
             members,
@@ -122,12 +123,12 @@ impl SequencePaxos {
                     self.log.truncate(start.prev());
                     whole &= self.replay_elements(ballot, first, &elements);
                 }
-                Record::Learned { slot, ballot, batch } => {
+                Record::Learned { slot, ballots, batch } => {
                     self.decide_through(slot.prev(), effects);
                     self.recorded = self.recorded.max(slot);
                     if slot == self.log.decided().next() {
                         self.log.set_decided(slot, batch.clone());
-                        effects.push(Effect::Deliver { slot, ballots: Ballots::both(ballot), batch });
+                        effects.push(Effect::Deliver { slot, ballots, batch });
                         self.forget_old();
                     }
                 }
@@ -168,9 +169,9 @@ impl SequencePaxos {
     fn replay_learned(&mut self, records: Vec<Record>, effects: &mut Effects) {
         for record in records {
             match record {
-                Record::Learned { slot, ballot, batch } if slot == self.log.decided().next() => {
+                Record::Learned { slot, ballots, batch } if slot == self.log.decided().next() => {
                     self.log.set_decided(slot, batch.clone());
-                    effects.push(Effect::Deliver { slot, ballots: Ballots::both(ballot), batch });
+                    effects.push(Effect::Deliver { slot, ballots, batch });
                     self.forget_old();
                 }
                 Record::Promised(ballot) if self.has(Bug::VoteWithAmnesia) => {

@@ -53,7 +53,8 @@ pub struct Relay {
 
 #[derive(Debug)]
 struct Shared {
-    ids: Vec<ReplicaId>,
+    /// Whose connections come from which place.
+    places: Mutex<Vec<(ReplicaId, usize)>>,
     links: Mutex<Links>,
     /// Wakes writers that wait at a cut link.
     changed: Condvar,
@@ -98,7 +99,7 @@ impl Relay {
     pub fn start(links: Links, targets: Vec<(ReplicaId, SocketAddr)>, seed: u64) -> io::Result<Relay> {
         assert!(links.len() >= targets.len(), "every replica has its links");
         let shared = Arc::new(Shared {
-            ids: targets.iter().map(|&(id, _)| id).collect(),
+            places: Mutex::new(targets.iter().map(|&(id, _)| id).zip(0..).collect()),
             links: Mutex::new(links),
             changed: Condvar::new(),
             stopped: AtomicBool::new(false),
@@ -135,6 +136,11 @@ impl Relay {
         let accept = move || accept(&shared, &listener, gate);
         self.threads.push(thread::Builder::new().name(format!("relay-{}", gate.to)).spawn(accept)?);
         Ok(address)
+    }
+
+    /// A new replica takes a place: what it sends goes over the links of that place.
+    pub fn settle(&self, id: ReplicaId, place: usize) {
+        lock(&self.shared.places).push((id, place));
     }
 
     /// Where to advertise each target, in the order in which they were given.
@@ -272,7 +278,7 @@ fn read_hello(shared: &Shared, mut caller: &TcpStream) -> io::Result<(Vec<u8>, O
         hello.resize(HELLO_BYTES, 0);
         caller.read_exact(&mut hello[INQUIRY_BYTES..])?;
         let id = ReplicaId(u64::from_le_bytes(hello[16..24].try_into().expect("8 bytes")));
-        let known = shared.ids.iter().position(|&known| known == id);
+        let known = lock(&shared.places).iter().find(|(known, _)| *known == id).map(|&(_, place)| place);
         from = Some(known.ok_or_else(|| io::Error::other(format!("{id} has no links")))?);
     }
     caller.set_read_timeout(None)?;

@@ -280,6 +280,18 @@ fn no_snapshot_is_taken_while_somebody_keeps_the_slots() {
 }
 
 #[test]
+fn a_snapshot_is_taken_also_while_an_answer_with_later_slots_is_on_its_way() {
+    let mut laggard = Laggard::new(&[R2, R3], 1, 60, AT_ONCE);
+    laggard.catch_up.told(R2, Slot(1), Slot(60), at(0));
+    laggard.catch_up.told(R3, Slot(17), Slot(60), at(0));
+    let asked = laggard.next(0);
+    assert!(asked.iter().any(|&(peer, (from, _))| (peer, from) == (2, 2)), "{asked:?}");
+    assert!(asked.iter().any(|&(peer, (from, _))| peer == 3 && from > 16), "{asked:?}");
+    // It has forgotten them meanwhile, and nobody else keeps what comes next.
+    assert!(laggard.offered(1, R2, 16, false));
+}
+
+#[test]
 fn an_unasked_offer_is_for_those_who_expect_one() {
     let mut laggard = Laggard::new(&[R1, R2], 1, 9, AT_ONCE);
     assert!(!laggard.offered(0, R2, 1, true), "it holds nothing new");

@@ -128,7 +128,7 @@ pub fn is_learned(record: &LogRecord) -> bool {
     match record {
         LogRecord::Protocol { record, .. } => record.is_decision(),
         LogRecord::Learned { .. } => true,
-        LogRecord::Entered { .. } | LogRecord::Trimmed(_) => false,
+        LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Trimmed(_) => false,
     }
 }
 
@@ -137,7 +137,7 @@ pub fn slots(record: &LogRecord) -> std::ops::Range<u64> {
     let run = |from: Slot, len: usize| from.0..from.0 + len as u64;
     match record {
         LogRecord::Learned { slot, .. } => run(*slot, 1),
-        LogRecord::Entered { .. } | LogRecord::Trimmed(_) => 0..0,
+        LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Trimmed(_) => 0..0,
         LogRecord::Protocol {
             record: Record::Raft(raft::Record::Entries { start, entries, .. }), ..
         } => run(*start, entries.len()),
@@ -158,7 +158,7 @@ pub fn values(record: &LogRecord) -> Vec<(Slot, Batch)> {
     let run = |from: Slot, batches: Vec<Batch>| (from.0..).map(Slot).zip(batches).collect();
     match record {
         LogRecord::Learned { slot, batch, .. } => vec![(*slot, batch.clone())],
-        LogRecord::Entered { .. } | LogRecord::Trimmed(_) => Vec::new(),
+        LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Trimmed(_) => Vec::new(),
         LogRecord::Protocol {
             record: Record::Raft(raft::Record::Entries { start, entries, .. }), ..
         } => run(*start, entries.iter().map(|entry| entry.batch.clone()).collect()),

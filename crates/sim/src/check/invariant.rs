@@ -68,6 +68,8 @@ invariants! {
     AnnouncedIsProposed = "announced-is-what-the-ballot-proposed", "synod_consensus::Protocol: what a replica says in ballot b is true of ballot b";
     /// What is said of decisions in a ballot, by its leader or by a promise, was decided in that ballot or in a lower one.
     NothingFromAbove = "nothing-from-above", "synod_consensus::Protocol: a replica that learns what ballot c decided promises c first";
+    /// Who delivers a slot names no lower ballot than the first that decided it: others promise what it names.
+    DecidedBallot = "decided-ballot", "synod_consensus::Protocol: the ballot of a decision travels with it";
     /// Once a follower has adopted its leader's sequence, both hold the same elements.
     SyncedPrefix = "synced-prefix", "Ng 2020, section 2.4.2: after AcceptSync the follower's sequence is the leader's";
     /// A leader never removes an entry from its log.
@@ -114,7 +116,7 @@ invariants! {
     Liveness = "liveness", "DESIGN.md: once faults stop, progress within a bound";
     /// Nothing waits forever: once nobody asks for anything more, no replica keeps a read, a command, a change, a batch to
     /// execute or a message that waits for its disk.
-    NothingWaits = "nothing-waits", "STYLE.md: a limit on everything; each question is answered, refused or given up in time";
+    NothingWaits = "nothing-waits", "ARCHITECTURE.md: whatever waits is bounded; each question is answered, refused or given up in time";
     /// What a replica sends and writes can be read again, and no replica panics.
     Sound = "sound", "STYLE.md: panic! is for broken invariants only";
 }

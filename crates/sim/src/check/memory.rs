@@ -27,7 +27,7 @@ use super::{
     invariant::{Checked, Invariant, demand},
 };
 
-/// See the module. Replicas are named by index.
+/// What replicas that lost their logs may say. Replicas are named by index.
 #[derive(Debug)]
 pub struct Memory {
     replicas: Vec<Lives>,

@@ -146,6 +146,12 @@ impl Terms {
         self.epochs.get(&epoch)?.committed(slot)
     }
 
+    /// The term in which that became so.
+    #[must_use]
+    pub fn committed_in(&self, epoch: Epoch, slot: Slot) -> Option<u64> {
+        self.epochs.get(&epoch)?.committed.get(&slot).map(|(_, term)| *term)
+    }
+
     /// A replica appends a record.
     pub fn appended(&mut self, replica: usize, lsn: Lsn, record: &LogRecord) -> Checked {
         match record {
@@ -154,7 +160,7 @@ impl Terms {
                 self.covered(replica, *slot);
                 Ok(())
             }
-            LogRecord::Entered { .. } => Ok(()),
+            LogRecord::Entered { .. } | LogRecord::Ended { .. } => Ok(()),
         }
     }
 
@@ -370,10 +376,14 @@ impl EpochTerms {
         }
         let (mut slot, mut at) = (slot, ballot);
         while slot >= self.first {
-            if let Some((committed, _)) = self.committed.get(&slot) {
-                return demand(*committed == at, Invariant::ChosenStays, || {
+            if let Some(&(committed, term)) = self.committed.get(&slot) {
+                demand(committed == at, Invariant::ChosenStays, || {
                     format!("slot {slot} is committed in ballots {committed} and {at}")
-                });
+                })?;
+                if term <= ballot.round {
+                    return Ok(());
+                }
+                // A lower term may reach its quorum after a higher one: those in it knew the entry before.
             }
             self.committed.insert(slot, (at, ballot.round));
             let Some(known) = self.entries.get(&(slot, at)) else { break };

@@ -124,7 +124,7 @@ impl Votes {
                 self.covered(replica, *slot);
                 Ok(())
             }
-            LogRecord::Entered { .. } | LogRecord::Learned { .. } => Ok(()),
+            LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Learned { .. } => Ok(()),
         }
     }
 
@@ -170,7 +170,7 @@ impl Votes {
                     epoch.is_durable(replica, fact)?;
                 }
                 LogRecord::Trimmed(slot) => self.covered(replica, slot),
-                LogRecord::Entered { .. } | LogRecord::Learned { .. } => {}
+                LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Learned { .. } => {}
             }
         }
         Ok(())
@@ -186,6 +186,13 @@ impl Votes {
     #[must_use]
     pub fn chosen(&self, epoch: Epoch, slot: Slot) -> Option<&Batch> {
         self.epochs.get(&epoch)?.chosen(slot)
+    }
+
+    /// The lowest ballot of an epoch that chose it.
+    #[must_use]
+    pub fn chosen_in(&self, epoch: Epoch, slot: Slot) -> Option<Ballot> {
+        let proposed = self.epochs.get(&epoch)?.slots.get(&slot)?;
+        proposed.chosen.as_ref().map(|(ballot, _)| *ballot)
     }
 
     /// The epoch before this one that chose a batch for a slot, if one did: behind its end, that is.

@@ -33,7 +33,7 @@ pub struct Walks {
     pub seed: u64,
 }
 
-/// See the module. Returns the space in which a path is to be read.
+/// Walks at random through a space. Returns the space in which a path is to be read.
 pub(super) fn walk(
     setting: impl Fn() -> Setting,
     bounds: Bounds,

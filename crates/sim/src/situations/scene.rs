@@ -106,7 +106,7 @@ pub(super) struct Actor {
     pub(super) learns: bool,
 }
 
-/// See the module.
+/// What a world is like at the moment.
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) actors: Vec<Actor>,

@@ -84,7 +84,7 @@ impl World {
                 self.reference.delivered(id, slot, &batch)?;
                 self.check_clock()?;
                 self.group_moves(slot)?;
-                self.check_chosen(of, slot, &batch)?;
+                self.check_chosen(of, slot, ballots, &batch)?;
             }
             Action::ReadAt { read, slot } => {
                 life.reads.push((slot, read));

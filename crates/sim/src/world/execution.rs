@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use synod_consensus::ProtocolKind;
 use synod_replica::{Event, Installed, SnapshotInfo};
-use synod_wire::{Batch, Slot};
+use synod_wire::{Ballots, Batch, Slot};
 
 use super::{Happening, World, lives::restore, machine::Task};
 use crate::{
@@ -97,11 +97,17 @@ impl World {
 
     /// What is delivered must have been chosen: durably accepted by a quorum in one ballot. Where the log says who votes,
     /// it says what the group says.
-    pub(super) fn check_chosen(&self, of: usize, slot: Slot, batch: &Batch) -> Checked {
+    pub(super) fn check_chosen(&self, of: usize, slot: Slot, ballots: Ballots, batch: &Batch) -> Checked {
         let epoch = self.reference.epoch(slot);
-        let chosen = match self.reference.protocol(slot) {
-            ProtocolKind::Raft => self.terms.committed(epoch, slot),
-            ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos => self.votes.chosen(epoch, slot),
+        let (chosen, below) = match self.reference.protocol(slot) {
+            ProtocolKind::Raft => {
+                let term = self.terms.committed_in(epoch, slot).unwrap_or_default();
+                (self.terms.committed(epoch, slot), ballots.decided.round < term)
+            }
+            ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos => {
+                let ballot = self.votes.chosen_in(epoch, slot).unwrap_or_default();
+                (self.votes.chosen(epoch, slot), ballots.decided < ballot)
+            }
         };
         if chosen != Some(batch)
             && let Some(before) = self.votes.chosen_before(epoch, slot, batch)
@@ -112,6 +118,9 @@ impl World {
         }
         demand(chosen == Some(batch), Invariant::QuorumDurable, || {
             format!("r{} delivers slot {slot}, which no quorum has durably accepted in one ballot", of + 1)
+        })?;
+        demand(!below, Invariant::DecidedBallot, || {
+            format!("r{} says that ballot {} decided slot {slot}; a higher one did", of + 1, ballots.decided)
         })?;
         self.terms.agrees(epoch, slot, self.groups.after(slot))
     }

@@ -8,10 +8,17 @@
 //! - a clean close, which notes the last record, and the mark that is written when the log is idle.
 //!
 //! What is missing behind all proof is damage too if a file is not as the list of segments says, or cannot be read: no
-//! crash does that.
+//! crash does that. Only a file that was prepared and not begun can be done without.
+//!
+//! The repeated `State` records at the head of a segment are written together with its first record. So where they are
+//! torn, that record is too, though it may be whole; and where it was durable, they are damaged. Otherwise the promises
+//! would be lost as soon as the segment before it is trimmed.
 //!
 //! Everything behind a torn record was written in the same commit (had an earlier commit ended in between, a
 //! later record would prove it), so nothing of it was ever acknowledged, and it is dropped with it.
+//!
+//! All of this is for a log that waits for the disk. One that does not is as good until the machine goes down; then only
+//! the mark is proof ([`Known::unsynced`]).
 //!
 //! Nothing here touches a file.
 
@@ -33,7 +40,7 @@ pub(crate) struct Assessment {
     /// The highest record that is proven to have been durable; those behind it, up to `last`, are there, but
     /// perhaps only in the kernel's memory.
     pub proven: Lsn,
-    /// Where the log ends. `None` if no segment was begun.
+    /// Where the log ends. `None` if no segment was begun, or none that was is left.
     pub end: Option<End>,
     /// Recognisable bytes behind the end.
     pub torn_bytes: u64,
@@ -55,24 +62,47 @@ pub(crate) struct Suspect {
     /// From where on, in bytes.
     pub offset: u64,
     pub reason: String,
+    /// It has all its bytes, and where a header would be there is none: it was prepared, and not begun.
+    pub prepared: bool,
 }
 
-/// Judges the begun segments of a log, in order. `noted` is the last record that something beside the log says was
-/// durable.
-pub(crate) fn assess(segments: &[SegmentScan], noted: Option<Lsn>, suspects: &[Suspect]) -> Assessment {
-    let proven = proven(segments, noted);
+/// What is known of a log beside its segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known<'a> {
+    /// The last record that was noted to be durable when the log was idle, or opened.
+    pub marked: Option<Lsn>,
+    /// The last record, if the log was closed.
+    pub closed_at: Option<Lsn>,
+    /// The last life did not wait for the disk, and the machine went down under it: what records and headers say was
+    /// durable was perhaps only in the kernel's memory, and is no proof. Nothing is damaged by that; the log ends where
+    /// the first record is missing.
+    pub unsynced: bool,
+    pub suspects: &'a [Suspect],
+}
+
+/// Judges the begun segments of a log, in order.
+pub(crate) fn assess(segments: &[SegmentScan], known: &Known<'_>) -> Assessment {
+    let proven = proven(segments, known);
+    if known.unsynced && known.suspects.is_empty() && beginning_is_lost(segments, proven) {
+        let torn_bytes = segments.iter().map(|segment| traces(segment).saturating_sub(PAGE as u64)).sum();
+        return Assessment { last: proven, proven, end: None, torn_bytes, damage: None };
+    }
     let walk = Walk::over(segments, proven);
     let state = state_survived(segments, walk.last);
+    let whole = walk.spots.is_empty() && state.is_ok() && known.closed_at == Some(walk.last);
     let mut spots = walk.spots;
     if let (Err(spot), true) = (&state, spots.is_empty()) {
         spots.push(spot.clone());
     }
     let mut state_intact = state.is_ok();
-    for suspect in suspects {
+    let begun = |suspect: &Suspect| segments.last().is_some_and(|last| suspect.segment <= last.segment);
+    // What was not begun holds nothing.
+    let matters = |suspect: &&Suspect| begun(suspect) || !(whole || suspect.prepared);
+    for suspect in known.suspects.iter().filter(matters) {
         let Some((first_lost, last_lost)) = lost_in(segments, walk.last, suspect.segment) else { continue };
         state_intact &= last_lost <= walk.last;
         if spots.iter().all(|spot| spot.segment != suspect.segment) {
-            let Suspect { segment, offset, reason } = suspect.clone();
+            let Suspect { segment, offset, reason, prepared: _ } = suspect.clone();
             spots.push(DamageSpot { segment, offset, first_lost, last_lost, reason });
         }
     }
@@ -96,7 +126,18 @@ fn lost_in(segments: &[SegmentScan], last: Lsn, segment: u64) -> Option<(Lsn, Ls
     Some((Lsn(1), before(first_lsn)))
 }
 
-fn proven(segments: &[SegmentScan], noted: Option<Lsn>) -> Lsn {
+/// Whether nothing is left to begin with, and nothing proves that it was durable: what was before was trimmed, and what
+/// repeats its promises is torn.
+fn beginning_is_lost(segments: &[SegmentScan], proven: Lsn) -> bool {
+    let is_proven = |segment: &SegmentScan| segment.first_lsn().is_some_and(|first| first <= proven);
+    segments.first().is_none_or(|first| !first.head_is_complete()) && !segments.iter().any(is_proven)
+}
+
+fn proven(segments: &[SegmentScan], known: &Known<'_>) -> Lsn {
+    let noted = known.marked.max(known.closed_at);
+    if known.unsynced {
+        return noted.unwrap_or(Lsn::ZERO);
+    }
     let by_records = segments.iter().flat_map(|s| &s.records).map(|record| record.header.durable);
     let by_headers = segments.iter().filter_map(|s| s.header.as_ref().ok()).map(|h| before(h.first_lsn));
     by_records.chain(by_headers).chain(noted).max().unwrap_or(Lsn::ZERO)
@@ -140,6 +181,17 @@ impl Walk {
                     End { segment: index, offset: segment.head_end() },
                 );
                 walk.at = End { segment: index, offset: segment.head_end() };
+            }
+            // Of the first segment the promises are nowhere else, which `state_survived` says.
+            if index > 0
+                && !segment.head_is_complete()
+                && let Some(first) = segment.first_lsn()
+            {
+                if first > proven {
+                    break;
+                }
+                let offset = segment.flaws.first().map_or(0, |flaw| flaw.offset);
+                walk.spots.push(promises_unreadable(segment.segment, offset));
             }
             for record in segment.records.iter().filter(|record| !record.header.restated && record.body_ok) {
                 if record.header.lsn < walk.expected {
@@ -208,6 +260,11 @@ impl Walk {
     }
 }
 
+fn promises_unreadable(segment: u64, offset: u64) -> DamageSpot {
+    let reason = "the promises repeated here cannot be read".to_owned();
+    DamageSpot { segment, offset, first_lost: Lsn::ZERO, last_lost: Lsn::ZERO, reason }
+}
+
 /// Whether the latest `State` record of every key can be read; otherwise, where the doubt is.
 fn state_survived(segments: &[SegmentScan], last: Lsn) -> Result<(), DamageSpot> {
     let doubt = |segment: u64, offset: u64, reason: String| {
@@ -216,9 +273,7 @@ fn state_survived(segments: &[SegmentScan], last: Lsn) -> Result<(), DamageSpot>
     let counts = |s: &SegmentScan| s.header.as_ref().is_ok_and(|h| before(h.first_lsn) <= last);
     let Some(base) = segments.iter().rposition(|s| counts(s) && s.head_is_complete()) else {
         return match segments.first() {
-            Some(first) => {
-                doubt(first.segment, PAGE as u64, "the promises repeated here can not be read".into())
-            }
+            Some(first) => Err(promises_unreadable(first.segment, PAGE as u64)),
             None if last > Lsn::ZERO => doubt(0, 0, "no segment is left".into()),
             None => Ok(()),
         };
@@ -268,8 +323,12 @@ fn end_after(segments: &[SegmentScan], last: Lsn) -> Option<End> {
     Some(End { segment: index, offset })
 }
 
+/// Where the last recognisable byte of a segment is.
+fn traces(segment: &SegmentScan) -> u64 {
+    segment.trace_end.unwrap_or(0).max(segment.end)
+}
+
 fn torn_bytes(segments: &[SegmentScan], end: End) -> u64 {
-    let traces = |s: &SegmentScan| s.trace_end.unwrap_or(0).max(s.end);
     let here = traces(&segments[end.segment]).saturating_sub(end.offset);
     let later = segments[end.segment + 1..].iter().map(|s| traces(s).saturating_sub(PAGE as u64));
     here + later.sum::<u64>()

@@ -11,10 +11,12 @@
 //!          | last_state u64 | body_crc u32 | header_crc u32 | body | zeros up to a multiple of 8
 //! ```
 //!
-//! - `life` is drawn at random whenever a file begins to be used as a segment. Records carry it, so it is also
-//!   the mark by which a reader finds the next record behind a damaged one; a client that stores the bytes of a
-//!   record as a value cannot forge one without knowing it.
-//! - `header_crc` covers cluster, replica and segment number (which are not repeated in every record) and the
+//! - `life` is drawn at random whenever a file is made ready to be a segment, and is in the list of segments before
+//!   the segment is begun. Records carry it, so it is also the mark by which a reader finds the next record behind a
+//!   damaged one. A client that stores the bytes of a record as a value cannot forge one without knowing it; a reader
+//!   that does not know it either, since list and header are lost, takes only what begins where the first record
+//!   does, where no client's bytes have ever been.
+//! - `header_crc` covers cluster, replica, birth and segment number (which are not repeated in every record) and the
 //!   record's header with `body_crc`: records of a file's previous life never pass, and the body's checksum is
 //!   taken over as the batch brought it.
 //! - `durable` is the highest record known durable when this one was written. It proves, later, that a record
@@ -29,8 +31,9 @@ use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Slot};
 use crate::{Identity, Keep};
 
 /// Version of this format, and of the records in it. Version 1 knew no birth; in version 2 a record of accepted values held
-/// one slot; in version 3 no record said which ballot decided a slot, and no list said which segments were begun.
-pub(crate) const VERSION: u32 = 4;
+/// one slot; in version 3 no record said which ballot decided a slot, and no list said which segments were begun; in version
+/// 4 the list did not say the marks of records, whose checksums did not cover the birth.
+pub(crate) const VERSION: u32 = 5;
 /// Bytes of the page that holds a segment's header; records begin after it.
 pub(crate) const PAGE: usize = 4096;
 /// Bytes of a record before its body.
@@ -139,9 +142,9 @@ pub(crate) struct RecordHeader {
 pub(crate) struct Binding(crc32fast::Hasher);
 
 impl Binding {
-    pub(crate) fn new(cluster: ClusterId, replica: ReplicaId, segment: u64) -> Binding {
+    pub(crate) fn new(identity: Identity, segment: u64) -> Binding {
         let mut hasher = crc32fast::Hasher::new();
-        for word in [cluster.0, replica.0, segment] {
+        for word in [identity.cluster.0, identity.replica.0, identity.birth, segment] {
             hasher.update(&word.to_le_bytes());
         }
         Binding(hasher)
@@ -230,6 +233,31 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
+/// What a client may put into a record's body: records of these segments, at every place where a reader may look for
+/// one. It knows all that is in them but the mark.
+#[cfg(test)]
+pub(crate) fn forged_records(identity: Identity, segments: std::ops::Range<u64>) -> Vec<u8> {
+    let lsn = Lsn(1 << 40);
+    let header = RecordHeader {
+        life: 0x1111_1111_1111_1111,
+        length: 0,
+        keep: Keep::Slot(Slot(1)),
+        restated: false,
+        lsn,
+        durable: Lsn(lsn.0 - 1),
+        last_state: Lsn::ZERO,
+        body_crc: 0,
+    };
+    let mut bytes = Vec::new();
+    for segment in segments {
+        for _ in 0..ALIGNMENT {
+            bytes.extend_from_slice(&header.encode(&Binding::new(identity, segment)));
+            bytes.push(0);
+        }
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_record_header_is_bound_to_its_segment() {
-        let binding = Binding::new(ClusterId(1), ReplicaId(2), 3);
+        let binding = Binding::new(identity(), 3);
         for (keep, restated) in
             [(Keep::Slot(Slot(5)), false), (Keep::State(9), false), (Keep::State(0), true)]
         {
@@ -277,8 +305,13 @@ mod tests {
             };
             let bytes = header.encode(&binding);
             assert_eq!(RecordHeader::decode(&bytes, &binding), Some(header));
-            for other in [(9, 2, 3), (1, 9, 3), (1, 2, 9)] {
-                let other = Binding::new(ClusterId(other.0), ReplicaId(other.1), other.2);
+            for (other, segment) in [
+                (Identity { cluster: ClusterId(9), ..identity() }, 3),
+                (Identity { replica: ReplicaId(9), ..identity() }, 3),
+                (Identity { birth: 9, ..identity() }, 3),
+                (identity(), 9),
+            ] {
+                let other = Binding::new(other, segment);
                 assert_eq!(RecordHeader::decode(&bytes, &other), None);
             }
             for bit in 0..bytes.len() * 8 {

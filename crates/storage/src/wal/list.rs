@@ -1,18 +1,23 @@
-//! `log.segments`: which segments the log has, and how long each file was when it was made ready.
+//! `log.segments`: which segments the log has, how long each file was when it was made ready, and the mark of its
+//! records.
 //!
 //! ```text
 //! # synod log segments
 //! cluster = 00000000000000a1
 //! birth = 5f0c...
 //! replica = 1
-//! segment.00000000000000000007 = 67108864
-//! version = 1
+//! segment.00000000000000000007 = 67108864 8a6f...
+//! version = 2
 //! checksum = 7d1c9f02
 //! ```
 //!
 //! The segments themselves cannot say that the last of them is gone. So each is in this list, durably, before it is
 //! begun, and until just before it is taken out of the log: one that is in the list and not there, or shorter, lost
 //! something.
+//!
+//! Nor can a segment say what to look for in it when its header is lost. Without the mark, a reader that searches it
+//! would take for a record whatever a client once put into a record's body, so the mark is drawn and listed before the
+//! segment is begun, and no client ever sees it.
 
 use std::{collections::BTreeMap, ops::Range, path::PathBuf, sync::Arc};
 
@@ -20,8 +25,18 @@ use crate::{Identity, StorageError, disk::Disk, fields::Fields};
 
 pub(crate) const FILE_NAME: &str = "log.segments";
 const TITLE: &str = "synod log segments";
-const VERSION: u32 = 1;
+/// Version 1 knew no marks.
+const VERSION: u32 = 2;
 const PREFIX: &str = "segment.";
+
+/// What the list says of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Bytes of the file when it was made ready.
+    pub bytes: u64,
+    /// The mark of its records, also of those that are still to come.
+    pub life: u64,
+}
 
 /// The list, and where it is kept.
 #[derive(Clone, Debug)]
@@ -29,8 +44,7 @@ pub(crate) struct SegmentList {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     identity: Identity,
-    /// Bytes by segment.
-    segments: BTreeMap<u64, u64>,
+    segments: BTreeMap<u64, Entry>,
     /// A change failed, so the file may or may not say it.
     unsure: bool,
 }
@@ -40,7 +54,7 @@ pub(crate) struct SegmentList {
 pub(crate) enum Listed {
     /// There is no such file.
     None,
-    Read(BTreeMap<u64, u64>),
+    Read(BTreeMap<u64, Entry>),
     Unreadable(String),
 }
 
@@ -63,21 +77,24 @@ impl Listed {
     }
 
     /// The segments whose numbers are in `range`; none if that is not known.
-    pub(crate) fn within(&self, range: Range<u64>) -> BTreeMap<u64, u64> {
+    pub(crate) fn within(&self, range: Range<u64>) -> BTreeMap<u64, Entry> {
         match self {
             Listed::Read(segments) => {
-                segments.range(range).map(|(&segment, &bytes)| (segment, bytes)).collect()
+                segments.range(range).map(|(&segment, &entry)| (segment, entry)).collect()
             }
             Listed::None | Listed::Unreadable(_) => BTreeMap::new(),
         }
     }
 }
 
-fn segments(fields: &Fields) -> Result<BTreeMap<u64, u64>, String> {
-    let parsed = fields.with_prefix(PREFIX).map(|(segment, bytes)| {
-        let number =
-            |text: &str| text.parse().map_err(|_| format!("\"{PREFIX}{segment} = {bytes}\" makes no sense"));
-        Ok((number(segment)?, number(bytes)?))
+fn segments(fields: &Fields) -> Result<BTreeMap<u64, Entry>, String> {
+    let entry = |segment: &str, text: &str| {
+        let (bytes, life) = text.split_once(' ')?;
+        let entry = Entry { bytes: bytes.parse().ok()?, life: u64::from_str_radix(life, 16).ok()? };
+        Some((segment.parse().ok()?, entry))
+    };
+    let parsed = fields.with_prefix(PREFIX).map(|(segment, text)| {
+        entry(segment, text).ok_or_else(|| format!("\"{PREFIX}{segment} = {text}\" makes no sense"))
     });
     parsed.collect()
 }
@@ -88,7 +105,7 @@ impl SegmentList {
         disk: Arc<dyn Disk>,
         dir: &std::path::Path,
         identity: Identity,
-        segments: BTreeMap<u64, u64>,
+        segments: BTreeMap<u64, Entry>,
     ) -> SegmentList {
         SegmentList { disk, path: dir.join(FILE_NAME), identity, segments, unsure: false }
     }
@@ -104,9 +121,9 @@ impl SegmentList {
     }
 
     /// Adds a segment, durably.
-    pub(crate) fn add(&mut self, segment: u64, bytes: u64) -> Result<(), StorageError> {
+    pub(crate) fn add(&mut self, segment: u64, entry: Entry) -> Result<(), StorageError> {
         self.change(|segments| {
-            segments.insert(segment, bytes);
+            segments.insert(segment, entry);
         })
     }
 
@@ -117,7 +134,7 @@ impl SegmentList {
         })
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut BTreeMap<u64, u64>)) -> Result<(), StorageError> {
+    fn change(&mut self, change: impl FnOnce(&mut BTreeMap<u64, Entry>)) -> Result<(), StorageError> {
         let mut segments = self.segments.clone();
         change(&mut segments);
         self.unsure = true;
@@ -126,14 +143,14 @@ impl SegmentList {
         Ok(())
     }
 
-    fn write_as(&self, segments: &BTreeMap<u64, u64>) -> Result<(), StorageError> {
+    fn write_as(&self, segments: &BTreeMap<u64, Entry>) -> Result<(), StorageError> {
         let mut fields = Fields::default();
         fields.set("version", VERSION);
         fields.set("cluster", self.identity.cluster);
         fields.set("replica", self.identity.replica.0);
         fields.set("birth", format_args!("{:016x}", self.identity.birth));
-        for (segment, bytes) in segments {
-            fields.set(&format!("{PREFIX}{segment:020}"), bytes);
+        for (segment, Entry { bytes, life }) in segments {
+            fields.set(&format!("{PREFIX}{segment:020}"), format_args!("{bytes} {life:016x}"));
         }
         fields.write(&*self.disk, &self.path, TITLE)
     }

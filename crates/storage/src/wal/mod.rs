@@ -29,6 +29,7 @@ use bytes::Bytes;
 use synod_wire::{Encoded, Lsn, Slot};
 
 use self::{
+    list::Entry,
     mark::Mark,
     prepare::Preparer,
     state::LogState,
@@ -171,8 +172,8 @@ pub struct Wal {
     appended: Lsn,
     /// The last record that was committed.
     durable: Lsn,
-    /// The segments that were in the list when the log was opened, and how long each was when it was made.
-    listed: BTreeMap<u64, u64>,
+    /// The list of segments when the log was opened.
+    listed: BTreeMap<u64, Entry>,
     /// The latest record of every `State` key.
     states: BTreeMap<u8, (Lsn, Body)>,
     /// The latest `State` record of any key.

@@ -12,14 +12,14 @@ use synod_wire::{Lsn, Slot};
 
 use super::{
     Body, FullSegment, LogFiles, LogState, Options, Recovered, RecoveredRecord, Wal, WalStats,
-    assess::{Assessment, End, Suspect, assess},
+    assess::{Assessment, End, Known, Suspect, assess},
     format::{NoHeader, PAGE, VERSION, segment_name, segment_number},
-    list::{Listed, SegmentList},
+    list::{Entry, Listed, SegmentList},
     mark::{self, Mark},
     prepare::{Pace, Prepared, Preparer, Workshop},
     scan::{Flaw, SegmentScan, scan},
     state::Previous,
-    writer::Active,
+    writer::{Active, random_mark},
 };
 use crate::{
     Durability, Identity, Keep, Loss, StorageError,
@@ -56,13 +56,23 @@ impl Wal {
         let listed = found.within(previous.segments());
         tidy(&*disk, dir, &previous, &listed)?;
 
-        let mut segments = read_segments(&*disk, dir, identity)?;
+        let mut segments = read_segments(&*disk, dir, identity, &listed)?;
+        if let Some(last) = previous.closed_at() {
+            segments.iter_mut().for_each(|segment| segment.scan.end_at(last));
+        }
         let suspects = suspects(&listed, &segments);
         let unused = split_off_unused(&mut segments);
         let marked = mark::read(&*disk, dir, identity);
         let (scans, files): (Vec<_>, Vec<_>) = segments.into_iter().map(|s| (s.scan, s.bytes)).unzip();
-        let verdict = assess(&scans, previous.closed_at().max(Some(marked)), &suspects);
-        let records = recovered_records(&scans, &files, verdict.last);
+        let known = Known {
+            marked: Some(marked),
+            closed_at: previous.closed_at(),
+            unsynced: previous.lost_unsynced(&disk.boot()),
+            suspects: &suspects,
+        };
+        let verdict = assess(&scans, &known);
+        let nothing_left = verdict.end.is_none() && verdict.damage.is_none();
+        let records = if nothing_left { Vec::new() } else { recovered_records(&scans, &files, verdict.last) };
 
         let loss = loss(&*disk, &previous, &found, identity, !scans.is_empty());
         let mut state =
@@ -126,15 +136,26 @@ impl Wal {
         unused: Vec<ReadSegment>,
     ) -> Result<(), StorageError> {
         let Some(end) = verdict.end else {
-            assert!(scans.is_empty(), "a log with segments has an end, or is damaged");
             self.list([]).write()?;
-            for segment in unused {
-                remove_file(&*self.disk, &segment.scan.path)?;
+            // The newest first, as below.
+            for path in
+                scans.iter().chain(unused.iter().map(|segment| &segment.scan)).map(|scan| &scan.path).rev()
+            {
+                remove_file(&*self.disk, path)?;
+                sync_dir(&*self.disk, &self.dir)?;
             }
-            // Before the first segment, so that segments without this file mean that it was lost.
-            self.state.write(&*self.disk, &self.dir)?;
-            self.files =
-                Some(self.first_files(self.state.begins.max(1), verdict.last.next(), BTreeMap::new())?);
+            let first = |wal: &Wal| {
+                wal.first_files(wal.state.begins.max(1), verdict.last.next(), BTreeMap::new()).map(Some)
+            };
+            if verdict.last == Lsn::ZERO {
+                // Before the first segment, so that segments without this file mean that it was lost.
+                self.state.write(&*self.disk, &self.dir)?;
+                self.files = first(self)?;
+            } else {
+                // Once it is written, records that were marked as durable and are not there are damage.
+                self.files = first(self)?;
+                self.state.write(&*self.disk, &self.dir)?;
+            }
             return Ok(());
         };
         if verdict.torn_bytes > 0 {
@@ -146,11 +167,15 @@ impl Wal {
         let (ready, unfit): (Vec<_>, Vec<_>) =
             unused.into_iter().partition(|segment| self.fits(&segment.scan, next));
         // What a file has grown since it was listed may not be durable yet. The next one was made durable before it got
-        // its name.
-        let listed = |scan: &SegmentScan| self.listed.get(&scan.segment).copied().unwrap_or(PAGE as u64);
-        let begun =
-            scans[..=end.segment].iter().map(|scan| (scan.segment, scan.file_bytes.min(listed(scan))));
-        let next_one = ready.iter().map(|segment| (segment.scan.segment, segment.scan.file_bytes));
+        // its name. It gets another mark: it may have been begun, of which a power failure has left next to nothing.
+        let begun = scans[..=end.segment].iter().map(|scan| {
+            let listed = self.listed.get(&scan.segment).map_or(PAGE as u64, |entry| entry.bytes);
+            let life = scan.life.expect("a segment that counts has records or a header");
+            (scan.segment, Entry { bytes: scan.file_bytes.min(listed), life })
+        });
+        let ready = ready.into_iter().next().map(|segment| (segment.scan, random_mark()));
+        let next_one =
+            ready.iter().map(|(scan, life)| (scan.segment, Entry { bytes: scan.file_bytes, life: *life }));
         let list = self.list(begun.chain(next_one));
         list.write()?;
         for segment in unfit {
@@ -165,7 +190,7 @@ impl Wal {
         let full: VecDeque<_> = scans[..end.segment].iter().map(full_segment).collect();
         self.sync_segments(&full)?;
 
-        let ready = ready.into_iter().next().map(|segment| self.adopt(segment.scan)).transpose()?;
+        let ready = ready.map(|(scan, life)| self.adopt(scan, life)).transpose()?;
         let preparer = self.start_preparer(self.workshop(list), next, ready)?;
         // By now all of it is durable, and with what is written next the note of a clean close goes.
         let mut mark = Mark::open(&*self.disk, &self.dir, self.identity)?;
@@ -181,7 +206,7 @@ impl Wal {
         &self,
         segment: u64,
         first_lsn: Lsn,
-        listed: BTreeMap<u64, u64>,
+        listed: BTreeMap<u64, Entry>,
     ) -> Result<LogFiles, StorageError> {
         let mut workshop = self.workshop(self.list(listed));
         let bytes = self.options.segment_bytes.min(FIRST_SEGMENT_BYTES_MAX);
@@ -193,7 +218,7 @@ impl Wal {
         Ok(LogFiles { active, full: VecDeque::new(), preparer, mark })
     }
 
-    fn list(&self, segments: impl IntoIterator<Item = (u64, u64)>) -> SegmentList {
+    fn list(&self, segments: impl IntoIterator<Item = (u64, Entry)>) -> SegmentList {
         SegmentList::new(Arc::clone(&self.disk), &self.dir, self.identity, segments.into_iter().collect())
     }
 
@@ -250,8 +275,9 @@ impl Wal {
         sync_file(&*file, path)?;
 
         let life = scan.life.expect("a segment that goes on was begun");
-        let prepared = Prepared { segment: scan.segment, path: path.clone(), file, bytes: scan.file_bytes };
-        let mut active = Active::resume(prepared, self.identity, life, end.offset);
+        let bytes = scan.file_bytes;
+        let prepared = Prepared { segment: scan.segment, path: path.clone(), file, bytes, life };
+        let mut active = Active::resume(prepared, self.identity, end.offset);
         active.slot_max = slot_max(scan, end.offset);
         active.has_records = scan.records.iter().any(|r| !r.header.restated && r.offset < end.offset);
         Ok(active)
@@ -259,13 +285,15 @@ impl Wal {
 
     /// Whether a segment that was prepared and not begun is the next one.
     fn fits(&self, scan: &SegmentScan, next: u64) -> bool {
-        let blank = scan.header == Err(NoHeader::Blank);
-        scan.segment == next && blank && scan.file_bytes == self.options.segment_bytes
+        scan.segment == next
+            && is_blank(scan)
+            && scan.unreadable.is_none()
+            && scan.file_bytes == self.options.segment_bytes
     }
 
-    fn adopt(&self, scan: SegmentScan) -> Result<Prepared, StorageError> {
+    fn adopt(&self, scan: SegmentScan, life: u64) -> Result<Prepared, StorageError> {
         let file = open(&*self.disk, &scan.path, How::Write)?;
-        Ok(Prepared { segment: scan.segment, path: scan.path, file, bytes: scan.file_bytes })
+        Ok(Prepared { segment: scan.segment, path: scan.path, file, bytes: scan.file_bytes, life })
     }
 
     /// Makes all segments durable, whatever the durability of the life that wrote them.
@@ -277,11 +305,20 @@ impl Wal {
         Ok(())
     }
 
-    /// Makes everything that was written durable.
+    /// Makes everything that was written durable, also what was trimmed and is still there: the next start reads it.
     pub(super) fn sync_everything(&self) -> Result<(), StorageError> {
-        let Some(files) = &self.files else { return Ok(()) };
-        self.sync_segments(&files.full)?;
-        sync_file(&*files.active.file, &files.active.path)
+        if self.files.is_none() {
+            return Ok(());
+        }
+        for name in file_names(&*self.disk, &self.dir)?.iter().filter(|name| segment_number(name).is_some()) {
+            let path = self.dir.join(name);
+            match open(&*self.disk, &path, How::Write) {
+                // It was taken out of the log meanwhile.
+                Err(error) if error.is_not_found() => {}
+                file => sync_file(&*file?, &path)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -326,7 +363,7 @@ fn tidy(
     disk: &dyn Disk,
     dir: &Path,
     previous: &Previous,
-    listed: &BTreeMap<u64, u64>,
+    listed: &BTreeMap<u64, Entry>,
 ) -> Result<(), StorageError> {
     let Range { start: begins, end: unfinished } = previous.segments();
     let trimmed_below = listed.keys().next().copied().unwrap_or(0);
@@ -348,19 +385,24 @@ fn tidy(
     if changed { sync_dir(disk, dir) } else { Ok(()) }
 }
 
+/// Whether there is no header where one would be, for all that can be read.
+fn is_blank(scan: &SegmentScan) -> bool {
+    scan.header == Err(NoHeader::Blank) && scan.unreadable.is_none_or(|at| at >= PAGE as u64)
+}
+
 /// Segments that are not as the list says, or that cannot be read.
-pub(crate) fn suspects(listed: &BTreeMap<u64, u64>, segments: &[ReadSegment]) -> Vec<Suspect> {
+pub(crate) fn suspects(listed: &BTreeMap<u64, Entry>, segments: &[ReadSegment]) -> Vec<Suspect> {
     let found: BTreeMap<u64, &SegmentScan> = segments.iter().map(|s| (s.scan.segment, &s.scan)).collect();
     let mut suspects = Vec::new();
-    for (&segment, &bytes) in listed {
+    for (&segment, &Entry { bytes, .. }) in listed {
         match found.get(&segment) {
             None => {
                 let reason = format!("segment {segment} is missing");
-                suspects.push(Suspect { segment, offset: 0, reason });
+                suspects.push(Suspect { segment, offset: 0, reason, prepared: false });
             }
             Some(scan) if scan.file_bytes < bytes => {
                 let reason = format!("the file has only {} of its {bytes} bytes", scan.file_bytes);
-                suspects.push(Suspect { segment, offset: scan.file_bytes, reason });
+                suspects.push(Suspect { segment, offset: scan.file_bytes, reason, prepared: false });
             }
             Some(_) => {}
         }
@@ -368,7 +410,8 @@ pub(crate) fn suspects(listed: &BTreeMap<u64, u64>, segments: &[ReadSegment]) ->
     for scan in found.values() {
         if let Some(offset) = scan.unreadable {
             let reason = "the disk cannot read this".to_owned();
-            suspects.push(Suspect { segment: scan.segment, offset, reason });
+            let prepared = is_blank(scan) && !scan.is_begun();
+            suspects.push(Suspect { segment: scan.segment, offset, reason, prepared });
         }
     }
     suspects
@@ -382,23 +425,30 @@ pub(crate) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<(), StorageError
 }
 
 /// Reads every segment of the directory, in order.
-fn read_segments(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Vec<ReadSegment>, StorageError> {
+fn read_segments(
+    disk: &dyn Disk,
+    dir: &Path,
+    identity: Identity,
+    listed: &BTreeMap<u64, Entry>,
+) -> Result<Vec<ReadSegment>, StorageError> {
     let names = file_names(disk, dir)?;
     let numbers = names.iter().filter_map(|name| segment_number(name));
-    numbers.map(|segment| read_segment(disk, dir, segment, identity)).collect()
+    numbers.map(|segment| read_segment(disk, dir, segment, identity, listed.get(&segment))).collect()
 }
 
-/// Reads one segment. Refuses that of another version or identity.
+/// Reads one segment, of which the list of segments says `listed`. Refuses that of another version or identity.
 pub(crate) fn read_segment(
     disk: &dyn Disk,
     dir: &Path,
     segment: u64,
     identity: Identity,
+    listed: Option<&Entry>,
 ) -> Result<ReadSegment, StorageError> {
     let path: PathBuf = dir.join(segment_name(segment));
     let read = read_what_can_be_read(disk, &path);
     let (mut file, unreadable) = read.map_err(|error| StorageError::io("read", &path, error))?;
-    let scan = SegmentScan { unreadable, ..scan(segment, path, &file, identity) };
+    let life = listed.map(|entry| entry.life);
+    let scan = SegmentScan { unreadable, ..scan(segment, path, &file, identity, life) };
     match &scan.header {
         Err(NoHeader::Version(found)) => {
             return Err(StorageError::Version { path: scan.path, found: *found, supported: VERSION });

@@ -16,14 +16,15 @@ use std::{
 
 use super::{
     format::{PAGE, segment_name},
-    list::SegmentList,
+    list::{Entry, SegmentList},
+    writer::random_mark,
 };
 use crate::{
     StorageError,
     disk::{Disk, DiskFile, How, open, remove_file, sync_dir, sync_file, write_zeros},
 };
 
-/// A file that is zeros, or at least holds nothing that passes for a record of the segment that it is named for.
+/// A file that is zeros, or at least holds nothing that passes for a record of the life that it is listed with.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub segment: u64,
@@ -31,6 +32,8 @@ pub(crate) struct Prepared {
     pub file: Box<dyn DiskFile>,
     /// Bytes that are meant to be filled. All were written through, unless the file was needed in a hurry.
     pub bytes: u64,
+    /// The mark of the records to come.
+    pub life: u64,
 }
 
 /// How to go on with writing a file through.
@@ -94,7 +97,8 @@ impl Workshop {
         Ok(Some(file))
     }
 
-    /// Makes a segment out of a spare file. Its old records stay, and are bound to another segment.
+    /// Makes a segment out of a spare file. Its old records stay: they bear another mark, and what clients put into
+    /// them was written before this one was drawn.
     fn reuse(&mut self, segment: u64, spare: &Path) -> Result<Prepared, StorageError> {
         let file = open(&*self.disk, spare, How::Write)?;
         write_zeros(&*file, spare, 0, PAGE as u64, || true)?;
@@ -115,8 +119,9 @@ impl Workshop {
         self.disk.rename(from, &path).map_err(|error| StorageError::io("rename to", &path, error))?;
         sync_dir(&*self.disk, &self.dir)?;
         let written = file.bytes().map_err(|error| StorageError::io("look at", &path, error))?;
-        self.list.add(segment, written)?;
-        Ok(Prepared { segment, path, file, bytes })
+        let life = random_mark();
+        self.list.add(segment, Entry { bytes: written, life })?;
+        Ok(Prepared { segment, path, file, bytes, life })
     }
 
     /// Takes a segment out of the log. Returns its file if that can be used again.

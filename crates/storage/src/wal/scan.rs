@@ -26,7 +26,7 @@ pub(crate) struct SegmentScan {
     pub header: Result<SegmentHeader, NoHeader>,
     /// The header was unreadable, and was made again from the records behind it.
     pub header_rebuilt: bool,
-    /// The mark of this segment's records, if any could be found.
+    /// The mark of this segment's records, if it is known.
     pub life: Option<u64>,
     /// Records whose header is intact, in the order of the file.
     pub records: Vec<ScannedRecord>,
@@ -85,15 +85,38 @@ impl SegmentScan {
         self.header.as_ref().is_ok_and(|header| header.restated as usize == readable)
     }
 
+    /// The number of the first record that is not a restated one, if that is known.
+    pub(crate) fn first_lsn(&self) -> Option<Lsn> {
+        let first = || self.records.iter().find(|record| !record.header.restated);
+        self.header.as_ref().map(|header| header.first_lsn).ok().or_else(|| first().map(|r| r.header.lsn))
+    }
+
+    /// Lets go of the records behind `last`, where the log was closed: nothing was written since.
+    pub(crate) fn end_at(&mut self, last: Lsn) {
+        let is_behind = |record: &ScannedRecord| !record.header.restated && record.header.lsn > last;
+        let Some(first) = self.records.iter().find(|record| is_behind(record)).copied() else { return };
+        self.trace_end = self.trace_end.max(Some(self.end));
+        self.records.retain(|record| !is_behind(record));
+        self.flaws.retain(|flaw| flaw.offset < first.offset);
+        self.end = self.records.last().map_or(PAGE as u64, |record| record.end().min(self.file_bytes));
+    }
+
     /// Where the restated records end.
     pub(crate) fn head_end(&self) -> u64 {
         self.restated().map(ScannedRecord::end).max().unwrap_or(PAGE as u64)
     }
 }
 
-/// Reads a segment's bytes. `identity` says whose records are looked for; the incarnation plays no part.
-pub(crate) fn scan(segment: u64, path: PathBuf, file: &[u8], identity: Identity) -> SegmentScan {
-    let binding = Binding::new(identity.cluster, identity.replica, segment);
+/// Reads a segment's bytes. `identity` says whose records are looked for; the incarnation plays no part. `listed` is
+/// the mark that they bear according to the list of segments, if that says it.
+pub(crate) fn scan(
+    segment: u64,
+    path: PathBuf,
+    file: &[u8],
+    identity: Identity,
+    listed: Option<u64>,
+) -> SegmentScan {
+    let binding = Binding::new(identity, segment);
     let mut header = SegmentHeader::decode(&file[..file.len().min(PAGE)]);
     if matches!(&header, Ok(header) if header.segment != segment) {
         // What a recycled file said in its previous life.
@@ -104,7 +127,7 @@ pub(crate) fn scan(segment: u64, path: PathBuf, file: &[u8], identity: Identity)
         path,
         file_bytes: file.len() as u64,
         unreadable: None,
-        life: header.as_ref().ok().map(|header| header.life),
+        life: header.as_ref().ok().map(|header| header.life).or(listed),
         header,
         header_rebuilt: false,
         records: Vec::new(),
@@ -165,13 +188,13 @@ impl SegmentScan {
         (right_life && right_lsn).then_some(header)
     }
 
-    /// The first place from `from` on where a record begins.
+    /// The first place from `from` on where a record begins. Without the mark of this life nothing is looked for:
+    /// whatever a client put into a body, now or in an earlier life of the file, could pass for a record.
     fn find_record(&self, file: &[u8], from: usize, last: Lsn, binding: &Binding) -> Option<usize> {
-        let mark = self.life.map(u64::to_le_bytes);
-        (from..file.len().saturating_sub(RECORD_HEADER_BYTES - 1)).step_by(ALIGNMENT).find(|&at| {
-            mark.is_none_or(|mark| file[at..at + 8] == mark)
-                && self.record_at(file, at, last, binding).is_some()
-        })
+        let mark = self.life?.to_le_bytes();
+        (from..file.len().saturating_sub(RECORD_HEADER_BYTES - 1))
+            .step_by(ALIGNMENT)
+            .find(|&at| file[at..at + 8] == mark && self.record_at(file, at, last, binding).is_some())
     }
 
     /// The end of the last stretch behind `from` that bears the mark of this life.
@@ -221,7 +244,7 @@ mod tests {
     fn segment(bodies: &[&[u8]]) -> (Vec<u8>, Vec<usize>) {
         let header =
             SegmentHeader { identity: IDENTITY, segment: 4, first_lsn: Lsn(1), life: LIFE, restated: 0 };
-        let binding = Binding::new(IDENTITY.cluster, IDENTITY.replica, 4);
+        let binding = Binding::new(IDENTITY, 4);
         let mut file = header.encode();
         let mut offsets = Vec::new();
         for (i, body) in bodies.iter().enumerate() {
@@ -253,7 +276,7 @@ mod tests {
     fn finds_the_next_record_behind_a_damaged_header() {
         let (mut file, offsets) = segment(&[b"one", b"two", &[7; 300], b"four"]);
         file[offsets[2]] ^= 1;
-        let scan = scan(4, "x".into(), &file, IDENTITY);
+        let scan = scan(4, "x".into(), &file, IDENTITY, None);
         assert_eq!(lsns(&scan), [1, 2, 4]);
         assert_eq!(scan.flaws.len(), 1);
         assert_eq!(scan.flaws[0].offset as usize, offsets[2]);
@@ -263,7 +286,7 @@ mod tests {
     fn a_damaged_body_costs_that_record_only() {
         let (mut file, offsets) = segment(&[b"one", &[7; 300], b"three"]);
         file[offsets[1] + 200] ^= 1;
-        let scan = scan(4, "x".into(), &file, IDENTITY);
+        let scan = scan(4, "x".into(), &file, IDENTITY, None);
         assert_eq!(lsns(&scan), [1, 3]);
         assert!(scan.flaws[0].reason.contains("record 2"), "{}", scan.flaws[0].reason);
     }
@@ -272,7 +295,7 @@ mod tests {
     fn a_damaged_header_page_is_made_again_from_the_records() {
         let (mut file, _) = segment(&[b"one", b"two"]);
         file[50] ^= 4;
-        let scan = scan(4, "x".into(), &file, IDENTITY);
+        let scan = scan(4, "x".into(), &file, IDENTITY, None);
         assert_eq!(lsns(&scan), [1, 2]);
         assert!(scan.header_rebuilt);
         let header = scan.header.unwrap();
@@ -282,7 +305,7 @@ mod tests {
     #[test]
     fn a_record_inside_a_body_is_not_taken_for_one() {
         // A client stores the bytes of a record that is right in all but the life, which it cannot know.
-        let binding = Binding::new(IDENTITY.cluster, IDENTITY.replica, 4);
+        let binding = Binding::new(IDENTITY, 4);
         let forged = RecordHeader {
             life: LIFE + 1,
             length: 0,
@@ -295,7 +318,7 @@ mod tests {
         };
         let (mut file, offsets) = segment(&[b"one", &forged.encode(&binding), b"three"]);
         file[offsets[1] + 10] ^= 1;
-        let scan = scan(4, "x".into(), &file, IDENTITY);
+        let scan = scan(4, "x".into(), &file, IDENTITY, None);
         assert_eq!(lsns(&scan), [1, 3]);
         assert!(scan.records.iter().all(|record| record.header.life == LIFE));
     }
@@ -303,11 +326,64 @@ mod tests {
     #[test]
     fn a_record_of_another_life_of_the_same_segment_is_not_taken_for_one() {
         let (mut file, offsets) = segment(&[b"one", b"two"]);
-        let binding = Binding::new(IDENTITY.cluster, IDENTITY.replica, 4);
+        let binding = Binding::new(IDENTITY, 4);
         let mut header = RecordHeader::decode(&file[offsets[1]..], &binding).unwrap();
         header.life += 1;
         file[offsets[1]..offsets[1] + RECORD_HEADER_BYTES].copy_from_slice(&header.encode(&binding));
-        assert_eq!(lsns(&scan(4, "x".into(), &file, IDENTITY)), [1]);
+        assert_eq!(lsns(&scan(4, "x".into(), &file, IDENTITY, None)), [1]);
+    }
+
+    /// A header of a record as a client can write it: it knows all but the mark.
+    fn forged(lsn: u64) -> [u8; RECORD_HEADER_BYTES] {
+        let header = RecordHeader {
+            life: LIFE + 1,
+            length: 0,
+            keep: Keep::Slot(Slot(lsn)),
+            restated: false,
+            lsn: Lsn(lsn),
+            durable: Lsn(lsn - 1),
+            last_state: Lsn::ZERO,
+            body_crc: 0,
+        };
+        header.encode(&Binding::new(IDENTITY, 4))
+    }
+
+    /// The file was used before, or a power failure has taken the header and the first record.
+    #[test]
+    fn a_forged_record_in_a_segment_without_a_header_is_not_taken_for_one() {
+        for listed in [None, Some(LIFE)] {
+            let (mut file, offsets) = segment(&[b"one", &forged(9), &forged(10)]);
+            file[..offsets[2]].fill(0);
+            for page in [0, 0x55] {
+                file[..PAGE].fill(page);
+                let found = scan(4, "x".into(), &file, IDENTITY, listed);
+                // The third record is really one, for a reader that knows its mark.
+                let expected: &[u64] = if listed.is_some() { &[3] } else { &[] };
+                assert_eq!(lsns(&found), expected);
+            }
+            file[offsets[2]..offsets[2] + RECORD_HEADER_BYTES].fill(0);
+            assert!(!scan(4, "x".into(), &file, IDENTITY, listed).is_begun());
+        }
+    }
+
+    #[test]
+    fn the_listed_mark_finds_what_is_left_when_the_header_is_gone() {
+        let (mut file, offsets) = segment(&[b"one", b"two", b"three"]);
+        file[..offsets[1]].fill(0);
+        assert_eq!(lsns(&scan(4, "x".into(), &file, IDENTITY, Some(LIFE))), [2, 3]);
+        assert_eq!(lsns(&scan(4, "x".into(), &file, IDENTITY, None)), []);
+    }
+
+    #[test]
+    fn nothing_behind_the_place_where_the_log_was_closed_counts() {
+        let (file, offsets) = segment(&[b"one", b"two", b"three"]);
+        let mut found = scan(4, "x".into(), &file, IDENTITY, None);
+        let end = found.end;
+        found.end_at(Lsn(3));
+        assert_eq!((lsns(&found), found.trace_end), (vec![1, 2, 3], None));
+        found.end_at(Lsn(1));
+        assert_eq!(lsns(&found), [1]);
+        assert_eq!((found.end as usize, found.trace_end), (offsets[1], Some(end)));
     }
 
     #[test]
@@ -316,18 +392,18 @@ mod tests {
         let header =
             SegmentHeader { identity: IDENTITY, segment: 9, first_lsn: Lsn(8), life: 3, restated: 0 };
         file[..PAGE].copy_from_slice(&header.encode());
-        let begun = scan(9, "x".into(), &file, IDENTITY);
+        let begun = scan(9, "x".into(), &file, IDENTITY, None);
         assert!(begun.is_begun() && begun.records.is_empty() && begun.flaws.is_empty());
         assert_eq!((begun.end, begun.trace_end), (PAGE as u64, None));
         file[..PAGE].fill(0);
-        assert!(!scan(9, "x".into(), &file, IDENTITY).is_begun());
+        assert!(!scan(9, "x".into(), &file, IDENTITY, None).is_begun());
     }
 
     #[test]
     fn what_is_left_of_a_torn_record_is_seen() {
         let (mut file, offsets) = segment(&[b"one", &[7; 300]]);
         file[offsets[1] + 30..].fill(0);
-        let scan = scan(4, "x".into(), &file, IDENTITY);
+        let scan = scan(4, "x".into(), &file, IDENTITY, None);
         assert_eq!(lsns(&scan), [1]);
         assert_eq!(scan.end as usize, offsets[1]);
         assert_eq!(scan.trace_end, Some((offsets[1] + RECORD_HEADER_BYTES) as u64));

@@ -57,6 +57,11 @@ impl Previous {
         }
     }
 
+    /// See [`LogState::lost_unsynced`].
+    pub(crate) fn lost_unsynced(&self, boot: &str) -> bool {
+        matches!(self, Previous::Read(state) if state.lost_unsynced(boot))
+    }
+
     /// Whose it is, and the life that wrote it.
     pub(crate) fn identity(&self) -> Option<Identity> {
         match self {
@@ -95,14 +100,17 @@ impl LogState {
 
     /// What the previous life may have forgotten, given that a new one begins on the boot `boot`.
     pub(crate) fn loss_at_restart(&self, boot: &str) -> Option<Loss> {
-        let rebooted = self.boot.is_empty() || self.boot != boot;
         match self.durability {
             Durability::Memory => Some(Loss::Memory),
-            Durability::Async if self.closed_at.is_none() && rebooted => {
-                Some(self.loss.clone().unwrap_or(Loss::Reboot))
-            }
+            _ if self.lost_unsynced(boot) => Some(self.loss.clone().unwrap_or(Loss::Reboot)),
             _ => self.loss.clone(),
         }
+    }
+
+    /// Whether the machine went down, before the boot `boot`, under a life that did not wait for the disk.
+    pub(crate) fn lost_unsynced(&self, boot: &str) -> bool {
+        let rebooted = self.boot.is_empty() || self.boot != boot;
+        self.durability == Durability::Async && self.closed_at.is_none() && rebooted
     }
 
     fn to_fields(&self) -> Fields {

@@ -80,9 +80,9 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    /// Goes on with a segment whose records bear the mark `life` and end at `end`.
-    pub(crate) fn resume(prepared: Prepared, identity: Identity, life: u64, end: u64) -> Active {
-        let Prepared { segment, path, file, bytes: capacity } = prepared;
+    /// Goes on with a segment whose records end at `end`.
+    pub(crate) fn resume(prepared: Prepared, identity: Identity, end: u64) -> Active {
+        let Prepared { segment, path, file, bytes: capacity, life } = prepared;
         Active {
             segment,
             path,
@@ -92,16 +92,16 @@ impl Active {
             slot_max: Slot::ZERO,
             has_records: false,
             life,
-            binding: Binding::new(identity.cluster, identity.replica, segment),
+            binding: Binding::new(identity, segment),
             gather: Gather::default(),
         }
     }
 
     /// Begins a prepared segment; its header goes with the first write.
     pub(crate) fn begin(prepared: Prepared, identity: Identity, first_lsn: Lsn, restated: u32) -> Active {
-        let life = random_mark();
-        let header = SegmentHeader { identity, segment: prepared.segment, first_lsn, life, restated };
-        let mut active = Active::resume(prepared, identity, life, 0);
+        let Prepared { segment, life, .. } = prepared;
+        let header = SegmentHeader { identity, segment, first_lsn, life, restated };
+        let mut active = Active::resume(prepared, identity, 0);
         active.gather.put_copied(&header.encode());
         active
     }
@@ -153,7 +153,7 @@ impl Active {
 }
 
 /// A mark that nobody can guess; never zero, which is what unused files are full of.
-fn random_mark() -> u64 {
+pub(crate) fn random_mark() -> u64 {
     RandomState::new().hash_one(std::time::SystemTime::now()).max(1)
 }
 

@@ -11,7 +11,7 @@ use std::{
 use etcd_client::{Client, Compare, CompareOp, ConnectOptions, Error, Txn, TxnOp, TxnOpResponse};
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::history::{Answer, History, Op, Seen};
+use synod_lab::chaos::history::{Answer, History, Op, Seen};
 
 /// How long one request may take: longer than an election, so that some requests live through one.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Between the requests of one client: many clients that share two processors with three replicas leave them some.
 const BREATH: Duration = Duration::from_millis(2);
 /// Few, so that clients meet.
-const KEYS: u8 = 4;
+const KEYS: u32 = 4;
 
 /// A client of these endpoints.
 pub async fn connect(endpoints: &[String]) -> Client {
@@ -163,28 +163,28 @@ async fn meet(
     let mut client = connect(&endpoints).await;
     let mut last_seen = [0; KEYS as usize];
     while !stop.load(Ordering::Relaxed) {
-        let key = random.u8(..KEYS);
+        let key = random.u32(..KEYS);
         let fresh = || values.fetch_add(1, Ordering::Relaxed);
         let op = match random.u8(..10) {
             0..4 => Op::Get,
             4..7 => Op::Put(fresh()),
-            _ => Op::Swap { expected: last_seen[usize::from(key)], new: fresh() },
+            _ => Op::Swap { expected: last_seen[key as usize], new: fresh() },
         };
         let invoked = history.begin();
         let seen = ask(&mut client, key, op).await.ok();
         history.end(key, op, invoked, seen);
         match (seen.map(|seen| seen.answer), op) {
             (Some(Answer::Holds(value)), _) | (Some(Answer::Written), Op::Put(value)) => {
-                last_seen[usize::from(key)] = value;
+                last_seen[key as usize] = value;
             }
-            (Some(Answer::Swapped), Op::Swap { new, .. }) => last_seen[usize::from(key)] = new,
+            (Some(Answer::Swapped), Op::Swap { new, .. }) => last_seen[key as usize] = new,
             _ => {}
         }
         sleep(if seen.is_some() { BREATH } else { PAUSE }).await;
     }
 }
 
-async fn ask(client: &mut Client, key: u8, op: Op) -> Result<Seen, Error> {
+async fn ask(client: &mut Client, key: u32, op: Op) -> Result<Seen, Error> {
     let name = format!("met/{key}");
     let revision =
         |header: Option<&etcd_client::ResponseHeader>| header.map_or(0, |header| header.revision());
@@ -215,14 +215,15 @@ async fn ask(client: &mut Client, key: u8, op: Op) -> Result<Seen, Error> {
                 .and_then([TxnOp::put(name.clone(), new.to_string(), None)])
                 .or_else([TxnOp::get(name, None)]);
             let response = client.txn(txn).await?;
-            let answer = if response.succeeded() { Answer::Swapped } else { Answer::NotSwapped };
-            if let (false, Some(TxnOpResponse::Get(get))) =
-                (response.succeeded(), response.op_responses().first())
-            {
-                let held = get.kvs().first().map_or(0, |kv| number(kv.value()));
-                assert_ne!(held, expected, "a comparison failed although it holds");
-            }
-            Ok(Seen { answer, revision: revision(response.header()), written_at: 0 })
+            let held = match response.op_responses().first() {
+                Some(TxnOpResponse::Get(get)) => {
+                    get.kvs().first().map(|kv| (number(kv.value()), kv.mod_revision()))
+                }
+                _ => None,
+            };
+            let (held, written_at) = held.unwrap_or((0, 0));
+            let answer = if response.succeeded() { Answer::Swapped } else { Answer::NotSwapped(held) };
+            Ok(Seen { answer, revision: revision(response.header()), written_at })
         }
     }
 }

@@ -6,7 +6,6 @@
 mod changes;
 #[path = "../support/commands.rs"]
 mod commands;
-mod history;
 mod load;
 #[path = "../support/mod.rs"]
 mod support;
@@ -97,9 +96,11 @@ async fn finish(mut cluster: Cluster, load: Load, live: &[usize]) {
     let contents = equal_contents(&endpoints).await;
     let missing: Vec<_> = acknowledged.iter().filter(|key| !contents.contains_key(*key)).collect();
     assert!(missing.is_empty(), "{} acknowledged writes are lost: {missing:?}", missing.len());
-    let counts = history.check();
-    println!("{} keys acknowledged, {counts:?}", acknowledged.len());
-    assert!(counts.reads > 50 && counts.writes > 50, "too little was done to prove anything: {counts:?}");
+    let found = history.check();
+    println!("{} keys acknowledged, {found:?}", acknowledged.len());
+    assert!(found.violations.is_empty(), "{}", found.violations.join("\n"));
+    assert_eq!(found.undecided, 0);
+    assert!(found.reads > 50 && found.writes > 50, "too little was done to prove anything: {found:?}");
 
     for &index in live {
         assert!(cluster.stop(index).success(), "SIGTERM ends a replica in good order");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     Batches, ElectionKind, ReadToken, Role, SequencePaxosOptions,
-    sequence_paxos::{Extent, Promise},
+    sequence_paxos::{Extent, Prepare, Promise},
 };
 
 /// One step without a disk: what it wants.
@@ -62,6 +62,28 @@ fn prepare_and_promise_wait_for_the_promise_record() {
     let effects = wants(&mut cluster, B, vec![receive(A, prepare.clone())]);
     let [(Message::Promise(promise), after)] = &sends(&effects, A)[..] else { panic!("{effects:?}") };
     assert_eq!((promise.ballot, *after), (ballot(1, A), last_append(&effects)));
+}
+
+#[test]
+fn a_candidate_is_told_what_may_differ_behind_what_both_have() {
+    let mut cluster = led(options());
+    for text in ["a", "b", "c"] {
+        cluster.propose(A, text);
+    }
+    // Accepted, and nobody knows that it is decided.
+    cluster.pass(A, B);
+    let accepted_in = cluster.replica(B).accepted_in;
+    let mut told = |round: u64, has: Extent| {
+        let prepare = Prepare { ballot: ballot(round, C), has, page: Slot::ZERO };
+        let effects = wants(&mut cluster, B, vec![receive(C, Message::Prepare(prepare))]);
+        let [(Message::Promise(promise), _)] = &sends(&effects, C)[..] else { panic!("{effects:?}") };
+        (promise.start, promise.batches.iter().map(text).collect::<String>())
+    };
+    // What it accepted in a lower ballot counts for nothing from the first slot on that is not decided there.
+    let has = Extent { accepted_in: Ballot::ZERO, last: Slot(9), decided: Slot(1) };
+    assert_eq!(told(2, has), (Slot(2), "bc".to_owned()));
+    let has = Extent { accepted_in, last: Slot(2), decided: Slot(1) };
+    assert_eq!(told(3, has), (Slot(3), "c".to_owned()), "in one ballot one sequence begins the other");
 }
 
 #[test]

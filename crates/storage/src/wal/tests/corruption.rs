@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::{
-    Damage, Loss, inspect,
+    Damage, Loss,
+    faulty::{FaultyDisk, SECTOR},
+    inspect,
     wal::{
-        assess::assess,
+        assess::{Known, assess},
         open::{read_segment, split_off_unused},
         scan::scan,
     },
@@ -92,10 +94,10 @@ fn no_flipped_bit_goes_unnoticed() {
                 let scans: Vec<_> = files
                     .iter()
                     .enumerate()
-                    .map(|(i, f)| scan(i as u64 + 1, "x".into(), f, IDENTITY))
+                    .map(|(i, f)| scan(i as u64 + 1, "x".into(), f, IDENTITY, None))
                     .collect();
                 for closed_at in [None, Some(last)] {
-                    let verdict = assess(&scans, closed_at, &[]);
+                    let verdict = assess(&scans, &Known { closed_at, ..Known::default() });
                     let mut records: Vec<_> = scans
                         .iter()
                         .zip(&files)
@@ -211,6 +213,79 @@ fn a_shortened_last_segment_is_damage() {
         assert!(damage.to_string().contains(&format!("only {bytes} of its 16384 bytes")), "{damage}");
         assert!(!damage.state_intact);
     }
+}
+
+/// Nothing was ever in it, and where the log was closed nothing can have been.
+#[test]
+fn a_prepared_segment_that_is_gone_after_a_clean_close_is_made_again() {
+    for harm in ["remove", "shorten", "change"] {
+        for closed in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut wal, _) = open(dir.path());
+            let record = append(&mut wal, slot(1), b"one");
+            wal.commit().unwrap();
+            wal.files.as_ref().unwrap().preparer.settle();
+            if closed {
+                wal.close().unwrap();
+            } else {
+                drop(wal);
+            }
+            let prepared = segment_path(dir.path(), 2);
+            match harm {
+                "remove" => std::fs::remove_file(&prepared).unwrap(),
+                "shorten" => change(&prepared, |bytes| bytes.truncate(5000)),
+                _ => change(&prepared, |bytes| bytes[7] ^= 1),
+            }
+            assert_eq!(inspect::verify(dir.path()).unwrap().damage.is_some(), !closed && harm != "change");
+            let (wal, recovered) = open(dir.path());
+            assert_eq!(recovered.records, [record]);
+            assert_eq!(recovered.damage.is_some(), !closed && harm != "change", "{harm}");
+            if recovered.damage.is_none() {
+                wal.files.as_ref().unwrap().preparer.settle();
+                assert_eq!(std::fs::read(&prepared).unwrap(), [0; 16 << 10]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prepared_segment_with_a_sector_that_cannot_be_read_is_made_again() {
+    let mut harmless = 0;
+    for seed in 0..40 {
+        let disk = FaultyDisk::new(seed);
+        disk.create_dir(Path::new("/wal")).unwrap();
+        disk.sync_dir(Path::new("/")).unwrap();
+        let dir = Path::new("/wal");
+        let open = || Wal::open_on(Arc::new(disk.clone()), dir, IDENTITY, options()).unwrap();
+        let (mut wal, _) = open();
+        let record = append(&mut wal, slot(1), b"one");
+        wal.commit().unwrap();
+        while wal.work_a_step() {}
+        disk.kill();
+        drop(wal);
+        let prepared = segment_path(dir, 2);
+        let spoilt = disk.spoil(|path| path == prepared).unwrap();
+        let (mut wal, recovered) = open();
+        assert_eq!(recovered.records, [record]);
+        // Where a header would be, nobody knows that there is none.
+        let begun = spoilt.sector * SECTOR < 4096;
+        assert_eq!(recovered.damage.is_some(), begun, "{spoilt:?}");
+        if !begun {
+            harmless += 1;
+            while wal.work_a_step() {}
+            assert!(disk.image(dir)[&prepared].iter().all(|&byte| byte == 0));
+            let again = open_again(&disk, wal, dir);
+            assert_eq!(again.damage, None);
+        }
+    }
+    assert!(harmless > 10, "{harmless}");
+}
+
+/// What the next start finds.
+fn open_again(disk: &FaultyDisk, wal: Wal, dir: &Path) -> Recovered {
+    disk.kill();
+    drop(wal);
+    Wal::open_on(Arc::new(disk.clone()), dir, IDENTITY, options()).unwrap().1
 }
 
 #[test]
@@ -477,7 +552,7 @@ fn a_segment_destroyed_between_others_is_named() {
     build(dir.path());
     change(&segment_path(dir.path(), 2), |bytes| bytes.fill(0xee));
     let mut read: Vec<_> =
-        (1..=3).map(|s| read_segment(&RealDisk, dir.path(), s, IDENTITY).unwrap()).collect();
+        (1..=3).map(|s| read_segment(&RealDisk, dir.path(), s, IDENTITY, None).unwrap()).collect();
     assert!(split_off_unused(&mut read).is_empty());
     let (_, recovered) = open(dir.path());
     let damage = recovered.damage.unwrap();

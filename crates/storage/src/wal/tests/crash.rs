@@ -1,6 +1,7 @@
 //! What a power failure in the middle of a commit leaves behind.
 
 use super::*;
+use crate::wal::format::forged_records;
 
 /// Three committed records, then a commit of three more that a crash will tear. Returns all records, and where
 /// the last commit begins and ends in segment 1.
@@ -168,6 +169,48 @@ fn a_segment_with_a_torn_head_does_not_come_back() {
     assert_eq!((recovered.records, recovered.damage), (expected, None));
 }
 
+/// The head of a segment is larger than a sector, so that a power failure may keep what is behind it.
+#[test]
+fn a_record_behind_a_torn_head_is_torn() {
+    for proven in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut wal, _) = open(dir.path());
+        wal.files.as_ref().unwrap().preparer.settle();
+        let mut written: Vec<_> = (0..3).map(|key| append(&mut wal, Keep::State(key), &[key; 600])).collect();
+        written.push(append(&mut wal, slot(1), &[1; 9_000]));
+        wal.commit().unwrap();
+        written.push(append(&mut wal, slot(2), &[2; 5_000]));
+        wal.commit().unwrap();
+        assert_eq!(wal.segments(), 2);
+        if proven {
+            wal.mark_durable().unwrap();
+        }
+        drop(wal);
+        change(&segment_path(dir.path(), 2), |bytes| bytes[4096..4608].fill(0));
+        let (mut wal, recovered) = open(dir.path());
+        if proven {
+            // Said while the segment before it still holds the promises.
+            let damage = recovered.damage.unwrap();
+            assert!(damage.to_string().contains("segment 2"), "{damage}");
+            assert!(damage.state_intact);
+            assert_eq!(recovered.records, written);
+            continue;
+        }
+        written.pop();
+        assert_eq!((recovered.last, recovered.damage), (Lsn(4), None));
+        assert_eq!(recovered.records, written);
+        // The promises outlive the segment that they were made in.
+        append(&mut wal, slot(2), &[3; 5_000]);
+        wal.commit().unwrap();
+        wal.trim(Slot(1)).unwrap();
+        wal.files.as_ref().unwrap().preparer.settle();
+        assert_eq!(wal.segments(), 1);
+        drop(wal);
+        let (_, recovered) = open(dir.path());
+        assert_eq!((&recovered.records[..3], recovered.damage), (&written[..3], None));
+    }
+}
+
 #[test]
 fn the_only_copy_of_a_promise_survives_the_loss_of_everything_behind_it() {
     // Segment 1 is trimmed; segment 2 has the repeated promise and one record, which is torn.
@@ -218,6 +261,33 @@ fn stale_records_of_a_recycled_file_do_not_come_back() {
         drop(wal);
         assert_eq!(open(dir.path()).1.last, Lsn(last + 1));
     }
+}
+
+/// A client can put all of a record into a value but the mark, and knows which segments are coming.
+#[test]
+fn forged_records_in_a_recycled_file_are_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { recycled_segments_max: 1, ..options() };
+    let open = || Wal::open_on(Arc::new(TestDisk::default()), dir.path(), IDENTITY, options.clone()).unwrap();
+    let (mut wal, _) = open();
+    let mut recycled = 0;
+    for i in 1..=40 {
+        let segment = wal.files.as_ref().unwrap().active.segment;
+        append(&mut wal, slot(i), &forged_records(IDENTITY, segment + 1..segment + 9));
+        wal.commit().unwrap();
+        wal.trim(Slot(i.saturating_sub(4))).unwrap();
+        wal.files.as_ref().unwrap().preparer.settle();
+        if i % 5 == 0 {
+            let next = wal.files.as_ref().unwrap().active.segment + 1;
+            let next = std::fs::read(segment_path(dir.path(), next)).unwrap();
+            recycled += u32::from(next.iter().any(|&byte| byte != 0));
+            wal.close().unwrap();
+            let recovered;
+            (wal, recovered) = open();
+            assert_eq!((recovered.damage, recovered.last), (None, Lsn(i)));
+        }
+    }
+    assert!(recycled > 3, "{recycled}");
 }
 
 #[test]

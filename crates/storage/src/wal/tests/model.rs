@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
+use crate::wal::format::{PAGE, SegmentHeader};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -24,7 +25,8 @@ enum Step {
     /// End the process; what was appended is lost.
     Kill,
     Close,
-    /// Lose power during the commit of everything appended: a stretch of what it wrote stays as it was before.
+    /// Lose power during the commit of everything appended: a stretch of what it wrote last, and to one segment, stays
+    /// as it was before.
     PowerFailure {
         from: f64,
         share: f64,
@@ -34,7 +36,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let len = prop_oneof![4 => 0..300usize, 2 => 300..4000usize, 1 => 4000..40_000usize];
     prop_oneof![
-        3 => (0..3u8, 0..60usize).prop_map(|(key, len)| Step::State { key, len }),
+        3 => (0..3u8, prop_oneof![3 => 0..60usize, 1 => 60..1024usize]).prop_map(|(key, len)| Step::State { key, len }),
         12 => (0..3u64, len).prop_map(|(ahead, len)| Step::Slot { ahead, len }),
         8 => Just(Step::Commit),
         2 => (0..20u64).prop_map(|behind| Step::Trim { behind }),
@@ -147,20 +149,24 @@ fn run(steps: Vec<Step>, recycled_segments_max: usize) -> Result<(), TestCaseErr
                 wal.commit().unwrap();
                 let after = tail(&wal);
                 drop(wal);
-                let unsure = if after.0 == before.0 {
-                    let len = after.1 - before.1;
-                    let start = before.1 + (len as f64 * from) as usize;
-                    let end = start + ((after.1 - start) as f64 * share).ceil() as usize;
-                    change(&after.0, |bytes| {
-                        // A file that grew has no old contents there.
-                        let old = old.iter().copied().chain(std::iter::repeat(0)).skip(start);
-                        bytes[start..end].iter_mut().zip(old).for_each(|(byte, old)| *byte = old);
-                    });
-                    std::mem::take(&mut model.pending)
+                let (written_from, old, first) = if after.0 == before.0 {
+                    (before.1, old, Lsn::ZERO)
                 } else {
-                    model.commit();
-                    Vec::new()
+                    // What went into segments before it was durable when it began.
+                    let bytes = std::fs::read(&after.0).unwrap();
+                    (0, Vec::new(), SegmentHeader::decode(&bytes[..PAGE]).unwrap().first_lsn)
                 };
+                let start = written_from + ((after.1 - written_from) as f64 * from) as usize;
+                let end = start + ((after.1 - start) as f64 * share).ceil() as usize;
+                change(&after.0, |bytes| {
+                    // A file that grew has no old contents there.
+                    let old = old.iter().copied().chain(std::iter::repeat(0)).skip(start);
+                    bytes[start..end].iter_mut().zip(old).for_each(|(byte, old)| *byte = old);
+                });
+                let mut durable = std::mem::take(&mut model.pending);
+                let unsure = durable.split_off(durable.partition_point(|record| record.lsn < first));
+                model.pending = durable;
+                model.commit();
                 let recovered;
                 (wal, recovered) = open();
                 model.check(&recovered, &unsure)?;

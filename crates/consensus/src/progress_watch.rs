@@ -1,0 +1,52 @@
+//! Whether a leader gets anywhere: one that has something to decide and decides nothing gives up, whatever is in its way.
+//!
+//! A leader that a quorum hears and answers works, as far as an election can see. It may be of no use all the same: a
+//! member of its only quorum answers and cannot write, or it lacks what only a snapshot holds, and that is long in coming.
+//! Then somebody else may have it easier; the election sees to it that who gave up comes last in line.
+
+use std::time::Duration;
+
+use synod_wire::{Slot, Time};
+
+/// Election time-outs without progress after which a leader gives up. Twice as long as it takes a leader to ask once more
+/// what is accepted, and much longer than any write to a disk that works.
+const TIMEOUTS: u32 = 4;
+
+/// Since when a leader has had something to decide without deciding anything, and what it had decided then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ProgressWatch {
+    since: Option<(Time, Slot)>,
+}
+
+impl ProgressWatch {
+    /// To be asked by a leader now and then, with the last slot that it decided, and whether something `waits` to be
+    /// decided. Whether it should give up.
+    pub(crate) fn stalls(&mut self, now: Time, decided: Slot, waits: bool, timeout: Duration) -> bool {
+        match self.since {
+            Some((since, then)) if waits && then == decided => now.since(since) > timeout * TIMEOUTS,
+            _ => {
+                self.since = waits.then_some((now, decided));
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_waits_and_decides_nothing_for_long_stalls() {
+        const T: Duration = Duration::from_secs(1);
+        let mut watch = ProgressWatch::default();
+        let mut stalls = |seconds, decided, waits| {
+            watch.stalls(Time::ZERO + Duration::from_secs(seconds), Slot(decided), waits, T)
+        };
+        assert!(!stalls(1, 5, false) && !stalls(100, 5, false), "nothing waits");
+        assert!(!stalls(101, 5, true) && !stalls(105, 5, true), "not for long");
+        assert!(stalls(106, 5, true));
+        assert!(!stalls(106, 6, true) && !stalls(110, 6, true), "something was decided");
+        assert!(!stalls(111, 6, false) && !stalls(112, 6, true), "nothing waited in between");
+    }
+}

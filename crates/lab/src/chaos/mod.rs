@@ -1,0 +1,385 @@
+//! `synod lab run chaos`: real replicas, everything that can be done to them, and clients who notice.
+//!
+//! A seed draws a schedule of faults ([`Schedule`]); they are applied one after the other, with an operator's act beside
+//! some of them, to processes `synod serve`. Clients work without a pause and write down what they see; in the end
+//! [`History::check`](history::History::check) looks for a store that explains it. How a run goes on, how operations and
+//! faults fall together, is different each time; the schedule is the same.
+//!
+//! Where the system allows it, everything happens in namespaces that the program makes for itself and that end with it:
+//! of networks, so that packets can be dropped; of mounts, so that each replica has a file system that can be filled up;
+//! of processes, so that none survives. The program then runs twice: the outer one waits, and tells the inner one to end by
+//! closing its standard input. Elsewhere replicas are behind the laboratory's relay.
+
+mod clients;
+mod cluster;
+pub mod history;
+mod log;
+mod network;
+mod operator;
+mod report;
+mod run;
+mod schedule;
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::Read as _,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{ExitCode, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use clap::{Args as ClapArgs, ValueEnum};
+use synod_consensus::ProtocolKind;
+use tokio::time::{Instant, interval, sleep};
+
+pub use self::schedule::{Fault, Schedule, Step, Victim};
+use self::{
+    clients::Clients,
+    cluster::Cluster,
+    log::Log,
+    network::Network,
+    operator::Operator,
+    report::Report,
+    run::{Run, Tally},
+};
+use crate::study::Environment;
+
+/// The arguments of `synod lab run chaos`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Args {
+    /// Which protocol orders commands, but for the time of a change-protocol.
+    #[arg(long, default_value = "multipaxos")]
+    protocol: ProtocolKind,
+    /// How long faults are applied; longer if not each of them had its turn by then, which takes about 80 s for all.
+    #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Draws the schedule of faults [default: another each time].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many replicas.
+    #[arg(long, default_value_t = 3, value_parser = replicas)]
+    replicas: usize,
+    /// Where logs and data go, which is empty or does not exist; they stay there [default: a temporary folder, which stays
+    /// only if the run fails].
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Which faults [default: all that the network allows].
+    #[arg(long, value_name = "FAULT,...", value_delimiter = ',')]
+    faults: Vec<Fault>,
+    /// What is between the replicas [default: namespaces where they can be had].
+    #[arg(long)]
+    network: Option<Ground>,
+    /// The program `synod` [default: this one, or the one built beside it].
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Do not show progress.
+    #[arg(long)]
+    quiet: bool,
+    /// This is the inner program: it is in namespaces of its own, and ends with its standard input.
+    #[arg(long, hide = true, requires_all = ["data", "seed"])]
+    inside: bool,
+}
+
+/// What is between replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Ground {
+    /// A network each, and a file system each.
+    Namespaces,
+    /// The loopback interface and the laboratory's relay. No disk can be filled up.
+    Relay,
+}
+
+fn replicas(text: &str) -> Result<usize, String> {
+    match text {
+        "3" => Ok(3),
+        "5" => Ok(5),
+        _ => Err("accepted: 3, 5".to_owned()),
+    }
+}
+
+/// Why there is no verdict.
+#[derive(Debug)]
+enum Stopped {
+    /// An argument that makes no sense.
+    Usage(String),
+    /// Something that a run needs does not work.
+    Failed(String),
+    /// SIGINT or SIGTERM.
+    Interrupted,
+}
+
+impl From<String> for Stopped {
+    fn from(why: String) -> Stopped {
+        Stopped::Failed(why)
+    }
+}
+
+/// Runs it, and reports for itself. The exit code is 0 if nothing was found and every fault was covered, 1 otherwise, 2 for
+/// a wrong argument, and 130 after SIGINT or SIGTERM.
+pub(crate) fn main(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> ExitCode {
+    let outcome = if args.inside {
+        inside(args, interrupted, own_program)
+    } else {
+        outside(args, interrupted, own_program)
+    };
+    let (error, code) = match outcome {
+        Ok(code) => return code,
+        Err(Stopped::Usage(why)) => (why, 2),
+        Err(Stopped::Failed(why)) => (why, 1),
+        Err(Stopped::Interrupted) => ("interrupted".to_owned(), 130),
+    };
+    eprintln!("error: {error}");
+    ExitCode::from(code)
+}
+
+/// Decides on what to run, and has it run there.
+fn outside(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> Result<ExitCode, Stopped> {
+    let failed = |what: &str, error: std::io::Error| Stopped::Failed(format!("{what}: {error}"));
+    let ground = match (args.network, network::rehearse()) {
+        (Some(Ground::Relay), _) => Ground::Relay,
+        (_, Ok(())) => Ground::Namespaces,
+        (Some(Ground::Namespaces), Err(why)) => {
+            return Err(Stopped::Failed(format!(
+                "--network namespaces: {why}; run it as root, or with --network relay"
+            )));
+        }
+        (None, Err(why)) => {
+            eprintln!(
+                "there are no namespaces to be had ({why}): replicas are behind a relay, and no disk is filled up"
+            );
+            Ground::Relay
+        }
+    };
+    if ground == Ground::Relay && args.faults.contains(&Fault::DiskFull) {
+        return Err(Stopped::Usage("--faults disk-full: only with --network namespaces".to_owned()));
+    }
+    let mut temporary = None;
+    let folder = match &args.data {
+        Some(folder) => folder.clone(),
+        None => {
+            let folder = tempfile::Builder::new().prefix("synod-chaos-").tempdir();
+            temporary.insert(folder.map_err(|error| failed("temporary folder", error))?).path().to_owned()
+        }
+    };
+    fs::create_dir_all(&folder).map_err(|error| failed("--data", error))?;
+    if fs::read_dir(&folder).map_err(|error| failed("--data", error))?.next().is_some() {
+        return Err(Stopped::Usage(format!("--data {}: it is not empty", folder.display())));
+    }
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let outcome = match ground {
+        Ground::Namespaces => in_namespaces(args, interrupted, &folder, seed),
+        Ground::Relay => {
+            let network = Network::relay(args.replicas)?;
+            start(args, seed, &folder, network, interrupted, own_program)
+        }
+    };
+    if let Some(temporary) = temporary
+        && !matches!(outcome, Ok(code) if code == ExitCode::SUCCESS)
+        && !matches!(outcome, Err(Stopped::Interrupted))
+    {
+        eprintln!("logs and data stay in {}", temporary.keep().display());
+    }
+    outcome
+}
+
+/// Runs this program again, in namespaces of its own, with the same arguments.
+fn in_namespaces(
+    args: &Args,
+    interrupted: &Arc<AtomicBool>,
+    folder: &Path,
+    seed: u64,
+) -> Result<ExitCode, Stopped> {
+    let failed = |error: std::io::Error| Stopped::Failed(format!("the run in namespaces: {error}"));
+    let program = env::current_exe().map_err(failed)?;
+    let mut command = network::private(program.as_os_str());
+    command.args(env::args_os().skip(1)).arg("--inside");
+    if args.seed.is_none() {
+        command.args(["--seed", &seed.to_string()]);
+    }
+    if args.data.is_none() {
+        command.arg("--data").arg(folder);
+    }
+    // Ctrl-C is for this one, which passes it on.
+    let mut child = command.process_group(0).stdin(Stdio::piped()).spawn().map_err(failed)?;
+    let status = loop {
+        if interrupted.load(Ordering::Relaxed) {
+            drop(child.stdin.take());
+        }
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None => thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    match status.code().and_then(|code| u8::try_from(code).ok()) {
+        Some(130) => Err(Stopped::Interrupted),
+        Some(code) => Ok(ExitCode::from(code)),
+        None => Err(Stopped::Failed(format!("the run in namespaces ended: {status}"))),
+    }
+}
+
+fn inside(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> Result<ExitCode, Stopped> {
+    let (Some(folder), Some(seed)) = (&args.data, args.seed) else { unreachable!("they are required") };
+    let told = Arc::clone(interrupted);
+    thread::spawn(move || {
+        let mut nobody_writes = [0];
+        while std::io::stdin().read(&mut nobody_writes).is_ok_and(|read| read > 0) {}
+        told.store(true, Ordering::Relaxed);
+    });
+    start(args, seed, folder, Network::namespaces(args.replicas)?, interrupted, own_program)
+}
+
+/// Runs it here.
+fn start(
+    args: &Args,
+    seed: u64,
+    folder: &Path,
+    network: Network,
+    interrupted: &AtomicBool,
+    own_program: &Path,
+) -> Result<ExitCode, Stopped> {
+    let program = args.program.clone().unwrap_or_else(|| own_program.to_owned());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| format!("threads: {error}"))?;
+    let report = runtime.block_on(async {
+        let stopped = async {
+            while !interrupted.load(Ordering::Relaxed) {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::select! {
+            report = measure(args, seed, folder, network, &program) => report.map_err(Stopped::Failed),
+            () = stopped => Err(Stopped::Interrupted),
+        }
+    })?;
+    let text = report.to_string();
+    println!("{text}");
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        fs::write(&path, text).map_err(|error| Stopped::Failed(format!("{}: {error}", path.display())))
+    };
+    write("report.md", &text)?;
+    if !report.findings.violations.is_empty() {
+        write("violations.txt", &report.findings.violations.join("\n"))?;
+    }
+    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn measure(
+    args: &Args,
+    seed: u64,
+    folder: &Path,
+    network: Network,
+    program: &Path,
+) -> Result<Report, String> {
+    let on = network.describe();
+    let mut environment = Environment::now(None, on.to_owned());
+    let cluster = Cluster::start(program, folder, args.protocol.to_string(), network)?;
+    let faults = faults(args, cluster.has_disks());
+    let endpoints = cluster.endpoints();
+    let refused = |error: synod_client::Error| error.to_string();
+    let operator = Operator::new(&endpoints).map_err(refused)?;
+    let log = Log::new(&folder.join("events.log"), args.seconds, !args.quiet)?;
+    let tallies: BTreeMap<_, _> = faults.iter().map(|&fault| (fault, Tally::default())).collect();
+    let clients = Clients::start(&endpoints, seed).map_err(refused)?;
+    let longest_gap = (Duration::ZERO, 0.0, String::new());
+    let mut run = Run { cluster, clients, operator, protocol: args.protocol, tallies, longest_gap, log };
+    run.log.say(&format!("seed {seed}: {}, {} replicas, {on}", args.protocol, args.replicas));
+    run.await_service("the start").await?;
+    run.clients.pulse().longest_gap();
+
+    let began = Instant::now();
+    let housekeeping = tokio::spawn(keep_house(run.log.bar(), run.clients.pulse(), run.operator.clone()));
+    let mut broken = Vec::new();
+    for (turn, step) in Schedule::new(seed, &faults, args.replicas).enumerate() {
+        if turn >= run.tallies.len() && began.elapsed() >= Duration::from_secs(args.seconds) {
+            break;
+        }
+        if let Err(why) = run.step(&step).await {
+            run.log.say(&format!("BROKEN: {why}"));
+            broken.push(why);
+            break;
+        }
+    }
+    let gap = run.clients.pulse().longest_gap();
+    run.note_gap(gap, "the last fault");
+    let took = began.elapsed();
+    housekeeping.abort();
+    run.log.say("reading every key once more, comparing replicas, checking the history");
+    broken.extend(end(&mut run, broken.is_empty()).await);
+    let findings = run.clients.history().check();
+    if !(broken.is_empty() && findings.violations.is_empty()) {
+        run.cluster.keep()?;
+    }
+    environment.end();
+    Ok(Report {
+        setup: setup(args, seed, on, &environment),
+        took,
+        tallies: run.tallies.clone(),
+        longest_gap: run.longest_gap.clone(),
+        findings,
+        broken,
+    })
+}
+
+/// What was not as promised after the last fault.
+async fn end(run: &mut Run, in_order: bool) -> Vec<String> {
+    let mut broken = Vec::new();
+    if let Err(error) = run.clients.stop().await {
+        broken.push(format!("a key cannot be read in the end: {error}"));
+    }
+    if in_order {
+        broken.extend(run.operator.compare().await.err());
+        broken.extend(run.cluster.stop().err());
+    }
+    broken
+}
+
+/// Which faults: those that were asked for, or all that can be applied.
+fn faults(args: &Args, has_disks: bool) -> Vec<Fault> {
+    if !args.faults.is_empty() {
+        return args.faults.clone();
+    }
+    Fault::ALL.iter().copied().filter(|fault| has_disks || *fault != Fault::DiskFull).collect()
+}
+
+fn setup(args: &Args, seed: u64, on: &str, environment: &Environment) -> Vec<(&'static str, String)> {
+    let Environment { cores, processor, kernel, load_before, load_after, .. } = environment;
+    let load = |load: &Option<f64>| load.unwrap_or(0.0);
+    let build = if environment.optimised { "" } else { ", built without optimisations" };
+    let machine = format!(
+        "{cores} cores of {}, {kernel}; load average {:.1} before and {:.1} after{build}",
+        processor.as_deref().unwrap_or("an unknown processor"),
+        load(load_before),
+        load(load_after),
+    );
+    vec![
+        ("Seed", seed.to_string()),
+        ("Protocol", args.protocol.to_string()),
+        ("Replicas", format!("{}: {on}", args.replicas)),
+        ("Machine", machine),
+    ]
+}
+
+/// Keeps the bar up to date, and the store small: versions that are no longer read are forgotten.
+async fn keep_house(bar: indicatif::ProgressBar, pulse: Arc<clients::Pulse>, operator: Operator) {
+    let (began, mut before) = (Instant::now(), 0);
+    let mut tick = interval(Duration::from_secs(1));
+    for second in 1_u64.. {
+        tick.tick().await;
+        let completed = pulse.completed();
+        bar.set_position(began.elapsed().as_secs());
+        bar.set_message(format!("{completed} operations, {} a second", completed - before));
+        before = completed;
+        if second.is_multiple_of(5) {
+            // Not while something is wrong: then it is tried again later.
+            let _ = operator.compact(2000).await;
+        }
+    }
+}

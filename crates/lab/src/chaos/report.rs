@@ -1,0 +1,134 @@
+//! What a run came to.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use super::{history::Findings, run::Tally, schedule::Fault};
+
+/// Operations that must be completed during a kind of fault; with fewer it is not covered.
+const COVERED: u64 = 10;
+/// The largest share of keys, in percent, whose check may be given up undecided.
+pub const UNDECIDED_PERCENT_MAX: u64 = 1;
+
+/// What a run did and found. It prints as Markdown.
+#[derive(Debug)]
+pub struct Report {
+    /// What was asked for, and on what it ran.
+    pub setup: Vec<(&'static str, String)>,
+    /// How long clients worked.
+    pub took: Duration,
+    /// Faults that were asked for, with what they did.
+    pub tallies: BTreeMap<Fault, Tally>,
+    /// The longest time without a completed operation, when it was noticed, and after what.
+    pub longest_gap: (Duration, f64, String),
+    /// The result of the checks.
+    pub findings: Findings,
+    /// Other promises that were broken: of service, of equality, of an end in good order.
+    pub broken: Vec<String>,
+}
+
+impl Report {
+    /// Why the run failed; nothing: it did not.
+    pub fn failures(&self) -> Vec<String> {
+        let mut failures = self.broken.clone();
+        let found = &self.findings;
+        if !found.violations.is_empty() {
+            failures.push(format!("the history is not linearizable: {} violations", found.violations.len()));
+        }
+        if found.undecided * 100 > found.keys * UNDECIDED_PERCENT_MAX {
+            failures.push(format!(
+                "the check was given up for {} of {} keys; at most {UNDECIDED_PERCENT_MAX} % may be",
+                found.undecided, found.keys
+            ));
+        }
+        for (fault, tally) in &self.tallies {
+            if tally.completed < COVERED {
+                let (name, completed) = (fault.name(), tally.completed);
+                failures.push(format!("{name} is not covered: {completed} operations completed during it"));
+            }
+        }
+        failures
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, value) in &self.setup {
+            writeln!(f, "{what}: {value}  ")?;
+        }
+        writeln!(
+            f,
+            "\n| fault | applied | could not be | completed during it | longest gap | all serve again after |"
+        )?;
+        writeln!(f, "| --- | ---: | ---: | ---: | ---: | ---: |")?;
+        for (fault, tally) in &self.tallies {
+            let Tally { applied, failed, completed, longest_gap, recovery } = tally;
+            let [gap, recovery] = [longest_gap, recovery].map(Duration::as_secs_f64);
+            let name = fault.name();
+            writeln!(f, "| {name} | {applied} | {failed} | {completed} | {gap:.2} s | {recovery:.2} s |")?;
+        }
+        let found = &self.findings;
+        let answered = found.reads + found.writes;
+        let rate = answered as f64 / self.took.as_secs_f64().max(1e-9);
+        let (gap, at, after) = (self.longest_gap.0.as_secs_f64(), self.longest_gap.1, &self.longest_gap.2);
+        writeln!(
+            f,
+            "\nOperations: {answered} answered ({} reads, {} writes; {rate:.0} a second), {} writes without an answer  ",
+            found.reads, found.writes, found.unanswered
+        )?;
+        writeln!(
+            f,
+            "Longest gap without a completed operation: {gap:.2} s, noticed at {at:.1} s, after {after}  "
+        )?;
+        writeln!(
+            f,
+            "Checked: {} keys, {} of them undecided; revisions of all of them; what all replicas hold",
+            found.keys, found.undecided
+        )?;
+        let failures = self.failures();
+        match failures.is_empty() {
+            true => writeln!(f, "\nVerdict: linearizable, every fault covered, every promise kept"),
+            false => {
+                writeln!(f, "\nVerdict: FAILED")?;
+                failures.iter().try_for_each(|failure| writeln!(f, "- {failure}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let tally = Tally { applied: 2, completed: COVERED, ..Tally::default() };
+        Report {
+            setup: vec![("seed", "7".to_owned())],
+            took: Duration::from_secs(10),
+            tallies: [(Fault::Kill, tally)].into(),
+            longest_gap: (Duration::from_millis(900), 3.0, "kill n1".to_owned()),
+            findings: Findings { reads: 50, writes: 50, keys: 100, undecided: 1, ..Findings::default() },
+            broken: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_was_not_covered_or_not_decided_fails() {
+        assert!(report().failures().is_empty());
+        let said = report().to_string();
+        assert!(
+            said.contains("| kill | 2 | 0 | 10 | 0.00 s |") && said.contains("every promise kept"),
+            "{said}"
+        );
+
+        let fails = |change: &dyn Fn(&mut Report), why: &str| {
+            let mut changed = report();
+            change(&mut changed);
+            let said = changed.to_string();
+            assert!(said.contains("FAILED") && said.contains(why), "{said}");
+        };
+        fails(&|report| report.findings.undecided = 2, "2 of 100 keys");
+        fails(&|report| report.findings.violations = vec!["x".to_owned()], "not linearizable");
+        fails(&|report| report.broken = vec!["n1 ended by itself".to_owned()], "n1 ended by itself");
+        fails(&|report| _ = report.tallies.insert(Fault::Pause, Tally::default()), "pause is not covered");
+    }
+}

@@ -1,0 +1,408 @@
+//! Applies what the schedule draws to the cluster, one fault after the other, and counts what clients complete meanwhile.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use synod_consensus::ProtocolKind;
+use tokio::{task::JoinHandle, time::sleep};
+
+use super::{
+    clients::{Clients, Pulse},
+    cluster::Cluster,
+    log::Log,
+    operator::{Operator, PATIENCE},
+    schedule::{Fault, Step, Victim},
+};
+
+/// An operator's act that takes a moment only counts what is completed in this time.
+const ACT: Duration = Duration::from_secs(1);
+/// How often a full disk is filled up again, since a replica may delete what it does not need.
+const FILL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a replica may take from an error of its disk to its end.
+const STOPPING: Duration = Duration::from_secs(5);
+
+/// What one kind of fault did.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// How often it was applied.
+    pub applied: u64,
+    /// How often it was drawn and could not be applied.
+    pub failed: u64,
+    /// Operations that were completed while it lasted.
+    pub completed: u64,
+    /// The longest time without a completed operation, from its beginning until all replicas served again.
+    pub longest_gap: Duration,
+    /// The longest time from its end until all replicas served again.
+    pub recovery: Duration,
+}
+
+/// What an operator's act beside a fault came to.
+type Act = JoinHandle<(Fault, Result<u64, String>)>;
+
+/// A run.
+#[derive(Debug)]
+pub struct Run {
+    /// The replicas.
+    pub cluster: Cluster,
+    /// The load.
+    pub clients: Clients,
+    /// Who changes the cluster.
+    pub operator: Operator,
+    /// The protocol that the run is about.
+    pub protocol: ProtocolKind,
+    /// What was done and what came of it, by fault.
+    pub tallies: BTreeMap<Fault, Tally>,
+    /// The longest time without a completed operation, when it was noticed, and after what.
+    pub longest_gap: (Duration, f64, String),
+    /// Where it is told.
+    pub log: Log,
+}
+
+impl Run {
+    /// Applies one step and undoes it, and waits until all replicas serve. An error is a promise that was broken.
+    pub async fn step(&mut self, step: &Step) -> Result<(), String> {
+        sleep(step.calm).await;
+        let gap = self.clients.pulse().longest_gap();
+        self.note_gap(gap, "calm");
+        let victim = match step.victim {
+            Victim::Leader => self.operator.leader().await.unwrap_or(step.choice % self.cluster.len()),
+            Victim::Place(place) => place,
+        };
+        let leads = if step.victim == Victim::Leader { " (the leader)" } else { "" };
+        let what = match step.fault.has_victim() {
+            true => format!("{} {}{leads}", step.fault.name(), Cluster::name(victim)),
+            false => step.fault.name(),
+        };
+        self.log.say(&format!("{what}, {:.1} s", step.hold.as_secs_f64()));
+
+        let pulse = self.clients.pulse();
+        let before = pulse.completed();
+        let mut act = None;
+        let applied = self.apply(step, victim, &mut act).await?;
+        let undone = Instant::now();
+        let during = pulse.completed() - before;
+        self.await_service(&what).await?;
+        if let Some(act) = act {
+            self.finish(act).await?;
+        }
+        let recovery = undone.elapsed();
+        let gap = pulse.longest_gap();
+        self.note_gap(gap, &what);
+        // Nobody can complete anything while all are dead: what counts is what is completed until all serve again.
+        let completed = if step.fault == Fault::KillAll { pulse.completed() - before } else { during };
+        let tally = self.tallies.entry(step.fault).or_default();
+        match applied {
+            Ok(()) => {
+                tally.applied += 1;
+                tally.completed += completed;
+                tally.longest_gap = tally.longest_gap.max(gap);
+                tally.recovery = tally.recovery.max(recovery);
+                let (recovery, gap) = (recovery.as_secs_f64(), gap.as_secs_f64());
+                self.log.say(&format!(
+                    "  {completed} completed, all serve after {recovery:.1} s, gap {gap:.2} s"
+                ));
+            }
+            Err(why) => {
+                tally.failed += 1;
+                self.log.say(&format!("  not applied: {why}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Does it, lets it last, and undoes it. The outer error is a broken promise; the inner one, why it was not applied.
+    async fn apply(
+        &mut self,
+        step: &Step,
+        victim: usize,
+        act: &mut Option<Act>,
+    ) -> Result<Result<(), String>, String> {
+        match step.fault {
+            Fault::Kill => {
+                self.cluster.kill(victim);
+                *act = self.hold(step).await;
+                self.cluster.restart(victim)?;
+            }
+            Fault::KillAll => {
+                let all = 0..self.cluster.len();
+                all.clone().for_each(|place| self.cluster.kill(place));
+                for place in all {
+                    self.cluster.restart(place)?;
+                }
+            }
+            Fault::Pause => {
+                self.cluster.pause(victim, true);
+                *act = self.hold(step).await;
+                self.cluster.pause(victim, false);
+            }
+            Fault::CutFull | Fault::CutPartial | Fault::CutOneWay => {
+                let (pairs, shape) = cuts(step.fault, victim, step.choice, self.cluster.len());
+                self.log.say(&format!("  {shape}"));
+                self.cluster.network.cut(&pairs)?;
+                *act = self.hold(step).await;
+                self.cluster.network.mend()?;
+            }
+            Fault::DiskFull => return self.fill_disk(step, victim, act).await,
+            Fault::ChangeProtocol => {
+                let other = self.other_protocol(step.choice);
+                self.log.say(&format!("  to {other}"));
+                self.operator.reconfigure(&other).await?;
+                self.operator.await_protocol(&other).await?;
+                sleep(step.hold).await;
+                self.go_home().await?;
+            }
+            Fault::ChangeVoters => {
+                let id = self.operator.id(victim).await?;
+                self.operator.remove(id).await?;
+                self.await_removed(victim).await?;
+                sleep(step.hold / 2).await;
+                self.cluster.wipe(victim)?;
+                self.join(victim, 0).await?;
+            }
+            Fault::Replace => {
+                let id = self.operator.id(victim).await?;
+                self.cluster.kill(victim);
+                self.cluster.wipe(victim)?;
+                sleep(step.hold / 2).await;
+                self.join(victim, id).await?;
+            }
+            Fault::MoveLeader => {
+                let moved = self.operator.move_leader(step.choice).await;
+                sleep(ACT).await;
+                return Ok(moved.map(|(from, to)| {
+                    self.log.say(&format!("  from {} to {}", Cluster::name(from), Cluster::name(to)));
+                }));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Lets a fault last. An operator's act may begin in the middle of it.
+    async fn hold(&mut self, step: &Step) -> Option<Act> {
+        sleep(step.hold / 3).await;
+        let act = self.begin_act(step);
+        sleep(step.hold * 2 / 3).await;
+        act
+    }
+
+    fn begin_act(&mut self, step: &Step) -> Option<Act> {
+        let fault = step.beside?;
+        self.log.say(&format!("  meanwhile: {}", fault.name()));
+        let (operator, pulse, choice) = (self.operator.clone(), self.clients.pulse(), step.choice);
+        let protocol = self.other_protocol(choice);
+        Some(tokio::spawn(async move { (fault, do_act(fault, &operator, &pulse, choice, &protocol).await) }))
+    }
+
+    async fn finish(&mut self, act: Act) -> Result<(), String> {
+        let (fault, outcome) = act.await.map_err(|error| format!("an operator's act: {error}"))?;
+        self.go_home().await?;
+        let tally = self.tallies.entry(fault).or_default();
+        match outcome {
+            Ok(completed) => {
+                tally.applied += 1;
+                tally.completed += completed;
+                self.log.say(&format!("  {} was done meanwhile, {completed} completed", fault.name()));
+            }
+            // Whether it can be done while something is wrong is not promised.
+            Err(why) => {
+                tally.failed += 1;
+                self.log.say(&format!("  {} could not be done meanwhile: {why}", fault.name()));
+            }
+        }
+        Ok(())
+    }
+
+    async fn fill_disk(
+        &mut self,
+        step: &Step,
+        victim: usize,
+        act: &mut Option<Act>,
+    ) -> Result<Result<(), String>, String> {
+        let began = Instant::now();
+        let mut ended = None;
+        let patience = step.hold + PATIENCE / 4;
+        while began.elapsed() < if ended.is_none() { patience } else { step.hold } {
+            self.cluster.fill(victim);
+            ended = ended.or(self.cluster.ended(victim));
+            if act.is_none() && began.elapsed() > step.hold / 3 {
+                *act = self.begin_act(step);
+            }
+            sleep(FILL_INTERVAL).await;
+        }
+        self.cluster.empty(victim)?;
+        // It may have met the full disk a moment ago, and takes another to stop.
+        let deadline = Instant::now() + STOPPING;
+        while ended.is_none() && Instant::now() < deadline {
+            sleep(FILL_INTERVAL).await;
+            ended = self.cluster.ended(victim);
+        }
+        let Some(status) = ended else { return Ok(Err("the replica went on without room".to_owned())) };
+        let said = self.cluster.last_words(victim);
+        self.log.say(&format!("  it stopped ({status}); it said: {said}"));
+        if status.success() {
+            return Err(format!(
+                "{} had no room and ended as if all were well: {said}",
+                Cluster::name(victim)
+            ));
+        }
+        self.cluster.restart(victim)?;
+        Ok(Ok(()))
+    }
+
+    /// A new member starts in a place; it takes the place of a member if there is one (not 0).
+    async fn join(&mut self, place: usize, replaces: u64) -> Result<(), String> {
+        let id = self.operator.add(&Cluster::name(place), self.cluster.peer_url(place), replaces).await?;
+        self.cluster.network.settle(id, place);
+        self.cluster.restart(place)?;
+        self.operator.await_vote(id).await
+    }
+
+    async fn await_removed(&mut self, place: usize) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.cluster.ended(place) {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => {
+                    let said = self.cluster.last_words(place);
+                    return Err(format!(
+                        "{} was removed and ended with {status}: {said}",
+                        Cluster::name(place)
+                    ));
+                }
+                None if Instant::now() > deadline => {
+                    return Err(format!(
+                        "{} was removed and still runs after {PATIENCE:?}",
+                        Cluster::name(place)
+                    ));
+                }
+                None => sleep(FILL_INTERVAL).await,
+            }
+        }
+    }
+
+    /// Waits until every replica answers a linearizable read.
+    pub async fn await_service(&mut self, after: &str) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.cluster.check()?;
+            let silent = self.operator.silent().await;
+            if silent.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let names: Vec<_> = silent.into_iter().map(Cluster::name).collect();
+                return Err(format!("{} do not serve {PATIENCE:?} after {after} was over", names.join(", ")));
+            }
+            sleep(FILL_INTERVAL).await;
+        }
+    }
+
+    /// Back to the protocol that the run is about.
+    pub async fn go_home(&mut self) -> Result<(), String> {
+        let home = self.protocol.to_string();
+        if self.operator.group().await.is_none_or(|group| group.protocol != home) {
+            self.operator.reconfigure(&home).await?;
+        }
+        self.operator.await_protocol(&home).await
+    }
+
+    fn other_protocol(&self, choice: usize) -> String {
+        let others = ProtocolKind::ALL.iter().map(|(_, kind)| *kind).filter(|kind| *kind != self.protocol);
+        let others: Vec<_> = others.collect();
+        others[choice % others.len()].to_string()
+    }
+
+    /// Remembers a gap if it is the longest.
+    pub fn note_gap(&mut self, gap: Duration, after: &str) {
+        if gap > self.longest_gap.0 {
+            self.longest_gap = (gap, self.log.seconds(), after.to_owned());
+        }
+    }
+}
+
+/// What was completed from an act's beginning until it was done, for a second at least.
+async fn do_act(
+    fault: Fault,
+    operator: &Operator,
+    pulse: &Pulse,
+    choice: usize,
+    protocol: &str,
+) -> Result<u64, String> {
+    let (began, before) = (Instant::now(), pulse.completed());
+    match fault {
+        Fault::MoveLeader => operator.move_leader(choice).await.map(drop)?,
+        _ => operator.reconfigure(protocol).await?,
+    }
+    sleep(ACT.saturating_sub(began.elapsed())).await;
+    Ok(pulse.completed() - before)
+}
+
+/// The pairs (from, to) between which nothing gets through, and what that is called.
+fn cuts(fault: Fault, victim: usize, choice: usize, replicas: usize) -> (Vec<(usize, usize)>, String) {
+    let others: Vec<_> = (0..replicas).filter(|&place| place != victim).collect();
+    let other = others[choice % others.len()];
+    let shape = choice / others.len();
+    let [who, whom] = [victim, other].map(Cluster::name);
+    let apart = |cut: &dyn Fn(usize, usize) -> bool| {
+        let pairs = (0..replicas).flat_map(|from| (0..replicas).map(move |to| (from, to)));
+        pairs.filter(|&(from, to)| from != to && cut(from, to)).collect()
+    };
+    match (fault, shape % 3) {
+        (Fault::CutFull, 0) if replicas >= 5 => {
+            let in_group = |place| place == victim || place == other;
+            (apart(&|from, to| in_group(from) != in_group(to)), format!("{who} and {whom} from the others"))
+        }
+        (Fault::CutFull, _) => {
+            (apart(&|from, to| from == victim || to == victim), format!("{who} from the others"))
+        }
+        (Fault::CutPartial, 0) if replicas >= 5 => {
+            (apart(&|from, to| from != other && to != other), format!("all from each other but {whom}"))
+        }
+        (Fault::CutPartial, _) => (vec![(victim, other), (other, victim)], format!("{who} and {whom}")),
+        (_, 0) => (apart(&|from, _| from == victim), format!("from {who} to the others")),
+        (_, 1) => (apart(&|_, to| to == victim), format!("from the others to {who}")),
+        _ => (vec![(victim, other)], format!("from {who} to {whom}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_are_what_they_are_called() {
+        let cut = |fault, choice, replicas| cuts(fault, 1, choice, replicas);
+        assert_eq!(
+            cut(Fault::CutFull, 0, 3),
+            (vec![(0, 1), (1, 0), (1, 2), (2, 1)], "n2 from the others".into())
+        );
+        assert_eq!(cut(Fault::CutPartial, 1, 3), (vec![(1, 2), (2, 1)], "n2 and n3".into()));
+        assert_eq!(cut(Fault::CutOneWay, 0, 3), (vec![(1, 0), (1, 2)], "from n2 to the others".into()));
+        assert_eq!(cut(Fault::CutOneWay, 2, 3), (vec![(0, 1), (2, 1)], "from the others to n2".into()));
+        assert_eq!(cut(Fault::CutOneWay, 5, 3), (vec![(1, 2)], "from n2 to n3".into()));
+        let (pairs, shape) = cut(Fault::CutFull, 0, 5);
+        assert_eq!((pairs.len(), shape.as_str()), (12, "n2 and n1 from the others"));
+        let (pairs, shape) = cut(Fault::CutPartial, 3, 5);
+        assert_eq!((pairs.len(), shape.as_str()), (12, "all from each other but n5"));
+        assert!(pairs.iter().all(|&(from, to)| from != 4 && to != 4));
+    }
+
+    /// In every shape some replica reaches a majority in both directions, so the cluster can serve.
+    #[test]
+    fn every_cut_leaves_a_majority_around_somebody() {
+        for fault in [Fault::CutFull, Fault::CutPartial, Fault::CutOneWay] {
+            for (replicas, victim, choice) in
+                [3, 5].into_iter().flat_map(|n| (0..n).flat_map(move |v| (0..24).map(move |c| (n, v, c))))
+            {
+                let (pairs, shape) = cuts(fault, victim, choice, replicas);
+                let open = |a, b| a == b || !pairs.contains(&(a, b)) && !pairs.contains(&(b, a));
+                let reach = |a| (0..replicas).filter(|&b| open(a, b)).count();
+                assert!((0..replicas).any(|a| reach(a) > replicas / 2), "{shape}");
+                assert!(!pairs.is_empty(), "{shape}");
+            }
+        }
+    }
+}

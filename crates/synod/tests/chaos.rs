@@ -1,0 +1,83 @@
+//! The chaos run as a program: that it does what it is told, says what it found, and leaves nothing behind.
+//!
+//! These runs are short and behind the relay, which needs no privileges. What a long one finds is in docs/chaos.md.
+
+#[path = "support/commands.rs"]
+mod commands;
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use self::commands::{PATIENCE, SYNOD, until};
+
+fn chaos(data: &Path, args: &[&str]) -> Child {
+    let mut command = Command::new(SYNOD);
+    command.args(["lab", "run", "chaos", "--network", "relay", "--seed", "5", "--data"]).arg(data).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    format!("{}\n{out}\n{err}", output.status)
+}
+
+/// How many processes have the data of this run in their command line.
+fn processes(data: &Path) -> usize {
+    let data = data.to_str().unwrap();
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).contains(data)).count()
+}
+
+#[test]
+fn a_short_run_applies_its_faults_and_finds_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("run");
+    let faults = "kill,cut-one-way,move-leader,replace";
+    let output = chaos(&data, &["--seconds", "5", "--faults", faults]).wait_with_output().unwrap();
+    let said = said(&output);
+    for part in ["Seed: 5", "| kill | ", "| replace | ", "Verdict: "] {
+        assert!(said.contains(part), "{part} is missing in {said}");
+    }
+    // On a machine that hardly gets to it, too little may be completed; nothing may be broken on any.
+    assert!(!said.contains("BROKEN") && !said.contains("not linearizable"), "{said}");
+    assert!(output.status.success() || said.contains("is not covered"), "{said}");
+    assert!(fs::read_to_string(data.join("report.md")).unwrap().contains("Verdict: "));
+    assert_eq!(processes(&data), 0);
+}
+
+#[test]
+fn a_signal_ends_it_and_nothing_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("run");
+    let run = chaos(&data, &["--seconds", "600", "--faults", "pause", "--quiet"]);
+    until("all replicas run", || processes(&data) == 4);
+    thread::sleep(Duration::from_secs(2));
+    let began = Instant::now();
+    kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(130) && began.elapsed() < PATIENCE, "{}", said(&output));
+    assert_eq!(processes(&data), 0);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |args: &[&str], why: &str| {
+        let output = chaos(folder.path(), args).wait_with_output().unwrap();
+        let said = said(&output);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{said}");
+    };
+    refused(&["--replicas", "4"], "accepted: 3, 5");
+    refused(&["--faults", "rain"], "possible values: kill, kill-all");
+    refused(&["--faults", "disk-full"], "only with --network namespaces");
+    fs::write(folder.path().join("something"), "").unwrap();
+    refused(&[], "is not empty");
+}
