@@ -78,17 +78,23 @@ impl Meetings {
 }
 
 /// A peer knows a later life of this replica, or one of the same number: this one must not go on. Returns why, for
-/// people. The next start begins without memory.
-pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger) -> String {
-    let noted = match lives.outlived_by(stranger.known.incarnation) {
-        Ok(()) => {
-            "At the next start its log is set aside, and it learns from the others before it votes".to_owned()
+/// people. The next start begins without memory; but not that of the only voter (`alone`), whose log is the only copy of
+/// what it decided, and which has nobody to learn from.
+pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger, alone: bool) -> String {
+    let next = if alone {
+        "It is the only voter, so nobody can tell it what it forgot, and its log is kept. If what it holds is to count, \
+         make a new cluster of it: synod recover --force-new-cluster"
+            .to_owned()
+    } else {
+        match lives.outlived_by(stranger.known.incarnation) {
+            Ok(()) => "At the next start its log is set aside, and it learns from the others before it votes"
+                .to_owned(),
+            Err(error) => format!("That could not be written down ({error}): replace this replica"),
         }
-        Err(error) => format!("That could not be written down ({error}): replace this replica"),
     };
     format!(
         "{by} does not recognise this replica: {stranger}. Its data directory was restored from a copy, or another \
-         process uses a copy of it. {noted}. Make sure that no other process runs as this replica before you start it \
+         process uses a copy of it. {next}. Make sure that no other process runs as this replica before you start it \
          again"
     )
 }
@@ -110,6 +116,36 @@ pub(crate) fn write_what_is_heard(book: &PeerBook, transport: &synod_transport::
         }
         if over {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_storage::{DataDir, Durability, Loss, Options, Wal};
+    use synod_wire::{Acquaintance, ClusterId, Incarnation, Lsn, Mismatch};
+
+    use super::*;
+
+    #[test]
+    fn the_only_voter_keeps_its_log_when_a_learner_outlived_it() {
+        for alone in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let open = || {
+                let (cluster, me) = (ClusterId(7), ReplicaId(1));
+                DataDir::open(folder.path(), cluster, me, "n1", Durability::Sync).unwrap()
+            };
+            let dir = open();
+            drop(Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap());
+            let lives = Lives::begin(&dir).unwrap();
+            let known = Acquaintance { birth: 1, incarnation: Incarnation(4), nonce: 2, told: Lsn(9) };
+            let why =
+                outlived(&lives, ReplicaId(2), &Stranger { mismatch: Mismatch::Superseded, known }, alone);
+            assert_eq!(why.contains("--force-new-cluster"), alone);
+            drop((dir, lives));
+            let dir = open();
+            let (_, found) = Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap();
+            assert_eq!(found.loss, (!alone).then_some(Loss::LogMissing));
         }
     }
 }

@@ -488,9 +488,11 @@ fn start_transport(
     transport.peers = origin.peers(&group, config.me);
     let recognising = Arc::clone(meeting);
     transport.recognise = Arc::new(move |id, who, meeting| recognising.recognise(id, who, meeting));
-    let (stop, end) = (inputs.clone(), Arc::clone(end));
+    let (stop, end, me, groups) = (inputs.clone(), Arc::clone(end), config.me, Arc::clone(shared));
     transport.outlived = Arc::new(move |by, stranger| {
-        let why = outlived(&lives, by, stranger);
+        let group = groups.group.load_full().expect("stored before");
+        let alone = group.voter_sets() == VoterSets::simple(vec![me]);
+        let why = outlived(&lives, by, stranger, alone);
         tracing::error!("{why}");
         end.set(Err(why));
         // Not a word more from this life.
@@ -631,6 +633,26 @@ mod tests {
                 assert!(opened.unwrap().recovered.amnesia);
                 assert_ne!(files(&wal), before);
             }
+        }
+    }
+
+    /// It has nobody to ask and votes on, but its learners must not take it for one that remembers.
+    #[test]
+    fn the_only_voter_says_what_a_restart_may_lose() {
+        for (durability, since) in [(Durability::Sync, 0), (Durability::Memory, 2)] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut config = Config::new(CLUSTER, R1, Vec::new(), folder.path().to_owned());
+            config.durability = durability;
+            let dir = DataDir::open(&config.data_dir, CLUSTER, R1, &config.name, durability).unwrap();
+            let group = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
+            dir.set_first_group(&Origin::new(CLUSTER, group).encode()).unwrap();
+            let (wal_dir, who) = (dir.wal(), dir.identity());
+            let options = synod_storage::Options { durability, ..synod_storage::Options::default() };
+            drop(Wal::open(&wal_dir, who, options).unwrap());
+            drop(dir);
+            let found = open(&config, Nothing).unwrap();
+            assert!(!found.recovered.amnesia);
+            assert_eq!(found.lives.introduction(Lsn(0)).since, Incarnation(since));
         }
     }
 }
