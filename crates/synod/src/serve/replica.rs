@@ -127,14 +127,9 @@ impl Replica for Served {
             ));
         }
         if status.without_memory {
-            let waits = match status.leader {
-                Some(_) => "it learns what it may have said, and votes again by itself",
-                None => {
-                    "nobody leads, so it waits. If most of the voters lost theirs, they wait for each other: see \
-                     'Replicas without memory' in docs/operating.md"
-                }
-            };
-            troubles.push(format!("synod: this replica has lost (part of) its log and has no vote; {waits}"));
+            let trouble = "synod: this replica has lost (part of) its log and has no vote; it votes again by itself while \
+                           most voters have kept theirs: see 'Replicas without memory' in docs/operating.md";
+            troubles.push(trouble.to_owned());
         }
         let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
         let peers = status.peers.iter().map(|peer| PeerStatus {
