@@ -144,9 +144,11 @@ impl DataDir {
         create_dir(disk, &dir.snapshots())?;
         let never_begun = match log {
             Previous::None => lives == 0,
-            // An earlier start wrote it, and may have ended before it was durable.
+            // An earlier start of this replica wrote it, and may have ended before it was durable.
             Previous::Read(state) => {
-                state.identity.incarnation == Incarnation(0) && outlived == Incarnation(0)
+                state.identity.is_same_replica(&identity)
+                    && state.identity.incarnation == Incarnation(0)
+                    && outlived == Incarnation(0)
             }
             Previous::Unreadable(_) => false,
         };
