@@ -265,8 +265,10 @@ impl SequencePaxos {
                 }
             }
             Message::TakeOver { ballot } => {
-                let follows = matches!(self.state, State::Follower(_));
-                if ballot.replica == from && ballot == self.promised && follows {
+                // One that lags would lead, and serve nobody until it has caught up.
+                let ready = matches!(self.state, State::Follower(_))
+                    && self.decided_elsewhere <= self.log.decided();
+                if ballot.replica == from && ballot == self.promised && ready {
                     let ballot = self.election.next_ballot(ballot);
                     self.become_candidate(now, ballot, effects);
                 }
