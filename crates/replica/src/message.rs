@@ -16,7 +16,7 @@
 
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Message};
-use synod_wire::{Batch, DecodeError, Encoded, Epoch, Reader, ReplicaId, Slot, Writer};
+use synod_wire::{Batch, DecodeError, Encoded, Epoch, Reader, ReplicaId, SessionId, Slot, Writer};
 
 use crate::decided::Decided;
 
@@ -118,6 +118,14 @@ pub enum PeerMessage {
 pub enum Routed {
     /// To the leader: order this batch.
     Forward(Batch),
+    /// Answers a `Forward` of a change of voters: too few of those who would vote answer the leader, which does not
+    /// propose it.
+    TurnedDown {
+        /// The session of the command.
+        session: SessionId,
+        /// Its number in the session.
+        sequence: u64,
+    },
     /// To the leader: from which slot on is a read that starts now linearizable?
     ReadIndex {
         /// Comes back with the answer.
@@ -148,6 +156,7 @@ const STANDING: u8 = 10;
 const PUSHED: u8 = 11;
 const SEEK_LEADER: u8 = 12;
 const RELAYED: u8 = 13;
+const TURNED_DOWN: u8 = 14;
 
 /// Bytes that anything but batches and pieces of snapshots takes in a message at most, roughly.
 const OTHER_BYTES: u64 = 256;
@@ -253,7 +262,7 @@ impl PeerMessage {
                 PeerMessage::Standing { epoch, kept, decided, view: LeaderView { ballot, leader }, sought }
             }
             SEEK_LEADER => PeerMessage::SeekLeader,
-            kind @ (FORWARD | READ_INDEX | READ_INDEX_ANSWER) => {
+            kind @ (FORWARD | TURNED_DOWN | READ_INDEX | READ_INDEX_ANSWER) => {
                 PeerMessage::Direct(Routed::decode(kind, &mut reader)?)
             }
             RELAYED => {
@@ -300,6 +309,11 @@ impl Routed {
                 writer.u8(FORWARD);
                 writer.batch(batch);
             }
+            Routed::TurnedDown { session, sequence } => {
+                writer.u8(TURNED_DOWN);
+                writer.u64(session.0);
+                writer.u64(*sequence);
+            }
             Routed::ReadIndex { token } => {
                 writer.u8(READ_INDEX);
                 writer.u64(*token);
@@ -316,6 +330,10 @@ impl Routed {
     fn decode(kind: u8, reader: &mut Reader) -> Result<Routed, DecodeError> {
         match kind {
             FORWARD => Ok(Routed::Forward(reader.batch("batch")?)),
+            TURNED_DOWN => Ok(Routed::TurnedDown {
+                session: SessionId(reader.u64("session")?),
+                sequence: reader.u64("sequence")?,
+            }),
             READ_INDEX => Ok(Routed::ReadIndex { token: reader.u64("token")? }),
             READ_INDEX_ANSWER => {
                 let token = reader.u64("token")?;
@@ -348,7 +366,7 @@ mod tests {
     use super::*;
     use crate::{Limits, Settings, decided::DecidedLog};
     use synod_consensus::Options;
-    use synod_wire::{Ballot, Ballots, BatchBuilder, SessionId};
+    use synod_wire::{Ballot, Ballots, BatchBuilder};
 
     /// The largest of each kind that is no protocol's.
     #[test]
@@ -423,6 +441,7 @@ mod tests {
                 sought: true,
             },
             PeerMessage::Direct(Routed::ReadIndex { token: 3 }),
+            PeerMessage::Direct(Routed::TurnedDown { session: SessionId(7), sequence: 5 }),
             PeerMessage::Direct(Routed::ReadIndexAnswer { token: 3, slot: Some(Slot(0)) }),
             PeerMessage::Relayed {
                 origin: ReplicaId(2),

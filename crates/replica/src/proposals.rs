@@ -120,6 +120,13 @@ impl Proposals {
         self.outstanding.iter().any(overdue)
     }
 
+    /// The outstanding change of the group with this place in its session.
+    pub fn change(&self, session: SessionId, sequence: u64) -> Option<Batch> {
+        let batches = self.outstanding.iter().map(|outstanding| &outstanding.closed.batch);
+        let mut changes = batches.filter(|batch| batch.reconfiguration().is_some());
+        changes.find(|batch| key(batch).is_some_and(|key| (key.0, key.1) == (session, sequence))).cloned()
+    }
+
     /// What was sent may be lost.
     pub fn forget_sent(&mut self) {
         self.outstanding.iter_mut().for_each(|batch| batch.sent = None);

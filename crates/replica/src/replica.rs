@@ -408,10 +408,15 @@ impl Replica {
     pub(crate) fn routed(&mut self, now: Time, back: Route, message: Routed, actions: &mut Vec<Action>) {
         match message {
             Routed::Forward(batch) => {
-                if self.leads() && !batch.is_noop() {
+                if self.leads() && self.would_be_stuck(now, &batch) {
+                    let command = batch.commands().next().map(|command| (command.session, command.sequence));
+                    let (session, sequence) = command.expect("the change is one");
+                    self.send_on(back, Routed::TurnedDown { session, sequence }, actions);
+                } else if self.leads() && !batch.is_noop() {
                     self.proposals.forwarded(batch, self.settings.queue_bytes_max);
                 }
             }
+            Routed::TurnedDown { session, sequence } => self.change_turned_down(session, sequence, actions),
             Routed::ReadIndex { token } => {
                 if self.protocol.is_none() && !self.has(Bug::LeakRemoteReads) {
                     // There is nobody here who could answer.

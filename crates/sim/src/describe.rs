@@ -59,6 +59,7 @@ pub fn message(message: &PeerMessage) -> String {
 fn routed(message: &Routed) -> String {
     match message {
         Routed::Forward(forwarded) => format!("Forward {}", batch(forwarded)),
+        Routed::TurnedDown { .. } => "TurnedDown: too few would answer".to_owned(),
         Routed::ReadIndex { token } => format!("ReadIndex question {}", question(*token)),
         Routed::ReadIndexAnswer { token, slot: Some(slot) } => {
             format!("ReadIndexAnswer question {}: slot {slot}", question(*token))
@@ -105,7 +106,7 @@ pub fn class(message: &PeerMessage) -> &'static str {
         PeerMessage::Protocol { message: Message::Election(_), .. } => "election",
         PeerMessage::Standing { .. } | PeerMessage::SeekLeader => "standing",
         PeerMessage::Direct(message) | PeerMessage::Relayed { message, .. } => match message {
-            Routed::Forward(_) => "forward",
+            Routed::Forward(_) | Routed::TurnedDown { .. } => "forward",
             Routed::ReadIndex { .. } | Routed::ReadIndexAnswer { .. } => "read",
         },
         PeerMessage::Fetch { .. }

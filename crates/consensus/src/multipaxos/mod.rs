@@ -215,6 +215,10 @@ impl Protocol for MultiPaxos {
         }
     }
 
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        matches!(self.state, State::Leader(_)) && self.election.answers(now, voter)
+    }
+
     fn fork(&self) -> Box<dyn Protocol> {
         Box::new(self.clone())
     }

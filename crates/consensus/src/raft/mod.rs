@@ -184,6 +184,11 @@ impl Protocol for Raft {
         }
     }
 
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        let State::Leader(leader) = &self.state else { return false };
+        leader.is_answered_by(voter, now, self.options.election_timeout)
+    }
+
     fn fork(&self) -> Box<dyn Protocol> {
         Box::new(self.clone())
     }
