@@ -172,11 +172,14 @@ impl Replica {
         }));
     }
 
-    /// Another replica misses the leader.
+    /// Another replica misses the leader. One that was removed and does not know it misses whoever led it: it hears how far
+    /// the log is, fetches what it lacks, and finds its removal there. Nobody else speaks to it.
     pub(crate) fn leader_sought(&self, now: Time, from: ReplicaId, actions: &mut Vec<Action>) {
         let hears = |leader| leader == self.me || !self.misses_leader(now) && !self.catch_up.is_down(leader);
-        if self.group.member(from).is_some() && self.view.leader.is_some_and(hears) {
-            actions.push(self.standing(from, true));
+        let member = self.group.member(from).is_some();
+        let removed = !member && from < self.group.next_id;
+        if removed || member && self.view.leader.is_some_and(hears) {
+            actions.push(self.standing(from, member));
         }
     }
 

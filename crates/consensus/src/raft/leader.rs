@@ -67,6 +67,18 @@ impl Leader {
         self.peers.get(&id).is_some_and(follows)
     }
 
+    /// A replica obeys no leader of a term below this one.
+    pub(super) fn is_behind(&mut self, id: ReplicaId, term: u64) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|_| term > self.ballot.round) {
+            peer.term_ahead = peer.term_ahead.max(Some(term));
+        }
+    }
+
+    /// The term of a replica that is above this leader's.
+    pub(super) fn term_ahead(&self, id: ReplicaId) -> Option<u64> {
+        self.peers.get(&id).and_then(|peer| peer.term_ahead)
+    }
+
     /// Whether a replica answered in this term, not longer ago than this.
     pub(super) fn is_answered_by(&self, id: ReplicaId, now: Time, timeout: Duration) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.answers && now.since(peer.heard) <= timeout)

@@ -36,6 +36,8 @@ pub(super) struct Progress {
     pub(super) heard: Time,
     /// Whether it has given one.
     pub(super) answers: bool,
+    /// The term that it is in, if that is above the leader's.
+    pub(super) term_ahead: Option<u64>,
     /// The committed prefix that it was told.
     pub(super) told: Slot,
     pub(super) priority: u8,
@@ -56,6 +58,7 @@ impl Progress {
             resend: None,
             heard: now,
             answers: false,
+            term_ahead: None,
             told: Slot::ZERO,
             priority: 0,
             learner,
