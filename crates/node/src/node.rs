@@ -3,7 +3,10 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -13,8 +16,8 @@ use synod_consensus::{Role, VoterSets};
 use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
 };
-use synod_storage::{DataDir, Identity, Loss, PeerBook, SnapshotStore, Wal};
-use synod_transport::Transport;
+use synod_storage::{DataDir, Lives, Loss, PeerBook, SnapshotStore, Wal};
+use synod_transport::{Transport, Unreadable};
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
 
@@ -24,6 +27,7 @@ use crate::{
     executor::{ExecutorStage, Job, JobSender},
     handle::Inner,
     log::LogStage,
+    meeting::{Meetings, outlived, write_what_is_heard},
     metrics::{NodeMetrics, Queues},
     protocol::{Clock, Execution, Input, ProtocolStage},
     snapshots::{SnapshotJob, SnapshotStage},
@@ -42,6 +46,8 @@ pub struct Node {
     executor: JobSender,
     snapshots: Sender<SnapshotJob>,
     log: Sender<crate::log::LogJob>,
+    /// Dropping it ends the thread that writes down what peers tell.
+    peers_stop: Option<Sender<()>>,
     transport: Option<Transport>,
     protocol_thread: Option<JoinHandle<()>>,
     threads: Vec<JoinHandle<()>>,
@@ -91,8 +97,10 @@ pub(crate) struct Found<S> {
     pub(crate) executor: Executor<S>,
     /// What the replica began with.
     pub(crate) origin: Origin,
-    /// Who the others were when they were first seen.
+    /// Who the others were when they were last seen.
     pub(crate) peers: PeerBook,
+    /// The lives of this replica.
+    pub(crate) lives: Lives,
     pub(crate) recovered: Recovered,
 }
 
@@ -102,6 +110,7 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
     let identity = data_dir.identity();
     let origin = origin(config, &data_dir)?;
     let peers = PeerBook::open(&data_dir)?;
+    let lives = Lives::begin(&data_dir)?;
 
     let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
     let mut executor = Executor::new(machine, origin.first.clone());
@@ -162,9 +171,30 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
             _ => return Err(StartError::LostAlone(loss.to_string(), data_dir.path().to_owned())),
         }
     }
-    let amnesia = (found.damage.is_some() || found.loss.is_some()) && !alone;
-    let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation: identity.incarnation };
-    Ok(Found { data_dir, wal, store, executor, origin, peers, recovered })
+    let forgot = found.damage.is_some() || found.loss.is_some();
+    if forgot {
+        // Before anybody is told: what earlier lives told is not in this log. A learner of the only voter has to know
+        // it too.
+        lives.begin_without_memory()?;
+    }
+    let amnesia = forgot && !alone;
+    let first = others_at_first(&origin, config.me);
+    if config.begin_without_all {
+        peers.wait_for_nobody()?;
+    }
+    let met_all = first.is_empty() || peers.has_met(&first)?;
+    let (incarnation, nonce) = (identity.incarnation, lives.introduction(last_lsn).nonce);
+    let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
+    Ok(Found { data_dir, wal, store, executor, origin, peers, lives, recovered })
+}
+
+/// The other members with which the group began, if this replica is one of them: one that joins later is told by those
+/// who are there what was decided.
+fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
+    if origin.first.member(me).is_none() {
+        return Vec::new();
+    }
+    origin.first.members.iter().map(|member| member.id).filter(|&id| id != me).collect()
 }
 
 /// What the data directory says that the replica began with; at its first start that is written down.
@@ -204,11 +234,13 @@ impl Node {
     /// See [`StartError`].
     pub fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
         config.check()?;
-        let Found { data_dir, wal, store, executor, origin, peers, recovered } = open(&config, machine)?;
+        let Found { data_dir, wal, store, executor, origin, peers, lives, recovered } =
+            open(&config, machine)?;
         let amnesia = recovered.amnesia;
         let durable = recovered.last_lsn;
         let snapshot_slot = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
         let log_empty = recovered.last_lsn == Lsn::ZERO;
+        let told = Arc::new(AtomicU64::new(durable.0));
         tracing::info!(
             replica = %config.me, name = config.name, cluster = %config.cluster, incarnation = recovered.incarnation.0,
             protocol = %config.settings.consensus.protocol, durability = %config.durability,
@@ -223,13 +255,14 @@ impl Node {
         let shared = Arc::new(Shared::default());
         let end = Arc::new(End::default());
 
-        let identity = data_dir.identity();
         let first = origin.first.clone();
         let clock = Clock::start();
         let mut actions = Vec::new();
         let replica =
             Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
         shared.group.store(Some(Arc::new(replica.group().clone())));
+        // Nobody sees a replica that lost its log as the follower that it will be.
+        shared.store(&replica.status());
         let alone = replica.group().voter_sets() == VoterSets::simple(vec![config.me]);
         if alone && replica.status().protocol.role == Role::Recovering {
             let reason = if amnesia {
@@ -240,7 +273,19 @@ impl Node {
             return Err(StartError::DamagedAlone(reason.to_owned(), data_dir.path().to_owned()));
         }
         forget_the_removed(&peers, replica.group())?;
-        let transport = start_transport(&config, identity, &origin, peers, &shared, inputs.clone())?;
+        let meeting = Arc::new(Meetings {
+            book: Arc::new(peers),
+            first: others_at_first(&origin, config.me),
+            waits: AtomicBool::new(replica.status().waits_for_members),
+            inputs: inputs.clone(),
+            shared: Arc::clone(&shared),
+        });
+        if replica.status().waits_for_members {
+            let missing = meeting.publish_missing();
+            tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
+        }
+        let transport = start_transport(&config, &origin, &meeting, lives, &told, &end)?;
+        let (peers_stop, stopped) = bounded(0);
 
         let stage = ExecutorStage {
             executor,
@@ -266,6 +311,7 @@ impl Node {
             events: inputs.clone(),
             transport: transport.sender(),
             shared: Arc::clone(&shared),
+            told,
             gated: VecDeque::new(),
             trim: None,
             loss_made_good: false,
@@ -282,6 +328,11 @@ impl Node {
         };
         threads.push(spawn(name("snapshots"), &end, move || {
             snapshot_stage.run(&snapshots_end);
+            Ok(())
+        }));
+        let (book, sender) = (Arc::clone(&meeting.book), transport.sender());
+        threads.push(spawn(name("peers"), &end, move || {
+            write_what_is_heard(&book, &sender, &stopped);
             Ok(())
         }));
         let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
@@ -327,6 +378,7 @@ impl Node {
             executor,
             snapshots,
             log,
+            peers_stop: Some(peers_stop),
             transport: Some(transport),
             protocol_thread: Some(spawned(protocol_thread)?),
             threads: threads.into_iter().map(spawned).collect::<Result<_, _>>()?,
@@ -388,6 +440,7 @@ impl Node {
         let _ = self.snapshots.send(SnapshotJob::Stop);
         let _ = self.log.send(crate::log::LogJob { stop: true, ..Default::default() });
         join(self.log_thread.take());
+        self.peers_stop = None;
         self.threads.drain(..).for_each(|thread| join(Some(thread)));
         if let Some(transport) = self.transport.take() {
             transport.shutdown();
@@ -418,23 +471,32 @@ fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StartError>
 
 fn start_transport(
     config: &Config,
-    identity: Identity,
     origin: &Origin,
-    peers: PeerBook,
-    shared: &Arc<Shared>,
-    inputs: Sender<Input>,
+    meeting: &Arc<Meetings>,
+    lives: Lives,
+    durable: &Arc<AtomicU64>,
+    end: &Arc<End>,
 ) -> Result<Transport, StartError> {
-    let mut transport =
-        synod_transport::Config::new(config.cluster, config.me, identity.incarnation, identity.birth);
+    let (shared, inputs) = (&meeting.shared, meeting.inputs.clone());
+    let who = lives.introduction(Lsn::ZERO);
+    let mut transport = synod_transport::Config::new(config.cluster, config.me, who.incarnation, who.birth);
+    (transport.who, transport.durable) = (who, Arc::clone(durable));
+    transport.versions = config.versions.clone();
     transport.listen = config.listen.clone();
     transport.message_bytes_max = config.message_bytes_max();
     let group = shared.group.load_full().expect("stored before");
     transport.peers = origin.peers(&group, config.me);
-    transport.recognise = Arc::new(move |id, birth| {
-        peers.recognise(id, birth).unwrap_or_else(|error| {
-            tracing::error!(%id, %error, "no new peer is recognised before a restart");
-            false
-        })
+    let recognising = Arc::clone(meeting);
+    transport.recognise = Arc::new(move |id, who, meeting| recognising.recognise(id, who, meeting));
+    let (stop, end, me, groups) = (inputs.clone(), Arc::clone(end), config.me, Arc::clone(shared));
+    transport.outlived = Arc::new(move |by, stranger| {
+        let group = groups.group.load_full().expect("stored before");
+        let alone = group.voter_sets() == VoterSets::simple(vec![me]);
+        let why = outlived(&lives, by, stranger, alone);
+        tracing::error!("{why}");
+        end.set(Err(why));
+        // Not a word more from this life.
+        let _ = stop.send(Input::Stop);
     });
     let (cluster, first, shared) = (config.cluster, origin.first.clone(), Arc::clone(shared));
     transport.answer = Arc::new(move || {
@@ -445,19 +507,18 @@ fn start_transport(
         let event = match event {
             synod_transport::Event::Up { peer, .. } => Event::Link { peer, up: true },
             synod_transport::Event::Down { peer } => Event::Link { peer, up: false },
-            synod_transport::Event::Received { from, body } => match PeerMessage::decode(body) {
-                Ok(message) => Event::Receive { from, message },
-                Err(error) => return complain(from, &error),
-            },
+            synod_transport::Event::Received { from, version, body } => {
+                match PeerMessage::decode_in(version, body) {
+                    Ok(message) => Event::Receive { from, message },
+                    Err(error) => return Err(Unreadable(error.to_string())),
+                }
+            }
         };
         // A failed send means that the protocol's thread has ended; the stop follows.
         let _ = inputs.send(Input::Event(event));
+        Ok(())
     };
     Ok(Transport::start(transport, sink)?)
-}
-
-fn complain(from: ReplicaId, error: &synod_wire::DecodeError) {
-    tracing::warn!(%from, %error, "a message that makes no sense; is the peer of another version?");
 }
 
 #[cfg(test)]
@@ -472,7 +533,7 @@ mod tests {
     use synod_consensus::{Options, ProtocolKind, multipaxos};
     use synod_replica::Frozen;
     use synod_storage::Durability;
-    use synod_wire::{Ballot, Batch, ClusterId, Epoch};
+    use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, Introduction};
 
     use super::*;
 
@@ -523,7 +584,10 @@ mod tests {
         let dir = DataDir::open(path, CLUSTER, R1, "n1", Durability::Sync).unwrap();
         dir.set_first_group(&Origin::new(CLUSTER, first.clone()).encode()).unwrap();
         let peers = PeerBook::open(&dir).unwrap();
-        assert!(peers.recognise(ids[1], 20).unwrap() && peers.recognise(ids[2], 30).unwrap());
+        for (id, birth) in [(ids[1], 20), (ids[2], 30)] {
+            let who = Introduction { birth, incarnation: Incarnation(1), ..Introduction::default() };
+            peers.meet(id, &who, None, true).unwrap().unwrap();
+        }
         let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), synod_storage::Options::default()).unwrap();
         let accepted = |epoch, slot| LogRecord::Protocol {
             epoch: Epoch(epoch),
@@ -569,6 +633,26 @@ mod tests {
                 assert!(opened.unwrap().recovered.amnesia);
                 assert_ne!(files(&wal), before);
             }
+        }
+    }
+
+    /// It has nobody to ask and votes on, but its learners must not take it for one that remembers.
+    #[test]
+    fn the_only_voter_says_what_a_restart_may_lose() {
+        for (durability, since) in [(Durability::Sync, 0), (Durability::Memory, 2)] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut config = Config::new(CLUSTER, R1, Vec::new(), folder.path().to_owned());
+            config.durability = durability;
+            let dir = DataDir::open(&config.data_dir, CLUSTER, R1, &config.name, durability).unwrap();
+            let group = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
+            dir.set_first_group(&Origin::new(CLUSTER, group).encode()).unwrap();
+            let (wal_dir, who) = (dir.wal(), dir.identity());
+            let options = synod_storage::Options { durability, ..synod_storage::Options::default() };
+            drop(Wal::open(&wal_dir, who, options).unwrap());
+            drop(dir);
+            let found = open(&config, Nothing).unwrap();
+            assert!(!found.recovered.amnesia);
+            assert_eq!(found.lives.introduction(Lsn(0)).since, Incarnation(since));
         }
     }
 }

@@ -259,11 +259,12 @@ impl<S: StateMachine> ProtocolStage<S> {
         match action {
             Action::Append { lsn, record } => log.records.push((lsn, record.keep(), record.encode())),
             Action::Send { to, message, after } => {
-                let body = message.encode();
+                let version = self.transport.version(to);
+                let body = message.encode_in(version);
                 if after <= self.durable {
-                    self.transport.send(to, body);
+                    self.transport.send_in(version, to, body);
                 } else {
-                    log.sends.push(GatedSend { to, body, after });
+                    log.sends.push(GatedSend { to, version, body, after });
                 }
             }
             Action::Execute { slot, ballots, batch, requests } => {

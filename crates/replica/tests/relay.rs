@@ -33,6 +33,8 @@ impl Bench {
             snapshot: None,
             amnesia: false,
             incarnation: Incarnation(1),
+            nonce: 0,
+            met_all: true,
         };
         let group = Group::of(&Options::default(), (1..=4).map(ReplicaId));
         let now = Time::ZERO + Duration::from_secs(1);
@@ -58,7 +60,7 @@ impl Bench {
 
     /// So much time passes.
     fn pass(&mut self, millis: u64) -> Vec<(ReplicaId, PeerMessage)> {
-        self.now = self.now + Duration::from_millis(millis);
+        self.now += Duration::from_millis(millis);
         self.step(Event::Timer)
     }
 
