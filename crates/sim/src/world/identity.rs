@@ -245,13 +245,6 @@ impl World {
         if !self.may_lose(of) || self.machines[of].wiped || of >= self.plan.replicas {
             return;
         }
-        // It is lost for good. Where all that are left must answer, a group is as slow as the slowest of them for the rest
-        // of the run: one may be missing like that, and more only if there is still one to spare.
-        let (replicas, wiped) =
-            (self.plan.replicas, self.machines.iter().filter(|machine| machine.wiped).count());
-        if wiped > 0 && replicas - wiped - 1 <= replicas / 2 + 1 {
-            return;
-        }
         self.crash(of);
         self.note(of, || "loses all its data, and is started as if it never was".to_owned());
         self.coverage.wiped += 1;
