@@ -86,6 +86,10 @@ pub trait Protocol: std::fmt::Debug + Send {
     /// How many batches this replica may propose now; zero unless it leads and its window has room.
     fn room(&self) -> usize;
 
+    /// Whether executing or the disk is so far behind that nothing more should be taken in. A protocol may drop what
+    /// it is sent meanwhile, and need not remember that it did: the replica around it asks the leader to send it again.
+    fn is_congested(&self) -> bool;
+
     /// What this replica knows, for routing, reads, catch-up and metrics.
     fn status(&self) -> Status;
 

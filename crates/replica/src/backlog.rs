@@ -2,7 +2,9 @@
 //! that are not on stable storage, and messages that wait for these records. Each is bounded in bytes.
 //!
 //! - **Batches and records.** Beyond their bounds the replica is backlogged: it proposes, accepts, learns and fetches
-//!   nothing until half of it is done. What it had accepted before may still be decided and come on top.
+//!   nothing until half of it is done. What it had accepted before may still be decided and come on top. What its
+//!   protocol was sent meanwhile is dropped; its leader hears of that once there is room again
+//!   ([`PeerMessage::Missed`](crate::PeerMessage::Missed)), and sends it again at once.
 //! - **Messages.** While a disk does not answer, peers go on asking, and every answer waits: a promise may hold a page of
 //!   a megabyte, and is asked for again every retransmission. The bound is kept by not sending what does not fit. A
 //!   message that is not sent is a lost message, which every protocol survives: it may not promise anything by *not*

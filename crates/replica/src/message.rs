@@ -43,6 +43,12 @@ pub enum PeerMessage {
         /// Who leads, as far as the sender knows.
         view: LeaderView,
     },
+    /// To the leader: the sender's protocol could not take in what came, and dropped some of it; now it can. What was
+    /// sent to it before may be lost, as when a session begins.
+    Missed {
+        /// The epoch of the instance that dropped it.
+        epoch: Epoch,
+    },
     /// To the leader: order this batch.
     Forward(Batch),
     /// To the leader: from which slot on is a read that starts now linearizable?
@@ -126,6 +132,7 @@ const FETCH_CHUNK: u8 = 8;
 const CHUNK: u8 = 9;
 const STANDING: u8 = 10;
 const PUSHED: u8 = 11;
+const MISSED: u8 = 12;
 
 /// Bytes that anything but batches and pieces of snapshots takes in a message at most, roughly.
 const OTHER_BYTES: u64 = 256;
@@ -162,6 +169,10 @@ impl PeerMessage {
                 writer.slot(*decided);
                 writer.ballot(view.ballot);
                 writer.replica(view.leader.unwrap_or_default());
+            }
+            PeerMessage::Missed { epoch } => {
+                writer.u8(MISSED);
+                writer.u64(epoch.0);
             }
             PeerMessage::Forward(batch) => {
                 writer.u8(FORWARD);
@@ -233,6 +244,7 @@ impl PeerMessage {
                 let leader = Some(reader.replica("leader")?).filter(|leader| leader.0 != 0);
                 PeerMessage::Standing { epoch, kept, decided, view: LeaderView { ballot, leader } }
             }
+            MISSED => PeerMessage::Missed { epoch: Epoch(reader.u64("epoch")?) },
             FORWARD => PeerMessage::Forward(reader.batch("batch")?),
             READ_INDEX => PeerMessage::ReadIndex { token: reader.u64("token")? },
             READ_INDEX_ANSWER => {
@@ -353,6 +365,7 @@ mod tests {
                 decided: Slot(9),
                 view: LeaderView { ballot, leader: Some(ReplicaId(3)) },
             },
+            PeerMessage::Missed { epoch: Epoch(2) },
             PeerMessage::ReadIndex { token: 3 },
             PeerMessage::ReadIndexAnswer { token: 3, slot: Some(Slot(0)) },
             PeerMessage::ReadIndexAnswer { token: 3, slot: None },

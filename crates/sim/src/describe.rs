@@ -27,6 +27,7 @@ pub fn message(message: &PeerMessage) -> String {
             let leader = view.leader.map_or("no leader".to_owned(), |leader| format!("{leader} leads"));
             format!("Standing: epoch {epoch}, decided {decided}, {leader}")
         }
+        PeerMessage::Missed { epoch } => format!("{}Missed", in_epoch(*epoch)),
         PeerMessage::Forward(forwarded) => format!("Forward {}", batch(forwarded)),
         PeerMessage::ReadIndex { token } => format!("ReadIndex question {}", question(*token)),
         PeerMessage::ReadIndexAnswer { token, slot: Some(slot) } => {
@@ -92,6 +93,7 @@ pub fn class(message: &PeerMessage) -> &'static str {
         PeerMessage::Protocol { message: Message::Raft(message), .. } => raft_class(message),
         PeerMessage::Protocol { message: Message::Election(_), .. } => "election",
         PeerMessage::Standing { .. } => "standing",
+        PeerMessage::Missed { .. } => "missed",
         PeerMessage::Forward(_) => "forward",
         PeerMessage::ReadIndex { .. } | PeerMessage::ReadIndexAnswer { .. } => "read",
         PeerMessage::Fetch { .. }

@@ -30,7 +30,7 @@ use synod_wire::{ClusterId, Incarnation, ReplicaId};
 use crate::deadline::Deadline;
 
 /// Grows whenever messages between replicas are encoded in another way: replicas of two versions do not talk.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// The largest answer to an inquiry, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 

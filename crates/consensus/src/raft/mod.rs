@@ -164,6 +164,13 @@ impl Protocol for Raft {
         }
     }
 
+    // Where others decide without this replica, its decided prefix goes on, so the window alone would not bound what it
+    // has to write.
+    fn is_congested(&self) -> bool {
+        self.backlogged
+            || self.log.last().0.saturating_sub(self.stable.0) > 2 * self.options.accept_ahead_max()
+    }
+
     fn status(&self) -> Status {
         Status {
             role: match self.state {
@@ -261,13 +268,6 @@ impl Raft {
             Control::Transfer(to) => self.transfer(now, to, effects),
             Control::ChangeVoters { voters, batch } => self.change_voters(now, voters, batch, effects),
         }
-    }
-
-    /// Whether executing or the disk is so far behind that nothing more should be taken in. Where others decide
-    /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
-    fn is_congested(&self) -> bool {
-        self.backlogged
-            || self.log.last().0.saturating_sub(self.stable.0) > 2 * self.options.accept_ahead_max()
     }
 
     /// Goes on in a higher term, or votes in the present one; nothing may leave that speaks of it before it is durable.

@@ -71,7 +71,8 @@ pub const COMMANDS: &[(&str, &str)] = &[
 
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
-                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, state-transfer, clock-interval, latency";
+                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, undurable-bytes, state-transfer, clock-interval, \
+                        latency";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -371,6 +372,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "snapshot-slots" => settings.snapshot_slots = number(key, value)?,
         "keep-slots" => settings.keep_slots = number(key, value)?,
         "chunk-bytes" => settings.chunk_bytes_max = number(key, value)?,
+        "undurable-bytes" => settings.undurable_bytes_max = number(key, value)?,
         "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
         "state-transfer" => settings.state_transfer = value.parse().map_err(|error| format!("{error}"))?,
         "latency" => plan.network.delay_min = duration(value)?,
