@@ -40,6 +40,9 @@ use crate::{Bug, Message, Options, Record, VoterSets};
 /// between the two forgets the knowledge, or keeps both; where the snapshot was durable before the promise was, the next
 /// life promises before it says anything ([`crate::Options::start`]).
 ///
+/// Where a ballot is a term, several replicas may be candidates in it. One that learns what the term's leader decided has
+/// lost, and gives up: the voters that it asks from then on may be others than those that elected that leader.
+///
 /// Promising is always safe. It costs a leader its place only if another leader decided something in a higher ballot,
 /// which has cost it that place already. A replica that must not vote promises too: its next life may vote.
 pub trait Protocol: std::fmt::Debug + Send {

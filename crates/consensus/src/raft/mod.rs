@@ -254,10 +254,12 @@ impl Raft {
         match control {
             Control::ReadIndex(token) => self.read_index(token, effects),
             Control::Learn { slot, ballots, batch, voters } => {
+                self.heed_winner(now, ballots.decided, effects);
                 let entry = Entry { ballot: ballots.proposed, batch, voters };
                 self.learn(slot, entry, ballots.decided, effects);
             }
             Control::Installed { slot, ballots, voters } => {
+                self.heed_winner(now, ballots.decided, effects);
                 let base = Configuration { slot, ballot: ballots.proposed, voters };
                 self.installed(base, ballots.decided, effects);
             }
