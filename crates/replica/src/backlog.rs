@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 
+use synod_consensus::Bug;
 use synod_wire::{Lsn, Slot};
 
 use crate::Settings;
@@ -103,7 +104,8 @@ impl Backlog {
     pub(crate) fn may_hold(&mut self, after: Lsn, bytes: u64, settings: &Settings) -> bool {
         let waits = after > self.durable;
         // One may always wait, however large it is: otherwise it would never be sent.
-        if waits && self.held.bytes > 0 && self.held.bytes + bytes > settings.held_bytes_max {
+        let bounded = !settings.consensus.has(Bug::HoldWithoutBound);
+        if waits && bounded && self.held.bytes > 0 && self.held.bytes + bytes > settings.held_bytes_max {
             self.given_up += 1;
             return false;
         }
@@ -119,6 +121,7 @@ impl Backlog {
         let slots = self.unexecuted.entries.len() as u64;
         let too_much = slots > settings.backlog_slots_max / share
             || self.unexecuted.bytes > settings.backlog_bytes_max / share
+                && !settings.consensus.has(Bug::QueueForExecutorWithoutBound)
             || self.undurable.bytes > settings.undurable_bytes_max / share;
         std::mem::replace(&mut self.too_much, too_much) != too_much
     }

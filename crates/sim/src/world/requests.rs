@@ -13,6 +13,7 @@ use crate::{
     check::{Checked, Invariant, demand},
     network::between,
     ops::{Answer, Op},
+    situations::Sight,
 };
 
 impl World {
@@ -100,6 +101,9 @@ impl World {
     }
 
     pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) -> Checked {
+        if error == RequestError::TooLarge {
+            self.situations.see(&Sight::Refuses);
+        }
         self.answer_request(of, request, Outcome::Error(error))
     }
 
