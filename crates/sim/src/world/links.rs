@@ -11,7 +11,7 @@ use crate::{
     check::{Checked, Invariant, Violation, claims, demand},
     describe,
     network::{Wire, between},
-    situations::Sight,
+    situations::{Sight, is_followed_by_a_page},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -29,6 +29,9 @@ impl World {
         let life = self.machines[from].lives;
         self.situations.see(&Sight::Sends { from, to, message });
         if let PeerMessage::Protocol { epoch, message } = message {
+            if is_followed_by_a_page(message) && self.plan.faults.between_pages.hit(&mut self.rng) {
+                self.queue.push(self.now, Happening::Crash { of: from, life });
+            }
             let id = self.machines[from].id;
             let delivered =
                 self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());

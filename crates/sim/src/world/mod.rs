@@ -110,6 +110,8 @@ pub(crate) enum Happening {
     Unstall { of: usize },
     /// A replica that nobody needs any more stops for good.
     Stop { of: usize },
+    /// An operator wants the epoch to end, and another like it to begin; so often it tries until the replica leads.
+    EpochEnds { of: usize, tries: u32 },
     /// A partition begins.
     Part { links: Vec<(usize, usize)> },
     /// A partition ends.
@@ -376,6 +378,7 @@ impl World {
                 self.unstall(of);
                 Ok(())
             }
+            Happening::EpochEnds { of, tries } => self.end_epoch(of, tries),
             Happening::Part { links } => {
                 self.part_for_a_while(links);
                 Ok(())
