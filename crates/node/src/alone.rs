@@ -31,7 +31,7 @@ pub(crate) fn latest_group(group: Group, base: Slot, records: &[LogRecord]) -> G
                 decided = decided.max(group.first.prev());
                 entered.push(group);
             }
-            LogRecord::Learned { slot, batch, .. } => {
+            LogRecord::Learned { slot, batch, .. } | LogRecord::Decided { slot, batch, .. } => {
                 decided = decided.max(*slot);
                 hold(&mut held, *slot, [batch]);
             }

@@ -11,7 +11,8 @@ use std::{
 use crossbeam_channel::{Sender, bounded, unbounded};
 use synod_consensus::{Role, VoterSets};
 use synod_replica::{
-    Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
+    Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo,
+    StateMachine, salvage,
 };
 use synod_storage::{DataDir, Identity, Loss, PeerBook, SnapshotStore, Wal};
 use synod_transport::Transport;
@@ -144,10 +145,16 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
         if alone {
             return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal()));
         }
-        tracing::error!(%damage, "the log is damaged: set aside; this replica learns from its peers before it votes");
-        // What can still be read may be older than what was promised: believe none of it.
-        last_lsn = wal.quarantine(&[])?;
-        records.clear();
+        // What can still be read may be older than what was promised. But what it proves to be decided is so.
+        let found = found.records.iter().map(|record| record.lsn).zip(records);
+        records = salvage(found, executor.applied());
+        last_lsn = wal.quarantine(records.iter().map(|record| (record.keep(), record.encode())))?;
+        let (slots, bytes) = (records.len(), wal.bytes());
+        tracing::error!(
+            %damage, slots, bytes,
+            "the log is damaged: set aside, but for what it proves to be decided; this replica learns the rest from its \
+             peers before it votes"
+        );
     } else if let Some(loss) = &found.loss {
         match loss {
             _ if !alone => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
