@@ -34,6 +34,10 @@ pub enum Bug {
     LearnUnrecorded,
     /// Who installs a snapshot stays in the group that it was in.
     SnapshotOfOldGroup,
+    /// A replica that begins with nothing votes before it has met all with whom the group began.
+    VoteBeforeAllMet,
+    /// A replica whose disk was restored from an older copy is taken for what it was.
+    BelieveCopies,
     /// A replica that was removed ends its service when the first of its successors has gone on.
     RetireEarly,
     /// A replica that was removed ends its service while the voters before the change still count.
@@ -137,6 +141,9 @@ impl Bug {
         Bug::ForgetParkedAmnesia,
         Bug::LeakRemoteReads,
     ];
+
+    /// Those of replicas that are not what they were.
+    pub const IDENTITY: &'static [Bug] = &[Bug::VoteBeforeAllMet, Bug::BelieveCopies];
 
     /// Those of a group whose protocol changes voters itself.
     pub const VOTERS: &'static [Bug] = &[

@@ -30,6 +30,8 @@
 //!   not vote yet: the next life finds a log, and would else take it for all that there was. From there it goes from life
 //!   to life and from epoch to epoch, whatever snapshot is found, until the protocol of the epoch entered last has written
 //!   that it knows everything again, or an epoch begins for the life that runs.
+//! - **A first start waits for all.** A replica that begins with nothing takes no part before it has met every member
+//!   with which the group began ([`crate::Event::MetAll`]).
 //! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
 //!   answered, and that have not been served when the epoch ends, are asked again. Other replicas whose questions the
 //!   old protocol left open are told so.
@@ -71,6 +73,9 @@ pub(crate) struct Known {
     ended_in: Option<(Slot, Ballots)>,
     /// Records are read: nothing is begun before all of them are.
     replaying: bool,
+    /// Nothing is begun either before every member with which the group began was met once: until then two that know
+    /// nothing, one of them because it lost its data, could be a quorum; see `docs/identity.md`.
+    pub(crate) waits: bool,
     /// Slots through this one are decided somewhere, as other replicas said.
     pub(crate) elsewhere: Slot,
     /// Who spoke in an epoch whose protocol did not run here yet, and was not heard; the last such epoch of each.
@@ -80,7 +85,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    pub(crate) fn new(group: &Group, amnesia: bool) -> Known {
+    pub(crate) fn new(group: &Group, amnesia: bool, waits: bool) -> Known {
         Known {
             running: group.epoch,
             entered: Lsn::ZERO,
@@ -92,6 +97,7 @@ impl Known {
             ended: false,
             ended_in: None,
             replaying: false,
+            waits,
             elsewhere: Slot::ZERO,
             early: BTreeMap::new(),
             met: BTreeSet::new(),
@@ -424,6 +430,7 @@ impl Replica {
         let hears = !self.known.amnesia || self.group.counts(self.me);
         let here = self.group.epoch == self.known.running
             && hears
+            && (!self.known.waits || self.has(Bug::VoteBeforeAllMet))
             && (self.decided.last() >= self.known.needed() || self.has(Bug::EnterTooSoon));
         let Some(members) = self.group.voting(self.me).filter(|_| here && self.protocol.is_none()) else {
             return;
@@ -440,6 +447,14 @@ impl Replica {
             protocol.step(now, Input::Control(Control::Backlogged(true)), &mut self.effects);
         }
         self.protocol = Some(protocol);
+    }
+
+    /// Every member with which the group began was met: this replica may take part.
+    pub(crate) fn met_all(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if std::mem::take(&mut self.known.waits) {
+            self.begin(now, false);
+            self.carry_out(now, actions);
+        }
     }
 
     /// Whether this replica may vote in the epoch that it knows: not while an earlier life may have said something

@@ -16,7 +16,7 @@
 
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Message};
-use synod_wire::{Batch, DecodeError, Encoded, Epoch, Reader, Slot, Writer};
+use synod_wire::{Batch, DecodeError, Encoded, Epoch, MESSAGES_VERSION, Reader, Slot, Writer};
 
 use crate::decided::Decided;
 
@@ -145,9 +145,16 @@ impl PeerMessage {
         contents + OTHER_BYTES
     }
 
-    /// The bytes for a frame.
+    /// The bytes for a frame, in the newest version.
     #[must_use]
     pub fn encode(&self) -> Encoded {
+        self.encode_in(MESSAGES_VERSION)
+    }
+
+    /// The bytes for a frame to a replica that speaks this version. What a later version adds stands at the end; a
+    /// version that this build does not know is spoken only where a test says so, and then adds one number.
+    #[must_use]
+    pub fn encode_in(&self, version: u16) -> Encoded {
         let mut writer = Writer::new();
         match self {
             PeerMessage::Protocol { epoch, message } => {
@@ -213,11 +220,25 @@ impl PeerMessage {
                 writer.shared(bytes);
             }
         }
+        if version > MESSAGES_VERSION {
+            writer.u64(version.into());
+        }
         writer.finish()
     }
 
     /// Reads what [`PeerMessage::encode`] wrote.
+    ///
+    /// # Errors
+    /// As those of [`PeerMessage::decode_in`].
     pub fn decode(bytes: Bytes) -> Result<PeerMessage, DecodeError> {
+        PeerMessage::decode_in(MESSAGES_VERSION, bytes)
+    }
+
+    /// Reads what [`PeerMessage::encode_in`] wrote in this version.
+    ///
+    /// # Errors
+    /// The bytes are no message of that version.
+    pub fn decode_in(version: u16, bytes: Bytes) -> Result<PeerMessage, DecodeError> {
         let mut reader = Reader::new(bytes);
         let message = match reader.u8("message")? {
             PROTOCOL => {
@@ -267,6 +288,9 @@ impl PeerMessage {
             },
             value => return Err(DecodeError::Undefined { field: "message", value: value.into() }),
         };
+        if version > MESSAGES_VERSION {
+            reader.u64("what a later version adds")?;
+        }
         reader.finish()?;
         Ok(message)
     }

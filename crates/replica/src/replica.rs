@@ -90,7 +90,7 @@ impl Replica {
         now: Time,
         actions: &mut Vec<Action>,
     ) -> Replica {
-        let Recovered { records, last_lsn, snapshot, amnesia, incarnation } = recovered;
+        let Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all } = recovered;
         let (info, ballots, group) = match snapshot {
             Some(Installed { info, ballots, group }) => (Some(info), ballots, group),
             None => (None, Ballots::ZERO, first),
@@ -98,8 +98,8 @@ impl Replica {
         let base = info.map_or(Slot::ZERO, |info| info.slot);
         let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
         let mut replica = Replica {
-            session: replica_session(me, incarnation),
-            known: Known::new(&group, amnesia),
+            session: replica_session(me, incarnation, nonce),
+            known: Known::new(&group, amnesia, !met_all),
             audience: Audience::default(),
             protocol: None,
             effects: Effects::new(last_lsn),
@@ -145,6 +145,7 @@ impl Replica {
     fn take(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
+            Event::MetAll => self.met_all(now, actions),
             Event::Link { peer, up } => {
                 if up && self.view.leader == Some(peer) {
                     self.proposals.forget_sent();
@@ -238,6 +239,7 @@ impl Replica {
         let protocol = self.protocol_status();
         ReplicaStatus {
             epoch: self.group.epoch,
+            waits_for_members: self.known.waits,
             protocol,
             executed: self.executed,
             snapshot: self.snapshot,

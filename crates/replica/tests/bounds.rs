@@ -33,6 +33,8 @@ impl Bench {
             snapshot: None,
             amnesia: false,
             incarnation: Incarnation(1),
+            nonce: 0,
+            met_all: true,
         };
         let group = Group::of(&Options::default(), (1..=members).map(ReplicaId));
         let now = Time::ZERO + std::time::Duration::from_secs(1);

@@ -33,6 +33,8 @@ fn recovered(records: Vec<LogRecord>) -> Recovered {
         snapshot: None,
         amnesia: false,
         incarnation: Incarnation(2),
+        nonce: 0,
+        met_all: true,
     }
 }
 

@@ -131,6 +131,8 @@ impl Run {
             snapshot: None,
             amnesia: true,
             incarnation: Incarnation(2),
+            nonce: 0,
+            met_all: true,
         };
         let mut actions = Vec::new();
         let replica = Replica::start(Settings::default(), R1, group, recovered, Time::ZERO, &mut actions);

@@ -179,6 +179,8 @@ pub struct Status {
     pub missing: u64,
     /// From how many replicas those or the snapshot come.
     pub sources: u64,
+    /// Names of the members of a new cluster that it has never met: it votes once it has met them all.
+    pub waits_for: Vec<String>,
 }
 
 /// How a replica sees another.

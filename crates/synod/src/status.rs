@@ -163,6 +163,9 @@ fn troubles(asked: &[Asked]) -> Vec<String> {
 
 /// What a replica is receiving from how many others, if it is.
 fn receives(status: &StatusResponse) -> Option<String> {
+    if !status.waits_for.is_empty() {
+        return Some(format!("nothing: it waits for {}", status.waits_for.join(", ")));
+    }
     let (received, total) = (status.snapshot_bytes_received, status.snapshot_bytes_total);
     if total > 0 {
         return Some(format!("snapshot, {} of {}, from {}", Bytes(received), Bytes(total), status.sources));
@@ -213,6 +216,7 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "sources": status.sources,
         "without_memory": status.without_memory,
         "troubles": status.troubles,
+        "waits_for": status.waits_for,
     })
 }
 
@@ -234,6 +238,8 @@ mod tests {
         assert_eq!(receives(&status(70, 2, 0)).as_deref(), Some("70 slots from 2"));
         let snapshot = receives(&status(70, 1, 2048));
         assert_eq!(snapshot.as_deref(), Some("snapshot, 1.0 KiB of 2.0 KiB, from 1"));
+        let waiting = StatusResponse { waits_for: vec!["n2".into(), "n3".into()], ..status(0, 0, 0) };
+        assert_eq!(receives(&waiting).as_deref(), Some("nothing: it waits for n2, n3"));
     }
 
     #[test]

@@ -285,6 +285,34 @@ fn so_it_does_with_raft() {
 }
 
 #[test]
+fn who_waits_for_others_that_lost_their_logs_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &FLAGS);
+    let three = cluster.endpoints();
+    leader(&three);
+    done(&three[0], &["put", "key", "value"]);
+    for lost in 0..2 {
+        cluster.kill(lost);
+        fs::remove_dir_all(cluster.data_dir(lost).join("wal")).unwrap();
+    }
+    (0..2).for_each(|lost| cluster.restart(lost));
+    until("both say that they have no vote", || {
+        three[..2].iter().all(|url| status(url).is_some_and(|status| status["without_memory"] == true))
+    });
+    let said = |endpoints: &str| {
+        let output = synod(&["status", "--endpoints", endpoints]);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(said(&three[0]).contains("while most voters have kept theirs"), "{}", said(&three[0]));
+    let all = said(&three.join(","));
+    assert!(
+        all.contains("2 of 3 voters have lost (part of) their logs (n1, n2) and wait for each other"),
+        "{all}"
+    );
+    assert_eq!(done(&three[2], &["get", "key", "--serializable", "--print-value-only"]).trim(), "value");
+}
+
+#[test]
 fn who_is_not_a_member_is_told_how_to_become_one() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 1, &FLAGS);

@@ -523,7 +523,7 @@ impl World {
         let group = self.reference.group();
         let members: Vec<usize> = group.members.iter().map(|member| self.index(member.id)).collect();
         for of in members {
-            if self.probes().any(|client| client.home == of) {
+            if self.machines[of].wiped || self.probes().any(|client| client.home == of) {
                 continue;
             }
             let mut probe = Client::new(of, Session::Unwanted, 1);
@@ -538,7 +538,7 @@ impl World {
         let done =
             |of: &usize| self.probes().any(|client| client.home == *of && client.probe == Some(Probe::Done));
         let members = self.reference.group().members.iter().map(|member| self.index(member.id));
-        members.filter(|of| !done(of)).collect()
+        members.filter(|of| !self.machines[*of].wiped && !done(of)).collect()
     }
 }
 
