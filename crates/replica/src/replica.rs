@@ -217,6 +217,7 @@ impl Replica {
         }
         self.carry_out(now, actions);
         self.release_reads(actions);
+        self.take_salvaged(now, actions);
         self.catch_up(now, actions);
         self.advance_clock(now);
         self.tell_standing(now, actions);

@@ -399,6 +399,9 @@ pub fn record(record: &LogRecord) -> String {
         }
         LogRecord::Trimmed(slot) => format!("the log begins behind slot {slot}"),
         LogRecord::Learned { slot, batch: learned, .. } => format!("learned slot {slot}: {}", batch(learned)),
+        LogRecord::Decided { epoch, slot, batch: decided, .. } => {
+            format!("{}decided in slot {slot}: {}", in_epoch(*epoch), batch(decided))
+        }
     }
 }
 

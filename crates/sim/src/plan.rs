@@ -77,6 +77,8 @@ pub struct DiskPlan {
     pub trim_waits: Odds,
     /// After the loss of a log in memory, snapshot files are lost as well.
     pub snapshots_lost: Odds,
+    /// What the rest of a damaged log proves is kept, as a server does; otherwise the rest is what it is.
+    pub repairs: bool,
 }
 
 /// What goes wrong, and how often.
@@ -213,6 +215,8 @@ pub enum Family {
     Recovery,
     /// Groups that change all the time, while everything else goes wrong.
     Change,
+    /// Logs that rot: what is left of them is kept, and only what is lost comes from others. No seed draws it by itself.
+    Disk,
 }
 
 impl Family {
@@ -223,6 +227,7 @@ impl Family {
         ("sleep", Family::Sleep),
         ("recovery", Family::Recovery),
         ("change", Family::Change),
+        ("disk", Family::Disk),
     ];
 
     /// That of a seed.
@@ -504,6 +509,34 @@ impl Plan {
                 if rng.bool() {
                     self.some_are_patient();
                 }
+            }
+            Family::Disk => {
+                self.replicas = pick(rng, &[3, 3, 5, 7]);
+                self.durability = Durability::Sync;
+                self.disk.repairs = true;
+                if rng.bool() {
+                    let mut weights = FaultWeights::default();
+                    let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+                    self.changes = ChangePlan { spares: SPARES_MAX, ..changes };
+                } else {
+                    self.changes = ChangePlan::NONE;
+                }
+                self.faults.weights = FaultWeights {
+                    lose_log: 6,
+                    lose_snapshot: rng.u32(0..2),
+                    crash: 2,
+                    partial: 2,
+                    pause: 1,
+                    change: if self.changes.spares > 0 { 4 } else { 0 },
+                    transfer: 1,
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 8, timeout * 2);
+                // Mostly the log is all that there is.
+                self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
+                self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
+                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
             }
         }
         for settings in std::iter::once(&mut self.settings).chain(&mut self.own) {
@@ -804,6 +837,7 @@ fn draw_disk(rng: &mut Rng) -> DiskPlan {
         snapshot_fails: pick(rng, &[Odds::NEVER, Odds::percent(10)]),
         trim_waits: pick(rng, &[Odds::NEVER, Odds::percent(50)]),
         snapshots_lost: pick(rng, &[Odds::NEVER, Odds::percent(50), Odds::ALWAYS]),
+        repairs: false,
     }
 }
 

@@ -73,6 +73,8 @@ mod tests;
 
 pub use messages::{AcceptSync, Extent, Message, Prepare, Promise, Record};
 
+pub(crate) use recovery::Staged;
+
 use follower::{Follower, Phase};
 use leader::{Candidate, Leader};
 use sequence::Sequence;

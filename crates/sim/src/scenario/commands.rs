@@ -314,6 +314,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             snapshot_fails: Odds::NEVER,
             trim_waits: Odds::NEVER,
             snapshots_lost: Odds::NEVER,
+            repairs: false,
         },
         clock_drift_ppm: 0,
         timer_late: Duration::ZERO,
