@@ -57,6 +57,8 @@ pub enum Bug {
     ReadWithoutConfirmation,
     /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
     LeakRemoteReads,
+    /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
+    KeepRelayedAnswer,
     /// A new leader puts no-ops where acceptors reported values.
     DropAcceptedValue,
     /// A follower takes an announced decision for the value that it accepted in an older ballot.
@@ -203,6 +205,7 @@ impl Bug {
         Bug::DecisionOfEachReplica,
         Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
+        Bug::KeepRelayedAnswer,
         Bug::DropAcceptedValue,
         Bug::DecideAcrossBallots,
         Bug::VoteWithAmnesia,

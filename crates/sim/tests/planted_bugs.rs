@@ -76,6 +76,23 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.direct = 16;
             plan.duration = timeout * 40;
         }
+        // A follower that reads by way of another one, whose own clients read as well while others write. Messages take
+        // long, so that much is decided between a question's answer and its arrival.
+        Bug::KeepRelayedAnswer => {
+            plan.replicas = 3;
+            plan.faults.weights = FaultWeights { partial: 1, ..no_faults };
+            plan.faults.any_step = Odds::NEVER;
+            plan.faults.lasts = (timeout * 4, timeout * 8);
+            plan.faults.gap = (timeout / 4, timeout);
+            plan.changes = ChangePlan::NONE;
+            plan.network.delay_min = timeout / 50;
+            plan.network.delay_max = timeout / 12;
+            plan.clients.keys = 1;
+            plan.clients.direct = 16;
+            plan.clients.think = (Duration::ZERO, timeout / 10);
+            plan.clients.operations = 600;
+            plan.duration = timeout * 40;
+        }
         // Followers that hold something of an old leader and hear of decisions of the new one: leaders that change
         // while much is in flight on a slow network.
         Bug::DecideAcrossBallots

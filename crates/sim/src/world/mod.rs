@@ -150,6 +150,8 @@ pub struct World {
     frame_bytes_max: usize,
     /// Clocks of replicas have jumped forward so often.
     jumps: u32,
+    /// A script lets a replica time out.
+    times_out: bool,
     /// Time passes in a script; signs of life are not shown meanwhile.
     idles: bool,
     /// Scratch space.
@@ -228,6 +230,7 @@ impl World {
                 .largest(|settings| settings.limits.batch_bytes_max().max(settings.fetch_bytes_max) as u64),
             frame_bytes_max: plan.largest(|settings| settings.message_bytes_max(&plan.settings.limits)),
             jumps: 0,
+            times_out: false,
             idles: false,
             arrivals: Vec::new(),
             plan,
