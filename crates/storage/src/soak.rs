@@ -127,6 +127,7 @@ impl Run {
         let lives = Lives::begin(&dir)?;
         let store = SnapshotStore::open_on(disk(), &dir.snapshots(), CLUSTER)?;
         let latest = store.latest()?;
+        store.set_aside(&latest.damaged)?;
         let (wal, recovered) = Wal::open_on(disk(), &dir.wal(), dir.identity(), self.options.clone())?;
 
         let model = &mut self.model;
