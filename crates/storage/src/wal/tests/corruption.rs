@@ -482,7 +482,7 @@ fn a_log_that_was_set_aside_in_memory_is_not_missed() {
     let evidence = std::fs::read(segment_path(dir.path(), 2)).unwrap();
     let (mut wal, recovered) = open_with(dir.path(), Durability::Memory);
     assert!(recovered.damage.is_some());
-    wal.quarantine(&recovered.records).unwrap();
+    wal.quarantine(as_written(&recovered.records)).unwrap();
     drop(wal);
     for durability in [Durability::Memory, Durability::Async, Durability::Sync] {
         assert_eq!(inspect::verify(dir.path()).unwrap().damage, None, "then {durability}");
@@ -504,7 +504,7 @@ fn a_log_that_was_set_aside_in_memory_is_not_missed() {
         let recovered;
         (wal, recovered) = open_with(dir.path(), durability);
         assert!(recovered.damage.is_some());
-        wal.quarantine(&[]).unwrap();
+        wal.quarantine([]).unwrap();
         drop(wal);
         assert_eq!(std::fs::read(damaged(2)).unwrap(), evidence);
         break;
@@ -522,7 +522,7 @@ fn an_attempt_that_is_not_needed_any_more_is_not_missed_after_a_life_in_memory()
     let disk = TestDisk::default();
     let (mut wal, recovered) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options()).unwrap();
     disk.set_room(21_000);
-    wal.quarantine(&recovered.records).unwrap_err();
+    wal.quarantine(as_written(&recovered.records)).unwrap_err();
     drop(wal);
     flip();
     for durability in [Durability::Memory, Durability::Sync] {
@@ -592,7 +592,7 @@ fn a_setting_aside_in_memory_may_be_interrupted_anywhere() {
             if let Ok((mut wal, recovered)) = open_on(&disk, durability)
                 && recovered.damage.is_some()
             {
-                _ = wal.quarantine(&recovered.records);
+                _ = wal.quarantine(as_written(&recovered.records));
             }
             disk.power_failure();
         }
@@ -600,7 +600,7 @@ fn a_setting_aside_in_memory_may_be_interrupted_anywhere() {
         assert!(recovered.damage.is_some() || recovered.loss.is_some());
         if recovered.damage.is_some() {
             undone += 1;
-            wal.quarantine(&[]).unwrap();
+            wal.quarantine([]).unwrap();
             disk.kill();
             drop(wal);
             (wal, recovered) = open_on(&disk, Durability::Sync).unwrap();
