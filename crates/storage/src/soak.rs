@@ -122,7 +122,7 @@ impl Run {
     fn open(&mut self) -> Result<(Files, Recovered), StorageError> {
         let disk = || Arc::new(self.disk.clone());
         let dir = DataDir::open_on(disk(), dir(), CLUSTER, ME, "n1", self.options.durability)?;
-        let group = dir.first_group()?;
+        let group = dir.origin()?;
         let peers = PeerBook::open(&dir)?;
         let lives = Lives::begin(&dir)?;
         let store = SnapshotStore::open_on(disk(), &dir.snapshots(), CLUSTER)?;
@@ -297,7 +297,7 @@ impl Run {
             96..98 => {
                 let group = Bytes::from(vec![self.salt() as u8; self.rng.usize(0..2000)]);
                 self.model.groups_unsure.push(group.clone());
-                files.dir.set_first_group(&group)?;
+                files.dir.set_origin(&group)?;
                 self.model.group = Some(group);
                 self.model.groups_unsure.clear();
             }
