@@ -69,7 +69,7 @@ const EVENTS_MAX: u64 = 3_000_000;
 #[derive(Debug)]
 pub(crate) enum Happening {
     /// A message arrives: the front of the stream of that session, or `body`.
-    Arrive { from: usize, to: usize, session: u64, body: Option<Bytes> },
+    Arrive { from: usize, birth: u64, to: usize, session: u64, body: Option<Bytes> },
     /// A replica tries to begin a session to a peer.
     Dial { from: usize, to: usize },
     /// A session that is cut ends, if it still is.
@@ -334,7 +334,9 @@ impl World {
             return Ok(());
         }
         match happening {
-            Happening::Arrive { from, to, session, body } => self.arrive(from, to, session, body),
+            Happening::Arrive { from, birth, to, session, body } => {
+                self.arrive((from, birth), to, session, body)
+            }
             Happening::Dial { from, to } => self.dial(from, to),
             Happening::Hangup { from, to, session } => {
                 if self.network.is_cut(from, to) && self.network.session(from, to) == session {
