@@ -454,8 +454,6 @@ fn plan_of_bounds(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.settings.consensus.window_max = 16;
             plan.settings.consensus.retransmit_after = timeout / 10;
             plan.clients.padding_max = 3_000;
-            // No command of a session falls behind the others.
-            plan.clients.pipeline = 1;
             plan.faults.weights = FaultWeights { stall: 4, crash: 2, ..none };
             plan.faults.lasts = (timeout, timeout * 8);
         }
