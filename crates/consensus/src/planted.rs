@@ -121,8 +121,6 @@ pub enum Bug {
     RaftUnionMajority,
     /// Raft: voters are changed before the leader has committed anything, or the change before.
     RaftChangeAtOnce,
-    /// Raft: a candidate that learns what the leader of its own term decided goes on asking for votes.
-    RaftCandidateLearnsWinner,
     /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
     ElectionMajorityOffByOne,
     /// Its replies carry the highest ballot known instead of the replier's own (E4).

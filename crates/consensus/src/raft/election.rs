@@ -338,7 +338,7 @@ impl Raft {
             State::Candidate(candidate) => !candidate.rehearsal && candidate.term == decided_in.round,
             _ => false,
         };
-        if lost && !self.options.has(Bug::RaftCandidateLearnsWinner) {
+        if lost {
             self.step_down(now, effects);
         }
     }
