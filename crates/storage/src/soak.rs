@@ -43,6 +43,8 @@ enum Harm {
     EmptyLog,
     /// The data directory is as it was before.
     OldDir,
+    /// The data directory is emptied.
+    Wipe,
 }
 
 /// What the replica was told, or was in the middle of being told.
@@ -252,6 +254,12 @@ impl Run {
 
     /// One life, until something fails, it is closed or it is interrupted. Whether the log was closed.
     fn live(&mut self, files: Files) -> bool {
+        if self.rng.u8(0..4) == 0 {
+            let disk = Arc::new(self.disk.clone());
+            let second = DataDir::open_on(disk, dir(), CLUSTER, ME, "n1", self.options.durability);
+            assert!(matches!(second, Err(StorageError::Locked { .. })), "two processes have one identity");
+            self.covered.insert("a second process was refused");
+        }
         let mut files = files;
         for _ in 0..self.rng.u32(0..60) {
             if let Err(error) = self.act(&mut files) {
@@ -524,6 +532,7 @@ impl Run {
             Harm::LostWrite | Harm::MisdirectedWrite => self.disk.power_failure(),
             Harm::Segment => noticed = self.harm_segment(closed),
             Harm::EmptyLog => self.disk.put_back(&wal_dir(), &BTreeMap::new()),
+            Harm::Wipe => return self.wipe(),
             Harm::OldDir => {
                 // What was forgotten with it is for the other replicas to know.
                 self.disk.put_back(dir(), &older.0);
@@ -601,21 +610,47 @@ impl Run {
         known.meet(&files.lives.introduction(recovered.last)).expect("it knows that it forgot");
     }
 
-    /// What a replica does with a log that is not whole.
+    /// What a replica does with a log that is not whole: the new one holds what it still believes in.
     fn set_aside(&mut self, files: Files, recovered: &Recovered) {
         let mut files = files;
         if recovered.damage.is_some() {
             self.covered.insert("damage was found");
-            let last = files.wal.quarantine([]).unwrap();
+            let mut kept = recovered.records.clone();
+            kept.retain(|_| self.rng.u8(0..4) > 0);
+            let as_written = |record: &RecoveredRecord| {
+                let mut writer = synod_wire::Writer::new();
+                record.bytes.iter().for_each(|&byte| writer.u8(byte));
+                (record.keep, writer.finish())
+            };
+            let last = files.wal.quarantine(kept.iter().map(as_written)).unwrap();
             assert!(last >= recovered.last);
             drop(files);
             self.disk.power_failure();
             let (_, again) = self.open().expect("it starts");
             assert!(matches!(again.loss, Some(Loss::Quarantined(_))), "{:?}", again.loss);
-            assert_eq!((again.damage, again.records), (None, Vec::new()));
+            let of = |record: &RecoveredRecord| (record.keep, record.bytes.clone());
+            assert!(again.records.iter().map(of).eq(kept.iter().map(of)), "what was kept is there");
+            assert_eq!(again.damage, None);
         } else if recovered.loss.is_some() {
             self.covered.insert("a loss was found");
         }
+    }
+
+    /// A directory that somebody emptied is one of another replica, and what is left of the old one is not its own.
+    fn wipe(&mut self) {
+        let old_log = self.disk.image(&wal_dir());
+        let birth = std::mem::take(&mut self.model).birth;
+        self.disk.put_back(dir(), &BTreeMap::new());
+        let (files, recovered) = self.open().expect("it starts");
+        assert_ne!(Some(files.dir.identity().birth), birth);
+        assert!(files.dir.is_first_start() && recovered.damage.is_none() && recovered.loss.is_none());
+        assert_eq!((recovered.records, recovered.last), (Vec::new(), Lsn::ZERO));
+        drop((files.wal, files.dir));
+        self.disk.kill();
+        self.disk.put_back(&wal_dir(), &old_log);
+        let Err(error) = self.open() else { panic!("it takes another one's log for its own") };
+        assert!(matches!(error, StorageError::OtherIdentity { .. }), "{error}");
+        self.covered.insert("another one's log was refused");
     }
 }
 
@@ -666,6 +701,7 @@ fn nothing_promised_is_lost_on_a_disk_that_fails_and_says_so() {
         300,
         &[
             "a disk was full",
+            "a second process was refused",
             "a log was closed",
             "a log was trimmed",
             "a snapshot was written",
@@ -733,4 +769,9 @@ fn a_data_directory_of_an_earlier_day_is_whole() {
 #[test]
 fn a_log_that_was_emptied_is_missed() {
     seeds(Harm::EmptyLog, 100, &["a loss was found"]);
+}
+
+#[test]
+fn a_directory_that_was_emptied_is_another_replica_s() {
+    seeds(Harm::Wipe, 100, &["another one's log was refused"]);
 }
