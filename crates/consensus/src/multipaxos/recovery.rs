@@ -125,6 +125,7 @@ impl MultiPaxos {
             election,
             promised: Ballot::ZERO,
             promised_lsn: Lsn::ZERO,
+            told: Slot::ZERO,
             view: LeaderView::default(),
             state: State::Follower,
             slots: Slots::new(restart.base.next()),

@@ -29,6 +29,8 @@ pub(super) struct Follower {
     behind: Slot,
     /// The pages that are there of a sequence that is not whole yet.
     staging: Option<Staging>,
+    /// The last page of its promise that this replica was asked for.
+    told: Slot,
     /// What was accepted since the last `Accepted` left.
     accepted_due: bool,
 }
@@ -60,6 +62,7 @@ impl SequencePaxos {
             ask: Resend::at_once(now, self.options.retransmit_after),
             behind: Slot::ZERO,
             staging: None,
+            told: Slot::ZERO,
             accepted_due: false,
         }
     }
@@ -126,6 +129,11 @@ impl SequencePaxos {
         }
         // The owner of the ballot sends again what is not answered.
         follower.ask = Resend::first(now, timeout);
+        if prepare.page > follower.told {
+            // It has the page before this one: it gets on.
+            follower.told = prepare.page;
+            self.election.promised(prepare.ballot, now);
+        }
         let promise = self.promise_page(&prepare);
         // It speaks of the promise and of everything accepted: of records up to the present end of the log.
         let early = self.has(Bug::VoteBeforeDurable);

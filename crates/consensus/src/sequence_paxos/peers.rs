@@ -13,6 +13,8 @@ pub(super) struct Peer {
     stage: Stage,
     /// It has accepted the sequence of this ballot through this slot, durably (las[r]).
     pub(super) last: Slot,
+    /// It was seen to have this slot of the sequence, at least in a page that counts for nothing yet.
+    pub(super) reached: Slot,
     /// The sequence was sent to it through this slot.
     sent: Slot,
     resend: Resend,
@@ -36,8 +38,8 @@ enum Stage {
 
 impl Peer {
     pub(super) fn asked(now: Time, wait: Duration) -> Peer {
-        let (last, sent, resend) = (Slot::ZERO, Slot::ZERO, Resend::at_once(now, wait));
-        Peer { stage: Stage::Asked, last, sent, resend, ask_at: now }
+        let (none, resend) = (Slot::ZERO, Resend::at_once(now, wait));
+        Peer { stage: Stage::Asked, last: none, reached: none, sent: none, resend, ask_at: now }
     }
 
     /// When something is to be sent to it again; the leader has written its sequence through `written`.
@@ -205,6 +207,7 @@ impl SequencePaxos {
             return;
         }
         *page = wanted;
+        peer.reached = peer.reached.max(wanted.prev());
         peer.goes_on(now, retransmit_after, timeout);
         self.send_page(from, effects);
     }
@@ -225,6 +228,7 @@ impl SequencePaxos {
         let last = last.min(written);
         let news = last > peer.last;
         peer.last = peer.last.max(last);
+        peer.reached = peer.reached.max(last);
         if news {
             peer.resend = Resend::first(now, retransmit_after);
         }

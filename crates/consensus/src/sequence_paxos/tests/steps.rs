@@ -540,3 +540,34 @@ fn a_backlogged_replica_takes_nothing_in() {
     cluster.talk(A, B);
     assert_eq!(cluster.replica(B).extent().last, Slot(1));
 }
+
+#[test]
+fn a_leader_goes_on_while_pages_arrive_and_no_longer() {
+    let mut cluster = led(Options { promise_bytes_max: 1, ..options() });
+    "abcdefghijklmnopqrst".split_inclusive(|_| true).for_each(|text| cluster.propose(A, text));
+    cluster.lose_all();
+    cluster.restart(B, cluster.records(B), false);
+    cluster.link(A, B);
+    cluster.pass(A, B);
+    cluster.pass(B, A);
+    // Nothing is decided for much longer than a leader of no use has.
+    for page in 1..=16 {
+        assert_eq!(pages(&cluster, B), [page]);
+        cluster.pass(A, B);
+        cluster.now += Duration::from_millis(500);
+        cluster.pass(B, A);
+        let sent = cluster.take(A, B);
+        wants(&mut cluster, A, vec![Input::Timer]);
+        assert_eq!(cluster.replica(A).status().role, Role::Leader, "with page {page}");
+        sent.into_iter().for_each(|message| cluster.wire.push((A, B, message)));
+    }
+    // No page arrives any more, although B answers.
+    let mut rounds = 0;
+    while cluster.replica(A).status().role == Role::Leader && rounds < 100 {
+        cluster.now += Duration::from_millis(500);
+        rounds += 1;
+        let ack = Message::HeartbeatAck { ballot: ballot(1, A), round: rounds };
+        wants(&mut cluster, A, vec![receive(B, ack), Input::Timer]);
+    }
+    assert_eq!(rounds, 9, "after four time-outs");
+}
