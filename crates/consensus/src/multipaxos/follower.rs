@@ -58,6 +58,11 @@ impl MultiPaxos {
         }
         if ballot > self.promised {
             self.promise(now, ballot, effects);
+            self.told = first;
+        } else if first > self.told {
+            // It has the page before this one: it gets on.
+            self.told = first;
+            self.election.promised(ballot, now);
         }
         let promise = self.promise_page(ballot, first);
         effects.send(from, Message::Promise(promise), effects.last_lsn());

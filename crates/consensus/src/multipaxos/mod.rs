@@ -63,6 +63,8 @@ pub struct MultiPaxos {
     promised: Ballot,
     /// The record that holds `promised`.
     promised_lsn: Lsn,
+    /// The first slot of the last page of that promise that this replica was asked for.
+    told: Slot,
     /// What was last reported with [`Effect::Leader`].
     view: LeaderView,
     state: State,

@@ -42,6 +42,13 @@
 //! Lengths are absolute, and elements carry their slots, so nothing depends on messages arriving in order or once
 //! (E16, E17, E22). In the ballot that it has accepted already, a follower never gives up an element.
 //!
+//! *Asking again.* A follower that accepts in a ballot goes on when the owner of that ballot prepares it again. It holds
+//! a prefix of that owner's sequence, also if messages were lost, as an `Accept` that leaves a gap is refused; its promise
+//! says how long that prefix is, and is durable like an `Accepted`. What the leader appends behind a shorter prefix that
+//! it knew of is the same in the slots that the follower has by then. (In Ng 2020 a follower goes back to PREPARE, and
+//! must: without slots in `Accept` the next one would land behind whatever is there, E17.) So asking too often costs
+//! messages only, and a promise or a page that comes twice changes nothing.
+//!
 //! *Learning.* [`Control::Learn`] puts a decided element into its slot and leaves `accepted_in` alone. If another one
 //! was accepted there, that was in a ballot lower than the one in which the slot was chosen, and by 2 nothing from
 //! that slot on was ever chosen in the lower one; so the elements behind it are of no use, and of no harm: they are
