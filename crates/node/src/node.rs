@@ -1,19 +1,17 @@
 //! Starting and stopping a replica: data directory, log, snapshots, connections, threads.
 
-use std::{
-    collections::VecDeque,
-    io,
-    sync::{Arc, Condvar, Mutex, PoisonError},
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{collections::VecDeque, io, time::Duration};
 
-use crossbeam_channel::{Sender, bounded, unbounded};
 use synod_consensus::{Role, VoterSets};
 use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
 };
 use synod_storage::{DataDir, Identity, Loss, PeerBook, SnapshotStore, Wal};
+use synod_sync::{
+    Arc, Condvar, Mutex, PoisonError,
+    channel::{Sender, bounded, unbounded},
+    thread::{self, JoinHandle},
+};
 use synod_transport::Transport;
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
@@ -187,7 +185,7 @@ fn spawn(
     body: impl FnOnce() -> Result<(), String> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let end = Arc::clone(end);
-    std::thread::Builder::new().name(name.clone()).spawn(move || {
+    thread::Builder::new().name(name.clone()).spawn(move || {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         match result {
             Ok(Ok(())) => {}
@@ -221,6 +219,8 @@ impl Node {
         let (snapshots, snapshots_end) = unbounded();
         let (log, log_end) = unbounded();
         let shared = Arc::new(Shared::default());
+        #[cfg(feature = "shuttle")]
+        shared.watch.begin(data_dir.path());
         let end = Arc::new(End::default());
 
         let identity = data_dir.identity();
@@ -267,6 +267,7 @@ impl Node {
             transport: transport.sender(),
             shared: Arc::clone(&shared),
             gated: VecDeque::new(),
+            released: 0,
             trim: None,
             loss_made_good: false,
         };
@@ -279,6 +280,7 @@ impl Node {
             executor: executor.clone(),
             receiving: None,
             served: None,
+            stopping: false,
         };
         threads.push(spawn(name("snapshots"), &end, move || {
             snapshot_stage.run(&snapshots_end);
@@ -300,6 +302,7 @@ impl Node {
             loss_pending: amnesia,
             stranded: Default::default(),
             durable,
+            gated: 0,
             executed: snapshot_slot,
             deadline: Time::ZERO,
             waiting: Default::default(),
@@ -393,6 +396,10 @@ impl Node {
             transport.shutdown();
         }
         self.end.set(Ok(()));
+        #[cfg(feature = "shuttle")]
+        if self.end.wait(Duration::ZERO) == Some(Ok(())) {
+            self.handle.inner.shared.watch.ended();
+        }
     }
 }
 

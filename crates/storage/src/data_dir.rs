@@ -21,7 +21,7 @@ use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 use crate::{
     Durability, StorageError,
-    disk::{Disk, RealDisk, create_dir, sync_way_to},
+    disk::{Disk, create_dir, sync_way_to, the_disk},
     fields::Fields,
     group,
     lock::DirLock,
@@ -97,7 +97,7 @@ impl DataDir {
         name: &str,
         durability: Durability,
     ) -> Result<DataDir, StorageError> {
-        DataDir::open_on(Arc::new(RealDisk), path, cluster, replica, name, durability)
+        DataDir::open_on(the_disk(), path, cluster, replica, name, durability)
     }
 
     pub(crate) fn open_on(
@@ -153,10 +153,10 @@ impl DataDir {
     /// The file cannot be read, or is malformed; or the directory is missing since its replacement by another one was
     /// interrupted.
     pub fn read(path: &Path) -> Result<Option<Marker>, StorageError> {
-        DataDir::read_on(&RealDisk, path)
+        DataDir::read_on(&*the_disk(), path)
     }
 
-    fn read_on(disk: &dyn Disk, path: &Path) -> Result<Option<Marker>, StorageError> {
+    pub(crate) fn read_on(disk: &dyn Disk, path: &Path) -> Result<Option<Marker>, StorageError> {
         refuse_unfinished(disk, path)?;
         let path = path.join(FILE_NAME);
         let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
@@ -261,7 +261,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Options, Wal, faulty::FaultyDisk};
+    use crate::{Options, Wal, disk::RealDisk, faulty::FaultyDisk};
 
     fn open(path: &Path, cluster: u64, replica: u64) -> Result<DataDir, StorageError> {
         DataDir::open(path, ClusterId(cluster), ReplicaId(replica), "n1", Durability::Sync)

@@ -16,9 +16,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use synod_sync::{Mutex, PoisonError};
 use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};

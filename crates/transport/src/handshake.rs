@@ -18,13 +18,10 @@
 //! A replica is (id, birth): whoever lost its data and comes back under its old id shows another birth, has
 //! forgotten what it promised, and is refused, by the caller as by the acceptor.
 
-use std::{
-    fmt, io,
-    net::{Shutdown, TcpStream},
-    time::Duration,
-};
+use std::{fmt, io, time::Duration};
 
 use bytes::Bytes;
+use synod_sync::net::{Shutdown, TcpStream};
 use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 use crate::deadline::Deadline;

@@ -3,14 +3,16 @@
 
 use std::{
     fmt, io, mem,
-    net::{Shutdown, TcpStream},
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
+use synod_sync::{
+    Arc, Condvar, Mutex, Planted,
+    atomic::AtomicBool,
+    net::{Shutdown, TcpStream},
+    planted,
+};
 use synod_wire::ReplicaId;
 
 use crate::{
@@ -220,7 +222,7 @@ impl Link {
                 (dropped, mem::take(&mut out.awaits_frames))
             }
         };
-        if wake {
+        if wake && !planted(Planted::NoWakeForFrames) {
             self.out_changed.notify_one();
         }
         self.count_dropped(dropped);

@@ -8,7 +8,7 @@ use super::{
     *,
 };
 use crate::{
-    disk::{DiskFile, open_real},
+    disk::{DiskFile, RealDisk, open_real},
     faulty::FaultyDisk,
 };
 
