@@ -1,7 +1,7 @@
 //! Writing the store to a stream, and reading it back.
 //!
 //! ```text
-//! snapshot := magic "synod-kv" | format u32 | block ... | end block
+//! snapshot := head (20 bytes, of "synod-kv"; see wire/version.rs) | block ... | end block
 //! block    := length u32, at most 64 KiB | checksum u32 | payload
 //! end      := a block of length 0
 //! payloads, one after the other:
@@ -27,6 +27,7 @@ use bytes::Bytes;
 use imbl::OrdMap;
 use synod_api::etcdserverpb::AlarmType;
 use synod_replica::Frozen;
+use synod_wire::{FILE_HEAD_BYTES, Format, Written};
 
 use crate::{
     ALARMS_MAX, KvStore,
@@ -37,7 +38,8 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"synod-kv";
-const FORMAT: u32 = 1;
+/// Format 1 did not say who can read it.
+const FORMAT: Format = Format::first(2);
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
 /// A store as it was. It shares everything with the living one until that changes it.
@@ -66,8 +68,7 @@ impl KvStore {
 
 impl Frozen for FrozenStore {
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(MAGIC)?;
-        out.write_all(&FORMAT.to_le_bytes())?;
+        out.write_all(&FORMAT.written.head(*MAGIC))?;
         let mut out = BlockWriter::new(out);
         out.i64(self.revision)?;
         out.i64(self.compacted)?;
@@ -97,15 +98,11 @@ impl Frozen for FrozenStore {
 
 /// Reads a store that [`FrozenStore::write_to`] wrote, and not a byte further.
 pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
-    let mut magic = [0; MAGIC.len()];
-    input.read_exact(&mut magic)?;
-    check(magic == *MAGIC, "this is no snapshot of a key-value store")?;
-    let mut format = [0; 4];
-    input.read_exact(&mut format)?;
-    let format = u32::from_le_bytes(format);
-    if format != FORMAT {
-        return Err(invalid(format!("format {format} is not known; this program reads format {FORMAT}")));
-    }
+    let mut head = [0; FILE_HEAD_BYTES];
+    input.read_exact(&mut head)?;
+    let written = Written::of_head(&head, *MAGIC);
+    let written = written.ok_or_else(|| invalid("this is no snapshot of a key-value store"))?;
+    FORMAT.check(written).map_err(|error| invalid(error.to_string()))?;
     let mut input = BlockReader::new(input);
     let mut store = KvStore::new();
     store.revision = input.i64()?;
@@ -488,7 +485,7 @@ mod tests {
     fn blocks_out_of_place_are_refused() {
         let bytes = written(&store());
         let mut blocks = Vec::new();
-        let mut rest = &bytes[12..];
+        let mut rest = &bytes[FILE_HEAD_BYTES..];
         while !rest.is_empty() {
             let length = u32::from_le_bytes(rest[..4].try_into().unwrap()) as usize;
             let (block, after) = rest.split_at(8 + length);
@@ -496,7 +493,7 @@ mod tests {
             rest = after;
         }
         assert!(blocks.len() > 4);
-        let with = |blocks: &[&[u8]]| restored(&[&bytes[..12], &blocks.concat()].concat());
+        let with = |blocks: &[&[u8]]| restored(&[&bytes[..FILE_HEAD_BYTES], &blocks.concat()].concat());
         assert!(with(&blocks).is_ok());
         let mut swapped = blocks.clone();
         swapped.swap(1, 2);
@@ -516,9 +513,12 @@ mod tests {
     #[test]
     fn a_later_format_is_named() {
         let mut bytes = written(&KvStore::new());
-        bytes[8] = 2;
+        let later = |readers| Written { version: FORMAT.written.version + 1, readers };
+        bytes[..FILE_HEAD_BYTES].copy_from_slice(&later(FORMAT.written.version).head(*MAGIC));
+        restored(&bytes).unwrap();
+        bytes[..FILE_HEAD_BYTES].copy_from_slice(&later(FORMAT.written.version + 1).head(*MAGIC));
         let error = restored(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "key-value snapshot: format 2 is not known; this program reads format 1");
+        assert!(error.contains("format version 3, which takes a program that knows version 3"), "{error}");
         bytes[0] = 0;
         let error = restored(&bytes).unwrap_err().to_string();
         assert_eq!(error, "key-value snapshot: this is no snapshot of a key-value store");
@@ -536,7 +536,7 @@ mod tests {
 
     /// Writes what no store writes, with checksums that match.
     fn forge(forged: &Forged) -> Vec<u8> {
-        let mut bytes = [&MAGIC[..], &FORMAT.to_le_bytes()].concat();
+        let mut bytes = FORMAT.written.head(*MAGIC).to_vec();
         let mut out = BlockWriter::new(&mut bytes);
         forged.revisions.iter().for_each(|revision| out.i64(*revision).unwrap());
         out.count(forged.alarms.len()).unwrap();

@@ -17,7 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Incarnation, ReplicaId};
+use synod_wire::{ClusterId, Format, Incarnation, ReplicaId};
 
 use crate::{
     Durability, StorageError,
@@ -31,8 +31,7 @@ use crate::{
 
 pub(crate) const FILE_NAME: &str = "identity";
 const TITLE: &str = "synod data directory";
-/// Version 1 knew no birth.
-const VERSION: u32 = 2;
+const FORMAT: Format = Format::first(3);
 const WAL: &str = "wal";
 
 /// Whose files they are, and in which of its lives.
@@ -162,10 +161,7 @@ impl DataDir {
         let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
         let Some(fields) = Fields::read(disk, &path)? else { return Ok(None) };
         let fields = fields.map_err(malformed)?;
-        let version = fields.parse("version").map_err(malformed)?;
-        if version != VERSION {
-            return Err(StorageError::Version { path, found: version, supported: VERSION });
-        }
+        fields.check_version(&path, &FORMAT)?;
         Marker::from_fields(&fields).map(Some).map_err(malformed)
     }
 
@@ -227,7 +223,7 @@ impl DataDir {
 impl Marker {
     fn to_fields(&self) -> Fields {
         let mut fields = Fields::default();
-        fields.set("version", VERSION);
+        fields.set_version(&FORMAT);
         fields.set("cluster", self.identity.cluster);
         fields.set("replica", self.identity.replica.0);
         fields.set("birth", format_args!("{:016x}", self.identity.birth));
@@ -385,7 +381,10 @@ mod tests {
         }
         old.write(&RealDisk, &temporary.path().join(FILE_NAME), TITLE).unwrap();
         let error = open(temporary.path(), 7, 1).unwrap_err();
-        assert!(error.to_string().contains("has format version 1; this program reads version 2"), "{error}");
+        assert!(
+            error.to_string().contains("has format version 1; this program reads version 3 and later"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -52,6 +52,8 @@ mod replacement;
 mod snapshot;
 #[cfg(test)]
 mod soak;
+#[cfg(test)]
+mod versions;
 mod wal;
 
 pub use damage::{Damage, DamageSpot, Loss};

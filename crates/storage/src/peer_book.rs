@@ -6,7 +6,8 @@
 //! birth.2 = 91ab...      of replica 2
 //! cluster = 00000000000000a1
 //! replica = 1
-//! version = 1
+//! readers = 2
+//! version = 2
 //! checksum = 7d1c9f02
 //! ```
 //!
@@ -20,13 +21,13 @@ use std::{
 };
 
 use synod_sync::{Mutex, PoisonError};
-use synod_wire::{ClusterId, Incarnation, ReplicaId};
+use synod_wire::{ClusterId, Format, Incarnation, ReplicaId};
 
 use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 
 const FILE_NAME: &str = "peers";
 const TITLE: &str = "synod peers";
-const VERSION: u32 = 1;
+const FORMAT: Format = Format::first(2);
 const PREFIX: &str = "birth.";
 
 /// The births of other replicas. Usable from several threads.
@@ -132,7 +133,7 @@ fn write(
     births: &BTreeMap<ReplicaId, u64>,
 ) -> Result<(), StorageError> {
     let mut fields = Fields::default();
-    fields.set("version", VERSION);
+    fields.set_version(&FORMAT);
     fields.set("cluster", me.cluster);
     fields.set("replica", me.replica.0);
     fields.set("birth", format_args!("{:016x}", me.birth));
@@ -146,10 +147,7 @@ fn read(disk: &dyn Disk, path: &Path, me: Identity) -> Result<BTreeMap<ReplicaId
     let malformed = |reason: String| StorageError::Malformed { path: path.to_owned(), reason };
     let Some(fields) = Fields::read(disk, path)? else { return Ok(BTreeMap::new()) };
     let fields = fields.map_err(malformed)?;
-    let version = fields.parse("version").map_err(malformed)?;
-    if version != VERSION {
-        return Err(StorageError::Version { path: path.to_owned(), found: version, supported: VERSION });
-    }
+    fields.check_version(path, &FORMAT)?;
     let owner = owner(&fields).map_err(malformed)?;
     if !owner.is_same_replica(&me) {
         let (found, expected) = (owner.to_string(), me.to_string());

@@ -11,8 +11,10 @@ mod batch;
 mod codec;
 mod id;
 mod time;
+mod version;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, BatchBuilder, COMMAND_HEADER_BYTES, Command, CommandKind};
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use id::{Ballot, Ballots, ClusterId, Epoch, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot};
 pub use time::Time;
+pub use version::{FILE_HEAD_BYTES, Format, VersionError, Written};

@@ -50,7 +50,9 @@ impl SnapshotReader {
         }
         let mut bytes = [0; HEADER_BYTES];
         read_exact_at(&*file, &mut bytes, 0).map_err(failed)?;
-        let header = Header::decode(&bytes).map_err(rejected)?;
+        let header = Header::decode(&bytes)
+            .map_err(|error| StorageError::Version { path: path.to_owned(), error })?
+            .map_err(rejected)?;
         if header.cluster != cluster {
             return Err(rejected(format!("it is of cluster {}, not {cluster}", header.cluster)));
         }

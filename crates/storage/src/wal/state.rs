@@ -5,14 +5,13 @@
 
 use std::{ops::Range, path::Path};
 
-use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId};
+use synod_wire::{ClusterId, Format, Incarnation, Lsn, ReplicaId};
 
 use crate::{Durability, Identity, Loss, StorageError, disk::Disk, fields::Fields};
 
 pub(crate) const FILE_NAME: &str = "log.state";
 const TITLE: &str = "synod log state";
-/// Version 1 knew no birth.
-const VERSION: u32 = 2;
+const FORMAT: Format = Format::first(3);
 
 /// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,10 +86,7 @@ impl LogState {
             Some(Ok(fields)) => fields,
         };
         let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
-        let version = fields.parse("version").map_err(malformed)?;
-        if version != VERSION {
-            return Err(StorageError::Version { path, found: version, supported: VERSION });
-        }
+        fields.check_version(&path, &FORMAT)?;
         LogState::from_fields(&fields).map(Previous::Read).map_err(malformed)
     }
 
@@ -115,7 +111,7 @@ impl LogState {
 
     fn to_fields(&self) -> Fields {
         let mut fields = Fields::default();
-        fields.set("version", VERSION);
+        fields.set_version(&FORMAT);
         fields.set("cluster", self.identity.cluster);
         fields.set("replica", self.identity.replica.0);
         fields.set("birth", format_args!("{:016x}", self.identity.birth));
