@@ -36,8 +36,7 @@ impl Origin {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
-        writer.u32(FORMAT.written.version);
-        writer.u32(FORMAT.written.readers);
+        writer.u32(FORMAT.written.packed());
         writer.u64(self.cluster.0);
         writer.shared(&self.first.encode().to_bytes());
         writer.shared(&self.present.encode().to_bytes());
@@ -50,10 +49,12 @@ impl Origin {
     /// The bytes are something else, or of another version of this program.
     pub fn decode(bytes: Bytes) -> Result<Origin, DecodeError> {
         let mut reader = Reader::new(bytes);
-        let version = reader.u32("version of the group")?;
-        let written = Written { version, readers: reader.u32("readers of the group")? };
+        let written = Written::unpacked(reader.u32("version of the group")?);
         if FORMAT.check(written).is_err() {
-            return Err(DecodeError::Undefined { field: "version of the group", value: version.into() });
+            return Err(DecodeError::Undefined {
+                field: "version of the group",
+                value: written.version.into(),
+            });
         }
         let cluster = ClusterId(reader.u64("cluster")?);
         let first = Group::decode(reader.bytes("first group")?)?;

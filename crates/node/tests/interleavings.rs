@@ -6,6 +6,7 @@
 use std::{
     io::{self, Read, Write},
     ops::Range,
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -17,13 +18,16 @@ use bytes::Bytes;
 use synod_consensus::{ProtocolKind, Role};
 use synod_node::{Config, Handle, MemberAddress, Node};
 use synod_replica::{Frozen, StateMachine};
-use synod_storage::explored::new_disk;
+use synod_storage::{
+    DataDir, Durability, Keep, Options, Wal,
+    explored::{durable_in, new_disk},
+};
 use synod_sync::{
     Planted,
     explore::{self, block_on, draw, is_strict, pass_until},
-    thread,
+    net, thread,
 };
-use synod_wire::{ClusterId, ReplicaId};
+use synod_wire::{ClusterId, ReplicaId, Slot, Writer};
 
 /// Remembers every command, in order.
 #[derive(Clone, Default)]
@@ -143,7 +147,7 @@ impl Play {
                 for number in 0..each {
                     // Some fill a segment of the log.
                     let text = format!("<{client}.{number}{}>", "-".repeat([0, 10, 6000][draw(3) as usize]));
-                    block_on(handle.execute(Bytes::from(text.clone()))).unwrap();
+                    block_on(handle.execute(Bytes::from(text.clone()))).expect("a replica has ended");
                     written.lock().unwrap().push(text.clone());
                     let tape = block_on(handle.query(Bytes::new())).unwrap();
                     assert!(String::from_utf8_lossy(&tape).contains(&text), "{text} was acknowledged");
@@ -181,6 +185,34 @@ impl Play {
         }
         pass_until("all replicas have stopped", LONG, || ended.load(SeqCst) == count);
     }
+}
+
+/// A log that is opened and closed again soon, while the thread that prepares its segments is at work.
+fn log_alone(seed: u64) {
+    new_disk(seed);
+    let done = Arc::new(AtomicUsize::new(0));
+    let closed = Arc::clone(&done);
+    thread::spawn(move || {
+        let dir =
+            DataDir::open(Path::new("/r1"), ClusterId(7), ReplicaId(1), "r1", Durability::Sync).unwrap();
+        let options = Options { segment_bytes: 16 << 10, ..Options::default() };
+        let (mut wal, found) = Wal::open(&dir.wal(), dir.identity(), options).unwrap();
+        let mut lsn = found.last;
+        for slot in 1..1 + draw(6) {
+            let mut record = Writer::new();
+            record.bytes(&vec![7; 6000]);
+            lsn = lsn.next();
+            wal.append(lsn, Keep::Slot(Slot(slot)), record.finish());
+            assert_eq!(wal.commit().unwrap(), lsn);
+            if draw(2) == 0 {
+                wal.trim(Slot(slot)).unwrap();
+            }
+        }
+        wal.close().unwrap();
+        assert_eq!(durable_in(Path::new("/r1")), lsn);
+        closed.fetch_add(1, SeqCst);
+    });
+    pass_until("the log is closed", LONG, || done.load(SeqCst) == 1);
 }
 
 fn one_replica(seed: u64) {
@@ -231,8 +263,44 @@ fn a_replica_alone_answers_everybody_without_waiting_for_a_timer() {
 }
 
 #[test]
+fn a_log_closes_whatever_its_other_thread_does() {
+    explore::run(seeds(0..400), None, log_alone);
+}
+
+#[test]
 fn three_replicas_keep_what_they_promise() {
     explore::run(seeds(0..30), None, three_replicas);
+}
+
+/// Connections break while clients write: what was acknowledged stays, and everybody gets it.
+fn cut_connections(seed: u64) {
+    let mut play = Play::start(seed, 3);
+    let answered = Arc::new(AtomicUsize::new(0));
+    for client in 0..2 {
+        let (handle, written) = (play.handle(client), Arc::clone(&play.written));
+        let answered = Arc::clone(&answered);
+        thread::spawn(move || {
+            for number in 0..3 {
+                let text = format!("<{client}.{number}>");
+                if block_on(handle.execute(Bytes::from(text.clone()))).is_ok() {
+                    written.lock().unwrap().push(text);
+                }
+            }
+            answered.fetch_add(1, SeqCst);
+        });
+    }
+    for _ in 0..draw(6) {
+        (0..draw(300)).for_each(|_| explore::switch());
+        net::cut();
+    }
+    play.until("all clients have an answer", LONG, || answered.load(SeqCst) == 2);
+    play.agree();
+    play.stop();
+}
+
+#[test]
+fn three_replicas_whose_connections_break_go_on() {
+    explore::run(seeds(0..60), None, cut_connections);
 }
 
 #[test]
@@ -258,7 +326,7 @@ fn planted_errors_are_noticed() {
     noticed(Planted::NoLastLook, 0..400, one_replica, "a leader");
     noticed(Planted::StopWithoutCommit, 0..400, stopped_at_work, "the log has");
     noticed(Planted::ForgetStop, 0..400, stopped_at_work, "all replicas have stopped");
-    noticed(Planted::LookWithoutLock, 0..400, stopped_at_work, "all replicas have stopped");
+    noticed(Planted::LookWithoutLock, 0..2000, log_alone, "the log is closed");
     noticed(Planted::SendBeforeCommit, 0..100, three_replicas, "a replica has ended");
     noticed(Planted::OvertakeGated, 0..100, three_replicas, "a replica has ended");
     noticed(Planted::NoWakeForFrames, 0..100, three_replicas, "a leader");

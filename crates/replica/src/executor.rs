@@ -203,8 +203,7 @@ impl<S: StateMachine> Executor<S> {
         head.ballots(self.ballots);
         head.shared(&self.group.encode().to_bytes());
         let mut writer = Writer::new();
-        writer.u32(FORMAT.written.version);
-        writer.u32(FORMAT.written.readers);
+        writer.u32(FORMAT.written.packed());
         writer.shared(&head.finish().to_bytes());
         Box::new(FrozenExecutor {
             head: writer.finish().to_bytes(),
@@ -217,11 +216,10 @@ impl<S: StateMachine> Executor<S> {
     pub fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
         let invalid = |error: synod_wire::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut snapshot = BufReader::new(snapshot);
-        let mut prefix = [0; 12];
+        let mut prefix = [0; 8];
         snapshot.read_exact(&mut prefix)?;
         let mut reader = Reader::new(Bytes::copy_from_slice(&prefix));
-        let version = reader.u32("version").map_err(invalid)?;
-        let written = Written { version, readers: reader.u32("readers").map_err(invalid)? };
+        let written = Written::unpacked(reader.u32("version").map_err(invalid)?);
         FORMAT.check(written).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let len = reader.u32("length").map_err(invalid)?;
         let mut head = Vec::new();

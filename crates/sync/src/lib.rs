@@ -35,8 +35,6 @@ pub enum Planted {
     ForgetStop,
     /// Who queues a frame does not wake the thread that sends.
     NoWakeForFrames,
-    /// A newer connection of a peer delivers while the older one still does.
-    DeliverTogether,
 }
 
 /// Whether a test has planted this error. Never, but under the feature `shuttle`.

@@ -8,10 +8,9 @@ use std::{
 };
 
 use synod_sync::{
-    Arc, Condvar, Mutex, Planted,
+    Arc, Condvar, Mutex,
     atomic::AtomicU64,
     net::{Shutdown, TcpListener, TcpStream, Woken, wait_for},
-    planted,
     thread::{self, JoinHandle},
 };
 use tracing::{debug, info, warn};
@@ -257,7 +256,7 @@ impl Turn {
     /// Waits until no other connection delivers; `None` if meanwhile a newer one came.
     fn begin(&self, serial: u64) -> Option<TurnGuard<'_>> {
         let mut state = lock(&self.state);
-        while state.delivering && !planted(Planted::DeliverTogether) && self.newest.load(Relaxed) == serial {
+        while state.delivering && self.newest.load(Relaxed) == serial {
             state = wait(&self.changed, state);
         }
         if self.newest.load(Relaxed) != serial {

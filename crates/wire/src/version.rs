@@ -104,6 +104,22 @@ impl Format {
 pub const FILE_HEAD_BYTES: usize = 20;
 
 impl Written {
+    /// Both in one number, of which versions take half each: for what is no file.
+    ///
+    /// # Panics
+    /// From version 65536 on.
+    #[must_use]
+    pub fn packed(&self) -> u32 {
+        assert!(self.version <= 0xffff && self.readers <= self.version, "{self:?}");
+        self.version | self.readers << 16
+    }
+
+    /// Reads [`Written::packed`]. Before versions were negotiated there was no upper half: that is read by nobody.
+    #[must_use]
+    pub fn unpacked(number: u32) -> Written {
+        Written { version: number & 0xffff, readers: number >> 16 }
+    }
+
     /// The head of a binary file that begins with `magic`.
     #[must_use]
     pub fn head(&self, magic: [u8; 8]) -> [u8; FILE_HEAD_BYTES] {
@@ -165,6 +181,12 @@ mod tests {
         assert!(matches!(OURS.check(next(8, 5).written), Err(VersionError::TooNew { .. })));
         assert_eq!(next(8, 7).check(OURS.written), Ok(()), "it goes on");
         assert!(matches!(next(8, 8).check(OURS.written), Err(VersionError::TooOld { .. })));
+    }
+
+    #[test]
+    fn two_numbers_in_one_come_back() {
+        assert_eq!(Written::unpacked(OURS.written.packed()), OURS.written);
+        assert!(matches!(OURS.check(Written::unpacked(4)), Err(VersionError::TooOld { found: 4, .. })));
     }
 
     #[test]

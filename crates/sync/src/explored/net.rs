@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use shuttle::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use shuttle::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Condvar, explore::draw, time};
 
@@ -35,6 +35,8 @@ impl Doorbell {
 struct Network {
     doorbell: Option<Arc<Doorbell>>,
     listeners: BTreeMap<SocketAddr, Arc<Mutex<VecDeque<TcpStream>>>>,
+    /// Both directions of every connection that was made.
+    connections: Vec<[Weak<Pipe>; 2]>,
     last_port: u16,
 }
 
@@ -96,6 +98,24 @@ impl Pipe {
     }
 }
 
+/// Breaks one of the connections that there are, as the seed draws it. What was on its way on it is lost.
+pub fn cut() {
+    let there_are = NETWORK.with_borrow_mut(|network| {
+        network.connections.retain(|pipes| pipes.iter().all(|pipe| pipe.strong_count() > 0));
+        network.connections.clone()
+    });
+    if there_are.is_empty() {
+        return;
+    }
+    for pipe in there_are[draw(there_are.len() as u64) as usize].iter().filter_map(Weak::upgrade) {
+        let mut state = lock(&pipe.state);
+        state.bytes.clear();
+        state.closed = true;
+        drop(state);
+        pipe.changed.notify_all();
+    }
+}
+
 /// As of the standard library.
 #[derive(Debug)]
 pub struct TcpStream {
@@ -123,6 +143,9 @@ impl TcpStream {
             outgoing: Arc::clone(&back),
             timeouts: Default::default(),
         };
+        NETWORK.with_borrow_mut(|network| {
+            network.connections.push([Arc::downgrade(&there), Arc::downgrade(&back)]);
+        });
         lock(&waiting).push_back(accepted);
         doorbell().ring();
         Ok(TcpStream { local, peer: *address, incoming: back, outgoing: there, timeouts: Default::default() })
