@@ -149,7 +149,7 @@ impl Play {
                     let text = format!("<{client}.{number}{}>", "-".repeat([0, 10, 6000][draw(3) as usize]));
                     block_on(handle.execute(Bytes::from(text.clone()))).expect("a replica has ended");
                     written.lock().unwrap().push(text.clone());
-                    let tape = block_on(handle.query(Bytes::new())).unwrap();
+                    let tape = block_on(handle.query(Bytes::new())).expect("a replica has ended");
                     assert!(String::from_utf8_lossy(&tape).contains(&text), "{text} was acknowledged");
                 }
                 done.fetch_add(1, SeqCst);
