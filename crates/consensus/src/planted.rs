@@ -34,6 +34,10 @@ pub enum Bug {
     LearnUnrecorded,
     /// Who installs a snapshot stays in the group that it was in.
     SnapshotOfOldGroup,
+    /// A replica that begins with nothing votes before it has met all with whom the group began.
+    VoteBeforeAllMet,
+    /// A replica whose disk was restored from an older copy is taken for what it was.
+    BelieveCopies,
     /// A replica that was removed ends its service when the first of its successors has gone on.
     RetireEarly,
     /// A replica that was removed ends its service while the voters before the change still count.
@@ -53,6 +57,8 @@ pub enum Bug {
     ReadWithoutConfirmation,
     /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
     LeakRemoteReads,
+    /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
+    KeepRelayedAnswer,
     /// A new leader puts no-ops where acceptors reported values.
     DropAcceptedValue,
     /// A follower takes an announced decision for the value that it accepted in an older ballot.
@@ -138,6 +144,9 @@ impl Bug {
         Bug::LeakRemoteReads,
     ];
 
+    /// Those of replicas that are not what they were.
+    pub const IDENTITY: &'static [Bug] = &[Bug::VoteBeforeAllMet, Bug::BelieveCopies];
+
     /// Those of a group whose protocol changes voters itself.
     pub const VOTERS: &'static [Bug] = &[
         Bug::RetireUnsettled,
@@ -196,6 +205,7 @@ impl Bug {
         Bug::DecisionOfEachReplica,
         Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
+        Bug::KeepRelayedAnswer,
         Bug::DropAcceptedValue,
         Bug::DecideAcrossBallots,
         Bug::VoteWithAmnesia,

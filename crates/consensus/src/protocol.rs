@@ -89,6 +89,10 @@ pub trait Protocol: std::fmt::Debug + Send {
     /// What this replica knows, for routing, reads, catch-up and metrics.
     fn status(&self) -> Status;
 
+    /// Whether another voter answered this replica, which leads, within an election time-out: so it is there, and remembers
+    /// what it said. One that does not know what an earlier life said answers no leader.
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool;
+
     /// Another instance in the same state, which goes its own way from here on. Whoever explores what can happen next
     /// tries one input on each; a server never does.
     fn fork(&self) -> Box<dyn Protocol>;

@@ -1,6 +1,6 @@
 //! What a replica needs to be told to run.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 
 use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
 use synod_storage::Durability;
@@ -61,6 +61,11 @@ pub struct Config {
     /// Start the only replica of a group although its log is gone: it goes on from its last snapshot, and what was
     /// acknowledged behind that is lost.
     pub accept_lost_log: bool,
+    /// Vote at the first start although some of `members` have not been met yet. Without it a replica of a new group
+    /// waits for all of them once, so that two that know nothing of what was decided cannot be a quorum.
+    pub begin_without_all: bool,
+    /// The versions of messages that may be spoken with other replicas; those that this build knows, but in tests.
+    pub versions: RangeInclusive<u16>,
     /// The protocol's and the replica's settings.
     pub settings: Settings,
     /// Execute commands on a thread of its own (`true`), or on the protocol's thread: one hand-over less a
@@ -84,6 +89,8 @@ impl Config {
             durability: Durability::Sync,
             segment_bytes: 64 << 20,
             accept_lost_log: false,
+            begin_without_all: false,
+            versions: synod_transport::VERSION_OLDEST..=synod_transport::VERSION,
             settings: Settings::default(),
             executor_thread: true,
         }
@@ -197,4 +204,11 @@ pub enum StartError {
          once with --accept-lost-log to go on from the last snapshot, without what was written since"
     )]
     LostAlone(String, PathBuf),
+    /// The only voter lost something that members without a vote may hold.
+    #[error(
+        "the log is damaged or lost ({0}), and the other members have no vote, so nobody can tell what is missing, though they \
+         may hold it. Make a new cluster of the data directory that holds most, this one or one of theirs: synod recover \
+         --force-new-cluster"
+    )]
+    LostBeforeLearners(String),
 }

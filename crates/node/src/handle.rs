@@ -262,6 +262,7 @@ impl Handle {
             log_bytes: shared.log_bytes.get(),
             client_sessions: shared.client_sessions.get(),
             peers: peers.iter().map(|peer| PeerLink { id: peer.peer, up: peer.connected }).collect(),
+            waits_for: shared.waits_for.load().to_vec(),
         }
     }
 }

@@ -21,6 +21,7 @@
 //! | log | `log.rs` | the disk: one commit takes everything that gathered during the last |
 //! | executor | `executor.rs` | the state machine (may be folded into the protocol's thread) |
 //! | snapshots | `snapshots.rs` | the disk |
+//! | peers | `meeting.rs` | the disk: it writes down now and then how far peers have told |
 //! | a sender and a receiver a peer | `synod-transport` | the network |
 //!
 //! `origin.rs` is what a replica begins with, and what it tells one that joins; `recover.rs` makes a new cluster of what
@@ -39,6 +40,7 @@ mod config;
 mod executor;
 mod handle;
 mod log;
+mod meeting;
 mod metrics;
 mod node;
 mod origin;

@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -41,6 +44,8 @@ impl LogJob {
 #[derive(Debug)]
 pub(crate) struct GatedSend {
     pub(crate) to: ReplicaId,
+    /// Of the message.
+    pub(crate) version: u16,
     pub(crate) body: Encoded,
     pub(crate) after: Lsn,
 }
@@ -58,6 +63,8 @@ pub(crate) struct LogStage {
     pub(crate) events: Sender<Input>,
     pub(crate) transport: synod_transport::Sender,
     pub(crate) shared: Arc<Shared>,
+    /// What peers are told to be durable, with every message.
+    pub(crate) told: Arc<AtomicU64>,
     /// Bounded by the replica, which sends no more than `Settings::held_bytes_max` bytes of them before it hears that
     /// records are durable. So are the records that wait in the queue in front of this stage.
     pub(crate) gated: VecDeque<GatedSend>,
@@ -121,7 +128,7 @@ impl LogStage {
             if send.after <= durable {
                 #[cfg(feature = "shuttle")]
                 self.shared.watch.leaves(send.to, &send.body, send.after);
-                self.transport.send(send.to, send.body);
+                self.transport.send_in(send.version, send.to, send.body);
                 self.released += 1;
             } else {
                 waiting.push_back(send);
@@ -141,6 +148,8 @@ impl LogStage {
         if durable > before {
             self.shared.log_commit_nanos.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
         }
+        // Before anything leaves that rests on it.
+        self.told.store(durable.0, SeqCst);
         self.release(durable);
         if durable > before {
             self.shared.durable.publish(durable.0);

@@ -1,27 +1,33 @@
 //! Starting and stopping a replica: data directory, log, snapshots, connections, threads.
 
-use std::{collections::VecDeque, io, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::atomic::{AtomicBool, AtomicU64},
+    time::Duration,
+};
 
-use synod_consensus::{Role, VoterSets};
+use synod_consensus::Role;
 use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
 };
-use synod_storage::{DataDir, Identity, Loss, PeerBook, SnapshotStore, Wal};
+use synod_storage::{DataDir, Lives, PeerBook, SnapshotStore, StorageError, Wal};
 use synod_sync::{
     Arc, Condvar, Mutex, PoisonError,
     channel::{Sender, bounded, unbounded},
     thread::{self, JoinHandle},
 };
-use synod_transport::Transport;
+use synod_transport::{Transport, Unreadable};
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
 
 use crate::{
     Config, Handle, Origin, StartError,
-    alone::{is_alone, latest_group},
+    alone::{Company, Verdict, is_only_voter},
     executor::{ExecutorStage, Job, JobSender},
     handle::Inner,
     log::LogStage,
+    meeting::{Meetings, outlived, write_what_is_heard},
     metrics::{NodeMetrics, Queues},
     protocol::{Clock, Execution, Input, ProtocolStage},
     snapshots::{SnapshotJob, SnapshotStage},
@@ -40,13 +46,15 @@ pub struct Node {
     executor: JobSender,
     snapshots: Sender<SnapshotJob>,
     log: Sender<crate::log::LogJob>,
+    /// Dropping it ends the thread that writes down what peers tell.
+    peers_stop: Option<Sender<()>>,
     transport: Option<Transport>,
     protocol_thread: Option<JoinHandle<()>>,
     threads: Vec<JoinHandle<()>>,
     log_thread: Option<JoinHandle<()>>,
     end: Arc<End>,
     queues: Arc<QueuesForMetrics>,
-    _data_dir: DataDir,
+    _data_dir: Arc<DataDir>,
 }
 
 struct QueuesForMetrics(Queues);
@@ -89,17 +97,27 @@ pub(crate) struct Found<S> {
     pub(crate) executor: Executor<S>,
     /// What the replica began with.
     pub(crate) origin: Origin,
-    /// Who the others were when they were first seen.
+    /// Who the others were when they were last seen.
     pub(crate) peers: PeerBook,
+    /// The lives of this replica.
+    pub(crate) lives: Lives,
     pub(crate) recovered: Recovered,
+    /// Something was lost, and there is nobody else who may hold it.
+    goes_on: bool,
 }
 
-pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found<S>, StartError> {
+/// Opens what a replica left. `recovering`: only to look at it; a loss is no reason to refuse then.
+pub(crate) fn open<S: StateMachine>(
+    config: &Config,
+    machine: S,
+    recovering: bool,
+) -> Result<Found<S>, StartError> {
     let data_dir =
         DataDir::open(&config.data_dir, config.cluster, config.me, &config.name, config.durability)?;
     let identity = data_dir.identity();
     let origin = origin(config, &data_dir)?;
     let peers = PeerBook::open(&data_dir)?;
+    let lives = Lives::begin(&data_dir)?;
 
     let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
     let mut executor = Executor::new(machine, origin.first.clone());
@@ -136,46 +154,77 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
             .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
     });
     let mut records = records.collect::<Result<Vec<_>, _>>()?;
-    let group = latest_group(executor.group().clone(), executor.applied(), &records);
-    let alone = is_alone(&group, config.me, &peers.births());
+    let company = Company::of(config.me, &origin.present);
+    let mut verdict = None;
     if let Some(damage) = &found.damage {
-        if alone {
-            return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal()));
+        match company {
+            _ if recovering => {}
+            Company::Nobody => return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal())),
+            Company::Learners => return Err(StartError::LostBeforeLearners(damage.to_string())),
+            Company::Voters => {
+                tracing::error!(
+                    %damage, "the log is damaged: set aside; this replica learns from its peers before it votes"
+                );
+                // What can still be read may be older than what was promised: believe none of it.
+                last_lsn = wal.quarantine(&[])?;
+                records.clear();
+                verdict = Some(Verdict::Learn);
+            }
         }
-        tracing::error!(%damage, "the log is damaged: set aside; this replica learns from its peers before it votes");
-        // What can still be read may be older than what was promised: believe none of it.
-        last_lsn = wal.quarantine(&[])?;
-        records.clear();
     } else if let Some(loss) = &found.loss {
-        match loss {
-            _ if !alone => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
-            // It was told to acknowledge what a restart may lose.
-            Loss::Memory | Loss::Reboot => {
+        let told = match company.verdict(loss) {
+            Verdict::GoOnIfTold if config.accept_lost_log => Verdict::GoOn,
+            told => told,
+        };
+        match told {
+            _ if recovering => {}
+            Verdict::Learn => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
+            Verdict::GoOn => {
                 tracing::warn!(%loss, "there is no other replica: this one goes on with what it finds");
             }
-            _ if config.accept_lost_log => {
-                tracing::warn!(%loss, "there is no other replica: this one goes on from its last snapshot, as it is told");
-                wal.loss_made_good()?;
+            Verdict::GoOnIfTold => {
+                return Err(StartError::LostAlone(loss.to_string(), data_dir.path().to_owned()));
             }
-            _ => return Err(StartError::LostAlone(loss.to_string(), data_dir.path().to_owned())),
+            Verdict::Refuse => return Err(StartError::LostBeforeLearners(loss.to_string())),
         }
+        verdict = Some(told);
     }
-    let amnesia = (found.damage.is_some() || found.loss.is_some()) && !alone;
-    let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation: identity.incarnation };
-    Ok(Found { data_dir, wal, store, executor, origin, peers, recovered })
+    if verdict.is_some() {
+        // Before anybody is told: what earlier lives told is not in this log.
+        lives.begin_without_memory()?;
+    }
+    let amnesia = verdict.is_some() && verdict != Some(Verdict::GoOn);
+    let first = others_at_first(&origin, config.me);
+    if config.begin_without_all {
+        peers.wait_for_nobody()?;
+    }
+    let met_all = first.is_empty() || peers.has_met(&first)?;
+    let (incarnation, nonce) = (identity.incarnation, lives.introduction(last_lsn).nonce);
+    let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
+    let goes_on = verdict == Some(Verdict::GoOn);
+    Ok(Found { data_dir, wal, store, executor, origin, peers, lives, recovered, goes_on })
+}
+
+/// The other members with which the group began, if this replica is one of them: one that joins later is told by those
+/// who are there what was decided.
+fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
+    if origin.first.member(me).is_none() {
+        return Vec::new();
+    }
+    origin.first.members.iter().map(|member| member.id).filter(|&id| id != me).collect()
 }
 
 /// What the data directory says that the replica began with; at its first start that is written down.
 fn origin(config: &Config, data_dir: &DataDir) -> Result<Origin, StartError> {
     let path = data_dir.path();
-    if let Some(bytes) = data_dir.first_group()? {
+    if let Some(bytes) = data_dir.origin()? {
         let unreadable = |error| {
             StartError::Unreadable(format!("{}: what the replica began with: {error}", path.display()))
         };
         return Origin::decode(bytes).map_err(unreadable);
     }
     let origin = config.origin()?;
-    data_dir.set_first_group(&origin.encode())?;
+    data_dir.set_origin(&origin.encode())?;
     Ok(origin)
 }
 
@@ -202,11 +251,13 @@ impl Node {
     /// See [`StartError`].
     pub fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
         config.check()?;
-        let Found { data_dir, wal, store, executor, origin, peers, recovered } = open(&config, machine)?;
+        let Found { data_dir, mut wal, store, executor, mut origin, peers, lives, recovered, goes_on } =
+            open(&config, machine, false)?;
         let amnesia = recovered.amnesia;
         let durable = recovered.last_lsn;
         let snapshot_slot = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
         let log_empty = recovered.last_lsn == Lsn::ZERO;
+        let told = Arc::new(AtomicU64::new(durable.0));
         tracing::info!(
             replica = %config.me, name = config.name, cluster = %config.cluster, incarnation = recovered.incarnation.0,
             protocol = %config.settings.consensus.protocol, durability = %config.durability,
@@ -223,24 +274,49 @@ impl Node {
         shared.watch.begin(data_dir.path());
         let end = Arc::new(End::default());
 
-        let identity = data_dir.identity();
         let first = origin.first.clone();
         let clock = Clock::start();
         let mut actions = Vec::new();
         let replica =
             Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
         shared.group.store(Some(Arc::new(replica.group().clone())));
-        let alone = replica.group().voter_sets() == VoterSets::simple(vec![config.me]);
-        if alone && replica.status().protocol.role == Role::Recovering {
-            let reason = if amnesia {
-                "this replica, now the only voter, lost a part of it before it had learned that from the others"
-            } else {
-                "it relies on a snapshot that is missing, or was set aside before"
-            };
-            return Err(StartError::DamagedAlone(reason.to_owned(), data_dir.path().to_owned()));
+        // Nobody sees a replica that lost its log as the follower that it will be.
+        shared.store(&replica.status());
+        let group = replica.group();
+        let damaged = |reason: &str| StartError::DamagedAlone(reason.to_owned(), data_dir.path().to_owned());
+        if is_only_voter(config.me, origin.latest(group))
+            && replica.status().protocol.role == Role::Recovering
+        {
+            return Err(damaged("it relies on a snapshot that is missing, or was set aside before"));
         }
-        forget_the_removed(&peers, replica.group())?;
-        let transport = start_transport(&config, identity, &origin, peers, &shared, inputs.clone())?;
+        if goes_on {
+            if !is_only_voter(config.me, group) {
+                return Err(damaged("what is left of it does not know yet that the others were removed"));
+            }
+            // Nobody is known any more whom it may have known.
+            peers.forget_all_but(&[])?;
+            wal.loss_made_good()?;
+        }
+        if goes_on || group.version > origin.present.version {
+            origin.present = group.clone();
+            data_dir.set_origin(&origin.encode())?;
+        }
+        let data_dir = Arc::new(data_dir);
+        let book = Arc::new(peers);
+        forget_the_removed(&book, replica.group())?;
+        let meeting = Arc::new(Meetings {
+            book: Arc::clone(&book),
+            first: others_at_first(&origin, config.me),
+            waits: AtomicBool::new(replica.status().waits_for_members),
+            inputs: inputs.clone(),
+            shared: Arc::clone(&shared),
+        });
+        if replica.status().waits_for_members {
+            let missing = meeting.publish_missing();
+            tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
+        }
+        let transport = start_transport(&config, &origin, &meeting, lives, &told, &end)?;
+        let (peers_stop, stopped) = bounded(0);
 
         let stage = ExecutorStage {
             executor,
@@ -266,6 +342,7 @@ impl Node {
             events: inputs.clone(),
             transport: transport.sender(),
             shared: Arc::clone(&shared),
+            told,
             gated: VecDeque::new(),
             released: 0,
             trim: None,
@@ -286,6 +363,11 @@ impl Node {
             snapshot_stage.run(&snapshots_end);
             Ok(())
         }));
+        let (heard, sender) = (Arc::clone(&meeting.book), transport.sender());
+        threads.push(spawn(name("peers"), &end, move || {
+            write_what_is_heard(&heard, &sender, &stopped);
+            Ok(())
+        }));
         let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
         let protocol = ProtocolStage {
             replica,
@@ -298,7 +380,8 @@ impl Node {
             snapshots: snapshots.clone(),
             shared: Arc::clone(&shared),
             me: config.me,
-            origin,
+            notes: Notes { data_dir: Arc::clone(&data_dir), book, origin },
+            failed: None,
             loss_pending: amnesia,
             stranded: Default::default(),
             durable,
@@ -307,10 +390,7 @@ impl Node {
             deadline: Time::ZERO,
             waiting: Default::default(),
         };
-        let protocol_thread = spawn(name("protocol"), &end, move || {
-            protocol.run();
-            Ok(())
-        });
+        let protocol_thread = spawn(name("protocol"), &end, move || protocol.run());
 
         let permits_max = Inner::permits(config.settings.queue_bytes_max);
         let handle = Handle::new(Inner {
@@ -330,6 +410,7 @@ impl Node {
             executor,
             snapshots,
             log,
+            peers_stop: Some(peers_stop),
             transport: Some(transport),
             protocol_thread: Some(spawned(protocol_thread)?),
             threads: threads.into_iter().map(spawned).collect::<Result<_, _>>()?,
@@ -391,6 +472,7 @@ impl Node {
         let _ = self.snapshots.send(SnapshotJob::Stop);
         let _ = self.log.send(crate::log::LogJob { stop: true, ..Default::default() });
         join(self.log_thread.take());
+        self.peers_stop = None;
         self.threads.drain(..).for_each(|thread| join(Some(thread)));
         if let Some(transport) = self.transport.take() {
             transport.shutdown();
@@ -417,31 +499,58 @@ fn join(thread: Option<JoinHandle<()>>) {
 }
 
 /// Ids are not given twice, so nobody will show the birth of a replica that was removed.
-fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StartError> {
+fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StorageError> {
     let may_come = |id: &ReplicaId| *id >= group.next_id || group.known().any(|member| member.id == *id);
     let kept: Vec<_> = peers.births().into_keys().filter(may_come).collect();
-    Ok(peers.forget_all_but(&kept)?)
+    peers.forget_all_but(&kept)
+}
+
+/// What is written down of the group, beside the log.
+pub(crate) struct Notes {
+    data_dir: Arc<DataDir>,
+    book: Arc<PeerBook>,
+    pub(crate) origin: Origin,
+}
+
+impl Notes {
+    /// Writes down who is a member from now on; see [`crate::alone`]. Blocks for the disk.
+    pub(crate) fn group(&mut self, group: &Group) -> Result<(), StorageError> {
+        if group.version > self.origin.present.version {
+            self.origin.present = group.clone();
+            self.data_dir.set_origin(&self.origin.encode())?;
+        }
+        forget_the_removed(&self.book, group)
+    }
 }
 
 fn start_transport(
     config: &Config,
-    identity: Identity,
     origin: &Origin,
-    peers: PeerBook,
-    shared: &Arc<Shared>,
-    inputs: Sender<Input>,
+    meeting: &Arc<Meetings>,
+    lives: Lives,
+    durable: &Arc<AtomicU64>,
+    end: &Arc<End>,
 ) -> Result<Transport, StartError> {
-    let mut transport =
-        synod_transport::Config::new(config.cluster, config.me, identity.incarnation, identity.birth);
+    let (shared, inputs) = (&meeting.shared, meeting.inputs.clone());
+    let who = lives.introduction(Lsn::ZERO);
+    let mut transport = synod_transport::Config::new(config.cluster, config.me, who.incarnation, who.birth);
+    (transport.who, transport.durable) = (who, Arc::clone(durable));
+    transport.versions = config.versions.clone();
     transport.listen = config.listen.clone();
     transport.message_bytes_max = config.message_bytes_max();
     let group = shared.group.load_full().expect("stored before");
     transport.peers = origin.peers(&group, config.me);
-    transport.recognise = Arc::new(move |id, birth| {
-        peers.recognise(id, birth).unwrap_or_else(|error| {
-            tracing::error!(%id, %error, "no new peer is recognised before a restart");
-            false
-        })
+    let recognising = Arc::clone(meeting);
+    transport.recognise = Arc::new(move |id, who, meeting| recognising.recognise(id, who, meeting));
+    let (stop, end, me, groups) = (inputs.clone(), Arc::clone(end), config.me, Arc::clone(shared));
+    let noted = origin.clone();
+    transport.outlived = Arc::new(move |by, stranger| {
+        let group = groups.group.load_full().expect("stored before");
+        let why = outlived(&lives, by, stranger, is_only_voter(me, noted.latest(&group)));
+        tracing::error!("{why}");
+        end.set(Err(why));
+        // Not a word more from this life.
+        let _ = stop.send(Input::Stop);
     });
     let (cluster, first, shared) = (config.cluster, origin.first.clone(), Arc::clone(shared));
     transport.answer = Arc::new(move || {
@@ -452,19 +561,18 @@ fn start_transport(
         let event = match event {
             synod_transport::Event::Up { peer, .. } => Event::Link { peer, up: true },
             synod_transport::Event::Down { peer } => Event::Link { peer, up: false },
-            synod_transport::Event::Received { from, body } => match PeerMessage::decode(body) {
-                Ok(message) => Event::Receive { from, message },
-                Err(error) => return complain(from, &error),
-            },
+            synod_transport::Event::Received { from, version, body } => {
+                match PeerMessage::decode_in(version, body) {
+                    Ok(message) => Event::Receive { from, message },
+                    Err(error) => return Err(Unreadable(error.to_string())),
+                }
+            }
         };
         // A failed send means that the protocol's thread has ended; the stop follows.
         let _ = inputs.send(Input::Event(event));
+        Ok(())
     };
     Ok(Transport::start(transport, sink)?)
-}
-
-fn complain(from: ReplicaId, error: &synod_wire::DecodeError) {
-    tracing::warn!(%from, %error, "a message that makes no sense; is the peer of another version?");
 }
 
 #[cfg(test)]
@@ -477,9 +585,9 @@ mod tests {
 
     use bytes::Bytes;
     use synod_consensus::{Options, ProtocolKind, multipaxos};
-    use synod_replica::Frozen;
+    use synod_replica::{Frozen, Goal, Standing};
     use synod_storage::Durability;
-    use synod_wire::{Ballot, Batch, ClusterId, Epoch};
+    use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, Introduction};
 
     use super::*;
 
@@ -522,35 +630,35 @@ mod tests {
         files
     }
 
-    /// The replica began in a group of three. `shrunk`: the others were removed, which the log says. One bit of a record
-    /// has changed.
-    fn damaged(path: &Path, shrunk: bool) -> Config {
+    /// The replica began in a group of three. Where others were removed since, `members` says who is left and `voters` who
+    /// of them votes; the log may have lost that. One bit of its first record has changed.
+    fn damaged(path: &Path, members: &[u64], voters: &[u64]) -> Config {
         let ids = [R1, ReplicaId(2), ReplicaId(3)];
         let first = Group::of(&Options::of(ProtocolKind::MultiPaxos), ids);
         let dir = DataDir::open(path, CLUSTER, R1, "n1", Durability::Sync).unwrap();
-        dir.set_first_group(&Origin::new(CLUSTER, first.clone()).encode()).unwrap();
+        let mut present = Group { version: 3, ..first.clone() };
+        present.members.retain(|member| members.contains(&member.id.0));
+        let learners = present.members.iter_mut().filter(|member| !voters.contains(&member.id.0));
+        learners.for_each(|member| member.standing = Standing::Learner(Goal::Learn));
+        dir.set_origin(&Origin { present, ..Origin::new(CLUSTER, first) }.encode()).unwrap();
         let peers = PeerBook::open(&dir).unwrap();
-        assert!(peers.recognise(ids[1], 20).unwrap() && peers.recognise(ids[2], 30).unwrap());
-        let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), synod_storage::Options::default()).unwrap();
-        let accepted = |epoch, slot| LogRecord::Protocol {
-            epoch: Epoch(epoch),
-            record: multipaxos::Record::Accepted {
-                ballot: Ballot { round: 1, replica: R1 },
-                first: Slot(slot),
-                decided: Slot(slot - 1),
-                batches: [Batch::noop()].into(),
-            }
-            .into(),
-        };
-        let mut records = vec![accepted(1, 1)];
-        if shrunk {
-            let mut group = Group { epoch: Epoch(3), first: Slot(2), version: 3, ..first };
-            group.members.retain(|member| member.id == R1);
-            records.push(LogRecord::Entered { group, amnesia: false });
+        for (id, birth) in [(ids[1], 20), (ids[2], 30)] {
+            let who = Introduction { birth, incarnation: Incarnation(1), ..Introduction::default() };
+            peers.meet(id, &who, None, true).unwrap().unwrap();
         }
-        records.push(accepted(if shrunk { 3 } else { 1 }, 2));
-        for (lsn, record) in (1..).map(Lsn).zip(&records) {
-            wal.append(lsn, record.keep(), record.encode());
+        let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), synod_storage::Options::default()).unwrap();
+        for slot in 1..=3 {
+            let record: LogRecord = LogRecord::Protocol {
+                epoch: Epoch(1),
+                record: multipaxos::Record::Accepted {
+                    ballot: Ballot { round: 1, replica: R1 },
+                    first: Slot(slot),
+                    decided: Slot(slot - 1),
+                    batches: [Batch::noop()].into(),
+                }
+                .into(),
+            };
+            wal.append(Lsn(slot), record.keep(), record.encode());
             wal.commit().unwrap();
         }
         wal.close().unwrap();
@@ -563,19 +671,38 @@ mod tests {
 
     #[test]
     fn the_damaged_log_of_the_only_voter_left_is_not_set_aside() {
-        for shrunk in [true, false] {
+        for (members, voters) in [(vec![1], vec![1]), (vec![1, 2], vec![1]), (vec![1, 2], vec![1, 2])] {
             let folder = tempfile::tempdir().unwrap();
-            let config = damaged(&folder.path().join("r1"), shrunk);
+            let config = damaged(&folder.path().join("r1"), &members, &voters);
             let wal = config.data_dir.join("wal");
             let before = files(&wal);
-            let opened = open(&config, Nothing);
-            if shrunk {
-                assert!(matches!(opened.err(), Some(StartError::DamagedAlone(..))));
-                assert_eq!(files(&wal), before);
-            } else {
-                assert!(opened.unwrap().recovered.amnesia);
-                assert_ne!(files(&wal), before);
+            let opened = open(&config, Nothing, false);
+            match (members.len(), voters.len()) {
+                (1, _) => assert!(matches!(opened.err(), Some(StartError::DamagedAlone(..)))),
+                (_, 1) => assert!(matches!(opened.err(), Some(StartError::LostBeforeLearners(..)))),
+                _ => assert!(opened.unwrap().recovered.amnesia),
             }
+            assert_eq!(files(&wal) == before, voters.len() == 1);
+        }
+    }
+
+    /// It has nobody to ask and votes on, but its learners must not take it for one that remembers.
+    #[test]
+    fn the_only_voter_says_what_a_restart_may_lose() {
+        for (durability, since) in [(Durability::Sync, 0), (Durability::Memory, 2)] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut config = Config::new(CLUSTER, R1, Vec::new(), folder.path().to_owned());
+            config.durability = durability;
+            let dir = DataDir::open(&config.data_dir, CLUSTER, R1, &config.name, durability).unwrap();
+            let group = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
+            dir.set_origin(&Origin::new(CLUSTER, group).encode()).unwrap();
+            let (wal_dir, who) = (dir.wal(), dir.identity());
+            let options = synod_storage::Options { durability, ..synod_storage::Options::default() };
+            drop(Wal::open(&wal_dir, who, options).unwrap());
+            drop(dir);
+            let found = open(&config, Nothing, false).unwrap();
+            assert!(!found.recovered.amnesia);
+            assert_eq!(found.lives.introduction(Lsn(0)).since, Incarnation(since));
         }
     }
 }

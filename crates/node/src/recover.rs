@@ -95,7 +95,8 @@ pub fn force_new_cluster<S: StateMachine>(
     if let Some(loss) = &report.loss {
         warnings.push(format!("this replica's log is not whole ({loss}): what it forgot is lost"));
     }
-    let node::Found { data_dir, wal, mut executor, origin, recovered, .. } = node::open(config, machine)?;
+    let node::Found { data_dir, wal, mut executor, origin, recovered, .. } =
+        node::open(config, machine, true)?;
     // Nothing will be written to it.
     drop(wal);
     let records = recovered.records.clone();
@@ -318,7 +319,7 @@ fn write_new<S: StateMachine>(
 ) -> Result<(), StartError> {
     let me = plan.new.members[0].id;
     let dir = DataDir::open(path, plan.new_cluster, me, &config.name, config.durability)?;
-    dir.set_first_group(&Origin::new(plan.new_cluster, plan.new.clone()).encode())?;
+    dir.set_origin(&Origin::new(plan.new_cluster, plan.new.clone()).encode())?;
     let store = SnapshotStore::open(&dir.snapshots(), plan.new_cluster)?;
     let mut snapshot = store.create(executor.applied())?;
     executor.freeze().write_to(&mut snapshot).map_err(|error| failed("write", path, &error))?;

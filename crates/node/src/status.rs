@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) group: ArcSwapOption<Group>,
     /// How far learners are, as they told.
     pub(crate) progress: ArcSwap<Vec<(ReplicaId, Slot)>>,
+    /// Members that this replica waits for before it votes.
+    pub(crate) waits_for: ArcSwap<Vec<ReplicaId>>,
     pub(crate) receiving_bytes: Gauge,
     pub(crate) receiving_total: Gauge,
     pub(crate) sources: Gauge,
@@ -203,6 +205,8 @@ pub struct NodeStatus {
     pub client_sessions: u64,
     /// The connections to other replicas.
     pub peers: Vec<PeerLink>,
+    /// Members with which the group began that this replica has never met: it votes once it has met them all.
+    pub waits_for: Vec<ReplicaId>,
 }
 
 /// The connection to another replica.

@@ -1,118 +1,19 @@
 //! Three replicas in this process, on real sockets and disks.
 
+mod common;
+
 use std::{
-    io::{self, Read, Write},
-    net::TcpListener,
     path::Path,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use common::{Group, Tape, append, block, tape, until};
 use synod_consensus::Role;
-use synod_node::{Config, Handle, MemberAddress, Node, StartError};
-use synod_replica::{Frozen, RequestError, SessionCommand, StateMachine};
+use synod_node::{Config, Node, StartError};
+use synod_replica::{RequestError, SessionCommand};
 use synod_storage::Durability;
-use synod_wire::{ClusterId, ReplicaId, Slot};
-
-/// Remembers every command, in order.
-#[derive(Clone, Default)]
-struct Tape(Vec<u8>);
-
-impl Frozen for Tape {
-    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(&self.0)
-    }
-}
-
-impl StateMachine for Tape {
-    fn apply(&mut self, command: &Bytes) -> Bytes {
-        self.0.extend_from_slice(command);
-        Bytes::from(self.0.len().to_string())
-    }
-
-    fn query(&self, _query: &Bytes) -> Bytes {
-        Bytes::copy_from_slice(&self.0)
-    }
-
-    fn freeze(&self) -> Box<dyn Frozen> {
-        Box::new(self.clone())
-    }
-
-    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
-        let mut tape = Vec::new();
-        snapshot.read_to_end(&mut tape)?;
-        self.0 = tape;
-        Ok(())
-    }
-
-    fn digest(&self) -> u64 {
-        self.0.iter().fold(0, |digest: u64, &byte| digest.wrapping_mul(31).wrapping_add(byte.into()))
-    }
-}
-
-struct Group {
-    dir: tempfile::TempDir,
-    members: Vec<MemberAddress>,
-    tune: fn(&mut Config),
-}
-
-impl Group {
-    fn new(count: u64, tune: fn(&mut Config)) -> Group {
-        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let member = |(listener, id): (&TcpListener, u64)| {
-            MemberAddress::new(ReplicaId(id), format!("r{id}"), listener.local_addr().unwrap().to_string())
-        };
-        Group {
-            dir: tempfile::tempdir().unwrap(),
-            members: listeners.iter().zip(1..).map(member).collect(),
-            tune,
-        }
-    }
-
-    fn config(&self, id: u64) -> Config {
-        let member = &self.members[id as usize - 1];
-        let dir = self.dir.path().join(&member.name);
-        let mut config = Config::new(ClusterId(7), member.id, self.members.clone(), dir);
-        config.listen = vec![member.address.parse().unwrap()];
-        config.segment_bytes = 1 << 20;
-        config.settings.consensus.heartbeat_interval = Duration::from_millis(30);
-        config.settings.consensus.election_timeout = Duration::from_millis(300);
-        (self.tune)(&mut config);
-        config
-    }
-
-    fn try_start(&self, id: u64) -> Result<Node, StartError> {
-        Node::start(self.config(id), Tape::default())
-    }
-
-    fn start(&self, id: u64) -> Node {
-        self.try_start(id).unwrap()
-    }
-}
-
-fn block<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), future).await.expect("a minute is enough")
-    })
-}
-
-fn append(handle: &Handle, text: &str) -> String {
-    let reply = block(handle.execute(Bytes::copy_from_slice(text.as_bytes()))).unwrap();
-    String::from_utf8(reply.to_vec()).unwrap()
-}
-
-fn tape(handle: &Handle) -> String {
-    String::from_utf8(block(handle.query(Bytes::new())).unwrap().to_vec()).unwrap()
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what} has not come true");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use synod_wire::{ClusterId, Slot};
 
 #[test]
 fn commands_and_reads_work_at_every_replica() {
@@ -183,7 +84,10 @@ fn a_session_command_is_executed_once() {
 
 #[test]
 fn without_a_quorum_requests_fail_in_time_and_nothing_is_lost() {
-    let group = Group::new(3, |config| config.settings.request_timeout = Duration::from_millis(500));
+    let group = Group::new(3, |config| {
+        config.settings.request_timeout = Duration::from_millis(500);
+        config.begin_without_all = true;
+    });
     let first = group.start(1);
     let began = Instant::now();
     assert_eq!(block(first.handle().execute(Bytes::from_static(b"a"))), Err(RequestError::NoLeader));

@@ -42,6 +42,8 @@ impl Cluster {
                 snapshot: None,
                 amnesia: false,
                 incarnation: Incarnation(1),
+                nonce: 0,
+                met_all: true,
             };
             let group = Group::of(&settings.consensus, ids);
             let mut actions = Vec::new();

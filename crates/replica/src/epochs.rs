@@ -30,6 +30,8 @@
 //!   not vote yet: the next life finds a log, and would else take it for all that there was. From there it goes from life
 //!   to life and from epoch to epoch, whatever snapshot is found, until the protocol of the epoch entered last has written
 //!   that it knows everything again, or an epoch begins for the life that runs.
+//! - **A first start waits for all.** A replica that begins with nothing takes no part before it has met every member
+//!   with which the group began ([`crate::Event::MetAll`]).
 //! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
 //!   answered, and that have not been served when the epoch ends, are asked again. Other replicas whose questions the
 //!   old protocol left open are told so.
@@ -69,6 +71,9 @@ pub(crate) struct Known {
     ended_in: Option<(Slot, Ballots)>,
     /// Records are read: nothing is begun before all of them are.
     replaying: bool,
+    /// Nothing is begun either before every member with which the group began was met once: until then two that know
+    /// nothing, one of them because it lost its data, could be a quorum; see `docs/identity.md`.
+    pub(crate) waits: bool,
     /// Slots through this one are decided somewhere, as other replicas said.
     pub(crate) elsewhere: Slot,
     /// Who spoke in an epoch whose protocol did not run here yet, and was not heard; the last such epoch of each.
@@ -78,7 +83,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    pub(crate) fn new(group: &Group, amnesia: bool) -> Known {
+    pub(crate) fn new(group: &Group, amnesia: bool, waits: bool) -> Known {
         Known {
             running: group.epoch,
             entered: Lsn::ZERO,
@@ -89,6 +94,7 @@ impl Known {
             ended: false,
             ended_in: None,
             replaying: false,
+            waits,
             elsewhere: Slot::ZERO,
             early: BTreeMap::new(),
             met: BTreeSet::new(),
@@ -412,6 +418,7 @@ impl Replica {
         let hears = !self.known.amnesia || self.group.counts(self.me);
         let here = self.group.epoch == self.known.running
             && hears
+            && (!self.known.waits || self.has(Bug::VoteBeforeAllMet))
             && (self.decided.last() >= self.known.needed() || self.has(Bug::EnterTooSoon));
         let Some(members) = self.group.voting(self.me).filter(|_| here && self.protocol.is_none()) else {
             return;
@@ -428,6 +435,14 @@ impl Replica {
             protocol.step(now, Input::Control(Control::Backlogged(true)), &mut self.effects);
         }
         self.protocol = Some(protocol);
+    }
+
+    /// Every member with which the group began was met: this replica may take part.
+    pub(crate) fn met_all(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if std::mem::take(&mut self.known.waits) {
+            self.begin(now, false);
+            self.carry_out(now, actions);
+        }
     }
 
     /// Whether this replica may vote in the epoch that it knows: not while an earlier life may have said something
@@ -499,7 +514,7 @@ impl Replica {
     /// A message of an epoch whose protocol does not run here.
     pub(crate) fn heard_other_epoch(&mut self, from: ReplicaId, epoch: Epoch, actions: &mut Vec<Action>) {
         if epoch < self.known.running {
-            actions.push(self.standing(from));
+            actions.push(self.standing(from, false));
             return;
         }
         let decided =
@@ -524,12 +539,14 @@ impl Replica {
         }
     }
 
-    pub(crate) fn standing(&self, to: ReplicaId) -> Action {
+    /// How far this replica is. `sought`: the other one asked who hears the leader.
+    pub(crate) fn standing(&self, to: ReplicaId, sought: bool) -> Action {
         let message = PeerMessage::Standing {
             epoch: self.known.running,
             kept: self.decided.first(),
             decided: self.decided.last(),
             view: self.view,
+            sought,
         };
         Action::Send { to, message, after: self.known.entered }
     }
@@ -563,7 +580,7 @@ impl Replica {
         let removed = behind && self.group.member(from).is_none() && self.group.votes(self.me);
         let lost = decided < self.decided.last() && self.group.votes(from) && self.protocol.is_some();
         if (removed || lost) && epoch <= self.known.running {
-            actions.push(self.standing(from));
+            actions.push(self.standing(from, false));
         }
         // One that is still to join is not a member yet, as far as it knows.
         let removed = self.group.member(self.me).is_none() && self.me < self.group.next_id;
@@ -625,7 +642,7 @@ impl Replica {
     /// A session to a peer began: if it is to be told how far this replica is, it is told now.
     pub(crate) fn greet(&self, peer: ReplicaId, actions: &mut Vec<Action>) {
         if self.listeners().contains(&peer) {
-            actions.push(self.standing(peer));
+            actions.push(self.standing(peer, false));
         }
     }
 
@@ -668,7 +685,7 @@ impl Replica {
             let running = self.known.running;
             let early = self.known.early.extract_if(.., |_, epoch| *epoch <= running);
             let early: Vec<_> = early.map(|(id, _)| id).collect();
-            actions.extend(early.into_iter().map(|to| self.standing(to)));
+            actions.extend(early.into_iter().map(|to| self.standing(to, false)));
         }
         let listeners = self.listeners();
         if listeners.is_empty() || now < self.audience.told_at + self.tell_interval() {
@@ -676,7 +693,7 @@ impl Replica {
         }
         self.audience.told_at = now;
         self.audience.told = self.decided.last();
-        actions.extend(listeners.into_iter().map(|to| self.standing(to)));
+        actions.extend(listeners.into_iter().map(|to| self.standing(to, false)));
         self.promote_learners(now);
     }
 

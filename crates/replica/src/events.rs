@@ -57,6 +57,9 @@ pub enum Event {
         /// What it says.
         message: PeerMessage,
     },
+    /// Every member with which the group began was met once, so that none of them can have lost what it promised
+    /// without being noticed. A replica takes no part in ordering before, whatever it has fetched meanwhile.
+    MetAll,
     /// A session to a peer began or ended.
     Link {
         /// The peer.
@@ -217,6 +220,11 @@ pub struct Recovered {
     pub amnesia: bool,
     /// This life of the replica.
     pub incarnation: Incarnation,
+    /// The number that this life drew. It is part of the replica's own session: a life of the same number on a copy of
+    /// this disk has another session.
+    pub nonce: u64,
+    /// Every member with which the group began was met once, by this life or an earlier one; see [`Event::MetAll`].
+    pub met_all: bool,
 }
 
 /// Everything that somebody waits for, counted: at rest there is nothing.
@@ -245,6 +253,8 @@ pub struct Waiting {
 pub struct ReplicaStatus {
     /// The epoch.
     pub epoch: Epoch,
+    /// It does not vote before it has met every member with which the group began; see [`Event::MetAll`].
+    pub waits_for_members: bool,
     /// The protocol's, or what comes near it in a replica that takes no part in ordering.
     pub protocol: ProtocolStatus,
     /// Executed through this slot.

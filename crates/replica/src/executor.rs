@@ -342,7 +342,7 @@ mod tests {
         builder.finish()
     }
 
-    const MINE: fn() -> SessionId = || replica_session(ReplicaId(1), Incarnation(1));
+    const MINE: fn() -> SessionId = || replica_session(ReplicaId(1), Incarnation(1), 1);
 
     #[test]
     fn a_command_that_is_ordered_twice_is_executed_once() {
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn machines_sessions_and_groups_are_told_apart_by_their_digest() {
-        let theirs = replica_session(ReplicaId(2), Incarnation(1));
+        let theirs = replica_session(ReplicaId(2), Incarnation(1), 7);
         let other_group = Group::of(&Options::default(), [1, 2].map(ReplicaId));
         let digests: BTreeSet<u64> = [
             (executor(), MINE(), b"a"),

@@ -31,19 +31,25 @@ use synod_wire::{Incarnation, ReplicaId, SessionId, Slot};
 use crate::Tick;
 
 const REPLICA_FLAG: u64 = 1 << 63;
-const INCARNATION_BITS: u32 = 48;
+const INCARNATION_BITS: u32 = 28;
+const NONCE_BITS: u32 = 20;
+const LIFE_BITS: u32 = INCARNATION_BITS + NONCE_BITS;
 
 /// The largest replica id whose session can be named.
-pub const REPLICA_ID_MAX: u64 = (1 << (63 - INCARNATION_BITS)) - 1;
+pub const REPLICA_ID_MAX: u64 = (1 << (63 - LIFE_BITS)) - 1;
 
-/// The session of one life of a replica.
+/// The session of one life of a replica: its number, and some bits of the nonce that it drew. Two lives with the same
+/// number, of which one began on a copy of the other's disk, so have two sessions: the command of one is not taken for
+/// one of the other that was executed. The table serves the one that it holds for later, and refuses the other.
 ///
 /// # Panics
-/// If the id exceeds [`REPLICA_ID_MAX`] or the life 48 bits; both are checked where they are configured.
+/// If the id exceeds [`REPLICA_ID_MAX`], which is checked where it is configured, or the life exceeds 28 bits, which is
+/// ten restarts a second for most of a year.
 #[must_use]
-pub fn replica_session(replica: ReplicaId, incarnation: Incarnation) -> SessionId {
+pub fn replica_session(replica: ReplicaId, incarnation: Incarnation, nonce: u64) -> SessionId {
     assert!(replica.0 <= REPLICA_ID_MAX && incarnation.0 < 1 << INCARNATION_BITS, "{replica} {incarnation}");
-    SessionId(REPLICA_FLAG | replica.0 << INCARNATION_BITS | incarnation.0)
+    let life = incarnation.0 << NONCE_BITS | nonce & ((1 << NONCE_BITS) - 1);
+    SessionId(REPLICA_FLAG | replica.0 << LIFE_BITS | life)
 }
 
 /// Whether this is a replica's session, which no client may use.
@@ -51,9 +57,10 @@ pub(crate) fn is_replica(session: SessionId) -> bool {
     as_replica(session).is_some()
 }
 
-fn as_replica(session: SessionId) -> Option<(ReplicaId, Incarnation)> {
+/// The replica and its life; later lives are greater.
+fn as_replica(session: SessionId) -> Option<(ReplicaId, u64)> {
     let id = session.0 & !REPLICA_FLAG;
-    let parts = (ReplicaId(id >> INCARNATION_BITS), Incarnation(id & ((1 << INCARNATION_BITS) - 1)));
+    let parts = (ReplicaId(id >> LIFE_BITS), id & ((1 << LIFE_BITS) - 1));
     (session.0 & REPLICA_FLAG != 0).then_some(parts)
 }
 
@@ -170,7 +177,8 @@ struct ClientSession {
 /// The sessions as they are after one command. A clone takes a reference to each session and copies none of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
-    replicas: BTreeMap<ReplicaId, Arc<(Incarnation, Window)>>,
+    /// The latest life of each, as its session names it.
+    replicas: BTreeMap<ReplicaId, Arc<(u64, Window)>>,
     clients: BTreeMap<SessionId, Arc<ClientSession>>,
     last_opened: u64,
     /// The replicated clock: it advances when leaders say so, through the log.
@@ -297,14 +305,14 @@ impl SessionTable {
     ) -> Verdict {
         let floor = lowest_outstanding.saturating_sub(1);
         let distance = sequence.saturating_sub(lowest_outstanding);
-        if let Some((replica, incarnation)) = as_replica(session) {
+        if let Some((replica, life)) = as_replica(session) {
             let too_far = distance >= self.limits.replica_outstanding_max;
-            let (life, window) = Arc::make_mut(self.sessions.replicas.entry(replica).or_default());
-            if incarnation < *life {
+            let (latest, window) = Arc::make_mut(self.sessions.replicas.entry(replica).or_default());
+            if life < *latest {
                 return Verdict::Stale;
             }
-            if incarnation > *life {
-                *life = incarnation;
+            if life > *latest {
+                *latest = life;
                 *window = Window::default();
             }
             window.raise(floor);
@@ -417,9 +425,9 @@ impl Sessions {
         put_u64(out, self.last_age)?;
         put_count(out, self.replicas.len())?;
         for (replica, session) in &self.replicas {
-            let (incarnation, window) = &**session;
+            let (life, window) = &**session;
             put_u64(out, replica.0)?;
-            put_u64(out, incarnation.0)?;
+            put_u64(out, *life)?;
             window.write_to(out)?;
         }
         put_count(out, self.clients.len())?;
@@ -452,8 +460,8 @@ impl Sessions {
         };
         for _ in 0..take_u32(input)? {
             let replica = ReplicaId(take_u64(input)?);
-            let incarnation = Incarnation(take_u64(input)?);
-            sessions.replicas.insert(replica, Arc::new((incarnation, Window::read_from(input)?)));
+            let life = take_u64(input)?;
+            sessions.replicas.insert(replica, Arc::new((life, Window::read_from(input)?)));
         }
         for _ in 0..take_u32(input)? {
             let id = SessionId(take_u64(input)?);
@@ -562,12 +570,24 @@ mod tests {
     #[test]
     fn a_new_life_of_a_replica_ends_its_old_session() {
         let mut table = SessionTable::new(SessionLimits::default());
-        let old = replica_session(ReplicaId(3), Incarnation(5));
-        let new = replica_session(ReplicaId(3), Incarnation(6));
+        let old = replica_session(ReplicaId(3), Incarnation(5), 7);
+        let new = replica_session(ReplicaId(3), Incarnation(6), 7);
         assert_eq!(run(&mut table, old, 1, 1), Verdict::Execute);
         assert_eq!(run(&mut table, old, 1, 1), Verdict::Repeat(None));
         assert_eq!(run(&mut table, new, 1, 1), Verdict::Execute);
         assert_eq!(run(&mut table, old, 2, 2), Verdict::Stale);
+    }
+
+    #[test]
+    fn a_life_on_a_copy_has_a_session_of_its_own() {
+        let mut table = SessionTable::new(SessionLimits::default());
+        let original = replica_session(ReplicaId(3), Incarnation(5), 7);
+        let copy = replica_session(ReplicaId(3), Incarnation(5), 8);
+        assert_eq!(run(&mut table, original, 1, 1), Verdict::Execute);
+        assert_eq!(run(&mut table, copy, 1, 1), Verdict::Execute, "it was never executed");
+        // Whichever is not the one that the table holds for later executes nothing, and is told.
+        assert_eq!(run(&mut table, original, 2, 1), Verdict::Stale);
+        assert_eq!(run(&mut table, replica_session(ReplicaId(3), Incarnation(6), 0), 1, 1), Verdict::Execute);
     }
 
     #[test]
@@ -630,7 +650,7 @@ mod tests {
     fn a_table_survives_a_snapshot() {
         let mut table = SessionTable::new(SessionLimits::default());
         let client = table.open(Slot(1));
-        let replica = replica_session(ReplicaId(1), Incarnation(9));
+        let replica = replica_session(ReplicaId(1), Incarnation(9), 7);
         run(&mut table, client, 2, 1);
         run(&mut table, replica, 7, 3);
         let mut bytes = Vec::new();

@@ -89,6 +89,8 @@ impl World {
             snapshot: None,
             amnesia: false,
             incarnation: Incarnation(1),
+            nonce: 0,
+            met_all: true,
         };
         let mut actions = Vec::new();
         let replica =

@@ -167,6 +167,7 @@ impl Replica for InMemory {
             receiving: None,
             missing: 0,
             sources: 0,
+            waits_for: Vec::new(),
         }
     }
 

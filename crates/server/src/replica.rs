@@ -92,6 +92,9 @@ pub enum RequestError {
     /// The learner that is to be promoted has not caught up; nothing was proposed.
     #[error("can only promote a learner member which is in sync with leader")]
     NotCaughtUp,
+    /// Too few of those who would vote answer the leader; it did not propose the change of voters.
+    #[error("unhealthy cluster")]
+    Unhealthy,
     /// There is no such session, or no longer.
     #[error("the session has expired")]
     SessionExpired,
@@ -179,6 +182,8 @@ pub struct Status {
     pub missing: u64,
     /// From how many replicas those or the snapshot come.
     pub sources: u64,
+    /// Names of the members of a new cluster that it has never met: it votes once it has met them all.
+    pub waits_for: Vec<String>,
 }
 
 /// How a replica sees another.

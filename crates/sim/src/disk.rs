@@ -22,7 +22,7 @@ struct Stored {
 }
 
 /// The disk of one replica. It outlives the replica's lives.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Disk {
     log: VecDeque<Stored>,
     last: Lsn,

@@ -128,6 +128,10 @@ pub struct FaultWeights {
     pub change: u32,
     /// An operator wants another replica to lead.
     pub transfer: u32,
+    /// A replica's disk is copied, or an older copy takes its place.
+    pub restore: u32,
+    /// A replica loses all its data, and is started as if it never was.
+    pub wipe: u32,
 }
 
 /// What an operator does besides the faults, when [`FaultWeights::change`] has its turn.
@@ -455,6 +459,8 @@ impl Plan {
         // Time that a change takes would count as the election's.
         self.changes = ChangePlan::NONE;
         (self.faults.weights.change, self.faults.weights.transfer) = (0, 0);
+        // One that lost all its data would be missing in every trial that follows.
+        self.faults.weights.wipe = 0;
         self.duration = self.duration.max(crate::world::trial_duration(trials, timeout));
         self.network.delay_max = self.network.delay_max.min(timeout / 24);
         self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
@@ -555,6 +561,10 @@ impl Plan {
         let execute = pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]);
         let burst = pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]);
         let mut faults = draw_faults(rng, settings.consensus.election_timeout);
+        // Drawn apart, so that the rest of a seed's plan does not depend on it.
+        let mut strange = Rng::with_seed(seed ^ 0x1d_e7_71);
+        faults.weights.restore = pick(&mut strange, &[0, 0, 3, 12]);
+        faults.weights.wipe = pick(&mut strange, &[0, 0, 2, 4]);
         draw_time(seed, &mut faults);
         // Drawn last, and for every second seed: the others show what a group that never changes does.
         let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
@@ -729,6 +739,8 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         reset: weight(4),
         change: 0,
         transfer: 0,
+        restore: 0,
+        wipe: 0,
     };
     // From a fault now and then to one before the last has been got over.
     let gap = election_timeout * pick(rng, &[1, 3, 6]);

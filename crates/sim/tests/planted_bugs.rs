@@ -32,6 +32,8 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     let no_faults = FaultWeights::default();
     // What is set below is set for all.
     plan.own.clear();
+    // Bugs of identity have a plan of their own.
+    (plan.faults.weights.restore, plan.faults.weights.wipe) = (0, 0);
     match bug {
         // Of those who vote one counts votes by itself, and acknowledges what the leader has not heard of. A client must
         // read at the leader in between.
@@ -72,6 +74,23 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.operations = 400;
             plan.clients.keys = 1;
             plan.clients.direct = 16;
+            plan.duration = timeout * 40;
+        }
+        // A follower that reads by way of another one, whose own clients read as well while others write. Messages take
+        // long, so that much is decided between a question's answer and its arrival.
+        Bug::KeepRelayedAnswer => {
+            plan.replicas = 3;
+            plan.faults.weights = FaultWeights { partial: 1, ..no_faults };
+            plan.faults.any_step = Odds::NEVER;
+            plan.faults.lasts = (timeout * 4, timeout * 8);
+            plan.faults.gap = (timeout / 4, timeout);
+            plan.changes = ChangePlan::NONE;
+            plan.network.delay_min = timeout / 50;
+            plan.network.delay_max = timeout / 12;
+            plan.clients.keys = 1;
+            plan.clients.direct = 16;
+            plan.clients.think = (Duration::ZERO, timeout / 10);
+            plan.clients.operations = 600;
             plan.duration = timeout * 40;
         }
         // Followers that hold something of an old leader and hear of decisions of the new one: leaders that change
@@ -337,6 +356,38 @@ fn plan_of_bridges(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 fn who_learns_from_above_and_goes_on_below_is_found() {
     for &(_, protocol) in ProtocolKind::ALL {
         find_within(4 * SEEDS_MAX, protocol, Bug::LearnWithoutPromise, plan_of_bridges);
+    }
+}
+
+/// What a seed draws, with replicas that are not what they were.
+fn plan_of_identities(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = Plan::draw(seed * 2, protocol);
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.replicas = plan.replicas.clamp(3, 5);
+    plan.trials = 0;
+    plan.durability = Durability::Sync;
+    plan.duration = timeout * 40;
+    plan.clients.operations = 400;
+    plan.clients.think.1 = timeout / 10;
+    plan.faults.lasts = (timeout / 20, timeout / 2);
+    plan.faults.gap = (timeout / 8, timeout);
+    let weights = FaultWeights::default();
+    plan.faults.weights = match bug {
+        // It happens before all have met.
+        Bug::VoteBeforeAllMet => {
+            plan.faults.gap = (Duration::ZERO, timeout / 4);
+            plan.faults.lasts = (timeout / 4, timeout * 3);
+            FaultWeights { wipe: 2, crash: 2, split: 2, partial: 4, one_way: 2, ..weights }
+        }
+        _ => FaultWeights { restore: 8, crash: 2, split: 2, transfer: 2, ..weights },
+    };
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_identities_is_found_and_nothing_without_it() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        Bug::IDENTITY.iter().for_each(|&bug| find(protocol, bug, plan_of_identities));
     }
 }
 

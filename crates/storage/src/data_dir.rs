@@ -3,8 +3,9 @@
 //! ```text
 //! DIR/LOCK        held by the running replica
 //! DIR/identity    cluster, replica, birth, how many times it was started
-//! DIR/group       the group that the log begins with (see group.rs)
-//! DIR/peers       which births the other replicas showed (see peer_book.rs)
+//! DIR/group       the group that the log begins with, and who is a member now (see group.rs)
+//! DIR/lives       the nonces of its lives, and how far back their memory goes (see lives.rs)
+//! DIR/peers       who the other replicas were when they were last seen (see peer_book.rs)
 //! DIR/wal/        the write-ahead log
 //! DIR/snapshots/  snapshots of the state machine
 //! ```
@@ -21,9 +22,9 @@ use synod_wire::{ClusterId, Format, Incarnation, ReplicaId};
 
 use crate::{
     Durability, StorageError,
-    disk::{Disk, create_dir, sync_way_to, the_disk},
+    disk::{Disk, beside, create_dir, sync_dir, sync_way_to, the_disk},
     fields::Fields,
-    group,
+    group, lives,
     lock::DirLock,
     replacement::refuse_unfinished,
     wal::state::{LogState, Previous},
@@ -118,8 +119,9 @@ impl DataDir {
         let log = LogState::read(&*disk, &path.join(WAL))?;
         // If the file that says whose directory it is got lost, the log still knows.
         let latest = previous.as_ref().map(|marker| marker.identity).or(log.identity());
-        let lives = latest.map_or(0, |identity| identity.incarnation.0);
-        let birth = latest.map_or_else(random_birth, |identity| identity.birth);
+        let outlived = lives::read(&*disk, path, None)?.map_or(Incarnation(0), |lives| lives.outlived);
+        let lives = latest.map_or(0, |identity| identity.incarnation.0).max(outlived.0);
+        let birth = latest.map_or_else(random, |identity| identity.birth);
         let identity = Identity { cluster, replica, birth, incarnation: Incarnation(lives + 1) };
         if let Some(found) = latest.filter(|found| !found.is_same_replica(&identity)) {
             return Err(StorageError::OtherIdentity {
@@ -134,9 +136,22 @@ impl DataDir {
         let marker = Marker { identity, name: name.to_owned(), durability };
         let dir = DataDir { disk, path: path.to_owned(), identity, previous, _lock: lock };
         let disk = &*dir.disk;
+        if outlived > Incarnation(0) {
+            dir.set_log_aside(outlived)?;
+        }
         create_dir(disk, &dir.wal())?;
         create_dir(disk, &dir.snapshots())?;
-        if lives == 0 && matches!(log, Previous::None) {
+        let never_begun = match log {
+            Previous::None => lives == 0,
+            // An earlier start of this replica wrote it, and may have ended before it was durable.
+            Previous::Read(state) => {
+                state.identity.is_same_replica(&identity)
+                    && state.identity.incarnation == Incarnation(0)
+                    && outlived == Incarnation(0)
+            }
+            Previous::Unreadable(_) => false,
+        };
+        if never_begun {
             // Before the marker, so that from the second start on a missing log is known to be lost, and not
             // never begun.
             let unborn = Identity { incarnation: Incarnation(0), ..identity };
@@ -144,6 +159,22 @@ impl DataDir {
         }
         marker.to_fields().write(disk, &path.join(FILE_NAME), TITLE)?;
         Ok(dir)
+    }
+
+    /// Sets the log aside of a directory that was restored from a copy: what it promised since is not in it. From now
+    /// on it is missing, as if it was lost.
+    fn set_log_aside(&self, outlived: Incarnation) -> Result<(), StorageError> {
+        let (wal, aside) = (self.wal(), beside(&self.wal(), &format!("outlived-{:016x}", random())));
+        tracing::error!(
+            life = outlived.0, aside = %aside.display(),
+            "this data directory is a copy that a later life of the replica outlived: its log is set aside, and it \
+             learns from its peers before it votes"
+        );
+        if self.disk.is_dir(&wal) {
+            self.disk.rename(&wal, &aside).map_err(|error| StorageError::io("set aside", &wal, error))?;
+            sync_dir(&*self.disk, &self.path)?;
+        }
+        Ok(())
     }
 
     /// What the identity file in `path` says, without opening or locking anything; `None` if there is none.
@@ -183,22 +214,22 @@ impl DataDir {
         self.identity.incarnation == Incarnation(1)
     }
 
-    /// The group that the log begins with, as [`set_first_group`](DataDir::set_first_group) was last given it; `None`
-    /// if it never was.
+    /// What the replica began with and who is a member, as [`set_origin`](DataDir::set_origin) was last given it; `None` if
+    /// it never was.
     ///
     /// # Errors
     /// The file cannot be read, is damaged, or belongs to another replica.
-    pub fn first_group(&self) -> Result<Option<Bytes>, StorageError> {
+    pub fn origin(&self) -> Result<Option<Bytes>, StorageError> {
         group::read(&*self.disk, &self.path, self.identity)
     }
 
-    /// Remembers the group that the log begins with, in place of the one before. It is durable when this returns;
-    /// a crash before leaves the old one or the new one. What the bytes say is the caller's business.
+    /// Remembers what the replica began with and who is a member, in place of what was remembered before. It is durable
+    /// when this returns; a crash before leaves the old bytes or the new ones. What they say is the caller's business.
     ///
     /// # Errors
     /// There are more than [`GROUP_BYTES_MAX`](crate::GROUP_BYTES_MAX) bytes, or the file cannot be written.
-    pub fn set_first_group(&self, group: &Bytes) -> Result<(), StorageError> {
-        group::write(&*self.disk, &self.path, self.identity, group)
+    pub fn set_origin(&self, origin: &Bytes) -> Result<(), StorageError> {
+        group::write(&*self.disk, &self.path, self.identity, origin)
     }
 
     /// The directory.
@@ -247,8 +278,8 @@ impl Marker {
     }
 }
 
-/// A number that no other data directory has: the hasher's keys come from the system's source of randomness.
-fn random_birth() -> u64 {
+/// A number that nobody else draws, and not 0: the hasher's keys come from the system's source of randomness.
+pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(std::time::SystemTime::now()).max(1)
 }
 

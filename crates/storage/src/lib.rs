@@ -46,6 +46,7 @@ mod faulty;
 mod fields;
 mod group;
 pub mod inspect;
+mod lives;
 mod lock;
 mod peer_book;
 mod replacement;
@@ -60,6 +61,7 @@ pub use damage::{Damage, DamageSpot, Loss};
 pub use data_dir::{DataDir, Identity, Marker};
 pub use error::StorageError;
 pub use group::GROUP_BYTES_MAX;
+pub use lives::Lives;
 pub use peer_book::PeerBook;
 pub use snapshot::{
     DamagedSnapshot, LatestSnapshot, SnapshotFile, SnapshotReader, SnapshotReceiver, SnapshotStore,

@@ -1,36 +1,46 @@
-//! `peers`: which birth each other replica showed when it was first seen.
+//! `peers`: who the other replicas were when they were last seen.
 //!
 //! ```text
 //! # synod peers
 //! birth = 5f0c...        of this replica itself, whose book it is
 //! birth.2 = 91ab...      of replica 2
 //! cluster = 00000000000000a1
+//! life.2 = 4 07e2... 512 replica 2 was last seen in its life 4, which drew this nonce; what it said rests on its log
+//!                        through record 512, if not further
+//! met = yes              every replica with which the cluster began welcomed this one once
 //! replica = 1
-//! readers = 2
-//! version = 2
+//! readers = 3
+//! version = 3
+//! welcomed.2 = yes       replica 2 has welcomed this one: it takes it for the one that it knows
 //! checksum = 7d1c9f02
 //! ```
 //!
-//! A replica that lost its data forgot what it promised, and must not take part under its old id. It cannot know
-//! that; the others can, if they remember. So a birth is durable here before it is recognised for the first time.
+//! A replica that lost its data forgot what it promised, and must not take part under its old id; one whose data
+//! directory was restored from a copy forgot what it promised since. Neither can know that; the others can, if they
+//! remember. So a birth and a life are durable here before they are recognised for the first time. How far a life told
+//! grows with every message: it is written now and then ([`PeerBook::heard`]), and with every life that follows.
+//! `docs/identity.md` says why that is enough.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use synod_sync::{Mutex, PoisonError};
-use synod_wire::{ClusterId, Format, Incarnation, ReplicaId};
+use synod_wire::{Acquaintance, ClusterId, Format, Incarnation, Introduction, Lsn, ReplicaId, Stranger};
 
 use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 
 const FILE_NAME: &str = "peers";
 const TITLE: &str = "synod peers";
-const FORMAT: Format = Format::first(2);
-const PREFIX: &str = "birth.";
+/// Version 1 knew births only, and version 2 did not say who can read it.
+const FORMAT: Format = Format { oldest: 1, ..Format::first(3) };
+const BIRTH: &str = "birth.";
+const LIFE: &str = "life.";
+const WELCOMED: &str = "welcomed.";
 
-/// The births of other replicas. Usable from several threads.
+/// What is remembered of other replicas. Usable from several threads.
 ///
 /// It is as large as the set of ids that it is asked about and not told to forget, so it is to be asked about
 /// members only.
@@ -44,10 +54,18 @@ pub struct PeerBook {
 
 #[derive(Debug)]
 struct State {
-    births: BTreeMap<ReplicaId, u64>,
+    book: Book,
     /// What the first failed change failed with. Nobody knows what the file says now, so nothing new is promised any
     /// more; what was durable before still is.
     failed: Option<StorageError>,
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Book {
+    peers: BTreeMap<ReplicaId, Acquaintance>,
+    welcomed: BTreeSet<ReplicaId>,
+    met: bool,
 }
 
 impl PeerBook {
@@ -61,37 +79,103 @@ impl PeerBook {
 
     fn open_on(disk: Arc<dyn Disk>, dir: &Path, me: Identity) -> Result<PeerBook, StorageError> {
         let path = dir.join(FILE_NAME);
-        let births = read(&*disk, &path, me)?;
-        Ok(PeerBook { disk, path, me, state: Mutex::new(State { births, failed: None }) })
+        let book = read(&*disk, &path, me)?;
+        Ok(PeerBook { disk, path, me, state: Mutex::new(State { book, failed: None }) })
     }
 
-    /// Whether the replica `id`, which shows `birth`, is the one that was seen first under this id. If none was, it
-    /// is this one from now on, durably before this returns; later calls touch no file. Blocks for the disk.
+    /// Meets the replica `id`, which introduces itself. If nobody was seen under this id before, it is this one from
+    /// now on. A life that is met for the first time is remembered durably before this returns; later calls touch no
+    /// file. `heard`: the life with this nonce has told things that rest on its log through this record. `welcomed`: it
+    /// has recognised this replica. Blocks for the disk.
     ///
     /// # Errors
-    /// The book could not be written, now or earlier. Then nobody new is recognised before a restart, unless only room was
-    /// missing; those who are known still are.
-    pub fn recognise(&self, id: ReplicaId, birth: u64) -> Result<bool, StorageError> {
-        self.with_births(|births| match births.get(&id) {
-            Some(known) => (*known == birth, None),
-            None => {
-                let mut births = births.clone();
-                births.insert(id, birth);
-                (true, Some(births))
+    /// The book could not be written, now or earlier. Then no new life is recognised before a restart, unless only room
+    /// was missing; lives that are known still are. The inner error: this is not the replica that was seen before, or it
+    /// forgot what it told.
+    pub fn meet(
+        &self,
+        id: ReplicaId,
+        who: &Introduction,
+        heard: Option<(u64, Lsn)>,
+        welcomed: bool,
+    ) -> Result<Result<(), Stranger>, StorageError> {
+        self.look(|book| {
+            let known = book.peers.get(&id).copied();
+            let known = known.map(|known| match heard {
+                Some((nonce, told)) if nonce == known.nonce => known.heard(told),
+                _ => known,
+            });
+            let met = known.map_or_else(|| Ok(Acquaintance::first(who)), |known| known.meet(who));
+            let met = match met {
+                Ok(met) => met,
+                Err(stranger) => return (Err(stranger), None),
+            };
+            let is_same = |known: Acquaintance| (known.birth, known.nonce) == (met.birth, met.nonce);
+            let is_known = known.is_some_and(is_same) && (!welcomed || book.welcomed.contains(&id));
+            if is_known {
+                return (Ok(()), None);
             }
+            let mut book = book.clone();
+            book.peers.insert(id, met);
+            if welcomed {
+                book.welcomed.insert(id);
+            }
+            (Ok(()), Some(book))
         })
+    }
+
+    /// Remembers how far lives have told, each by the nonce that it drew: durably when it returns. A life that is not
+    /// the latest is not remembered any more.
+    ///
+    /// # Errors
+    /// As those of [`meet`](PeerBook::meet).
+    pub fn heard(&self, told: &[(ReplicaId, u64, Lsn)]) -> Result<(), StorageError> {
+        self.look(|book| {
+            let mut next = book.clone();
+            for &(id, nonce, lsn) in told {
+                if let Some(known) = next.peers.get_mut(&id).filter(|known| known.nonce == nonce) {
+                    *known = known.heard(lsn);
+                }
+            }
+            let changed = next != *book;
+            ((), changed.then_some(next))
+        })
+    }
+
+    /// Whether each of these replicas has welcomed this one once. It is not enough to have seen them: one that lost its
+    /// data sees others, and those who remember it do not welcome it. That all have is remembered, also of those that are
+    /// forgotten later.
+    ///
+    /// # Errors
+    /// As those of [`meet`](PeerBook::meet).
+    pub fn has_met(&self, all: &[ReplicaId]) -> Result<bool, StorageError> {
+        self.look(|book| {
+            if book.met || !all.iter().all(|id| book.welcomed.contains(id)) {
+                return (book.met, None);
+            }
+            (true, Some(Book { met: true, ..book.clone() }))
+        })
+    }
+
+    /// From now on all count as having welcomed this replica, since an operator says that it need not wait for them.
+    ///
+    /// # Errors
+    /// As those of [`meet`](PeerBook::meet).
+    pub fn wait_for_nobody(&self) -> Result<(), StorageError> {
+        self.look(|book| ((), (!book.met).then(|| Book { met: true, ..book.clone() })))
     }
 
     /// Forgets all replicas but `members`, so that the id of one that was removed can be given to another. Durable
     /// when it returns.
     ///
     /// # Errors
-    /// As those of [`recognise`](PeerBook::recognise).
+    /// As those of [`meet`](PeerBook::meet).
     pub fn forget_all_but(&self, members: &[ReplicaId]) -> Result<(), StorageError> {
-        self.with_births(|births| {
-            let mut rest = births.clone();
-            rest.retain(|id, _| members.contains(id));
-            let changed = rest.len() != births.len();
+        self.look(|book| {
+            let mut rest = book.clone();
+            rest.peers.retain(|id, _| members.contains(id));
+            rest.welcomed.retain(|id| members.contains(id));
+            let changed = rest != *book;
             ((), changed.then_some(rest))
         })
     }
@@ -99,53 +183,58 @@ impl PeerBook {
     /// The births that are known.
     #[must_use]
     pub fn births(&self) -> BTreeMap<ReplicaId, u64> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).births.clone()
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.book.peers.iter().map(|(&id, known)| (id, known.birth)).collect()
     }
 
-    /// Looks at the births, and replaces them if `look` returns others. One at a time, so that no two births of a
+    /// Who has welcomed this replica.
+    #[must_use]
+    pub fn welcomed(&self) -> BTreeSet<ReplicaId> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).book.welcomed.clone()
+    }
+
+    /// Looks at the book, and replaces it if `look` returns another. One at a time, so that no two births of a
     /// replica are both the first.
-    fn with_births<T>(
-        &self,
-        look: impl FnOnce(&BTreeMap<ReplicaId, u64>) -> (T, Option<BTreeMap<ReplicaId, u64>>),
-    ) -> Result<T, StorageError> {
+    fn look<T>(&self, look: impl FnOnce(&Book) -> (T, Option<Book>)) -> Result<T, StorageError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (result, changed) = look(&state.births);
-        if let Some(births) = changed {
+        let (result, changed) = look(&state.book);
+        if let Some(book) = changed {
             if let Some(error) = &state.failed {
                 return Err(error.clone());
             }
-            if let Err(error) = write(&*self.disk, &self.path, self.me, &births) {
+            if let Err(error) = write(&*self.disk, &self.path, self.me, &book) {
                 // Where there was no room there may be some later; another write takes another file.
                 state.failed =
                     Some(error.clone()).filter(|error| !matches!(error, StorageError::Full { .. }));
                 return Err(error);
             }
-            state.births = births;
+            state.book = book;
         }
         Ok(result)
     }
 }
 
-fn write(
-    disk: &dyn Disk,
-    path: &Path,
-    me: Identity,
-    births: &BTreeMap<ReplicaId, u64>,
-) -> Result<(), StorageError> {
+fn write(disk: &dyn Disk, path: &Path, me: Identity, book: &Book) -> Result<(), StorageError> {
     let mut fields = Fields::default();
     fields.set_version(&FORMAT);
     fields.set("cluster", me.cluster);
     fields.set("replica", me.replica.0);
     fields.set("birth", format_args!("{:016x}", me.birth));
-    for (id, birth) in births {
-        fields.set(&format!("{PREFIX}{}", id.0), format_args!("{birth:016x}"));
+    fields.set("met", if book.met { "yes" } else { "no" });
+    for (id, known) in &book.peers {
+        let Acquaintance { birth, incarnation, nonce, told } = known;
+        fields.set(&format!("{BIRTH}{}", id.0), format_args!("{birth:016x}"));
+        fields.set(&format!("{LIFE}{}", id.0), format_args!("{incarnation} {nonce:016x} {told}"));
+    }
+    for id in &book.welcomed {
+        fields.set(&format!("{WELCOMED}{}", id.0), "yes");
     }
     fields.write(disk, path, TITLE)
 }
 
-fn read(disk: &dyn Disk, path: &Path, me: Identity) -> Result<BTreeMap<ReplicaId, u64>, StorageError> {
+fn read(disk: &dyn Disk, path: &Path, me: Identity) -> Result<Book, StorageError> {
     let malformed = |reason: String| StorageError::Malformed { path: path.to_owned(), reason };
-    let Some(fields) = Fields::read(disk, path)? else { return Ok(BTreeMap::new()) };
+    let Some(fields) = Fields::read(disk, path)? else { return Ok(Book::default()) };
     let fields = fields.map_err(malformed)?;
     fields.check_version(path, &FORMAT)?;
     let owner = owner(&fields).map_err(malformed)?;
@@ -153,12 +242,37 @@ fn read(disk: &dyn Disk, path: &Path, me: Identity) -> Result<BTreeMap<ReplicaId
         let (found, expected) = (owner.to_string(), me.to_string());
         return Err(StorageError::OtherIdentity { path: path.to_owned(), found, expected });
     }
-    let birth = |(id, _): (&str, &str)| {
-        let key = format!("{PREFIX}{id}");
-        let id = id.parse().map_err(|_| format!("\"{key}\" does not end in the id of a replica"))?;
-        Ok((ReplicaId(id), fields.hex(&key)?))
-    };
-    fields.with_prefix(PREFIX).map(birth).collect::<Result<_, String>>().map_err(malformed)
+    let version = fields.parse("version").map_err(malformed)?;
+    parse(&fields, version).map_err(malformed)
+}
+
+fn parse(fields: &Fields, version: u32) -> Result<Book, String> {
+    let mut book = Book::default();
+    for (id, _) in fields.with_prefix(BIRTH) {
+        let key = format!("{BIRTH}{id}");
+        let number = id.parse().map_err(|_| format!("\"{key}\" does not end in the id of a replica"))?;
+        let birth = fields.hex(&key)?;
+        // Of a book that knew births only, every life is a later one.
+        let mut known = Acquaintance { birth, incarnation: Incarnation(0), nonce: 0, told: Lsn::ZERO };
+        if version > 1 {
+            let key = format!("{LIFE}{id}");
+            let text = fields.text(&key)?;
+            let life = || {
+                let [incarnation, nonce, told] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
+                let nonce = u64::from_str_radix(nonce, 16).ok()?;
+                Some((Incarnation(incarnation.parse().ok()?), nonce, Lsn(told.parse().ok()?)))
+            };
+            (known.incarnation, known.nonce, known.told) =
+                life().ok_or_else(|| format!("\"{key} = {text}\" makes no sense"))?;
+        }
+        book.peers.insert(ReplicaId(number), known);
+        if fields.text(&format!("{WELCOMED}{id}")).is_ok() {
+            book.welcomed.insert(ReplicaId(number));
+        }
+    }
+    // A version that did not note it did not wait either.
+    book.met = version == 1 || fields.text("met")? == "yes";
+    Ok(book)
 }
 
 fn owner(fields: &Fields) -> Result<Identity, String> {
@@ -173,6 +287,8 @@ fn owner(fields: &Fields) -> Result<Identity, String> {
 #[cfg(test)]
 mod tests {
     use std::{fs, thread};
+
+    use synod_wire::Mismatch;
 
     use super::*;
     use crate::{
@@ -189,15 +305,24 @@ mod tests {
         PeerBook::open_on(Arc::new(RealDisk), dir, ME).unwrap()
     }
 
+    /// The first life of a replica.
+    fn born(birth: u64) -> Introduction {
+        Introduction { birth, incarnation: Incarnation(1), nonce: birth + 1000, ..Introduction::default() }
+    }
+
+    fn recognises(book: &PeerBook, id: ReplicaId, birth: u64) -> bool {
+        book.meet(id, &born(birth), None, true).unwrap().is_ok()
+    }
+
     #[test]
     fn the_first_birth_of_a_replica_is_the_only_one() {
         let dir = tempfile::tempdir().unwrap();
         let mut book = open(dir.path());
         for _ in 0..2 {
-            assert!(book.recognise(TWO, 20).unwrap());
-            assert!(!book.recognise(TWO, 21).unwrap());
-            assert!(book.recognise(THREE, 30).unwrap());
-            assert!(!book.recognise(THREE, 20).unwrap());
+            assert!(recognises(&book, TWO, 20));
+            assert!(!recognises(&book, TWO, 21));
+            assert!(recognises(&book, THREE, 30));
+            assert!(!recognises(&book, THREE, 20));
             // So it is after a restart.
             book = open(dir.path());
         }
@@ -205,15 +330,83 @@ mod tests {
     }
 
     #[test]
+    fn a_life_is_remembered_with_how_far_it_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let book = open(dir.path());
+        assert!(recognises(&book, TWO, 20));
+        let nonce = born(20).nonce;
+        book.heard(&[(TWO, nonce, Lsn(40)), (TWO, 5, Lsn(900)), (THREE, nonce, Lsn(7))]).unwrap();
+        drop(book);
+        let book = open(dir.path());
+        let second = |durable| Introduction {
+            incarnation: Incarnation(2),
+            nonce: 77,
+            earlier: vec![(Incarnation(1), nonce)],
+            durable: Lsn(durable),
+            ..born(20)
+        };
+        let known = Acquaintance { birth: 20, incarnation: Incarnation(1), nonce, told: Lsn(40) };
+        let mismatch = Mismatch::Shorter;
+        assert_eq!(book.meet(TWO, &second(39), None, false).unwrap(), Err(Stranger { mismatch, known }));
+        // What was heard and not written counts as well, if it was that life.
+        assert!(book.meet(TWO, &second(40), Some((nonce, Lsn(41))), false).unwrap().is_err());
+        assert!(book.meet(TWO, &second(40), Some((nonce + 1, Lsn(41))), false).unwrap().is_ok());
+        let copied = Introduction { nonce: 78, ..second(90) };
+        for _ in 0..2 {
+            // So it is after a restart.
+            let book = open(dir.path());
+            let stranger = book.meet(TWO, &copied, None, false).unwrap().unwrap_err();
+            assert_eq!(stranger.mismatch, Mismatch::Copied);
+        }
+    }
+
+    #[test]
+    fn whether_all_were_met_is_remembered_when_some_are_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let book = open(dir.path());
+        assert!(recognises(&book, TWO, 20));
+        assert!(!book.has_met(&[TWO, THREE]).unwrap());
+        assert!(book.meet(THREE, &born(30), None, false).unwrap().is_ok());
+        assert!(
+            !book.has_met(&[TWO, THREE]).unwrap(),
+            "it called, and nobody knows what it makes of this one"
+        );
+        assert!(recognises(&book, THREE, 30));
+        assert_eq!(open(dir.path()).welcomed(), BTreeSet::from([TWO, THREE]));
+        assert!(book.has_met(&[TWO, THREE]).unwrap());
+        book.forget_all_but(&[TWO]).unwrap();
+        let other = tempfile::tempdir().unwrap();
+        open(other.path()).wait_for_nobody().unwrap();
+        assert!(open(other.path()).has_met(&[TWO, THREE]).unwrap());
+        assert!(open(dir.path()).has_met(&[TWO, THREE]).unwrap());
+    }
+
+    #[test]
+    fn a_book_that_knew_births_only_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut fields = Fields::default();
+        for (key, value) in
+            [("version", "1"), ("cluster", "7"), ("replica", "1"), ("birth", "9"), ("birth.2", "14")]
+        {
+            fields.set(key, value);
+        }
+        fields.write(&RealDisk, &dir.path().join(FILE_NAME), TITLE).unwrap();
+        let book = open(dir.path());
+        assert!(!recognises(&book, TWO, 21) && recognises(&book, TWO, 20));
+        assert_eq!(open(dir.path()).births(), BTreeMap::from([(TWO, 20)]));
+        assert!(open(dir.path()).has_met(&[TWO, THREE]).unwrap(), "it has begun before");
+    }
+
+    #[test]
     fn what_is_forgotten_can_be_another() {
         let dir = tempfile::tempdir().unwrap();
         let book = open(dir.path());
-        assert!(book.recognise(TWO, 20).unwrap() && book.recognise(THREE, 30).unwrap());
+        assert!(recognises(&book, TWO, 20) && recognises(&book, THREE, 30));
         book.forget_all_but(&[THREE, ReplicaId(4)]).unwrap();
         drop(book);
         let book = open(dir.path());
-        assert!(book.recognise(TWO, 21).unwrap());
-        assert!(!book.recognise(THREE, 31).unwrap());
+        assert!(recognises(&book, TWO, 21));
+        assert!(!recognises(&book, THREE, 31));
     }
 
     #[test]
@@ -222,7 +415,7 @@ mod tests {
         let book = open(dir.path());
         let book = &book;
         let recognised: u32 = thread::scope(|scope| {
-            let first = |birth| scope.spawn(move || u32::from(book.recognise(TWO, birth).unwrap()));
+            let first = |birth| scope.spawn(move || u32::from(recognises(book, TWO, birth)));
             let threads: Vec<_> = (0..8).map(first).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
@@ -232,7 +425,7 @@ mod tests {
     #[test]
     fn the_book_of_somebody_else_and_a_damaged_one_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(open(dir.path()).recognise(TWO, 20).unwrap());
+        assert!(recognises(&open(dir.path()), TWO, 20));
         let other = |me| PeerBook::open_on(Arc::new(RealDisk), dir.path(), me).unwrap_err();
         for me in [
             Identity { cluster: ClusterId(8), ..ME },
@@ -252,34 +445,34 @@ mod tests {
         let disk = FaultyDisk::new(1);
         disk.create_dir(Path::new("/n1")).unwrap();
         let book = PeerBook::open_on(Arc::new(disk.clone()), Path::new("/n1"), ME).unwrap();
-        assert!(book.recognise(TWO, 20).unwrap());
+        assert!(recognises(&book, TWO, 20));
         disk.set_odds(Odds { full: 1000, ..Odds::default() });
-        assert!(matches!(book.recognise(THREE, 30), Err(StorageError::Full { .. })));
-        assert!(book.recognise(TWO, 20).unwrap() && !book.recognise(TWO, 21).unwrap());
+        assert!(matches!(book.meet(THREE, &born(30), None, true), Err(StorageError::Full { .. })));
+        assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
         disk.set_odds(Odds::default());
-        assert!(book.recognise(THREE, 31).unwrap() && !book.recognise(THREE, 30).unwrap());
+        assert!(recognises(&book, THREE, 31) && !recognises(&book, THREE, 30));
     }
 
     #[test]
     fn after_a_crash_it_says_what_it_said() {
-        let before = |dir: &Path| assert!(open(dir).recognise(TWO, 20).unwrap());
+        let before = |dir: &Path| assert!(recognises(&open(dir), TWO, 20));
         let change = |disk: Arc<dyn Disk>, dir: &Path| {
             let book = PeerBook::open_on(disk, dir, ME).unwrap();
-            let recognised = book.recognise(THREE, 30);
+            let recognised = book.meet(THREE, &born(30), None, false);
             if recognised.is_err() {
                 // A disk that failed once is not trusted any more, even if it seems to work again. Nor is it needed.
-                assert!(book.recognise(THREE, 31).is_err());
-                assert!(book.recognise(TWO, 20).unwrap() && !book.recognise(TWO, 21).unwrap());
+                assert!(book.meet(THREE, &born(31), None, false).is_err());
+                assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
                 assert!(book.forget_all_but(&[]).is_err());
             }
             recognised.is_ok()
         };
         let seen = for_every_crash(before, change, |dir, finished| {
             let book = open(dir);
-            assert!(!book.recognise(TWO, 21).unwrap() && book.recognise(TWO, 20).unwrap());
+            assert!(!recognises(&book, TWO, 21) && recognises(&book, TWO, 20));
             let known = book.births().contains_key(&THREE);
             assert!(known || !finished, "what was promised is kept");
-            assert_eq!(book.recognise(THREE, 31).unwrap(), !known);
+            assert_eq!(recognises(&book, THREE, 31), !known);
             known
         });
         assert!(seen.contains(&true) && seen.contains(&false));

@@ -13,10 +13,10 @@ use std::{
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Slot};
+use synod_wire::{Acquaintance, ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Slot};
 
 use crate::{
-    DataDir, Durability, Keep, Loss, Options, PeerBook, Recovered, RecoveredRecord, SnapshotStore,
+    DataDir, Durability, Keep, Lives, Loss, Options, PeerBook, Recovered, RecoveredRecord, SnapshotStore,
     StorageError, Wal,
     faulty::{FaultyDisk, Odds, SECTOR, SilentFault},
     wal::format::{PAGE, SegmentHeader, forged_records, segment_number},
@@ -84,6 +84,7 @@ struct Files {
     wal: Wal,
     store: SnapshotStore,
     peers: PeerBook,
+    lives: Lives,
 }
 
 struct Run {
@@ -91,6 +92,9 @@ struct Run {
     disk: FaultyDisk,
     options: Options,
     model: Model,
+    /// What another replica remembers of this one: every life that came to run, and all of the log that it was told to be
+    /// durable. It is elsewhere, so no harm comes to it.
+    known: Option<Acquaintance>,
     covered: BTreeSet<&'static str>,
 }
 
@@ -111,15 +115,16 @@ impl Run {
             ..Options::default()
         };
         let disk = FaultyDisk::new(rng.u64(..));
-        Run { rng, disk, options, model: Model::default(), covered: BTreeSet::new() }
+        Run { rng, disk, options, model: Model::default(), known: None, covered: BTreeSet::new() }
     }
 
     /// Opens everything as a start of a replica does.
     fn open(&mut self) -> Result<(Files, Recovered), StorageError> {
         let disk = || Arc::new(self.disk.clone());
         let dir = DataDir::open_on(disk(), dir(), CLUSTER, ME, "n1", self.options.durability)?;
-        let group = dir.first_group()?;
+        let group = dir.origin()?;
         let peers = PeerBook::open(&dir)?;
+        let lives = Lives::begin(&dir)?;
         let store = SnapshotStore::open_on(disk(), &dir.snapshots(), CLUSTER)?;
         let latest = store.latest()?;
         let (wal, recovered) = Wal::open_on(disk(), &dir.wal(), dir.identity(), self.options.clone())?;
@@ -161,7 +166,14 @@ impl Run {
         model.snapshot = slot;
         let unused = recovered.damage.is_some() || recovered.loss.is_some() || !latest.damaged.is_empty();
         assert!(unused || model.trimmed <= slot, "slots through {} are nowhere", model.trimmed);
-        Ok((Files { dir, wal, store, peers }, recovered))
+        Ok((Files { dir, wal, store, peers, lives }, recovered))
+    }
+
+    /// The life that runs meets another replica, which must take it for the one that it knows.
+    fn meet(&mut self, files: &Files, recovered: &Recovered) {
+        let who = files.lives.introduction(recovered.last);
+        let met = self.known.map_or_else(|| Ok(Acquaintance::first(&who)), |known| known.meet(&who));
+        self.known = Some(met.expect("nothing was forgotten"));
     }
 
     /// Compares what the log holds with what it must hold. `harmed`: sectors that are not what was written.
@@ -285,7 +297,7 @@ impl Run {
             96..98 => {
                 let group = Bytes::from(vec![self.salt() as u8; self.rng.usize(0..2000)]);
                 self.model.groups_unsure.push(group.clone());
-                files.dir.set_first_group(&group)?;
+                files.dir.set_origin(&group)?;
                 self.model.group = Some(group);
                 self.model.groups_unsure.clear();
             }
@@ -338,6 +350,7 @@ impl Run {
     fn commit(&mut self, files: &mut Files) -> Result<(), StorageError> {
         let before = files.wal.tail();
         files.wal.commit()?;
+        self.known = self.known.map(|known| known.heard(files.wal.durable()));
         let (path, end) = files.wal.tail();
         let from = if path == before.0 { before.1 } else { 0 };
         self.promise(Some((path, from as usize..end as usize)));
@@ -377,7 +390,9 @@ impl Run {
         let mut births = self.model.births.clone();
         let expected = *births.entry(id).or_insert(birth) == birth;
         self.model.births_unsure = Some(births.clone());
-        assert_eq!(files.peers.recognise(id, birth)?, expected, "{id} has another birth than before");
+        let who = Introduction { birth, incarnation: Incarnation(1), ..Introduction::default() };
+        let met = files.peers.meet(id, &who, None, true)?;
+        assert_eq!(met.is_ok(), expected, "{id} has another birth than before");
         (self.model.births, self.model.births_unsure) = (births, None);
         Ok(())
     }
@@ -404,6 +419,7 @@ impl Run {
                 Ok((files, recovered)) => {
                     assert_eq!((&recovered.damage, &recovered.loss), (&None, &None));
                     self.check(&recovered, &[]);
+                    self.meet(&files, &recovered);
                     self.live(files);
                 }
                 Err(error) => {
@@ -475,6 +491,7 @@ impl Run {
         let older = (self.disk.image(dir()), self.model.clone());
         let (files, recovered) = self.open().expect("it starts");
         self.check(&recovered, &[]);
+        self.meet(&files, &recovered);
         let odds = match harm {
             Harm::LostWrite => Odds { lost_write: 100, ..Odds::default() },
             Harm::MisdirectedWrite => Odds { misdirected_write: 60, ..Odds::default() },
@@ -504,7 +521,7 @@ impl Run {
             }
         }
         let hit = |name: &str| harmed.iter().any(|fault| fault.path.to_string_lossy().contains(name));
-        let small = hit("identity") || hit("group") || hit("peers") || hit("log.");
+        let small = hit("identity") || hit("group") || hit("peers") || hit("lives") || hit("log.");
         match self.open() {
             Ok((files, recovered)) => {
                 if matches!(harm, Harm::None | Harm::OldDir) {
@@ -512,7 +529,11 @@ impl Run {
                 }
                 assert!(!noticed || recovered.damage.is_some(), "a segment is not as it was");
                 self.check(&recovered, &harmed);
-                self.set_aside(files, &recovered);
+                match harm {
+                    Harm::None => self.meet(&files, &recovered),
+                    Harm::OldDir => self.find_out(files, &recovered),
+                    _ => self.set_aside(files, &recovered),
+                }
             }
             Err(error) => {
                 assert!(!harmed.is_empty() && small, "{error}; {harmed:?}");
@@ -551,6 +572,23 @@ impl Run {
             }
         }
         matters
+    }
+
+    /// The other replica refuses a life on an older directory, which therefore begins again without its log, also if the
+    /// disk fails meanwhile.
+    fn find_out(&mut self, files: Files, recovered: &Recovered) {
+        let known = self.known.expect("it was met");
+        let stranger = known.meet(&files.lives.introduction(recovered.last)).expect_err("it forgot a life");
+        self.covered.insert("a copy was found out");
+        files.lives.outlived_by(stranger.known.incarnation).expect("nothing fails now");
+        drop(files);
+        self.disk.crash_after(self.rng.u64(0..60));
+        _ = self.open();
+        self.disk.power_failure();
+        let (files, recovered) = self.open().expect("it starts");
+        assert_eq!((recovered.damage, recovered.loss), (None, Some(Loss::LogMissing)));
+        files.lives.begin_without_memory().expect("nothing fails now");
+        known.meet(&files.lives.introduction(recovered.last)).expect("it knows that it forgot");
     }
 
     /// What a replica does with a log that is not whole.
@@ -673,7 +711,7 @@ fn a_log_that_lost_a_segment_is_damaged() {
 
 #[test]
 fn a_data_directory_of_an_earlier_day_is_whole() {
-    seeds(Harm::OldDir, 100, &[]);
+    seeds(Harm::OldDir, 100, &["a copy was found out"]);
 }
 
 #[test]

@@ -11,13 +11,14 @@ use bytes::Bytes;
 use synod_wire::{ClusterId, FILE_HEAD_BYTES, ReplicaId, Slot, VersionError, Writer, Written};
 
 use crate::{
-    DataDir, Durability, Keep, Options, PeerBook, SnapshotStore, StorageError, Wal, disk::RealDisk,
+    DataDir, Durability, Keep, Lives, Options, PeerBook, SnapshotStore, StorageError, Wal, disk::RealDisk,
     fields::Fields,
 };
 
 const CLUSTER: ClusterId = ClusterId(7);
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "identity",
+    "lives",
     "peers",
     "group",
     "wal/log.state",
@@ -29,8 +30,9 @@ const FILES: [&str; 7] = [
 /// Opens everything, as a replica does when it starts; what was found.
 fn start(path: &Path) -> Result<Vec<Bytes>, StorageError> {
     let dir = DataDir::open(path, CLUSTER, ReplicaId(1), "n1", Durability::Sync)?;
-    let group = dir.first_group()?.unwrap_or_default();
+    let group = dir.origin()?.unwrap_or_default();
     let peers = PeerBook::open(&dir)?;
+    Lives::begin(&dir)?;
     let store = SnapshotStore::open(&dir.snapshots(), CLUSTER)?;
     let mut found = vec![group, format!("{:?}", peers.births()).into()];
     if let Some(file) = store.latest()?.snapshot {
@@ -49,8 +51,8 @@ fn start(path: &Path) -> Result<Vec<Bytes>, StorageError> {
 fn filled(path: &Path) {
     start(path).unwrap();
     let dir = DataDir::open(path, CLUSTER, ReplicaId(1), "n1", Durability::Sync).unwrap();
-    dir.set_first_group(&Bytes::from_static(b"the first group")).unwrap();
-    assert!(PeerBook::open(&dir).unwrap().recognise(ReplicaId(2), 22).unwrap());
+    dir.set_origin(&Bytes::from_static(b"the first group")).unwrap();
+    PeerBook::open(&dir).unwrap().wait_for_nobody().unwrap();
     let store = SnapshotStore::open(&dir.snapshots(), CLUSTER).unwrap();
     let mut writer = store.create(Slot(5)).unwrap();
     writer.write_all(b"the state").unwrap();
@@ -107,7 +109,8 @@ fn kept(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let folders = [path.to_owned(), path.join("wal"), path.join("snapshots")];
     let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
     let files = entries.map(|entry| entry.unwrap().path()).filter(|file| file.is_file());
-    let kept = files.filter(|file| !file.ends_with("identity") && !file.ends_with("log.state"));
+    let kept =
+        files.filter(|file| !["identity", "lives", "wal/log.state"].iter().any(|name| file.ends_with(name)));
     kept.map(|file| (file.clone(), fs::read(file).unwrap())).collect()
 }
 
@@ -149,10 +152,10 @@ fn what_is_too_old_is_refused_and_names_who_reads_it() {
     for name in FILES {
         let dir = tempfile::tempdir().unwrap();
         filled(dir.path());
-        restate(&dir.path().join(name), |_| Written { version: 1, readers: 1 });
+        restate(&dir.path().join(name), |_| Written { version: 0, readers: 0 });
         let error = start(dir.path()).unwrap_err();
         assert!(
-            matches!(error, StorageError::Version { error: VersionError::TooOld { found: 1, .. }, .. }),
+            matches!(error, StorageError::Version { error: VersionError::TooOld { found: 0, .. }, .. }),
             "{name}"
         );
         assert!(
@@ -168,7 +171,7 @@ fn a_snapshot_of_a_later_peer_is_refused_at_its_first_piece() {
     for (readers_too, taken) in [(true, false), (false, true)] {
         let (theirs, ours) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         filled(theirs.path());
-        let file = theirs.path().join(FILES[6]);
+        let file = theirs.path().join(FILES[7]);
         restate(&file, later(readers_too));
         let bytes = Bytes::from(fs::read(&file).unwrap());
         let store = SnapshotStore::open(&ours.path().join("snapshots"), CLUSTER).unwrap();

@@ -60,8 +60,11 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
         let mut silent = Vec::new();
         if args.cluster {
             let members = args.client.client()?.member_list(false).await?.members;
-            silent.extend(members.iter().filter(|member| member.client_ur_ls.is_empty()).map(unstarted));
-            args.client.endpoints = members.into_iter().flat_map(|member| member.client_ur_ls).collect();
+            // Before a new group has decided anything nobody has told its URLs: those that are given are asked.
+            if members.iter().any(|member| !member.client_ur_ls.is_empty()) {
+                silent.extend(members.iter().filter(|member| member.client_ur_ls.is_empty()).map(unstarted));
+                args.client.endpoints = members.into_iter().flat_map(|member| member.client_ur_ls).collect();
+            }
         }
         let client = args.client.client()?;
         let answers = client.native_status().await.into_iter().map(|answer| answer.map_err(Silence::from));
@@ -163,6 +166,9 @@ fn troubles(asked: &[Asked]) -> Vec<String> {
 
 /// What a replica is receiving from how many others, if it is.
 fn receives(status: &StatusResponse) -> Option<String> {
+    if !status.waits_for.is_empty() {
+        return Some(format!("nothing: it waits for {}", status.waits_for.join(", ")));
+    }
     let (received, total) = (status.snapshot_bytes_received, status.snapshot_bytes_total);
     if total > 0 {
         return Some(format!("snapshot, {} of {}, from {}", Bytes(received), Bytes(total), status.sources));
@@ -213,6 +219,7 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "sources": status.sources,
         "without_memory": status.without_memory,
         "troubles": status.troubles,
+        "waits_for": status.waits_for,
     })
 }
 
@@ -234,6 +241,8 @@ mod tests {
         assert_eq!(receives(&status(70, 2, 0)).as_deref(), Some("70 slots from 2"));
         let snapshot = receives(&status(70, 1, 2048));
         assert_eq!(snapshot.as_deref(), Some("snapshot, 1.0 KiB of 2.0 KiB, from 1"));
+        let waiting = StatusResponse { waits_for: vec!["n2".into(), "n3".into()], ..status(0, 0, 0) };
+        assert_eq!(receives(&waiting).as_deref(), Some("nothing: it waits for n2, n3"));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 mod commands;
 
 use std::{
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Output, Stdio},
     thread,
@@ -51,6 +52,32 @@ fn a_short_run_applies_its_faults_and_finds_nothing() {
     assert!(output.status.success() || said.contains("is not covered"), "{said}");
     assert!(fs::read_to_string(data.join("report.md")).unwrap().contains("Verdict: "));
     assert_eq!(processes(&data), 0);
+}
+
+/// Each replica begins with what its disk held when it began the time before, so a crash of all loses acknowledged writes,
+/// and nobody is left who could know.
+#[test]
+fn it_finds_what_a_disk_forgets() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("forgetful");
+    let script = format!(
+        r#"#!/bin/sh
+after() {{ while [ "$1" != --data-dir ]; do shift; done; echo "$2"; }}
+if [ "$1" = serve ]; then
+    data=$(after "$@")
+    if [ -d "$data.before" ]; then rm -r "$data"; mv "$data.before" "$data"; fi
+    if [ -d "$data" ]; then cp -r "$data" "$data.before"; fi
+fi
+exec {SYNOD} "$@"
+"#
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let data = folder.path().join("run");
+    let faults = ["--seconds", "5", "--faults", "kill-all", "--program", program.to_str().unwrap()];
+    let output = chaos(&data, &faults).wait_with_output().unwrap();
+    let said = said(&output);
+    assert!(output.status.code() == Some(1) && said.contains("the history is not linearizable"), "{said}");
 }
 
 #[test]

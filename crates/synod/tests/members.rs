@@ -210,6 +210,21 @@ fn members_come_and_go(protocol: &str) {
     }
 }
 
+#[test]
+fn a_new_cluster_serves_once_all_its_members_came_and_says_whom_it_waits_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start_some(Path::new(SYNOD), folder.path(), 3, 2, &FLAGS);
+    let two = cluster.endpoints()[..2].join(",");
+    until("both say whom they wait for", || {
+        let asked = synod(&["status", "--cluster", "--endpoints", &two]);
+        String::from_utf8_lossy(&asked.stdout).matches("it waits for n3").count() == 2
+    });
+    cluster.restart(2);
+    let written = || synod(&["put", "a", "1", "--endpoints", &two]).status.success();
+    until("the cluster serves", written);
+    assert_eq!(done(&two, &["get", "a"]), "a\n1\n");
+}
+
 fn rest_of(urls: &[String], gone: usize) -> Vec<String> {
     urls.iter().filter(|url| **url != urls[gone]).cloned().collect()
 }
@@ -282,6 +297,34 @@ fn force_new_cluster(ordering: &[&'static str]) {
 #[test]
 fn so_it_does_with_raft() {
     force_new_cluster(&["--protocol=raft"]);
+}
+
+#[test]
+fn who_waits_for_others_that_lost_their_logs_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &FLAGS);
+    let three = cluster.endpoints();
+    leader(&three);
+    done(&three[0], &["put", "key", "value"]);
+    for lost in 0..2 {
+        cluster.kill(lost);
+        fs::remove_dir_all(cluster.data_dir(lost).join("wal")).unwrap();
+    }
+    (0..2).for_each(|lost| cluster.restart(lost));
+    until("both say that they have no vote", || {
+        three[..2].iter().all(|url| status(url).is_some_and(|status| status["without_memory"] == true))
+    });
+    let said = |endpoints: &str| {
+        let output = synod(&["status", "--endpoints", endpoints]);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(said(&three[0]).contains("while most voters have kept theirs"), "{}", said(&three[0]));
+    let all = said(&three.join(","));
+    assert!(
+        all.contains("2 of 3 voters have lost (part of) their logs (n1, n2) and wait for each other"),
+        "{all}"
+    );
+    assert_eq!(done(&three[2], &["get", "key", "--serializable", "--print-value-only"]).trim(), "value");
 }
 
 #[test]

@@ -91,11 +91,14 @@ fn start_one(
     let config = Config { peers: vec![peer], ..Config::new(ClusterId(1), me, Incarnation(1), me.0) };
     let sender = Arc::new(OnceLock::<Sender>::new());
     let own = Arc::clone(&sender);
-    let transport = Transport::start_on(config, vec![listener], move |event| match event {
-        Event::Received { .. } => received(own.get().expect("set before anything is sent")),
-        Event::Up { .. } => _ = up.send(()),
-        // The other one is shut down.
-        Event::Down { .. } => {}
+    let transport = Transport::start_on(config, vec![listener], move |event| {
+        match event {
+            Event::Received { .. } => received(own.get().expect("set before anything is sent")),
+            Event::Up { .. } => _ = up.send(()),
+            // The other one is shut down.
+            Event::Down { .. } => {}
+        }
+        Ok(())
     })?;
     sender.set(transport.sender()).expect("set once");
     Ok(transport)

@@ -1,9 +1,20 @@
 //! What a transport is told at its start, and why it may refuse to start.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Incarnation, ReplicaId};
+use synod_wire::{ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Stranger};
+
+use crate::handshake::{VERSION, VERSION_OLDEST};
 
 /// Bytes in a mebibyte.
 const MIB: usize = 1024 * 1024;
@@ -17,6 +28,33 @@ pub struct Peer {
     pub address: String,
 }
 
+/// Why a peer is not recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unrecognised {
+    /// It cannot be who it says.
+    Stranger(Stranger),
+    /// This replica cannot remember whom it meets.
+    Unwritten,
+}
+
+impl From<Stranger> for Unrecognised {
+    fn from(stranger: Stranger) -> Unrecognised {
+        Unrecognised::Stranger(stranger)
+    }
+}
+
+/// What is known of a peer that introduces itself, besides its introduction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meeting {
+    /// The life with this nonce said things that rest on its log through this record.
+    pub heard: Option<(u64, Lsn)>,
+    /// This replica called, and the peer has welcomed it: it takes this replica for the one that it knows.
+    pub welcomed: bool,
+}
+
+/// See [`Config::recognise`].
+pub type Recognise = dyn Fn(ReplicaId, &Introduction, Meeting) -> Result<(), Unrecognised> + Send + Sync;
+
 /// The settings of a [`Transport`](crate::Transport).
 ///
 /// [`Config::new`] fills in everything that has a sensible default.
@@ -26,16 +64,24 @@ pub struct Config {
     pub cluster: ClusterId,
     /// This replica.
     pub me: ReplicaId,
-    /// Which life of this replica this is. Peers refuse a lower one than they have seen.
-    pub incarnation: Incarnation,
-    /// The number that was drawn when this replica's data directory was made. With it peers tell a replica that
-    /// comes back from one that lost its data.
-    pub birth: u64,
-    /// Whether the replica of this id, which shows this birth, is the one that this replica knows. Asked about
-    /// every peer before a session with it begins, in either direction; a peer that is not recognised is refused.
-    /// Called from several threads at a time; it may block (to remember a birth durably, before it says yes), but
-    /// must return once the transport is being shut down. Default: everybody is recognised.
-    pub recognise: Arc<dyn Fn(ReplicaId, u64) -> bool + Send + Sync>,
+    /// How this life of the replica introduces itself; [`Config::durable`] takes the place of what this says to be
+    /// durable.
+    pub who: Introduction,
+    /// Records of the log through this one are durable, as the owner of the transport stores it here before it sends
+    /// anything that rests on them. Each frame and each introduction carries it.
+    pub durable: Arc<AtomicU64>,
+    /// The versions of messages that may be spoken. Default: those that this build knows,
+    /// [`VERSION_OLDEST`]`..=`[`VERSION`].
+    pub versions: RangeInclusive<u16>,
+    /// Whether somebody who introduces itself as the replica of this id is the one that this replica knows. Asked
+    /// about every peer before a session with it begins, in either direction; one that is not recognised is refused.
+    /// [`Meeting`] says what else is known. Called from
+    /// several threads at a time; it may block (to remember a life durably, before it says yes), but must return once
+    /// the transport is being shut down. Default: everybody is recognised.
+    pub recognise: Arc<Recognise>,
+    /// A peer refuses this replica: another life of it outlived this one. Called once for each refusal. Default:
+    /// nothing.
+    pub outlived: Arc<dyn Fn(ReplicaId, &Stranger) + Send + Sync>,
     /// What an [`inquiry`](crate::inquire) is answered with, at most [`ANSWER_BYTES_MAX`](crate::ANSWER_BYTES_MAX)
     /// bytes. Anybody who reaches a listening address gets it. Called from several threads at a time; it must return
     /// once the transport is being shut down. Default: nothing, that is, zero bytes.
@@ -78,9 +124,11 @@ impl Config {
         Config {
             cluster,
             me,
-            incarnation,
-            birth,
-            recognise: Arc::new(|_, _| true),
+            who: Introduction { birth, incarnation, ..Introduction::default() },
+            durable: Arc::default(),
+            versions: VERSION_OLDEST..=VERSION,
+            recognise: Arc::new(|_, _, _| Ok(())),
+            outlived: Arc::new(|_, _| {}),
             answer: Arc::new(Bytes::new),
             listen: Vec::new(),
             peers: Vec::new(),
@@ -95,6 +143,11 @@ impl Config {
             silence_max: Duration::from_secs(5),
             inbound_connections_max: 64,
         }
+    }
+
+    /// How this replica introduces itself now.
+    pub(crate) fn introduction(&self) -> Introduction {
+        Introduction { durable: Lsn(self.durable.load(SeqCst)), ..self.who.clone() }
     }
 
     /// Says what is wrong with the settings, if anything is.
@@ -145,8 +198,8 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("cluster", &self.cluster)
             .field("me", &self.me)
-            .field("incarnation", &self.incarnation)
-            .field("birth", &format_args!("{:016x}", self.birth))
+            .field("incarnation", &self.who.incarnation)
+            .field("birth", &format_args!("{:016x}", self.who.birth))
             .field("listen", &self.listen)
             .field("peers", &self.peers)
             .finish_non_exhaustive()

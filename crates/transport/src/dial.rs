@@ -8,14 +8,15 @@ use std::{
 };
 
 use synod_sync::{net::TcpStream, thread, time::Instant};
-
+use synod_wire::{Mismatch, Stranger};
 use tracing::{info, warn};
 
 use crate::{
     Config, Event,
     complaint::Complaint,
+    config::{Meeting, Unrecognised},
     frame::Frame,
-    handshake::{self, HandshakeError, Hello, Life, OTHER_BIRTH, Welcome},
+    handshake::{self, HandshakeError, Hello, Life, OTHER_BIRTH, Refusal, Welcome},
     link::{Link, SessionEnd, Target},
     socket,
     transport::Shared,
@@ -32,6 +33,10 @@ enum DialError {
     OldIncarnation,
     #[error("{OTHER_BIRTH}")]
     OtherBirth,
+    #[error("what answers there is not the replica that was seen before: {0}")]
+    Stranger(Stranger),
+    #[error("this replica cannot write down whom it has met")]
+    Unwritten,
     #[error(
         "it takes messages of at most {theirs} bytes, and this replica may have to send one of {ours}: the two were built \
          with different bounds on frames (frame_bytes_max)"
@@ -60,6 +65,9 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
             }
             Err(error) => {
                 link.leave(std::iter::empty());
+                if let DialError::Handshake(HandshakeError::Refused(Refusal::Outlived(stranger))) = &error {
+                    (config.outlived)(link.id(), stranger);
+                }
                 if error.is_lasting() {
                     // Trying harder does not change a configuration.
                     backoff.jump();
@@ -92,6 +100,8 @@ impl DialError {
             DialError::Handshake(HandshakeError::Refused(_))
                 | DialError::OldIncarnation
                 | DialError::OtherBirth
+                | DialError::Stranger(_)
+                | DialError::Unwritten
                 | DialError::SmallFrames { .. }
         )
     }
@@ -104,20 +114,27 @@ fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<TcpSt
     if !link.begin_handshake(&stream, target.version) {
         return Err(DialError::Interrupted);
     }
-    let life = Life { birth: config.birth, incarnation: config.incarnation };
-    let hello = Hello { cluster: config.cluster, from: config.me, to: link.id(), life };
-    let welcome = handshake::call(&stream, &hello, config.handshake_timeout)?;
+    // As of now: nothing of an earlier session can still arrive behind it that rests on more.
+    let hello = Hello { cluster: config.cluster, from: config.me, to: link.id(), who: config.introduction() };
+    let welcome = handshake::call(&stream, &config.versions, &hello, config.handshake_timeout)?;
     let (theirs, ours) = (welcome.frame_bytes_max, config.message_bytes_max);
     if theirs < ours {
         return Err(DialError::SmallFrames { theirs, ours });
     }
-    if !(config.recognise)(link.id(), welcome.life.birth) {
-        return Err(DialError::OtherBirth);
-    }
-    if !link.see(welcome.life) {
+    let life = Life::of(&welcome.who);
+    let meeting = Meeting { heard: link.heard(), welcomed: true };
+    (config.recognise)(link.id(), &welcome.who, meeting).map_err(|unrecognised| match unrecognised {
+        Unrecognised::Stranger(stranger) if stranger.mismatch == Mismatch::OtherBirth => {
+            DialError::OtherBirth
+        }
+        Unrecognised::Stranger(stranger) => DialError::Stranger(stranger),
+        Unrecognised::Unwritten => DialError::Unwritten,
+    })?;
+    if !link.see(life) {
         return Err(DialError::OldIncarnation);
     }
-    if !link.begin_session(&stream, target.version, welcome.life) {
+    link.hear_life(welcome.who.nonce, welcome.who.durable);
+    if !link.begin_session(&stream, target.version, life, welcome.version) {
         return Err(DialError::Interrupted);
     }
     Ok((stream, welcome))
@@ -152,8 +169,9 @@ pub(crate) fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStr
 
 /// From `Up` to `Down`.
 fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: Welcome) {
-    info!(peer = %link.id(), incarnation = %welcome.life.incarnation, "connected");
-    shared.emit(Event::Up { peer: link.id(), incarnation: welcome.life.incarnation });
+    let incarnation = welcome.who.incarnation;
+    info!(peer = %link.id(), %incarnation, version = welcome.version, "connected");
+    shared.tell(Event::Up { peer: link.id(), incarnation });
     let mut gather = Vec::new();
     let sent = thread::scope(|scope| {
         let watcher = thread::Builder::new()
@@ -169,7 +187,7 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: W
     if !matches!(end, SessionEnd::Stopped | SessionEnd::Moved) {
         warn!(peer = %link.id(), "connection lost: {end}");
     }
-    shared.emit(Event::Down { peer: link.id() });
+    shared.tell(Event::Down { peer: link.id() });
 }
 
 /// Reads what must never come, so that the end of the peer is noticed at once even when there is nothing to send.
@@ -270,7 +288,7 @@ struct Backoff {
 
 impl Backoff {
     fn new(config: &Config, link: &Link) -> Backoff {
-        let seed = config.me.0.rotate_left(32) ^ config.incarnation.0.rotate_left(16) ^ link.id().0;
+        let seed = config.me.0.rotate_left(32) ^ config.who.incarnation.0.rotate_left(16) ^ link.id().0;
         Backoff {
             delay: config.redial_delay_min,
             min: config.redial_delay_min,
@@ -298,15 +316,18 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Peer, link::LinkBounds};
+    use crate::{
+        Peer,
+        link::{LinkBounds, Own},
+    };
     use std::net::TcpListener;
-    use synod_wire::{ClusterId, Incarnation, ReplicaId, Writer};
+    use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Writer};
 
     #[test]
     fn the_delay_doubles_up_to_its_bound() {
         let config = Config::new(ClusterId(1), ReplicaId(1), Incarnation(1), 1);
         let peer = Peer { id: ReplicaId(2), address: "localhost:1".into() };
-        let link = Link::new(peer, LinkBounds::new(&config));
+        let link = Link::new(peer, LinkBounds::new(&config), Own::new(&config));
         let mut backoff = Backoff::new(&config, &link);
         let mut expected = 10.0;
         for _ in 0..12 {
@@ -328,7 +349,7 @@ mod tests {
         stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
         let mut writer = Writer::new();
         writer.bytes(&[0; 100_000]);
-        let frame = Arc::new(Frame::new(ClusterId(1), writer.finish()));
+        let frame = Arc::new(Frame::new(ClusterId(1), 3, Lsn::ZERO, writer.finish()));
         let frames = vec![Arc::clone(&frame); 1000];
 
         let (whole, result) = write_frames(&stream, &frames);

@@ -2,9 +2,13 @@
 //!
 //! ```text
 //! frame  := header body
-//! header := magic "SYNF" | version u8 = 1 | flags u8 = 0 | reserved u16 = 0 | body length u32
-//!         | body crc u32 | header crc u32                                           (20 bytes)
+//! header := magic "SYNF" | version u8 = 2 | flags u8 | message version u16 | body length u32
+//!         | body crc u32 | durable u64 | header crc u32                             (28 bytes)
+//! flags  := 0: a message for the replica; 1: none, only how far the sender's log is durable
 //! ```
+//!
+//! Durable: when the frame was made, records of the sender's log through this one were; so what the frame says rests
+//! on no other. Peers remember it ([`synod_wire::Acquaintance`]).
 //!
 //! Integers are little-endian. The header's checksum covers the cluster id and everything before it in the
 //! header, so a length is believed only when it is intact, and a frame of another cluster never passes. It covers
@@ -18,36 +22,66 @@
 use std::io::{self, IoSlice, IoSliceMut, Read};
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Encoded};
+use synod_wire::{ClusterId, Encoded, Lsn, Writer};
 
 /// Bytes before the body of a frame.
-pub(crate) const HEADER_BYTES: usize = 20;
+pub(crate) const HEADER_BYTES: usize = 28;
 /// Bytes that one read takes at most, beside the body of a large frame.
 const READ_BUFFER_BYTES: usize = 32 * 1024;
 
 const MAGIC: [u8; 4] = *b"SYNF";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+const FLAG_MARK: u8 = 1;
 
 /// A body with its header, ready to be written; shared by all destinations.
 #[derive(Debug)]
 pub(crate) struct Frame {
     header: [u8; HEADER_BYTES],
     body: Encoded,
+    version: u16,
+    durable: Lsn,
 }
 
 impl Frame {
     /// # Panics
     /// If the body has 4 GiB or more; the caller has compared it with `frame_bytes_max`.
-    pub(crate) fn new(cluster: ClusterId, body: Encoded) -> Frame {
+    pub(crate) fn new(cluster: ClusterId, version: u16, durable: Lsn, body: Encoded) -> Frame {
+        Frame::with_flags(cluster, 0, version, durable, body)
+    }
+
+    /// A frame without a message, which says only how far the log is durable.
+    pub(crate) fn mark(cluster: ClusterId, durable: Lsn) -> Frame {
+        Frame::with_flags(cluster, FLAG_MARK, 0, durable, Writer::new().finish())
+    }
+
+    fn with_flags(cluster: ClusterId, flags: u8, version: u16, durable: Lsn, body: Encoded) -> Frame {
         let length = u32::try_from(body.len()).expect("frame_bytes_max is below 4 GiB");
         let mut header = [0; HEADER_BYTES];
         header[0..4].copy_from_slice(&MAGIC);
         header[4] = VERSION;
+        header[5] = flags;
+        header[6..8].copy_from_slice(&version.to_le_bytes());
         header[8..12].copy_from_slice(&length.to_le_bytes());
         header[12..16].copy_from_slice(&body.crc().to_le_bytes());
+        header[16..24].copy_from_slice(&durable.0.to_le_bytes());
         let crc = header_crc(cluster, &header);
-        header[16..20].copy_from_slice(&crc.to_le_bytes());
-        Frame { header, body }
+        header[24..28].copy_from_slice(&crc.to_le_bytes());
+        Frame { header, body, version, durable }
+    }
+
+    /// Whether there is no message in it.
+    pub(crate) fn is_mark(&self) -> bool {
+        self.header[5] & FLAG_MARK != 0
+    }
+
+    /// The version of the message in it.
+    pub(crate) fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// How far the log was durable when it was made.
+    pub(crate) fn durable(&self) -> Lsn {
+        self.durable
     }
 
     /// Bytes on the wire, header included.
@@ -75,7 +109,7 @@ impl Frame {
 fn header_crc(cluster: ClusterId, header: &[u8; HEADER_BYTES]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&cluster.0.to_le_bytes());
-    crc.update(&header[..16]);
+    crc.update(&header[..HEADER_BYTES - 4]);
     crc.finalize()
 }
 
@@ -90,10 +124,10 @@ pub(crate) enum FrameError {
     Magic([u8; 4]),
     #[error("frame version {0} is not known (this replica knows version {VERSION})")]
     Version(u8),
-    #[error(
-        "frame flags {flags:#04x} and reserved field {reserved:#06x} are not defined in version {VERSION}"
-    )]
-    Flags { flags: u8, reserved: u16 },
+    #[error("frame flags {0:#04x} are not defined in version {VERSION}")]
+    Flags(u8),
+    #[error("a message of version {found}; the session speaks versions up to {agreed}")]
+    MessageVersion { found: u16, agreed: u16 },
     #[error("the checksum of a frame header does not match")]
     HeaderChecksum,
     #[error("a frame of {length} bytes exceeds frame_bytes_max, which is {max}")]
@@ -102,8 +136,20 @@ pub(crate) enum FrameError {
     BodyChecksum { length: usize },
     #[error("the connection ended inside a frame")]
     Truncated,
+    /// The body is intact, and the owner of the transport cannot read it.
+    #[error(transparent)]
+    Unreadable(#[from] crate::Unreadable),
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+/// A frame that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    /// How far the sender's log was durable.
+    pub(crate) durable: Lsn,
+    /// The message, and its version; `None` if the frame only says how far the log is durable.
+    pub(crate) message: Option<(u16, Bytes)>,
 }
 
 /// Takes the frames off one connection.
@@ -111,6 +157,8 @@ pub(crate) enum FrameError {
 pub(crate) struct FrameReader<R> {
     source: R,
     cluster: ClusterId,
+    /// The version that the two sides agreed on.
+    agreed: u16,
     frame_bytes_max: usize,
     buffer: Box<[u8]>,
     /// What was read and not yet used is `buffer[start..end]`.
@@ -119,26 +167,29 @@ pub(crate) struct FrameReader<R> {
 }
 
 impl<R: Read> FrameReader<R> {
-    pub(crate) fn new(source: R, cluster: ClusterId, frame_bytes_max: usize) -> FrameReader<R> {
+    pub(crate) fn new(source: R, cluster: ClusterId, agreed: u16, frame_bytes_max: usize) -> FrameReader<R> {
         let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
-        FrameReader { source, cluster, frame_bytes_max, buffer, start: 0, end: 0 }
+        FrameReader { source, cluster, agreed, frame_bytes_max, buffer, start: 0, end: 0 }
     }
 
-    /// The body of the next frame; `None` at an end of the connection between two frames.
+    /// The next frame; `None` at an end of the connection between two frames.
     ///
     /// After an error the position in the stream is unknown, and the connection is good for nothing.
-    pub(crate) fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Arrived>, FrameError> {
         if !self.fill_header()? {
             return Ok(None);
         }
-        let header = self.buffer[self.start..self.start + HEADER_BYTES].try_into().expect("a whole header");
+        let header: [u8; HEADER_BYTES] =
+            self.buffer[self.start..self.start + HEADER_BYTES].try_into().expect("a whole header");
         let (length, crc) = self.check_header(&header)?;
         self.start += HEADER_BYTES;
         let body = self.read_body(length)?;
         if crc32fast::hash(&body) != crc {
             return Err(FrameError::BodyChecksum { length });
         }
-        Ok(Some(body))
+        let durable = Lsn(u64::from_le_bytes(header[16..24].try_into().expect("8 bytes")));
+        let message = (header[5] & FLAG_MARK == 0).then(|| (message_version(&header), body));
+        Ok(Some(Arrived { durable, message }))
     }
 
     /// Reads until a whole header is in the buffer; false at the end of the stream.
@@ -167,12 +218,15 @@ impl<R: Read> FrameReader<R> {
         if header[4] != VERSION {
             return Err(FrameError::Version(header[4]));
         }
-        if word(&header[16..20]) != header_crc(self.cluster, header) {
+        if word(&header[24..28]) != header_crc(self.cluster, header) {
             return Err(FrameError::HeaderChecksum);
         }
-        let reserved = u16::from_le_bytes([header[6], header[7]]);
-        if header[5] != 0 || reserved != 0 {
-            return Err(FrameError::Flags { flags: header[5], reserved });
+        if header[5] & !FLAG_MARK != 0 {
+            return Err(FrameError::Flags(header[5]));
+        }
+        let (found, agreed) = (message_version(header), self.agreed);
+        if found > agreed {
+            return Err(FrameError::MessageVersion { found, agreed });
         }
         let length = word(&header[8..12]) as usize;
         if length > self.frame_bytes_max {
@@ -206,6 +260,10 @@ impl<R: Read> FrameReader<R> {
         }
         Ok(Bytes::from(body))
     }
+}
+
+fn message_version(header: &[u8; HEADER_BYTES]) -> u16 {
+    u16::from_le_bytes([header[6], header[7]])
 }
 
 /// Compares as much of the magic number as `bytes` holds.
@@ -264,7 +322,7 @@ mod tests {
     fn frame(body: &[u8]) -> Frame {
         let mut writer = Writer::new();
         body.iter().for_each(|byte| writer.u8(*byte));
-        Frame::new(CLUSTER, writer.finish())
+        Frame::new(CLUSTER, 3, Lsn(77), writer.finish())
     }
 
     fn on_wire(frame: &Frame) -> Vec<u8> {
@@ -273,11 +331,14 @@ mod tests {
 
     fn read_all(bytes: Vec<u8>, sizes: Vec<usize>) -> (Vec<Bytes>, Option<FrameError>) {
         let source = Dribble { bytes, at: 0, sizes, turn: 0 };
-        let mut reader = FrameReader::new(source, CLUSTER, MAX);
+        let mut reader = FrameReader::new(source, CLUSTER, 3, MAX);
         let mut bodies = Vec::new();
         loop {
             match reader.next_frame() {
-                Ok(Some(body)) => bodies.push(body),
+                Ok(Some(Arrived { durable, message })) => {
+                    assert_eq!(durable, Lsn(77));
+                    bodies.extend(message.map(|(_, body)| body));
+                }
                 Ok(None) => return (bodies, None),
                 Err(error) => return (bodies, Some(error)),
             }
@@ -320,7 +381,7 @@ mod tests {
     fn a_frame_of_another_cluster_is_refused() {
         let mut writer = Writer::new();
         writer.u64(1);
-        let foreign = Frame::new(ClusterId(1), writer.finish());
+        let foreign = Frame::new(ClusterId(1), 3, Lsn(77), writer.finish());
         assert!(matches!(only_error(on_wire(&foreign)), FrameError::HeaderChecksum));
     }
 
@@ -342,7 +403,7 @@ mod tests {
         version[4] = 9;
         assert!(matches!(only_error(version), FrameError::Version(9)));
         let mut body = good.clone();
-        body[22] ^= 1;
+        body[HEADER_BYTES + 2] ^= 1;
         assert!(matches!(only_error(body), FrameError::BodyChecksum { length: 5 }));
         for len in 1..good.len() {
             assert!(matches!(only_error(good[..len].to_vec()), FrameError::Truncated), "{len} bytes");
@@ -352,10 +413,21 @@ mod tests {
     #[test]
     fn undefined_flags_with_a_good_checksum_are_refused() {
         let mut header: [u8; HEADER_BYTES] = on_wire(&frame(b"")).try_into().unwrap();
-        header[5] = 1;
+        header[5] = 2;
         let crc = header_crc(CLUSTER, &header);
-        header[16..20].copy_from_slice(&crc.to_le_bytes());
-        assert!(matches!(only_error(header.to_vec()), FrameError::Flags { flags: 1, reserved: 0 }));
+        header[24..28].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(only_error(header.to_vec()), FrameError::Flags(2)));
+    }
+
+    #[test]
+    fn a_mark_is_no_message_and_a_message_of_a_version_that_was_not_agreed_is_refused() {
+        let mark = Frame::mark(CLUSTER, Lsn(77));
+        let (bodies, error) = read_all([on_wire(&mark), on_wire(&frame(b"then"))].concat(), vec![9]);
+        assert!(error.is_none());
+        assert_eq!(bodies, ["then"]);
+        let newer = Frame::new(CLUSTER, 4, Lsn(77), Writer::new().finish());
+        let error = only_error(on_wire(&newer));
+        assert!(matches!(error, FrameError::MessageVersion { found: 4, agreed: 3 }));
     }
 
     proptest! {

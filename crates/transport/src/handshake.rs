@@ -1,33 +1,47 @@
-//! The first bytes on a connection: who is calling whom, and whether that is welcome.
+//! The first bytes on a connection: who is calling whom, in which version they speak, and whether that is welcome.
 //!
 //! ```text
-//! hello    := "SYNO" | version u16 | kind u16 = 0 | cluster u64 | from u64 | to u64 | incarnation u64
-//!           | birth u64 | crc u32                                                               (52 bytes)
-//! inquiry  := "SYNO" | version u16 | kind u16 = 1 | crc u32                                     (12 bytes)
+//! call     := "SYNO" | newest u16 | kind u16 | oldest u16 | length u16 | fields | crc u32
+//! kinds    := 0: hello, from a replica that wants to send frames; 1: inquiry, without fields
+//! fields of a hello := cluster u64 | from u64 | to u64 | introduction
 //!
 //! verdict  := "SYNA" | version u16 | verdict u16 | incarnation u64 | frame_bytes_max u32 | crc u32  (24 bytes)
-//! welcome  := verdict | birth u64 | crc u32             to a hello
+//! rest     := length u16 | fields | crc u32
+//! welcome  := verdict | rest           to a hello; the fields are an introduction
+//! refusal  := verdict | rest           the fields say more about the reason, if there is more to say
 //! answer   := verdict | length u32 | crc u32 | bytes    to an inquiry
+//!
+//! introduction := birth u64 | incarnation u64 | nonce u64 | since u64 | durable u64
+//!               | count u16 | count * (life u64 | nonce u64)
 //! ```
 //!
-//! Integers are little-endian. The checksums cover everything before them: of the welcome, the birth; of the
-//! answer, the length and the bytes. The verdict is 0 for "welcome", and what belongs to it follows; or it is the
-//! number of a [`Refusal`], and nothing follows. The first eight bytes of a hello or an inquiry and the whole
-//! verdict are the same in every version, so that a caller of another version learns why it is refused.
+//! Integers are little-endian. The checksums cover everything before them: of the rest, its length and fields; of an
+//! answer, the length and the bytes. The verdict is 0 for "welcome", or the number of a [`Refusal`].
 //!
-//! A replica is (id, birth): whoever lost its data and comes back under its old id shows another birth, has
-//! forgotten what it promised, and is refused, by the caller as by the acceptor.
+//! **Versions.** A caller names the oldest and the newest version that it speaks, and the acceptor takes the highest
+//! that both do: the verdict of a welcome names it, and the session's messages are written in it. The verdict of a
+//! refusal names the newest version of the acceptor. What is drawn above is the same in every version from 4 on, with
+//! this freedom: fields may get longer at their end, and whoever does not know what stands there ignores it. Callers
+//! of versions 1 to 3 named one version only, and no length; they get a verdict of the same form.
+//!
+//! A replica is (id, birth): one that lost its data and comes back under its old id shows another birth, has forgotten
+//! what it promised, and is refused, by the caller as by the acceptor. So is one whose data directory was restored
+//! from a copy, which its introduction shows ([`synod_wire::Acquaintance::meet`]).
 
-use std::{fmt, io, time::Duration};
+use std::{fmt, io, ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
 use synod_sync::net::{Shutdown, TcpStream};
-use synod_wire::{ClusterId, Incarnation, ReplicaId};
+use synod_wire::{
+    Acquaintance, ClusterId, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Stranger,
+};
 
 use crate::deadline::Deadline;
 
-/// Grows whenever messages between replicas are encoded in another way: replicas of two versions do not talk.
-pub(crate) const VERSION: u16 = 3;
+pub use synod_wire::{MESSAGES_VERSION as VERSION, MESSAGES_VERSION_OLDEST as VERSION_OLDEST};
+
+/// Versions below this one named no range, and no length.
+const VERSION_FIRST_RANGE: u16 = 4;
 /// The largest answer to an inquiry, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -35,13 +49,13 @@ const CALL_MAGIC: [u8; 4] = *b"SYNO";
 const VERDICT_MAGIC: [u8; 4] = *b"SYNA";
 const KIND_HELLO: u16 = 0;
 const KIND_INQUIRY: u16 = 1;
-/// The part of a hello or an inquiry that every version has.
+/// The part of a call that every version has.
 const PREFIX_BYTES: usize = 8;
-const HELLO_BYTES: usize = 52;
-const INQUIRY_BYTES: usize = 12;
+/// What stands in front of the fields of a call.
+const CALL_HEAD_BYTES: usize = 12;
 const VERDICT_BYTES: usize = 24;
-/// What follows the verdict that welcomes a hello.
-const WELCOME_BYTES: usize = 12;
+/// No fields are longer.
+const FIELDS_BYTES_MAX: usize = 4096;
 /// What stands between the verdict and the bytes of an answer.
 const ANSWER_HEAD_BYTES: usize = 8;
 /// How long a refused caller gets to read the refusal and hang up.
@@ -52,9 +66,14 @@ const REFUSAL_LINGER: Duration = Duration::from_millis(200);
 pub(crate) struct Life {
     pub(crate) birth: u64,
     pub(crate) incarnation: Incarnation,
+    pub(crate) nonce: u64,
 }
 
 impl Life {
+    pub(crate) fn of(who: &Introduction) -> Life {
+        Life { birth: who.birth, incarnation: who.incarnation, nonce: who.nonce }
+    }
+
     /// Whether it is a later life than `other` of the same replica. Lives of different births have no order.
     pub(crate) fn is_after(self, other: Life) -> bool {
         self.birth == other.birth && self.incarnation > other.incarnation
@@ -62,27 +81,29 @@ impl Life {
 }
 
 /// Who calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// A replica that wants to send frames.
-    Replica(Hello),
-    /// Somebody who wants the answer to the inquiry, and nothing else.
-    Inquirer,
+    /// A replica that wants to send frames, and the version to do it in.
+    Replica(Hello, u16),
+    /// Somebody who wants the answer to the inquiry, and nothing else; and the version of that.
+    Inquirer(u16),
 }
 
 /// What a replica says when it calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) cluster: ClusterId,
     pub(crate) from: ReplicaId,
     pub(crate) to: ReplicaId,
-    pub(crate) life: Life,
+    pub(crate) who: Introduction,
 }
 
 /// What a welcomed caller learns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
-    pub(crate) life: Life,
+    /// The version of the session.
+    pub(crate) version: u16,
+    pub(crate) who: Introduction,
     /// The largest body that the acceptor takes, in bytes.
     pub(crate) frame_bytes_max: usize,
 }
@@ -91,10 +112,15 @@ pub(crate) struct Welcome {
 pub(crate) const OTHER_BIRTH: &str = "a replica of this id with other data was seen before; a replica that lost its \
      data can not come back under its old id, since it forgot what it promised: replace it (`synod member replace`)";
 
+/// The lesson for whoever uses a copy of a data directory.
+pub(crate) const OUTLIVED: &str =
+    "its data directory was restored from a copy, or another process uses a copy of it";
+
 /// Why a caller is turned away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    Version,
+    /// The versions that the acceptor speaks, if it said so.
+    Version(Option<RangeInclusive<u16>>),
     OtherCluster,
     UnknownReplica,
     WrongDestination,
@@ -102,14 +128,30 @@ pub(crate) enum Refusal {
     OtherBirth,
     Busy,
     NoAnswer,
+    /// It is the replica that was seen, and forgot some of what it told.
+    Outlived(Stranger),
+    Unwritten,
     /// A number that this version does not know.
     Other(u16),
 }
 
+/// The numbers of mismatches in a refusal.
+const MISMATCHES: [Mismatch; 4] =
+    [Mismatch::Superseded, Mismatch::Copied, Mismatch::Forked, Mismatch::Shorter];
+
 impl Refusal {
-    fn code(self) -> u16 {
+    /// The refusal of somebody who is not the replica that was seen.
+    pub(crate) fn of(stranger: Stranger) -> Refusal {
+        if stranger.mismatch == Mismatch::OtherBirth {
+            Refusal::OtherBirth
+        } else {
+            Refusal::Outlived(stranger)
+        }
+    }
+
+    fn code(&self) -> u16 {
         match self {
-            Refusal::Version => 1,
+            Refusal::Version(_) => 1,
             Refusal::OtherCluster => 2,
             Refusal::UnknownReplica => 3,
             Refusal::WrongDestination => 4,
@@ -117,13 +159,33 @@ impl Refusal {
             Refusal::OtherBirth => 6,
             Refusal::Busy => 7,
             Refusal::NoAnswer => 8,
-            Refusal::Other(code) => code,
+            Refusal::Outlived(_) => 9,
+            Refusal::Unwritten => 10,
+            Refusal::Other(code) => *code,
         }
     }
 
-    fn from_code(code: u16) -> Refusal {
+    /// What there is to say beside the number.
+    fn fields(&self) -> Fields {
+        let mut fields = Fields::default();
+        match self {
+            Refusal::Version(Some(versions)) => fields.half_word(*versions.start()),
+            Refusal::Outlived(Stranger { mismatch, known }) => {
+                let number = MISMATCHES.iter().position(|known| known == mismatch).expect("all are listed");
+                fields.half_word(number as u16);
+                for word in [known.birth, known.incarnation.0, known.nonce, known.told.0] {
+                    fields.word(word);
+                }
+            }
+            _ => {}
+        }
+        fields
+    }
+
+    /// Reads a refusal by an acceptor whose newest version is `newest`.
+    fn read(code: u16, newest: u16, fields: &mut FieldReader<'_>) -> Refusal {
         match code {
-            1 => Refusal::Version,
+            1 => Refusal::Version(fields.half_word().ok().map(|oldest| oldest..=newest)),
             2 => Refusal::OtherCluster,
             3 => Refusal::UnknownReplica,
             4 => Refusal::WrongDestination,
@@ -131,6 +193,8 @@ impl Refusal {
             6 => Refusal::OtherBirth,
             7 => Refusal::Busy,
             8 => Refusal::NoAnswer,
+            9 => fields.stranger().map_or(Refusal::Other(code), Refusal::Outlived),
+            10 => Refusal::Unwritten,
             _ => Refusal::Other(code),
         }
     }
@@ -139,7 +203,14 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refusal::Version => "it speaks another version of the transport",
+            Refusal::Version(Some(versions)) => {
+                let (oldest, newest) = (versions.start(), versions.end());
+                return write!(
+                    f,
+                    "it speaks versions {oldest} to {newest} of the transport, and none of this replica's"
+                );
+            }
+            Refusal::Version(None) => "it speaks another version of the transport",
             Refusal::OtherCluster => "the two replicas belong to different clusters",
             Refusal::UnknownReplica => "the caller is not among the peers of the replica called",
             Refusal::WrongDestination => "another replica than the one called listens there",
@@ -147,6 +218,8 @@ impl fmt::Display for Refusal {
             Refusal::OtherBirth => OTHER_BIRTH,
             Refusal::Busy => "it answers as many inquiries as it can at a time; ask again",
             Refusal::NoAnswer => "its answer is too large to be sent, which its log tells more about",
+            Refusal::Outlived(stranger) => return write!(f, "{stranger}: {OUTLIVED}"),
+            Refusal::Unwritten => "it cannot write down whom it has met, which its log tells more about",
             Refusal::Other(code) => return write!(f, "of reason {code}, which this version does not know"),
         })
     }
@@ -157,10 +230,17 @@ impl fmt::Display for Refusal {
 pub(crate) enum HandshakeError {
     #[error("the handshake begins with {0:02x?}: this is not a Synod replica")]
     Magic([u8; 4]),
-    #[error("version {0} of the transport is not known (this replica knows version {VERSION})")]
-    Version(u16),
-    #[error("call of kind {0}, which version {VERSION} of the transport does not know")]
+    #[error(
+        "the other side speaks versions {} to {} of the transport, this replica versions {} to {}",
+        theirs.start(), theirs.end(), ours.start(), ours.end()
+    )]
+    Version { theirs: RangeInclusive<u16>, ours: RangeInclusive<u16> },
+    #[error("call of kind {0}, which this replica does not know")]
     Kind(u16),
+    #[error("the handshake announces {0} bytes of fields; at most {FIELDS_BYTES_MAX} are allowed")]
+    FieldsTooLarge(usize),
+    #[error("the handshake is shorter than it has to be")]
+    Short,
     #[error("an answer of {length} bytes exceeds the bound, which is {ANSWER_BYTES_MAX}")]
     AnswerTooLarge { length: usize },
     #[error("the checksum of the handshake does not match")]
@@ -176,22 +256,26 @@ pub(crate) enum HandshakeError {
 }
 
 /// Introduces this replica on a new connection and waits for the answer.
-pub(crate) fn call(stream: &TcpStream, hello: &Hello, timeout: Duration) -> Result<Welcome, HandshakeError> {
+pub(crate) fn call(
+    stream: &TcpStream,
+    versions: &RangeInclusive<u16>,
+    hello: &Hello,
+    timeout: Duration,
+) -> Result<Welcome, HandshakeError> {
     let deadline = Deadline::after(timeout);
-    deadline.write(stream, &encode_hello(hello))?;
-    let (incarnation, frame_bytes_max) = read_verdict(stream, &deadline)?;
-    let mut rest = [0; WELCOME_BYTES];
-    deadline.read(stream, &mut rest, None)?;
+    deadline.write(stream, &encode_hello(versions, hello))?;
+    let Verdict { version, frame_bytes_max } = read_verdict(stream, &deadline, versions)?;
+    let rest = read_rest(stream, &deadline)?;
     stream.set_read_timeout(None)?;
-    check_seal(&rest)?;
-    Ok(Welcome { life: Life { birth: word(&rest, 0), incarnation }, frame_bytes_max })
+    let who = FieldReader(&rest).introduction()?;
+    Ok(Welcome { version, who, frame_bytes_max })
 }
 
 /// Makes an inquiry on a new connection and waits for the answer.
 pub(crate) fn inquire(stream: &TcpStream, timeout: Duration) -> Result<Bytes, HandshakeError> {
-    let deadline = Deadline::after(timeout);
-    deadline.write(stream, &encode_inquiry())?;
-    read_verdict(stream, &deadline)?;
+    let (deadline, versions) = (Deadline::after(timeout), VERSION_OLDEST..=VERSION);
+    deadline.write(stream, &encode_call(&versions, KIND_INQUIRY, &Fields::default()))?;
+    read_verdict(stream, &deadline, &versions)?;
     let mut head = [0; ANSWER_HEAD_BYTES];
     deadline.read(stream, &mut head, None)?;
     let (length, crc) = (half_word(&head, 0), half_word(&head, 4));
@@ -207,34 +291,61 @@ pub(crate) fn inquire(stream: &TcpStream, timeout: Duration) -> Result<Bytes, Ha
     Ok(bytes.into())
 }
 
-/// Waits for a caller to say who it is. A caller of another version is told so.
-pub(crate) fn receive(stream: &TcpStream, me: Life, timeout: Duration) -> Result<Caller, HandshakeError> {
+/// Waits for a caller to say who it is. A caller that speaks none of `versions` is told so.
+pub(crate) fn receive(
+    stream: &TcpStream,
+    me: Incarnation,
+    versions: &RangeInclusive<u16>,
+    timeout: Duration,
+) -> Result<Caller, HandshakeError> {
     let deadline = Deadline::after(timeout);
-    let mut bytes = [0; HELLO_BYTES];
+    let mut bytes = vec![0; CALL_HEAD_BYTES];
     let (prefix, rest) = bytes.split_at_mut(PREFIX_BYTES);
     deadline.read(stream, prefix, Some(CALL_MAGIC))?;
-    let version = u16::from_le_bytes([prefix[4], prefix[5]]);
-    if version != VERSION {
-        refuse(stream, Refusal::Version, me.incarnation);
-        return Err(HandshakeError::Version(version));
+    let newest = u16::from_le_bytes([prefix[4], prefix[5]]);
+    let kind = u16::from_le_bytes([prefix[6], prefix[7]]);
+    let other = |theirs: RangeInclusive<u16>| {
+        refuse(stream, &Refusal::Version(Some(versions.clone())), versions, me);
+        Err(HandshakeError::Version { theirs, ours: versions.clone() })
+    };
+    if newest < VERSION_FIRST_RANGE {
+        return other(newest..=newest);
     }
-    match u16::from_le_bytes([prefix[6], prefix[7]]) {
-        KIND_HELLO => {
-            deadline.read(stream, rest, None)?;
-            stream.set_read_timeout(None)?;
-            decode_hello(&bytes).map(Caller::Replica)
-        }
-        KIND_INQUIRY => {
-            deadline.read(stream, &mut rest[..INQUIRY_BYTES - PREFIX_BYTES], None)?;
-            check_seal(&bytes[..INQUIRY_BYTES])?;
-            Ok(Caller::Inquirer)
-        }
+    deadline.read(stream, rest, None)?;
+    let oldest = u16::from_le_bytes([rest[0], rest[1]]);
+    let length = usize::from(u16::from_le_bytes([rest[2], rest[3]]));
+    if length > FIELDS_BYTES_MAX {
+        return Err(HandshakeError::FieldsTooLarge(length));
+    }
+    bytes.resize(CALL_HEAD_BYTES + length + 4, 0);
+    deadline.read(stream, &mut bytes[CALL_HEAD_BYTES..], None)?;
+    stream.set_read_timeout(None)?;
+    check_seal(&bytes)?;
+    let Some(version) = common(&(oldest..=newest), versions) else { return other(oldest..=newest) };
+    let mut fields = FieldReader(&bytes[CALL_HEAD_BYTES..CALL_HEAD_BYTES + length]);
+    match kind {
+        KIND_HELLO => Ok(Caller::Replica(
+            Hello {
+                cluster: ClusterId(fields.word()?),
+                from: ReplicaId(fields.word()?),
+                to: ReplicaId(fields.word()?),
+                who: fields.introduction()?,
+            },
+            version,
+        )),
+        KIND_INQUIRY => Ok(Caller::Inquirer(version)),
         kind => Err(HandshakeError::Kind(kind)),
     }
 }
 
+/// The highest version that is in both ranges.
+fn common(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> Option<u16> {
+    let highest = *one.end().min(other.end());
+    (one.contains(&highest) && other.contains(&highest)).then_some(highest)
+}
+
 /// Tells the calling replica that it is welcome.
-pub(crate) fn welcome(stream: &TcpStream, me: Welcome, timeout: Duration) -> Result<(), HandshakeError> {
+pub(crate) fn welcome(stream: &TcpStream, me: &Welcome, timeout: Duration) -> Result<(), HandshakeError> {
     Deadline::after(timeout).write(stream, &encode_welcome(me))
 }
 
@@ -244,13 +355,13 @@ pub(crate) fn welcome(stream: &TcpStream, me: Welcome, timeout: Duration) -> Res
 /// If the answer has more than [`ANSWER_BYTES_MAX`] bytes.
 pub(crate) fn answer(
     stream: &TcpStream,
-    me: Welcome,
+    me: &Welcome,
     answer: &Bytes,
     timeout: Duration,
 ) -> Result<(), HandshakeError> {
     assert!(answer.len() <= ANSWER_BYTES_MAX, "the caller of this compares it");
     let deadline = Deadline::after(timeout);
-    let mut head = encode_verdict(0, me.life.incarnation, me.frame_bytes_max).to_vec();
+    let mut head = encode_verdict(0, me.version, me.who.incarnation, me.frame_bytes_max).to_vec();
     head.extend_from_slice(&(answer.len() as u32).to_le_bytes());
     head.extend_from_slice(&answer_crc(answer).to_le_bytes());
     deadline.write(stream, &head)?;
@@ -262,11 +373,16 @@ pub(crate) fn answer(
 ///
 /// The connection is closed only after the caller closed it, or a moment later: closing a socket that has unread
 /// bytes resets the connection, and the caller could lose the answer.
-pub(crate) fn refuse(stream: &TcpStream, refusal: Refusal, incarnation: Incarnation) {
+pub(crate) fn refuse(
+    stream: &TcpStream,
+    refusal: &Refusal,
+    versions: &RangeInclusive<u16>,
+    incarnation: Incarnation,
+) {
     let deadline = Deadline::after(REFUSAL_LINGER);
-    if deadline.write(stream, &encode_verdict(refusal.code(), incarnation, 0)).is_ok()
-        && stream.shutdown(Shutdown::Write).is_ok()
-    {
+    let mut bytes = encode_verdict(refusal.code(), *versions.end(), incarnation, 0).to_vec();
+    bytes.extend(encode_rest(&refusal.fields()));
+    if deadline.write(stream, &bytes).is_ok() && stream.shutdown(Shutdown::Write).is_ok() {
         let mut ignored = [0; 256];
         while deadline.read_some(stream, &mut ignored).is_ok_and(|count| count > 0) {}
     }
@@ -282,10 +398,6 @@ fn check_seal(bytes: &[u8]) -> Result<(), HandshakeError> {
     if crc == crc32fast::hash(content).to_le_bytes() { Ok(()) } else { Err(HandshakeError::Checksum) }
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
-}
-
 fn half_word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }
@@ -297,47 +409,125 @@ fn answer_crc(answer: &[u8]) -> u32 {
     crc.finalize()
 }
 
-/// The part that every version has.
-fn set_prefix(bytes: &mut [u8], kind: u16) {
-    bytes[0..4].copy_from_slice(&CALL_MAGIC);
-    bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[6..8].copy_from_slice(&kind.to_le_bytes());
+/// The fields of a call or an answer.
+#[derive(Debug, Default)]
+struct Fields(Vec<u8>);
+
+impl Fields {
+    fn half_word(&mut self, value: u16) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn word(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn introduction(&mut self, who: &Introduction) {
+        for word in [who.birth, who.incarnation.0, who.nonce, who.since.0, who.durable.0] {
+            self.word(word);
+        }
+        assert!(who.earlier.len() <= EARLIER_LIVES_MAX, "an introduction names a few lives");
+        self.half_word(who.earlier.len() as u16);
+        for (life, nonce) in &who.earlier {
+            self.word(life.0);
+            self.word(*nonce);
+        }
+    }
 }
 
-fn encode_inquiry() -> [u8; INQUIRY_BYTES] {
-    let mut bytes = [0; INQUIRY_BYTES];
-    set_prefix(&mut bytes, KIND_INQUIRY);
+/// Reads fields one after the other. What a later version added behind them is left.
+#[derive(Debug)]
+struct FieldReader<'a>(&'a [u8]);
+
+impl FieldReader<'_> {
+    fn half_word(&mut self) -> Result<u16, HandshakeError> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(HandshakeError::Short)?;
+        self.0 = rest;
+        Ok(u16::from_le_bytes(*bytes))
+    }
+
+    fn word(&mut self) -> Result<u64, HandshakeError> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(HandshakeError::Short)?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*bytes))
+    }
+
+    fn introduction(&mut self) -> Result<Introduction, HandshakeError> {
+        let (birth, incarnation, nonce) = (self.word()?, Incarnation(self.word()?), self.word()?);
+        let (since, durable) = (Incarnation(self.word()?), Lsn(self.word()?));
+        // The length of the fields bounds them.
+        let count = self.half_word()?;
+        let life = |_| Ok((Incarnation(self.word()?), self.word()?));
+        let earlier = (0..count).map(life).collect::<Result<_, HandshakeError>>()?;
+        Ok(Introduction { birth, incarnation, nonce, since, earlier, durable })
+    }
+
+    fn stranger(&mut self) -> Result<Stranger, HandshakeError> {
+        let mismatch = *MISMATCHES.get(usize::from(self.half_word()?)).ok_or(HandshakeError::Short)?;
+        let (birth, incarnation, nonce) = (self.word()?, Incarnation(self.word()?), self.word()?);
+        let known = Acquaintance { birth, incarnation, nonce, told: Lsn(self.word()?) };
+        Ok(Stranger { mismatch, known })
+    }
+}
+
+fn encode_call(versions: &RangeInclusive<u16>, kind: u16, fields: &Fields) -> Vec<u8> {
+    let mut bytes = CALL_MAGIC.to_vec();
+    for half_word in [*versions.end(), kind, *versions.start(), length_of(fields)] {
+        bytes.extend_from_slice(&half_word.to_le_bytes());
+    }
+    bytes.extend_from_slice(&fields.0);
+    bytes.extend_from_slice(&[0; 4]);
     seal(&mut bytes);
     bytes
 }
 
-fn encode_hello(hello: &Hello) -> [u8; HELLO_BYTES] {
-    let mut bytes = [0; HELLO_BYTES];
-    set_prefix(&mut bytes, KIND_HELLO);
-    bytes[8..16].copy_from_slice(&hello.cluster.0.to_le_bytes());
-    bytes[16..24].copy_from_slice(&hello.from.0.to_le_bytes());
-    bytes[24..32].copy_from_slice(&hello.to.0.to_le_bytes());
-    bytes[32..40].copy_from_slice(&hello.life.incarnation.0.to_le_bytes());
-    bytes[40..48].copy_from_slice(&hello.life.birth.to_le_bytes());
+fn length_of(fields: &Fields) -> u16 {
+    assert!(fields.0.len() <= FIELDS_BYTES_MAX, "all that is ever said is short");
+    fields.0.len() as u16
+}
+
+fn encode_hello(versions: &RangeInclusive<u16>, hello: &Hello) -> Vec<u8> {
+    let mut fields = Fields::default();
+    for word in [hello.cluster.0, hello.from.0, hello.to.0] {
+        fields.word(word);
+    }
+    fields.introduction(&hello.who);
+    encode_call(versions, KIND_HELLO, &fields)
+}
+
+fn encode_rest(fields: &Fields) -> Vec<u8> {
+    let mut bytes = length_of(fields).to_le_bytes().to_vec();
+    bytes.extend_from_slice(&fields.0);
+    bytes.extend_from_slice(&[0; 4]);
     seal(&mut bytes);
     bytes
 }
 
-fn decode_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, HandshakeError> {
-    check_seal(bytes)?;
-    Ok(Hello {
-        cluster: ClusterId(word(bytes, 8)),
-        from: ReplicaId(word(bytes, 16)),
-        to: ReplicaId(word(bytes, 24)),
-        life: Life { incarnation: Incarnation(word(bytes, 32)), birth: word(bytes, 40) },
-    })
+fn read_rest(stream: &TcpStream, deadline: &Deadline) -> Result<Vec<u8>, HandshakeError> {
+    let mut bytes = vec![0; 2];
+    deadline.read(stream, &mut bytes, None)?;
+    let length = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+    if length > FIELDS_BYTES_MAX {
+        return Err(HandshakeError::FieldsTooLarge(length));
+    }
+    bytes.resize(2 + length + 4, 0);
+    deadline.read(stream, &mut bytes[2..], None)?;
+    check_seal(&bytes)?;
+    bytes.truncate(2 + length);
+    bytes.drain(..2);
+    Ok(bytes)
 }
 
-fn encode_verdict(verdict: u16, incarnation: Incarnation, frame_bytes_max: usize) -> [u8; VERDICT_BYTES] {
+fn encode_verdict(
+    verdict: u16,
+    version: u16,
+    incarnation: Incarnation,
+    frame_bytes_max: usize,
+) -> [u8; VERDICT_BYTES] {
     let frame_bytes_max = u32::try_from(frame_bytes_max).expect("checked when the transport started");
     let mut bytes = [0; VERDICT_BYTES];
     bytes[0..4].copy_from_slice(&VERDICT_MAGIC);
-    bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[4..6].copy_from_slice(&version.to_le_bytes());
     bytes[6..8].copy_from_slice(&verdict.to_le_bytes());
     bytes[8..16].copy_from_slice(&incarnation.0.to_le_bytes());
     bytes[16..20].copy_from_slice(&frame_bytes_max.to_le_bytes());
@@ -345,33 +535,40 @@ fn encode_verdict(verdict: u16, incarnation: Incarnation, frame_bytes_max: usize
     bytes
 }
 
-fn encode_welcome(me: Welcome) -> [u8; VERDICT_BYTES + WELCOME_BYTES] {
-    let mut bytes = [0; VERDICT_BYTES + WELCOME_BYTES];
-    let (verdict, rest) = bytes.split_at_mut(VERDICT_BYTES);
-    verdict.copy_from_slice(&encode_verdict(0, me.life.incarnation, me.frame_bytes_max));
-    rest[0..8].copy_from_slice(&me.life.birth.to_le_bytes());
-    seal(rest);
+fn encode_welcome(me: &Welcome) -> Vec<u8> {
+    let mut fields = Fields::default();
+    fields.introduction(&me.who);
+    let mut bytes = encode_verdict(0, me.version, me.who.incarnation, me.frame_bytes_max).to_vec();
+    bytes.extend(encode_rest(&fields));
     bytes
 }
 
-fn read_verdict(stream: &TcpStream, deadline: &Deadline) -> Result<(Incarnation, usize), HandshakeError> {
-    let mut bytes = [0; VERDICT_BYTES];
-    deadline.read(stream, &mut bytes, Some(VERDICT_MAGIC))?;
-    decode_verdict(&bytes)
+/// What an acceptor says that welcomes.
+#[derive(Debug)]
+struct Verdict {
+    version: u16,
+    frame_bytes_max: usize,
 }
 
-/// The incarnation and the `frame_bytes_max` of a replica that says "welcome".
-fn decode_verdict(bytes: &[u8; VERDICT_BYTES]) -> Result<(Incarnation, usize), HandshakeError> {
-    check_seal(bytes)?;
+fn read_verdict(
+    stream: &TcpStream,
+    deadline: &Deadline,
+    ours: &RangeInclusive<u16>,
+) -> Result<Verdict, HandshakeError> {
+    let mut bytes = [0; VERDICT_BYTES];
+    deadline.read(stream, &mut bytes, Some(VERDICT_MAGIC))?;
+    check_seal(&bytes)?;
+    let version = u16::from_le_bytes([bytes[4], bytes[5]]);
     let verdict = u16::from_le_bytes([bytes[6], bytes[7]]);
     if verdict != 0 {
-        return Err(HandshakeError::Refused(Refusal::from_code(verdict)));
+        // Acceptors of older versions say no more, and the reason stands without it.
+        let rest = read_rest(stream, deadline).unwrap_or_default();
+        return Err(HandshakeError::Refused(Refusal::read(verdict, version, &mut FieldReader(&rest))));
     }
-    let version = u16::from_le_bytes([bytes[4], bytes[5]]);
-    if version != VERSION {
-        return Err(HandshakeError::Version(version));
+    if !ours.contains(&version) {
+        return Err(HandshakeError::Version { theirs: version..=version, ours: ours.clone() });
     }
-    Ok((Incarnation(word(bytes, 8)), half_word(bytes, 16) as usize))
+    Ok(Verdict { version, frame_bytes_max: half_word(&bytes, 16) as usize })
 }
 
 #[cfg(test)]
@@ -384,15 +581,27 @@ mod tests {
         time::Instant,
     };
 
-    const ME: Welcome =
-        Welcome { life: Life { birth: 70, incarnation: Incarnation(7) }, frame_bytes_max: 1000 };
-    const HELLO: Hello = Hello {
-        cluster: ClusterId(1),
-        from: ReplicaId(2),
-        to: ReplicaId(3),
-        life: Life { birth: 40, incarnation: Incarnation(4) },
-    };
     const LONG: Duration = Duration::from_secs(5);
+    const OURS: RangeInclusive<u16> = VERSION_OLDEST..=VERSION;
+
+    fn who(birth: u64) -> Introduction {
+        Introduction {
+            birth,
+            incarnation: Incarnation(4),
+            nonce: birth + 1,
+            since: Incarnation(2),
+            earlier: vec![(Incarnation(2), 22), (Incarnation(3), 33)],
+            durable: Lsn(500),
+        }
+    }
+
+    fn me() -> Welcome {
+        Welcome { version: VERSION, who: who(70), frame_bytes_max: 1000 }
+    }
+
+    fn hello() -> Hello {
+        Hello { cluster: ClusterId(1), from: ReplicaId(2), to: ReplicaId(3), who: who(40) }
+    }
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -400,17 +609,62 @@ mod tests {
         (caller, listener.accept().unwrap().0)
     }
 
+    fn receive_ours(acceptor: &TcpStream) -> Result<Caller, HandshakeError> {
+        receive(acceptor, Incarnation(4), &OURS, LONG)
+    }
+
     #[test]
     fn both_learn_of_each_other() {
         let (caller, acceptor) = pair();
-        let called = thread::spawn(move || call(&caller, &HELLO, LONG));
-        assert_eq!(receive(&acceptor, ME.life, LONG).unwrap(), Caller::Replica(HELLO));
-        welcome(&acceptor, ME, LONG).unwrap();
-        assert_eq!(called.join().unwrap().unwrap(), ME);
+        let called = thread::spawn(move || call(&caller, &OURS, &hello(), LONG));
+        assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Replica(hello(), VERSION));
+        welcome(&acceptor, &me(), LONG).unwrap();
+        assert_eq!(called.join().unwrap().unwrap(), me());
+    }
+
+    #[test]
+    fn the_highest_version_that_both_speak_is_chosen() {
+        for (caller_speaks, acceptor_speaks, chosen) in [
+            (4..=4, 4..=5, Some(4)),
+            (4..=5, 4..=4, Some(4)),
+            (4..=9, 6..=8, Some(8)),
+            (5..=6, 5..=6, Some(6)),
+            (4..=5, 6..=7, None),
+            (6..=7, 4..=5, None),
+        ] {
+            let (caller, acceptor) = pair();
+            let called = thread::spawn(move || call(&caller, &caller_speaks, &hello(), LONG));
+            let received = receive(&acceptor, Incarnation(4), &acceptor_speaks, LONG);
+            match chosen {
+                Some(version) => {
+                    assert_eq!(received.unwrap(), Caller::Replica(hello(), version));
+                    welcome(&acceptor, &Welcome { version, ..me() }, LONG).unwrap();
+                    assert_eq!(called.join().unwrap().unwrap().version, version);
+                }
+                None => {
+                    assert!(matches!(received, Err(HandshakeError::Version { .. })));
+                    let error = called.join().unwrap().unwrap_err();
+                    let spoken = Refusal::Version(Some(acceptor_speaks));
+                    assert!(matches!(error, HandshakeError::Refused(refusal) if refusal == spoken));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fields_that_a_later_version_adds_are_ignored() {
+        let (mut caller, acceptor) = pair();
+        let mut fields = Fields::default();
+        [1, 2, 3].into_iter().for_each(|word| fields.word(word));
+        fields.introduction(&who(40));
+        fields.word(u64::MAX);
+        caller.write_all(&encode_call(&(3..=99), KIND_HELLO, &fields)).unwrap();
+        assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Replica(hello(), VERSION));
     }
 
     #[test]
     fn the_caller_learns_why_it_is_refused() {
+        let known = Acquaintance { birth: 1, incarnation: Incarnation(2), nonce: 3, told: Lsn(4) };
         for refusal in [
             Refusal::OtherCluster,
             Refusal::UnknownReplica,
@@ -419,12 +673,16 @@ mod tests {
             Refusal::OtherBirth,
             Refusal::Busy,
             Refusal::NoAnswer,
+            Refusal::Unwritten,
+            Refusal::Outlived(Stranger { mismatch: Mismatch::Superseded, known }),
+            Refusal::Outlived(Stranger { mismatch: Mismatch::Shorter, known }),
+            Refusal::Version(Some(OURS)),
             Refusal::Other(99),
         ] {
             let (caller, acceptor) = pair();
-            let called = thread::spawn(move || call(&caller, &HELLO, LONG));
-            receive(&acceptor, ME.life, LONG).unwrap();
-            refuse(&acceptor, refusal, ME.life.incarnation);
+            let called = thread::spawn(move || call(&caller, &OURS, &hello(), LONG));
+            receive_ours(&acceptor).unwrap();
+            refuse(&acceptor, &refusal, &OURS, Incarnation(4));
             assert!(matches!(called.join().unwrap(), Err(HandshakeError::Refused(r)) if r == refusal));
         }
     }
@@ -434,9 +692,9 @@ mod tests {
         for length in [0, 1, 5000, ANSWER_BYTES_MAX] {
             let (caller, acceptor) = pair();
             let inquired = thread::spawn(move || inquire(&caller, LONG));
-            assert_eq!(receive(&acceptor, ME.life, LONG).unwrap(), Caller::Inquirer);
+            assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Inquirer(VERSION));
             let bytes = Bytes::from(vec![3; length]);
-            answer(&acceptor, ME, &bytes, LONG).unwrap();
+            answer(&acceptor, &me(), &bytes, LONG).unwrap();
             assert!(inquired.join().unwrap().unwrap() == bytes);
         }
     }
@@ -444,12 +702,12 @@ mod tests {
     #[test]
     fn an_inquirer_that_takes_nothing_does_not_keep_the_answerer() {
         let (mut caller, acceptor) = pair();
-        caller.write_all(&encode_inquiry()).unwrap();
-        assert_eq!(receive(&acceptor, ME.life, LONG).unwrap(), Caller::Inquirer);
+        caller.write_all(&encode_call(&OURS, KIND_INQUIRY, &Fields::default())).unwrap();
+        assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Inquirer(VERSION));
         let started = Instant::now();
         let bytes = Bytes::from(vec![3; ANSWER_BYTES_MAX]);
         // As many as it takes to fill the buffers of the system.
-        let stuck = (0..50).find_map(|_| answer(&acceptor, ME, &bytes, Duration::from_millis(100)).err());
+        let stuck = (0..50).find_map(|_| answer(&acceptor, &me(), &bytes, Duration::from_millis(100)).err());
         assert!(matches!(stuck, Some(HandshakeError::Timeout(_))), "{stuck:?}");
         assert!(started.elapsed() < LONG);
     }
@@ -457,40 +715,45 @@ mod tests {
     #[test]
     fn a_call_of_an_unknown_kind_is_an_error() {
         let (mut caller, acceptor) = pair();
-        let mut bytes = encode_inquiry();
-        bytes[6] = 9;
-        caller.write_all(&bytes).unwrap();
-        assert!(matches!(receive(&acceptor, ME.life, LONG), Err(HandshakeError::Kind(9))));
+        caller.write_all(&encode_call(&OURS, 9, &Fields::default())).unwrap();
+        assert!(matches!(receive_ours(&acceptor), Err(HandshakeError::Kind(9))));
     }
 
     #[test]
-    fn another_version_is_told_so_even_if_its_hello_is_longer() {
+    fn versions_that_named_no_range_are_told_so_in_their_own_form() {
         let (mut caller, acceptor) = pair();
-        let mut hello = [0; 500];
-        hello[..HELLO_BYTES].copy_from_slice(&encode_hello(&HELLO));
-        hello[4] = 9;
-        caller.write_all(&hello).unwrap();
-        let accepted = thread::spawn(move || receive(&acceptor, ME.life, LONG));
+        let mut old = [0; 52];
+        old[..8].copy_from_slice(b"SYNO\x02\0\0\0");
+        caller.write_all(&old).unwrap();
+        let accepted = thread::spawn(move || receive_ours(&acceptor));
         let mut answer = [0; VERDICT_BYTES];
         caller.read_exact(&mut answer).unwrap();
-        assert!(matches!(decode_verdict(&answer), Err(HandshakeError::Refused(Refusal::Version))));
+        check_seal(&answer).unwrap();
+        assert_eq!((&answer[..4], answer[6]), (b"SYNA".as_slice(), 1));
         drop(caller);
-        assert!(matches!(accepted.join().unwrap(), Err(HandshakeError::Version(9))));
+        let error = accepted.join().unwrap().unwrap_err();
+        assert!(matches!(error, HandshakeError::Version { theirs, .. } if theirs == (2..=2)));
     }
 
     #[test]
     fn every_changed_byte_is_noticed() {
-        let good = encode_hello(&HELLO);
-        for i in 8..good.len() {
-            let mut bad = good;
-            bad[i] ^= 0x10;
-            assert!(matches!(decode_hello(&bad), Err(HandshakeError::Checksum)), "byte {i}");
-        }
-        let good = encode_verdict(0, ME.life.incarnation, 1000);
+        let good = encode_hello(&OURS, &hello());
         for i in 0..good.len() {
-            let mut bad = good;
+            let mut bad = good.clone();
             bad[i] ^= 0x10;
-            assert!(matches!(decode_verdict(&bad), Err(HandshakeError::Checksum)), "byte {i}");
+            let (mut caller, acceptor) = pair();
+            caller.write_all(&bad).unwrap();
+            drop(caller);
+            assert!(receive_ours(&acceptor).is_err(), "byte {i}");
+        }
+        let good = encode_welcome(&me());
+        for i in 0..good.len() {
+            let mut bad = good.clone();
+            bad[i] ^= 0x10;
+            let (caller, mut acceptor) = pair();
+            acceptor.write_all(&bad).unwrap();
+            acceptor.shutdown(Shutdown::Write).unwrap();
+            assert!(call(&caller, &OURS, &hello(), LONG).is_err(), "byte {i}");
         }
     }
 
@@ -498,7 +761,7 @@ mod tests {
     fn dripping_bytes_do_not_stretch_the_timeout() {
         let (mut caller, acceptor) = pair();
         let drip = thread::spawn(move || {
-            for byte in encode_hello(&HELLO) {
+            for byte in encode_hello(&OURS, &hello()) {
                 thread::sleep(Duration::from_millis(20));
                 if caller.write_all(&[byte]).is_err() {
                     break;
@@ -507,7 +770,7 @@ mod tests {
         });
         let started = Instant::now();
         assert!(matches!(
-            receive(&acceptor, ME.life, Duration::from_millis(200)),
+            receive(&acceptor, Incarnation(4), &OURS, Duration::from_millis(200)),
             Err(HandshakeError::Timeout(_))
         ));
         assert!(started.elapsed() < Duration::from_millis(700));
@@ -519,6 +782,6 @@ mod tests {
     fn garbage_is_recognised_at_its_first_byte() {
         let (mut caller, acceptor) = pair();
         caller.write_all(b"G").unwrap();
-        assert!(matches!(receive(&acceptor, ME.life, LONG), Err(HandshakeError::Magic([b'G', 0, 0, 0]))));
+        assert!(matches!(receive_ours(&acceptor), Err(HandshakeError::Magic([b'G', 0, 0, 0]))));
     }
 }

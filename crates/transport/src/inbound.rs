@@ -17,8 +17,9 @@ use tracing::{debug, info, warn};
 
 use crate::{
     Event,
+    config::{Meeting, Unrecognised},
     frame::{FrameError, FrameReader, HEADER_BYTES},
-    handshake::{self, Caller, HandshakeError, Hello, Refusal, Welcome},
+    handshake::{self, Caller, HandshakeError, Hello, Life, Refusal},
     inquiry,
     link::Link,
     socket,
@@ -99,6 +100,15 @@ fn start_receiver(
     }
 }
 
+/// What the handshake with a peer came to.
+struct Session {
+    link: Arc<Link>,
+    /// The version that was agreed on.
+    version: u16,
+    /// Of the peer's life.
+    nonce: u64,
+}
+
 /// One inbound connection and the thread that reads it.
 struct Receiver {
     shared: Arc<Shared>,
@@ -111,7 +121,7 @@ struct Receiver {
 impl Receiver {
     fn run(self) {
         match self.admit() {
-            Ok(Some(link)) => self.deliver(&link),
+            Ok(Some(session)) => self.deliver(&session),
             Ok(None) => {}
             Err(error) if self.shared.is_stopping() => debug!(remote = %self.remote, "{error}"),
             Err(error) => {
@@ -123,36 +133,42 @@ impl Receiver {
     }
 
     /// The handshake, up to the welcome of a peer or the whole answer to an inquiry, which nothing follows.
-    fn admit(&self) -> Result<Option<Arc<Link>>, HandshakeError> {
+    fn admit(&self) -> Result<Option<Session>, HandshakeError> {
         let config = &self.shared.config;
         // Some systems pass the listener's mode on.
         self.stream.set_nonblocking(false)?;
         socket::tune(&self.stream, config.silence_max)?;
-        let me = self.shared.introduction();
-        match handshake::receive(&self.stream, me.life, config.handshake_timeout)? {
-            Caller::Replica(hello) => self.admit_replica(&hello, me).map(Some),
-            Caller::Inquirer => inquiry::serve(&self.shared, &self.stream, self.remote).map(|()| None),
+        let me = config.who.incarnation;
+        match handshake::receive(&self.stream, me, &config.versions, config.handshake_timeout)? {
+            Caller::Replica(hello, version) => self.admit_replica(&hello, version).map(Some),
+            Caller::Inquirer(version) => {
+                inquiry::serve(&self.shared, &self.stream, self.remote, version).map(|()| None)
+            }
         }
     }
 
-    fn admit_replica(&self, hello: &Hello, me: Welcome) -> Result<Arc<Link>, HandshakeError> {
+    fn admit_replica(&self, hello: &Hello, version: u16) -> Result<Session, HandshakeError> {
+        let config = &self.shared.config;
         match self.find_link(hello).and_then(|link| self.claim_turn(&link, hello).map(|()| link)) {
             Ok(link) => {
-                handshake::welcome(&self.stream, me, self.shared.config.handshake_timeout)?;
-                link.heard_from(hello.life);
-                let incarnation = hello.life.incarnation;
-                debug!(peer = %link.id(), remote = %self.remote, %incarnation, "accepted");
-                Ok(link)
+                link.hear_life(hello.who.nonce, hello.who.durable);
+                let me = self.shared.introduction(version);
+                handshake::welcome(&self.stream, &me, config.handshake_timeout)?;
+                link.heard_from(Life::of(&hello.who));
+                let incarnation = hello.who.incarnation;
+                debug!(peer = %link.id(), remote = %self.remote, %incarnation, version, "accepted");
+                Ok(Session { link, version, nonce: hello.who.nonce })
             }
             Err(refusal) => {
-                let Hello { cluster, from, to, life } = hello;
+                let Hello { cluster, from, to, who } = hello;
                 self.shared.complain(|| {
                     format!(
-                        "{} calls as {from} of cluster {cluster}, birth {:016x}, incarnation {}, for {to}",
-                        self.remote, life.birth, life.incarnation
+                        "{} calls as {from} of cluster {cluster}, birth {:016x}, incarnation {} with a log through {}, \
+                         for {to}",
+                        self.remote, who.birth, who.incarnation, who.durable
                     )
                 });
-                handshake::refuse(&self.stream, refusal, me.life.incarnation);
+                handshake::refuse(&self.stream, &refusal, &config.versions, config.who.incarnation);
                 Err(HandshakeError::Refused(refusal))
             }
         }
@@ -173,10 +189,13 @@ impl Receiver {
 
     /// Makes this the connection that the peer is received from, if the caller is who this replica knows.
     fn claim_turn(&self, link: &Link, hello: &Hello) -> Result<(), Refusal> {
-        if !(self.shared.config.recognise)(hello.from, hello.life.birth) {
-            return Err(Refusal::OtherBirth);
-        }
-        if link.turn.claim(self.serial, &self.stream, || link.see(hello.life)) {
+        let meeting = Meeting { heard: link.heard(), welcomed: false };
+        let recognised = (self.shared.config.recognise)(hello.from, &hello.who, meeting);
+        recognised.map_err(|unrecognised| match unrecognised {
+            Unrecognised::Stranger(stranger) => Refusal::of(stranger),
+            Unrecognised::Unwritten => Refusal::Unwritten,
+        })?;
+        if link.turn.claim(self.serial, &self.stream, || link.see(Life::of(&hello.who))) {
             return Ok(());
         }
         // The peer may have left while it was looked at.
@@ -184,12 +203,13 @@ impl Receiver {
     }
 
     /// Hands every frame to the sink, once no older connection of the peer does.
-    fn deliver(&self, link: &Link) {
+    fn deliver(&self, session: &Session) {
+        let link = &session.link;
         let Some(turn) = link.turn.begin(self.serial) else {
             return;
         };
         link.counters.receiving.store(true, Relaxed);
-        let result = self.deliver_frames(link, &turn);
+        let result = self.deliver_frames(session, &turn);
         link.counters.receiving.store(false, Relaxed);
         match result {
             _ if self.shared.is_stopping() => {}
@@ -206,16 +226,22 @@ impl Receiver {
         }
     }
 
-    fn deliver_frames(&self, link: &Link, turn: &TurnGuard<'_>) -> Result<(), FrameError> {
-        let config = &self.shared.config;
-        let mut reader = FrameReader::new(&*self.stream, config.cluster, config.frame_bytes_max);
+    fn deliver_frames(&self, session: &Session, turn: &TurnGuard<'_>) -> Result<(), FrameError> {
+        let (config, link) = (&self.shared.config, &session.link);
+        let mut reader =
+            FrameReader::new(&*self.stream, config.cluster, session.version, config.frame_bytes_max);
         while turn.is_newest() && !self.shared.is_stopping() {
-            let Some(body) = reader.next_frame()? else {
+            let Some(frame) = reader.next_frame()? else {
                 break;
             };
+            // Before what the frame says is believed.
+            link.hear(session.nonce, frame.durable);
+            let length = frame.message.as_ref().map_or(0, |(_, body)| body.len());
             link.counters.frames_received.fetch_add(1, Relaxed);
-            link.counters.bytes_received.fetch_add((HEADER_BYTES + body.len()) as u64, Relaxed);
-            self.shared.emit(Event::Received { from: link.id(), body });
+            link.counters.bytes_received.fetch_add((HEADER_BYTES + length) as u64, Relaxed);
+            if let Some((version, body)) = frame.message {
+                self.shared.emit(Event::Received { from: link.id(), version, body })?;
+            }
         }
         Ok(())
     }

@@ -94,10 +94,15 @@ fn ask(address: &str, deadline: Instant) -> Result<Bytes, HandshakeError> {
 }
 
 /// Answers an inquiry that arrived on `stream`.
-pub(crate) fn serve(shared: &Shared, stream: &TcpStream, remote: SocketAddr) -> Result<(), HandshakeError> {
-    let me = shared.introduction();
-    let refuse = |refusal| {
-        handshake::refuse(stream, refusal, me.life.incarnation);
+pub(crate) fn serve(
+    shared: &Shared,
+    stream: &TcpStream,
+    remote: SocketAddr,
+    version: u16,
+) -> Result<(), HandshakeError> {
+    let me = shared.introduction(version);
+    let refuse = |refusal: Refusal| {
+        handshake::refuse(stream, &refusal, &shared.config.versions, me.who.incarnation);
         Err(HandshakeError::Refused(refusal))
     };
     let Some(_permit) = Permit::take(shared) else { return refuse(Refusal::Busy) };
@@ -111,7 +116,7 @@ pub(crate) fn serve(shared: &Shared, stream: &TcpStream, remote: SocketAddr) -> 
         });
         return refuse(Refusal::NoAnswer);
     }
-    handshake::answer(stream, me, &answer, shared.config.handshake_timeout)?;
+    handshake::answer(stream, &me, &answer, shared.config.handshake_timeout)?;
     if let Some(suppressed) = shared.inquiry_lines.admit() {
         info!(%remote, bytes = answer.len(), suppressed, "answered an inquiry");
     }

@@ -12,10 +12,13 @@
 //! - **Sending never blocks and never fails.** Every queue is bounded; protocols send again what still matters.
 //!   Receiving may block, in the sink; TCP then pushes back.
 //! - **Bad input harms nobody.** Strangers, other clusters, other versions, replaced lives of a peer, malformed,
-//!   oversized or corrupted frames cost that connection, and leave one log line.
+//!   oversized or corrupted frames, and bodies that the owner of the transport cannot read, cost that connection, and
+//!   leave one log line.
 //! - **Peers come, go and move while it runs** ([`Sender::set_peers`]); those that stay notice nothing.
 //! - **A replica is its id and its birth**, a number that is as old as its data. One that comes back under its id
-//!   with other data is refused, if [`Config::recognise`] says so.
+//!   with other data is refused, and one that forgot what it told, if [`Config::recognise`] says so. Every frame says
+//!   how far the sender's log is durable, and so does a quiet connection once a second.
+//! - **Two versions in one group.** Each session speaks the highest version that both sides know.
 //! - **Whoever knows an address can ask** ([`inquire`]), which is how a replica that is to join learns whom it joins.
 //!
 //! # Threads
@@ -43,7 +46,7 @@ mod socket;
 mod sync;
 mod transport;
 
-pub use config::{Config, Peer, TransportError};
-pub use handshake::ANSWER_BYTES_MAX;
+pub use config::{Config, Meeting, Peer, Recognise, TransportError, Unrecognised};
+pub use handshake::{ANSWER_BYTES_MAX, VERSION, VERSION_OLDEST};
 pub use inquiry::{InquireError, inquire};
-pub use transport::{Event, Metrics, PeerMetrics, Sender, Transport};
+pub use transport::{Event, Metrics, PeerMetrics, Sender, Transport, Unreadable};

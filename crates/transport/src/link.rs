@@ -3,7 +3,10 @@
 
 use std::{
     fmt, io, mem,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{
+        AtomicU16, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
     time::Duration,
 };
 
@@ -13,7 +16,7 @@ use synod_sync::{
     net::{Shutdown, TcpStream},
     planted,
 };
-use synod_wire::ReplicaId;
+use synod_wire::{ClusterId, Lsn, ReplicaId};
 
 use crate::{
     Config, Peer, PeerMetrics,
@@ -28,6 +31,9 @@ use crate::{
 /// beginning, little enough that a peer that was away for long is not buried in what has become stale.
 const AWAY_SHARE: usize = 16;
 
+/// How long a peer may be told nothing before it is told how far this replica's log has become durable.
+const MARK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// One peer, as all threads see it.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -39,6 +45,11 @@ pub(crate) struct Link {
     ready: AtomicBool,
     /// The latest life of the peer that was seen on any connection.
     latest: Mutex<Option<Life>>,
+    /// How far a life of the peer, by its nonce, has told: what it said rests on its log through this record.
+    heard: Mutex<Option<(u64, Lsn)>>,
+    /// The version of the session; the oldest while there is none.
+    spoken: AtomicU16,
+    own: Own,
     bounds: LinkBounds,
     out: Mutex<Outgoing>,
     /// Wakes the sender thread, the only one that waits.
@@ -74,6 +85,27 @@ impl LinkBounds {
     }
 }
 
+/// What a link says of this replica by itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    cluster: ClusterId,
+    /// The oldest version of messages, which every peer understands that there can be a session with.
+    oldest: u16,
+    /// See [`Config::durable`].
+    durable: Arc<AtomicU64>,
+}
+
+impl Own {
+    pub(crate) fn new(config: &Config) -> Own {
+        let oldest = *config.versions.start();
+        Own { cluster: config.cluster, oldest, durable: Arc::clone(&config.durable) }
+    }
+
+    pub(crate) fn durable(&self) -> Lsn {
+        Lsn(self.durable.load(SeqCst))
+    }
+}
+
 /// Where the peer is to be reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
@@ -87,6 +119,8 @@ struct Outgoing {
     target: Target,
     queue: FrameQueue,
     phase: Phase,
+    /// How far the log was durable when the last frame of the session was made.
+    marked: Lsn,
     /// The sender thread sleeps until a frame comes: whoever adds one must wake it. False while it is at work, so
     /// that a busy sender costs its callers no system call.
     awaits_frames: bool,
@@ -105,6 +139,7 @@ enum Phase {
     Session {
         stream: Arc<TcpStream>,
         life: Life,
+        version: u16,
         /// Why it is over; the sender thread has yet to notice.
         end: Option<SessionEnd>,
     },
@@ -149,18 +184,22 @@ impl fmt::Display for SessionEnd {
 }
 
 impl Link {
-    pub(crate) fn new(peer: Peer, bounds: LinkBounds) -> Link {
+    pub(crate) fn new(peer: Peer, bounds: LinkBounds, own: Own) -> Link {
         Link {
             id: peer.id,
             counters: Counters::default(),
             turn: Turn::default(),
             ready: AtomicBool::new(false),
             latest: Mutex::new(None),
+            heard: Mutex::new(None),
+            spoken: AtomicU16::new(own.oldest),
+            own,
             bounds,
             out: Mutex::new(Outgoing {
                 target: Target { address: peer.address.into(), version: 0 },
                 queue: FrameQueue::default(),
                 phase: Phase::Away,
+                marked: Lsn::ZERO,
                 awaits_frames: false,
                 redial_now: false,
                 stopped: false,
@@ -210,7 +249,12 @@ impl Link {
     pub(crate) fn enqueue(&self, frame: Arc<Frame>) {
         let (dropped, wake) = {
             let mut out = lock(&self.out);
-            if out.stopped {
+            let agreed = match out.phase {
+                Phase::Session { version, .. } => version,
+                _ => u16::MAX,
+            };
+            // One of a version that is not spoken any more was made for an earlier session: it is lost with that.
+            if out.stopped || frame.version() > agreed {
                 (1, false)
             } else {
                 let connected = matches!(out.phase, Phase::Session { end: None, .. });
@@ -240,20 +284,61 @@ impl Link {
         }
     }
 
-    /// Waits for frames, and takes as many as one write should carry; false once the session is over.
+    /// Waits for frames, and takes as many as one write should carry; false once the session is over. If nothing is to
+    /// be sent for a while, the peer is told nevertheless how far the log has become durable.
     pub(crate) fn next_frames(&self, gather: &mut Vec<Arc<Frame>>) -> bool {
+        let in_session = |out: &Outgoing| matches!(out.phase, Phase::Session { end: None, .. });
         let mut out = lock(&self.out);
+        let mut waited = false;
         loop {
-            if !matches!(out.phase, Phase::Session { end: None, .. }) {
+            if !in_session(&out) {
                 return false;
             }
             out.queue.take(gather);
-            if !gather.is_empty() {
+            let durable = self.own.durable();
+            if gather.is_empty() && waited && durable > out.marked {
+                gather.push(Arc::new(Frame::mark(self.own.cluster, durable)));
+            }
+            if let Some(last) = gather.last() {
+                out.marked = last.durable();
                 out.awaits_frames = false;
                 return true;
             }
             out.awaits_frames = true;
-            out = wait(&self.out_changed, out);
+            let nothing = |out: &mut Outgoing| out.awaits_frames && in_session(out);
+            out = wait_while(&self.out_changed, out, MARK_INTERVAL, nothing);
+            waited = true;
+        }
+    }
+
+    /// The version in which the peer is to be written to.
+    pub(crate) fn version(&self) -> u16 {
+        self.spoken.load(Relaxed)
+    }
+
+    /// A frame for the peer.
+    pub(crate) fn frame(&self, version: u16, body: synod_wire::Encoded) -> Frame {
+        Frame::new(self.own.cluster, version, self.own.durable(), body)
+    }
+
+    /// How far a life of the peer has told, by its nonce.
+    pub(crate) fn heard(&self) -> Option<(u64, Lsn)> {
+        *lock(&self.heard)
+    }
+
+    /// A life of the peer is welcome, and introduced itself with a log through `durable`.
+    pub(crate) fn hear_life(&self, nonce: u64, durable: Lsn) {
+        let mut heard = lock(&self.heard);
+        let before = heard.filter(|(known, _)| *known == nonce).map_or(Lsn::ZERO, |(_, told)| told);
+        *heard = Some((nonce, before.max(durable)));
+    }
+
+    /// The peer said something that rests on its log through `durable`, in the life with this nonce.
+    pub(crate) fn hear(&self, nonce: u64, durable: Lsn) {
+        if let Some((known, told)) = &mut *lock(&self.heard)
+            && *known == nonce
+        {
+            *told = durable.max(*told);
         }
     }
 
@@ -292,14 +377,27 @@ impl Link {
     }
 
     /// The handshake succeeded; false if the link is stopped or the peer moved.
-    pub(crate) fn begin_session(&self, stream: &Arc<TcpStream>, version: u64, life: Life) -> bool {
+    /// Messages of a later version than `spoken` that still wait are lost with the session that they were made for.
+    pub(crate) fn begin_session(
+        &self,
+        stream: &Arc<TcpStream>,
+        version: u64,
+        life: Life,
+        spoken: u16,
+    ) -> bool {
         let mut out = lock(&self.out);
         let goes_on = out.goes_on(version);
+        let mut dropped = 0;
         if goes_on {
-            out.phase = Phase::Session { stream: Arc::clone(stream), life, end: None };
+            out.phase = Phase::Session { stream: Arc::clone(stream), life, version: spoken, end: None };
             out.redial_now = false;
+            out.marked = Lsn::ZERO;
+            self.spoken.store(spoken, Relaxed);
+            dropped = out.queue.drop_newer_than(spoken);
             self.counters.sessions.fetch_add(1, Relaxed);
         }
+        drop(out);
+        self.count_dropped(dropped);
         goes_on
     }
 
@@ -317,7 +415,8 @@ impl Link {
             Phase::Away | Phase::Handshake(_) => None,
         };
         out.awaits_frames = false;
-        out.queue.put_back(unsent);
+        self.spoken.store(self.own.oldest, Relaxed);
+        out.queue.put_back(unsent.filter(|frame| !frame.is_mark()));
         let dropped = if out.stopped { out.queue.clear() } else { out.queue.trim(self.bounds.away) };
         drop(out);
         self.count_dropped(dropped);

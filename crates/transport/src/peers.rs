@@ -19,7 +19,7 @@ use crate::{
     Config, Peer, TransportError,
     config::check_peers,
     dial,
-    link::{Link, LinkBounds},
+    link::{Link, LinkBounds, Own},
     sync::{lock, wait, wait_while},
     transport::Shared,
 };
@@ -37,6 +37,7 @@ pub(crate) type Table = Vec<Arc<Link>>;
 pub(crate) struct Peers {
     me: ReplicaId,
     bounds: LinkBounds,
+    own: Own,
     inbound_connections_max: usize,
     /// Whether peers can reach this replica.
     listens: bool,
@@ -59,6 +60,7 @@ impl Peers {
         let peers = Peers {
             me: config.me,
             bounds: LinkBounds::new(config),
+            own: Own::new(config),
             inbound_connections_max: config.inbound_connections_max,
             listens,
             table: ArcSwap::default(),
@@ -86,7 +88,7 @@ impl Peers {
                     link.move_to(&peer.address);
                     Arc::clone(link)
                 }
-                None => Arc::new(Link::new(peer, self.bounds)),
+                None => Arc::new(Link::new(peer, self.bounds, self.own.clone())),
             };
             self.table.store(Arc::new(peers.into_iter().map(keep_or_make).collect()));
             change.pending = true;

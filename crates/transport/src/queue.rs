@@ -68,6 +68,14 @@ impl FrameQueue {
         self.bytes -= bytes;
     }
 
+    /// Drops the frames whose messages are of a later version than `version`; returns how many.
+    pub(crate) fn drop_newer_than(&mut self, version: u16) -> usize {
+        let before = self.frames.len();
+        self.frames.retain(|frame| frame.version() <= version);
+        self.bytes = self.frames.iter().map(|frame| frame.len()).sum();
+        before - self.frames.len()
+    }
+
     /// Puts frames that were taken and not sent back in front of the others.
     pub(crate) fn put_back(&mut self, unsent: impl DoubleEndedIterator<Item = Arc<Frame>>) {
         for frame in unsent.rev() {
@@ -88,14 +96,14 @@ impl FrameQueue {
 mod tests {
     use super::*;
     use crate::frame::HEADER_BYTES;
-    use synod_wire::{ClusterId, Writer};
+    use synod_wire::{ClusterId, Lsn, Writer};
 
     const FREE: Bounds = Bounds { frames: usize::MAX, bytes: usize::MAX };
 
     fn frame(size: usize) -> Arc<Frame> {
         let mut writer = Writer::new();
         (0..size).for_each(|_| writer.u8(0));
-        Arc::new(Frame::new(ClusterId(1), writer.finish()))
+        Arc::new(Frame::new(ClusterId(1), 3, Lsn::ZERO, writer.finish()))
     }
 
     fn sizes(frames: &[Arc<Frame>]) -> Vec<usize> {

@@ -13,14 +13,13 @@ use synod_sync::{
     net::{self, TcpListener},
     thread::{self, JoinHandle},
 };
-use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId};
+use synod_wire::{Encoded, Incarnation, Lsn, ReplicaId};
 use tracing::{error, warn};
 
 use crate::{
     Config, Peer, TransportError,
     complaint::LogLimit,
-    frame::Frame,
-    handshake::{Life, Welcome},
+    handshake::Welcome,
     inbound,
     peers::{self, Peers, Supervisor},
 };
@@ -45,10 +44,21 @@ pub enum Event {
     Received {
         /// Who sent it.
         from: ReplicaId,
+        /// The version in which it is written: not above the one that the two replicas agreed on.
+        version: u16,
         /// The body, in an allocation of its own size.
         body: Bytes,
     },
 }
+
+/// Why the owner of a transport cannot read a body that arrived. The connection that brought it is closed, with this
+/// reason in the log: what was sent behind it may rest on it, so it must not be skipped within a session.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message makes no sense: {0}")]
+pub struct Unreadable(pub String);
+
+/// What the owner of a transport is told with.
+pub(crate) type Sink = dyn Fn(Event) -> Result<(), Unreadable> + Send + Sync;
 
 /// What all threads of a transport share.
 pub(crate) struct Shared {
@@ -57,7 +67,7 @@ pub(crate) struct Shared {
     /// How many inquiries are being answered.
     pub(crate) inquiries: AtomicUsize,
     pub(crate) inquiry_lines: LogLimit,
-    sink: Box<dyn Fn(Event) + Send + Sync>,
+    sink: Box<Sink>,
     stopping: AtomicBool,
     complaints: LogLimit,
 }
@@ -68,15 +78,23 @@ impl Shared {
     }
 
     /// What a caller that is welcome learns.
-    pub(crate) fn introduction(&self) -> Welcome {
-        let Config { birth, incarnation, frame_bytes_max, .. } = self.config;
-        Welcome { life: Life { birth, incarnation }, frame_bytes_max }
+    pub(crate) fn introduction(&self, version: u16) -> Welcome {
+        let frame_bytes_max = self.config.frame_bytes_max;
+        Welcome { version, who: self.config.introduction(), frame_bytes_max }
     }
 
     /// Tells the owner of the transport, unless it has ended it.
-    pub(crate) fn emit(&self, event: Event) {
-        if !self.is_stopping() {
-            (self.sink)(event);
+    ///
+    /// # Errors
+    /// The owner cannot read what arrived.
+    pub(crate) fn emit(&self, event: Event) -> Result<(), Unreadable> {
+        if self.is_stopping() { Ok(()) } else { (self.sink)(event) }
+    }
+
+    /// Tells the owner that a session began or ended, which is always understood.
+    pub(crate) fn tell(&self, event: Event) {
+        if let Err(error) = self.emit(event) {
+            warn!("the owner of the transport does not understand a change of sessions: {error}");
         }
     }
 
@@ -119,11 +137,15 @@ impl Transport {
     /// peer's connection is not read, and TCP pushes back. It must return once the transport is being shut down,
     /// which waits for it, and must not shut it down itself.
     ///
+    /// If it returns an error for a `Received`, the connection that brought the body is closed, the reason goes into
+    /// the log, and nothing that was sent behind that body is delivered: a session has no gaps. The peer notices the
+    /// end of its session and begins another. For the other events it returns `Ok`.
+    ///
     /// # Errors
     /// If a setting is wrong, an address can not be listened on, or the system is out of threads or sockets.
     pub fn start(
         config: Config,
-        sink: impl Fn(Event) + Send + Sync + 'static,
+        sink: impl Fn(Event) -> Result<(), Unreadable> + Send + Sync + 'static,
     ) -> Result<Transport, TransportError> {
         let bind = |address: &SocketAddr| {
             TcpListener::bind(address).map_err(|source| TransportError::Bind { address: *address, source })
@@ -140,7 +162,7 @@ impl Transport {
     pub fn start_on(
         config: Config,
         listeners: Vec<TcpListener>,
-        sink: impl Fn(Event) + Send + Sync + 'static,
+        sink: impl Fn(Event) -> Result<(), Unreadable> + Send + Sync + 'static,
     ) -> Result<Transport, TransportError> {
         config.validate()?;
         let peers = Arc::new(Peers::new(&config, !listeners.is_empty())?);
@@ -151,8 +173,8 @@ impl Transport {
         }
         let sender = Sender {
             routes: Arc::new(Routes {
-                cluster: config.cluster,
                 frame_bytes_max: config.frame_bytes_max,
+                oldest: *config.versions.start(),
                 peers: Arc::clone(&peers),
                 unroutable: AtomicU64::new(0),
                 complaints: LogLimit::new(),
@@ -242,8 +264,9 @@ pub struct Sender {
 
 #[derive(Debug)]
 struct Routes {
-    cluster: ClusterId,
     frame_bytes_max: usize,
+    /// The oldest version of messages, which every peer understands.
+    oldest: u16,
     peers: Arc<Peers>,
     unroutable: AtomicU64,
     complaints: LogLimit,
@@ -257,8 +280,31 @@ impl Sender {
     /// sixteenth of the queue's bounds. A body above `frame_bytes_max` (this replica's or the peer's) is dropped and
     /// ends the session too; one for a replica that is no peer is dropped with a log line. Everything dropped is
     /// counted.
+    ///
+    /// The message is written in the oldest version that this build speaks; see [`Sender::send_in`].
     pub fn send(&self, to: ReplicaId, body: Encoded) {
         self.send_many(&[to], body);
+    }
+
+    /// Queues a message for `to` that is written in this version, as [`Sender::version`] named it a moment ago. If
+    /// that is not spoken any more when it would leave, it is lost with the session that it was made for.
+    pub fn send_in(&self, version: u16, to: ReplicaId, body: Encoded) {
+        self.queue(version, &[to], body);
+    }
+
+    /// The version in which a message for this peer is to be written: the one that the two replicas agreed on; while
+    /// there is no session, the oldest.
+    #[must_use]
+    pub fn version(&self, to: ReplicaId) -> u16 {
+        peers::find(&self.routes.peers.table(), to).map_or(self.routes.oldest, |link| link.version())
+    }
+
+    /// How far the latest life of each peer, by its nonce, has told: what it said rests on its log through this record.
+    #[must_use]
+    pub fn heard(&self) -> Vec<(ReplicaId, u64, Lsn)> {
+        let heard =
+            |link: &Arc<crate::link::Link>| link.heard().map(|(nonce, told)| (link.id(), nonce, told));
+        self.routes.peers.table().iter().filter_map(heard).collect()
     }
 
     /// Makes `peers` the peers of this replica, in place of those before. Returns at once: the calling thread only
@@ -282,6 +328,10 @@ impl Sender {
 
     /// Queues one message for several peers. Its buffers are shared, not copied.
     pub fn send_many(&self, to: &[ReplicaId], body: Encoded) {
+        self.queue(self.routes.oldest, to, body);
+    }
+
+    fn queue(&self, version: u16, to: &[ReplicaId], body: Encoded) {
         let routes = &*self.routes;
         let table = routes.peers.table();
         let length = body.len();
@@ -293,10 +343,13 @@ impl Sender {
             }
             return;
         }
-        let frame = Arc::new(Frame::new(routes.cluster, body));
+        let mut shared = None;
         for id in to {
             match peers::find(&table, *id) {
-                Some(link) => link.enqueue(Arc::clone(&frame)),
+                Some(link) => {
+                    let frame = shared.get_or_insert_with(|| Arc::new(link.frame(version, body.clone())));
+                    link.enqueue(Arc::clone(frame));
+                }
                 None => {
                     routes.unroutable.fetch_add(1, Relaxed);
                     if routes.complaints.admit().is_some() {

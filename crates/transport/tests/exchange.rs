@@ -7,24 +7,30 @@ use std::{collections::BTreeSet, sync::Arc, thread};
 use bytes::Bytes;
 use common::{CLUSTER, Replica};
 use common::{addresses, cluster, config, encode, eventually, frame, hello, is_closed, join, listeners};
-use synod_transport::{Config, Event, Transport, TransportError};
+use synod_transport::{Config, Event, Transport, TransportError, VERSION};
 use synod_wire::{BatchBuilder, Incarnation, Reader, ReplicaId, SessionId, Writer};
 
 #[test]
 fn bodies_travel_both_ways_and_are_counted() {
     let replicas = cluster(2);
     replicas[0].send(2, b"ping");
-    assert_eq!(replicas[1].next(), Event::Received { from: ReplicaId(1), body: Bytes::from_static(b"ping") });
+    assert_eq!(
+        replicas[1].next(),
+        Event::Received { from: ReplicaId(1), version: VERSION, body: Bytes::from_static(b"ping") }
+    );
     replicas[1].send(1, b"");
-    assert_eq!(replicas[0].next(), Event::Received { from: ReplicaId(2), body: Bytes::new() });
+    assert_eq!(
+        replicas[0].next(),
+        Event::Received { from: ReplicaId(2), version: VERSION, body: Bytes::new() }
+    );
 
     eventually("both frames are counted", || {
         let (one, two) = (replicas[0].metrics(2), replicas[1].metrics(1));
-        (one.frames_sent, one.bytes_sent, two.frames_sent, two.bytes_sent) == (1, 24, 1, 20)
+        (one.frames_sent, one.bytes_sent, two.frames_sent, two.bytes_sent) == (1, 32, 1, 28)
     });
     let metrics = replicas[0].metrics(2);
     assert!(metrics.connected && metrics.receiving);
-    assert_eq!((metrics.frames_received, metrics.bytes_received), (1, 20));
+    assert_eq!((metrics.frames_received, metrics.bytes_received), (1, 28));
     assert_eq!((metrics.sessions, metrics.writes, metrics.frames_dropped), (1, 1, 0));
     assert_eq!((metrics.queue_frames, metrics.queue_bytes), (0, 0));
     replicas.into_iter().for_each(Replica::stop);
@@ -60,7 +66,7 @@ fn order_is_kept_among_many_senders() {
             let replica = &replicas[at];
             let mut next = [0; 3];
             for _ in 0..EACH * expected {
-                let Event::Received { from, body } = replica.next() else { panic!("a session ended") };
+                let Event::Received { from, body, .. } = replica.next() else { panic!("a session ended") };
                 let count = &mut next[from.0 as usize - 1];
                 assert_eq!(body[..], u64::to_le_bytes(*count));
                 *count += 1;
@@ -95,7 +101,7 @@ fn one_message_goes_to_many_by_reference() {
 #[test]
 fn large_frames_between_small_ones_arrive_intact() {
     let replicas = cluster(2);
-    let bodies: Vec<Vec<u8>> = [10, 8 << 20, 0, 40_000, 1, 3 << 20, 32 * 1024 - 20, 100]
+    let bodies: Vec<Vec<u8>> = [10, 8 << 20, 0, 40_000, 1, 3 << 20, 32 * 1024 - 28, 100]
         .iter()
         .map(|size| (0..*size as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect())
         .collect();
@@ -141,7 +147,11 @@ fn several_addresses_are_listened_on() {
     let targets = addresses(&more);
     let peers = config(1, 1, &[targets[0], "127.0.0.1:9".parse().unwrap()]);
     let (tell, events) = std::sync::mpsc::channel();
-    let transport = Transport::start_on(peers, more, move |event| _ = tell.send(event)).unwrap();
+    let transport = Transport::start_on(peers, more, move |event| {
+        _ = tell.send(event);
+        Ok(())
+    })
+    .unwrap();
     assert_eq!(transport.local_addresses(), targets);
     let mut seen = BTreeSet::new();
     for (i, target) in targets.iter().enumerate() {
@@ -173,6 +183,7 @@ fn a_sink_that_holds_the_sender_does_not_keep_the_transport() {
         let slot = Arc::clone(&slot);
         move |_| {
             _ = (&witness, slot.get().is_some());
+            Ok(())
         }
     };
     let config = Config { listen: vec!["127.0.0.1:0".parse().unwrap()], ..config(1, 1, &[]) };
@@ -186,8 +197,8 @@ fn a_sink_that_holds_the_sender_does_not_keep_the_transport() {
 fn a_transport_that_can_not_start_says_why() {
     let taken = listeners(1);
     let mut config = config(1, 1, &[addresses(&taken)[0], addresses(&taken)[0]]);
-    assert!(matches!(Transport::start(config.clone(), |_| ()), Err(TransportError::NoListenAddress)));
+    assert!(matches!(Transport::start(config.clone(), |_| Ok(())), Err(TransportError::NoListenAddress)));
     config.listen = addresses(&taken);
-    let error = Transport::start(config, |_| ()).unwrap_err();
+    let error = Transport::start(config, |_| Ok(())).unwrap_err();
     assert!(error.to_string().contains(&addresses(&taken)[0].to_string()), "{error}");
 }

@@ -8,8 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{CLUSTER, Replica, addresses, call, cluster, config, eventually, frame, frame_with, hello};
-use common::{is_closed, join, listeners, verdict, welcome, welcome_born};
+use common::{
+    CLUSTER, Replica, UNREADABLE, addresses, call, cluster, config, eventually, frame, frame_with, hello,
+};
+use common::{is_closed, join, listeners, sealed, verdict, welcome, welcome_born};
 use synod_transport::{Config, Event};
 use synod_wire::ClusterId;
 
@@ -79,10 +81,16 @@ fn garbage_one_byte_at_a_time() {
 #[test]
 fn refusals_carry_their_reason() {
     let victim = Victim::new(|config| config);
-    let mut other_version = hello(CLUSTER, 1, 2, 1);
-    other_version[4] = 9;
+    let of_versions = |oldest, newest| {
+        let mut hello = hello(CLUSTER, 1, 2, 1);
+        (hello[4], hello[8]) = (newest, oldest);
+        hello.truncate(hello.len() - 4);
+        sealed(hello)
+    };
     let cases = [
-        (1, other_version),
+        (1, of_versions(9, 9)),
+        // One that named no range.
+        (1, of_versions(2, 2)),
         (2, hello(ClusterId(0xbad), 1, 2, 1)),
         (3, hello(CLUSTER, 9, 2, 1)),
         (3, hello(CLUSTER, 2, 2, 1)),
@@ -128,10 +136,26 @@ fn bad_frames_close_the_connection() {
 }
 
 #[test]
+fn a_body_that_makes_no_sense_ends_its_session_and_nothing_behind_it_is_delivered() {
+    let victim = Victim::new(|config| config);
+    let mut stream = join(victim.replica.address, 1, 2, 1);
+    for body in [b"before".as_slice(), UNREADABLE, b"behind it"] {
+        stream.write_all(&frame(body)).unwrap();
+    }
+    assert!(is_closed(&stream));
+    assert_eq!(victim.replica.wait_received(1), "before");
+    // The peer may begin again.
+    let mut again = join(victim.replica.address, 1, 2, 1);
+    again.write_all(&frame(b"again")).unwrap();
+    assert_eq!(victim.replica.wait_received(1), "again");
+    victim.assert_unharmed();
+}
+
+#[test]
 fn a_frame_cut_short_is_not_delivered() {
     let victim = Victim::new(|config| config);
     let whole = frame(&[1; 100_000]);
-    for cut in [1, 19, 20, 5000, whole.len() - 1] {
+    for cut in [1, 27, 28, 5000, whole.len() - 1] {
         let mut stream = join(victim.replica.address, 1, 2, 1);
         stream.write_all(&whole[..cut]).unwrap();
     }

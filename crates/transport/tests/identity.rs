@@ -17,11 +17,14 @@ use std::{
 
 use bytes::Bytes;
 use common::{
-    CLUSTER, PATIENCE, Replica, addresses, birth, call, config, eventually, frame, hello, hello_born,
-    inquiry, is_closed, join, listeners, verdict, welcome_born,
+    CLUSTER, HELLO_BYTES, PATIENCE, Replica, addresses, birth, call, config, encode, eventually, frame,
+    hello, hello_born, inquiry, is_closed, join, listeners, nonce, sealed, verdict, welcome_born,
 };
-use synod_transport::{ANSWER_BYTES_MAX, Config, InquireError, Peer, inquire};
-use synod_wire::ReplicaId;
+use synod_transport::{
+    ANSWER_BYTES_MAX, Config, Event, InquireError, Meeting, Peer, Unrecognised, VERSION, VERSION_OLDEST,
+    inquire,
+};
+use synod_wire::{Acquaintance, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Stranger};
 
 type Book = Arc<Mutex<BTreeMap<u64, u64>>>;
 
@@ -29,15 +32,18 @@ type Book = Arc<Mutex<BTreeMap<u64, u64>>>;
 fn recognising(config: Config) -> (Config, Book) {
     let book = Book::default();
     let births = Arc::clone(&book);
-    let recognise =
-        move |id: ReplicaId, birth: u64| *births.lock().unwrap().entry(id.0).or_insert(birth) == birth;
+    let recognise = move |id: ReplicaId, who: &Introduction, _| {
+        let known = *births.lock().unwrap().entry(id.0).or_insert(who.birth);
+        let known = Acquaintance { birth: known, ..Acquaintance::first(who) };
+        known.meet(who).map_or_else(|stranger| Err(stranger.into()), |_| Ok(()))
+    };
     (Config { recognise: Arc::new(recognise), ..config }, book)
 }
 
 fn accept(listener: &TcpListener, birth: u64) -> TcpStream {
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.read_exact(&mut [0; 52]).unwrap();
+    stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
     stream.write_all(&welcome_born(1, 1000, birth)).unwrap();
     stream
 }
@@ -98,6 +104,98 @@ fn a_replica_that_lost_its_data_is_refused_in_both_directions() {
     let (_, reason) = call(one.address, &hello(CLUSTER, 2, 1, 9));
     assert_eq!(reason, 6);
     one.stop();
+}
+
+#[test]
+fn a_replica_that_forgot_what_it_told_is_told_so() {
+    let all = listeners(2);
+    let addresses = addresses(&all);
+    let mut all = all.into_iter();
+    let first = config(1, 1, &addresses);
+    // Replica 1 remembers one that said more than the one that calls.
+    let known = Acquaintance {
+        birth: birth(2),
+        incarnation: Incarnation(3),
+        nonce: nonce(3, birth(2)),
+        told: Lsn(90),
+    };
+    let recognise = move |_: ReplicaId, who: &Introduction, _: Meeting| {
+        known.meet(who).map_or_else(|stranger| Err(Unrecognised::Stranger(stranger)), |_| Ok(()))
+    };
+    let one = Replica::start(Config { recognise: Arc::new(recognise), ..first }, all.next().unwrap());
+    let (tell, told) = mpsc::channel();
+    let mut second = config(2, 4, &addresses);
+    second.durable.store(80, Relaxed);
+    let tell = Mutex::new(tell);
+    second.outlived = Arc::new(move |by, stranger| _ = tell.lock().unwrap().send((by, *stranger)));
+    let two = Replica::start(second, all.next().unwrap());
+    let expected = (ReplicaId(1), Stranger { mismatch: Mismatch::Shorter, known });
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), expected);
+    assert!(!one.metrics(2).connected && !two.metrics(1).connected);
+    two.stop();
+    one.stop();
+}
+
+#[test]
+fn peers_know_how_far_a_log_is_durable_from_frames_and_from_silence() {
+    let all = listeners(2);
+    let addresses = addresses(&all);
+    let mut all = all.into_iter();
+    let first = config(1, 1, &addresses);
+    let durable = Arc::clone(&first.durable);
+    durable.store(5, Relaxed);
+    let one = Replica::start(first, all.next().unwrap());
+    let two = Replica::start(config(2, 1, &addresses), all.next().unwrap());
+    one.wait_up(2);
+    two.wait_up(1);
+    let heard = |lsn| vec![(ReplicaId(1), nonce(1, birth(1)), Lsn(lsn))];
+    eventually("the introduction counts", || two.sender.heard() == heard(5));
+    durable.store(7, Relaxed);
+    one.send(2, b"voted");
+    two.wait_received(1);
+    assert_eq!(two.sender.heard(), heard(7));
+    durable.store(9, Relaxed);
+    eventually("silence tells too", || two.sender.heard() == heard(9));
+    one.stop();
+    two.stop();
+}
+
+#[test]
+fn a_session_speaks_the_highest_version_that_both_know() {
+    let (old, new) = (VERSION, VERSION + 1);
+    for (first, second, agreed) in [(old, new, old), (new, old, old), (new, new, new)] {
+        let all = listeners(2);
+        let addresses = addresses(&all);
+        let mut all = all.into_iter();
+        let speaking = |me, newest| Config { versions: VERSION_OLDEST..=newest, ..config(me, 1, &addresses) };
+        let one = Replica::start(speaking(1, first), all.next().unwrap());
+        let two = Replica::start(speaking(2, second), all.next().unwrap());
+        assert_eq!(one.sender.version(ReplicaId(2)), VERSION_OLDEST);
+        one.wait_up(2);
+        two.wait_up(1);
+        assert_eq!(one.sender.version(ReplicaId(2)), agreed);
+        // One of a version that is not spoken is lost, and the session goes on.
+        one.sender.send_in(agreed + 1, ReplicaId(2), encode(b"too new"));
+        one.sender.send_in(agreed, ReplicaId(2), encode(b"hello"));
+        let (version, body) = two.wait_for(|event| match event {
+            Event::Received { version, body, .. } => Some((*version, body.clone())),
+            _ => None,
+        });
+        assert_eq!((version, &body[..]), (agreed, b"hello".as_slice()));
+        one.stop();
+        two.stop();
+    }
+    // Nothing in common: each learns what the other speaks, and neither is harmed.
+    let all = listeners(2);
+    let addresses = addresses(&all);
+    let mut all = all.into_iter();
+    let one = Replica::start(config(1, 1, &addresses), all.next().unwrap());
+    let later = Config { versions: new..=new, ..config(2, 1, &addresses) };
+    let two = Replica::start(later, all.next().unwrap());
+    thread::sleep(Duration::from_millis(300));
+    assert!(!one.metrics(2).connected && !two.metrics(1).connected);
+    one.stop();
+    two.stop();
 }
 
 #[test]
@@ -162,8 +260,7 @@ fn an_inquirer_needs_no_cluster_and_becomes_no_peer() {
     let mut stream = TcpStream::connect(replica.address).unwrap();
     stream.write_all(&damaged).unwrap();
     assert!(is_closed(&stream));
-    let mut unknown = inquiry();
-    unknown[6] = 2;
+    let unknown = sealed(b"SYNO\x04\0\x02\0\x04\0\0\0".to_vec());
     let mut stream = TcpStream::connect(replica.address).unwrap();
     stream.write_all(&unknown).unwrap();
     assert!(is_closed(&stream));
@@ -245,6 +342,7 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
     let cases = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "not a Synod replica"),
         (verdict(1, 1, 0), "another version"),
+        ([verdict(1, 1, 0), sealed(b"\x02\0\x02\0".to_vec())].concat(), "versions 2 to 4"),
         (verdict(77, 1, 0), "reason 77"),
         (with(u32::MAX, 0, b""), "exceeds the bound"),
         (with(3, 12345, b"abc"), "checksum"),
@@ -258,7 +356,7 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
             thread::spawn(move || inquire(&address, PATIENCE))
         };
         let (mut stream, _) = listener.accept().unwrap();
-        let mut asked = [0; 12];
+        let mut asked = [0; 16];
         stream.read_exact(&mut asked).unwrap();
         assert_eq!(asked[..], inquiry());
         stream.write_all(&reply).unwrap();

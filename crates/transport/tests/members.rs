@@ -14,7 +14,7 @@ use common::{
     CLUSTER, PATIENCE, Replica, addresses, birth, call, cluster, config, encode, eventually, frame, hello,
     is_closed, join, listeners, welcome, welcome_born,
 };
-use synod_transport::{Config, Event, Peer, Transport, TransportError};
+use synod_transport::{Config, Event, Peer, Transport, TransportError, VERSION};
 use synod_wire::{Incarnation, ReplicaId};
 
 /// All replicas of `addresses` but `me`, as in [`config`].
@@ -52,13 +52,16 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
     for (me, replica) in (1..=3).zip(&replicas) {
         assert_eq!(replica.next(), Event::Up { peer: ReplicaId(4), incarnation: Incarnation(1) });
         replicas[3].send(me, b"thanks");
-        assert_eq!(replica.next(), Event::Received { from: ReplicaId(4), body: "thanks".into() });
+        assert_eq!(
+            replica.next(),
+            Event::Received { from: ReplicaId(4), version: VERSION, body: "thanks".into() }
+        );
     }
     let (mut ups, mut welcomes) = (Vec::new(), Vec::new());
     while ups.len() < 3 || welcomes.len() < 3 {
         match replicas[3].next() {
             Event::Up { peer, .. } => ups.push(peer.0),
-            Event::Received { from, body } if body == "welcome" => welcomes.push(from.0),
+            Event::Received { from, body, .. } if body == "welcome" => welcomes.push(from.0),
             other => panic!("{other:?}"),
         }
     }
@@ -86,7 +89,8 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
     }
     for (from, to) in [(1, 3), (3, 1), (1, 4), (4, 1), (3, 4), (4, 3)] {
         replicas[from - 1].send(to as u64, b"go on");
-        let received = Event::Received { from: ReplicaId(from as u64), body: "go on".into() };
+        let received =
+            Event::Received { from: ReplicaId(from as u64), version: VERSION, body: "go on".into() };
         assert_eq!(replicas[to - 1].next(), received, "no session ended, and nothing came from replica 2");
         assert_eq!(sessions(&replicas[from - 1], to as u64), Some(1));
     }
@@ -165,7 +169,7 @@ fn one_that_moves_is_dialled_at_its_new_address() {
     one.transport.set_peers(both).unwrap();
     let mut rest = Vec::new();
     _ = std::io::Read::read_to_end(&mut &hesitant, &mut rest);
-    assert_eq!(rest.len(), 52, "the hello, and then the end");
+    assert_eq!(rest.len(), common::HELLO_BYTES, "the hello, and then the end");
     let (mut stream, _) = old.accept().unwrap();
     stream.write_all(&welcome_born(1, 1000, birth(3))).unwrap();
     one.wait_up(3);
@@ -208,7 +212,7 @@ fn a_wrong_list_changes_nothing() {
         assert!(error.contains(expected), "{error}");
     }
     assert_eq!((sessions(&replicas[0], 2), sessions(&replicas[0], 3)), (Some(1), Some(1)));
-    let alone = Transport::start(config(1, 1, &[]), |_| ()).unwrap();
+    let alone = Transport::start(config(1, 1, &[]), |_| Ok(())).unwrap();
     assert!(matches!(alone.set_peers(vec![two.clone()]), Err(TransportError::NoListenAddress)));
 
     // After the end it does nothing.
@@ -249,7 +253,7 @@ fn members_that_change_under_load_lose_no_session_of_others() {
         });
         for i in 0..FRAMES {
             match replicas[1].next() {
-                Event::Received { from: ReplicaId(1), body } => assert_eq!(body[..], i.to_le_bytes()),
+                Event::Received { from: ReplicaId(1), body, .. } => assert_eq!(body[..], i.to_le_bytes()),
                 other => panic!("{other:?} instead of frame {i}"),
             }
         }
@@ -312,6 +316,7 @@ fn a_peer_that_comes_back_waits_until_its_former_self_is_gone() {
                 gate.pass();
             }
             _ = tell.send(event);
+            Ok(())
         }
     };
     let mut all = all.into_iter();

@@ -7,14 +7,22 @@
 //! - A message or a log record is an [`Encoded`]: a short list of buffers, some of them shared. Writing it
 //!   gathers the buffers (`writev`), reading it slices one received buffer; neither copies a batch.
 
+/// The newest version of what replicas say to each other that this build speaks. Grows whenever a message is encoded in
+/// another way.
+pub const MESSAGES_VERSION: u16 = 4;
+/// The oldest version that this build speaks as well, so that replicas can be replaced one after the other.
+pub const MESSAGES_VERSION_OLDEST: u16 = 4;
+
 mod batch;
 mod codec;
 mod id;
+mod identity;
 mod time;
 mod version;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, BatchBuilder, COMMAND_HEADER_BYTES, Command, CommandKind};
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use id::{Ballot, Ballots, ClusterId, Epoch, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot};
+pub use identity::{Acquaintance, EARLIER_LIVES_MAX, Introduction, Mismatch, Stranger};
 pub use time::Time;
 pub use version::{FILE_HEAD_BYTES, Format, VersionError, Written};

@@ -152,6 +152,15 @@ impl Election {
         }
     }
 
+    /// Whether a member has answered this replica, which leads, not longer ago than a leader may be silent.
+    #[must_use]
+    pub fn answers(&self, now: Time, member: ReplicaId) -> bool {
+        match self {
+            Election::Rotating(rotating) => rotating.answers(now, member),
+            Election::Ballot(ballot) => ballot.answers(member),
+        }
+    }
+
     /// A ballot of this replica above another.
     #[must_use]
     pub fn next_ballot(&self, above: Ballot) -> Ballot {

@@ -51,9 +51,12 @@ pub struct Rotating {
     sign: Option<Time>,
     /// Tries of this replica since it last heard a leader.
     failures: u32,
-    /// Whether this replica leads, and for each member, when it last answered this replica.
+    /// Whether this replica leads...
     leads: bool,
-    answered: Vec<Time>,
+    /// ...and since when, or since when it has run.
+    led_since: Time,
+    /// For each member, when it last answered this replica.
+    answered: Vec<Option<Time>>,
     /// Whether this replica could lead: its disk answers.
     fit: bool,
     /// The highest ballot that anybody is known to have promised.
@@ -82,7 +85,8 @@ impl Rotating {
             sign: Some(now),
             failures: 0,
             leads: false,
-            answered: vec![now; members.count()],
+            led_since: now,
+            answered: vec![None; members.count()],
             fit: true,
             highest: Ballot::ZERO,
             rehearsal: None,
@@ -236,14 +240,14 @@ impl Rotating {
     /// A member answered this replica.
     pub fn answered(&mut self, from: ReplicaId, now: Time) {
         if let Some(index) = self.members.index(from) {
-            self.answered[index] = now;
+            self.answered[index] = Some(now);
         }
     }
 
     /// This replica begins to lead: the time to hear from a quorum starts now.
     pub fn leads(&mut self, now: Time) {
         self.leads = true;
-        self.answered.fill(now);
+        self.led_since = now;
         self.failures = 0;
         self.rehearsal = None;
     }
@@ -252,9 +256,17 @@ impl Rotating {
     #[must_use]
     pub fn reaches_quorum(&self, now: Time) -> bool {
         let recent = |index: usize| {
-            index == self.members.my_index() || now.since(self.answered[index]) <= self.timeout
+            index == self.members.my_index()
+                || now.since(self.answered[index].unwrap_or_default().max(self.led_since)) <= self.timeout
         };
         (0..self.members.count()).filter(|&index| recent(index)).count() >= self.members.quorum()
+    }
+
+    /// See [`super::Election::answers`].
+    #[must_use]
+    pub fn answers(&self, now: Time, member: ReplicaId) -> bool {
+        let answered = self.members.index(member).and_then(|index| self.answered[index]);
+        answered.is_some_and(|answered| now.since(answered) <= self.timeout)
     }
 }
 

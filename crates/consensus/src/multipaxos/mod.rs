@@ -215,6 +215,10 @@ impl Protocol for MultiPaxos {
         }
     }
 
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        matches!(self.state, State::Leader(_)) && self.election.answers(now, voter)
+    }
+
     fn fork(&self) -> Box<dyn Protocol> {
         Box::new(self.clone())
     }
@@ -265,8 +269,9 @@ impl MultiPaxos {
             }
             Message::Recover { incarnation } => self.on_recover(from, incarnation, effects),
             Message::TakeOver { ballot } => {
-                if ballot.replica == from && ballot == self.promised && matches!(self.state, State::Follower)
-                {
+                // One that lags would lead, and serve nobody until it has caught up.
+                let ready = matches!(self.state, State::Follower) && self.decided_elsewhere <= self.decided();
+                if ballot.replica == from && ballot == self.promised && ready {
                     let ballot = self.election.next_ballot(ballot);
                     self.become_candidate(now, ballot, effects);
                 }

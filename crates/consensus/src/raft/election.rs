@@ -118,7 +118,7 @@ pub(super) struct Candidate {
     rehearsal: bool,
     /// The leader asked for this election.
     transfer: bool,
-    granted: Vec<ReplicaId>,
+    pub(super) granted: Vec<ReplicaId>,
     resend: Resend,
 }
 

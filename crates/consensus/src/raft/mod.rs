@@ -184,6 +184,11 @@ impl Protocol for Raft {
         }
     }
 
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        let State::Leader(leader) = &self.state else { return false };
+        leader.is_answered_by(voter, now, self.options.election_timeout)
+    }
+
     fn fork(&self) -> Box<dyn Protocol> {
         Box::new(self.clone())
     }
@@ -232,9 +237,11 @@ impl Raft {
                 self.on_heartbeat_ack(now, from, ballot, (round, decided, priority), effects);
             }
             Message::Stale { term } => {
-                // A replica that does not vote can not end a leader's term.
                 if term > self.term && self.voters().contains(from) {
                     self.enter_term(now, term, None, effects);
+                } else if let State::Leader(leader) = &mut self.state {
+                    // A replica that does not vote can not end a leader's term. It is heeded when it is to vote.
+                    leader.is_behind(from, term);
                 }
             }
             Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),

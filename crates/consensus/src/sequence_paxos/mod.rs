@@ -202,6 +202,10 @@ impl Protocol for SequencePaxos {
         }
     }
 
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        matches!(self.state, State::Leader(_)) && self.election.answers(now, voter)
+    }
+
     fn fork(&self) -> Box<dyn Protocol> {
         Box::new(self.clone())
     }
@@ -265,8 +269,10 @@ impl SequencePaxos {
                 }
             }
             Message::TakeOver { ballot } => {
-                let follows = matches!(self.state, State::Follower(_));
-                if ballot.replica == from && ballot == self.promised && follows {
+                // One that lags would lead, and serve nobody until it has caught up.
+                let ready =
+                    matches!(self.state, State::Follower(_)) && self.decided_elsewhere <= self.log.decided();
+                if ballot.replica == from && ballot == self.promised && ready {
                     let ballot = self.election.next_ballot(ballot);
                     self.become_candidate(now, ballot, effects);
                 }

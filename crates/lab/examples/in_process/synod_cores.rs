@@ -60,6 +60,8 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
             snapshot: None,
             amnesia: false,
             incarnation: Incarnation(1),
+            nonce: 0,
+            met_all: true,
         };
         let group = Group::of(&settings.consensus, ids.iter().copied());
         let mut actions = Vec::new();

@@ -133,6 +133,8 @@ pub(crate) fn main(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Pat
         Ok(code) => return code,
         Err(Stopped::Usage(why)) => (why, 2),
         Err(Stopped::Failed(why)) => (why, 1),
+        // The program outside of the namespaces says so.
+        Err(Stopped::Interrupted) if args.inside => return ExitCode::from(130),
         Err(Stopped::Interrupted) => ("interrupted".to_owned(), 130),
     };
     eprintln!("error: {error}");

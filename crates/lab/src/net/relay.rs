@@ -18,6 +18,7 @@ use std::{
     collections::VecDeque,
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    ops::Range,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -30,10 +31,10 @@ use synod_wire::ReplicaId;
 
 use super::{Link, Links};
 
-/// Bytes of a hello that come before, and with, the caller's id.
-const HELLO_BYTES: usize = 24;
-/// Bytes of an inquiry, which names nobody.
-const INQUIRY_BYTES: usize = 12;
+/// Where a hello says who calls, in every version from 4 on (`crates/transport/src/handshake.rs`).
+const HELLO_FROM: Range<usize> = 20..28;
+/// Bytes with which every call begins. An inquiry names nobody, and has fewer than a hello behind them.
+const CALL_HEAD_BYTES: usize = 12;
 /// The largest piece that is delayed as one.
 const PIECE_BYTES: usize = 64 << 10;
 /// Bytes that one direction of a connection may hold.
@@ -270,14 +271,14 @@ fn serve(shared: &Arc<Shared>, caller: &TcpStream, gate: Gate) -> io::Result<()>
 /// Reads the beginning of a connection, and who calls; nobody, if it is an inquiry.
 fn read_hello(shared: &Shared, mut caller: &TcpStream) -> io::Result<(Vec<u8>, Option<usize>)> {
     caller.set_read_timeout(Some(HELLO_TIMEOUT))?;
-    let mut hello = vec![0; INQUIRY_BYTES];
+    let mut hello = vec![0; CALL_HEAD_BYTES];
     caller.read_exact(&mut hello)?;
     let is_inquiry = hello[6..8] == [1, 0];
     let mut from = None;
     if !is_inquiry {
-        hello.resize(HELLO_BYTES, 0);
-        caller.read_exact(&mut hello[INQUIRY_BYTES..])?;
-        let id = ReplicaId(u64::from_le_bytes(hello[16..24].try_into().expect("8 bytes")));
+        hello.resize(HELLO_FROM.end, 0);
+        caller.read_exact(&mut hello[CALL_HEAD_BYTES..])?;
+        let id = ReplicaId(u64::from_le_bytes(hello[HELLO_FROM].try_into().expect("8 bytes")));
         let known = lock(&shared.places).iter().find(|(known, _)| *known == id).map(|&(_, place)| place);
         from = Some(known.ok_or_else(|| io::Error::other(format!("{id} has no links")))?);
     }
@@ -430,7 +431,7 @@ mod tests {
         caller.set_nodelay(true).unwrap();
         let mut hello = [0; 44];
         hello[..4].copy_from_slice(b"SYNO");
-        hello[16] = 1;
+        hello[HELLO_FROM.start] = 1;
         caller.write_all(&hello).unwrap();
         let mut callee = listener.accept().unwrap().0;
         let mut got = [0; 44];

@@ -92,6 +92,7 @@ impl<R: Replica> Store<R> {
             sources: status.sources,
             without_memory: status.without_memory,
             troubles: status.troubles,
+            waits_for: status.waits_for,
         })
     }
 

@@ -98,6 +98,8 @@ invariants! {
     VotersOnly = "voters-only", "Ng 2020, section 2.4.3: a configuration is a set of servers of its own";
     /// No two members ever have the same id.
     IdsOnce = "ids-once", "DESIGN.md: node identity is (id, incarnation)";
+    /// All that ever counts under an id comes from replicas with one birth.
+    OneBirth = "one-birth-an-id", "docs/identity.md: a replica is its id and its birth";
     /// The replicated clock shows at most what truly went by, as the fastest clock of a replica measures it, and at most
     /// one bounded step more for every jump of such a clock.
     ClockNotFast = "clock-not-fast", "crates/replica/src/clock.rs: a tick measures from when its instant was seen";

@@ -555,7 +555,7 @@ fn ask(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
         return Err("a number of a session is for one command".to_owned());
     }
     for (op, text) in questions {
-        checked(world.ask_in_script(of, op, id, session, text))?;
+        checked(world.ask_in_script(of, op, id, session, text).map(|_| ()))?;
     }
     checked(world.settle())
 }

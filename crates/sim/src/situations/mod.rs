@@ -73,6 +73,8 @@ situations! {
     TransferWhileCut = "a transfer of leadership under a partial cut";
     /// A leader is heard by a quorum and hears none.
     DeafLeader = "a leader that is heard and does not hear";
+    /// A leader gets a command that its origin could not bring itself.
+    CommandRelayed = "a command reaches the leader by way of another voter";
     /// A learner has delivered a slot that a leader has not.
     LearnerAhead = "a learner ahead of a leader";
     /// A leader writes down a slot that it learned from a peer.

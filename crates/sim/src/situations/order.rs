@@ -124,6 +124,7 @@ pub(super) mod tests {
              stall-disk 2
              tick 2s
              timeout 3
+             timeout 3
              deliver 3->2 prepare
              deliver 3->2 catch-up",
         ),

@@ -38,6 +38,10 @@ impl World {
             Action::Append { lsn, record } => {
                 machine.disk.append(lsn, &record);
                 self.coverage.slots_fetched += u64::from(is_learned(&record));
+                if machine.copied {
+                    // What it writes is set aside, and tells nothing of what the replica said.
+                    return Ok(());
+                }
                 self.votes.appended(of, lsn, &record)?;
                 self.memory.appended(of, lsn, &record)?;
                 self.groups.appended(of, lsn, &record);
@@ -189,12 +193,14 @@ impl World {
                 disk.lost = false;
             }
         }
-        if let Some(epoch) = self.groups.durable(of, lsn) {
-            self.check_prefix(of, epoch)?;
+        if !self.machines[of].copied {
+            if let Some(epoch) = self.groups.durable(of, lsn) {
+                self.check_prefix(of, epoch)?;
+            }
+            self.votes.durable(of, lsn)?;
+            self.memory.durable(of, lsn)?;
+            self.terms.durable(of, lsn)?;
         }
-        self.votes.durable(of, lsn)?;
-        self.memory.durable(of, lsn)?;
-        self.terms.durable(of, lsn)?;
         let shown = self.shows_log(of);
         self.note_if(shown, of, || format!("log durable to {lsn}"));
         self.happen(Happening::Notice { of, life, event: Box::new(Event::Durable(lsn)) })?;

@@ -416,7 +416,8 @@ impl World {
             RequestError::NoLeader
             | RequestError::Overloaded
             | RequestError::TooLarge
-            | RequestError::NotCaughtUp => {
+            | RequestError::NotCaughtUp
+            | RequestError::Unhealthy => {
                 self.not_done(index, worker);
             }
             RequestError::Timeout
@@ -523,7 +524,7 @@ impl World {
         let group = self.reference.group();
         let members: Vec<usize> = group.members.iter().map(|member| self.index(member.id)).collect();
         for of in members {
-            if self.probes().any(|client| client.home == of) {
+            if self.machines[of].wiped || self.probes().any(|client| client.home == of) {
                 continue;
             }
             let mut probe = Client::new(of, Session::Unwanted, 1);
@@ -538,7 +539,7 @@ impl World {
         let done =
             |of: &usize| self.probes().any(|client| client.home == *of && client.probe == Some(Probe::Done));
         let members = self.reference.group().members.iter().map(|member| self.index(member.id));
-        members.filter(|of| !done(of)).collect()
+        members.filter(|of| !self.machines[*of].wiped && !done(of)).collect()
     }
 }
 

@@ -52,6 +52,12 @@ coverage! {
     snapshots_damaged = "snapshots damaged",
     /// Replicas that had lost their log and vote again.
     recoveries = "recoveries",
+    /// Disks in whose place an older copy was put, ...
+    copies_restored = "copies restored",
+    /// ... and how often a peer noticed.
+    copies_found = "copies found out",
+    /// Replicas that lost everything, and began as if they never were.
+    wiped = "replicas wiped",
     /// Messages lost or dropped with their session.
     messages_lost = "messages lost",
     /// Messages that arrived damaged.

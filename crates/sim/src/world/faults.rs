@@ -56,6 +56,8 @@ enum Kind {
     Reset,
     Change,
     Transfer,
+    Restore,
+    Wipe,
 }
 
 impl Faults {
@@ -109,6 +111,8 @@ impl World {
             (weights.reset, Kind::Reset),
             (weights.change, Kind::Change),
             (weights.transfer, Kind::Transfer),
+            (weights.restore, Kind::Restore),
+            (weights.wipe, Kind::Wipe),
         ];
         let total: u32 = kinds.iter().map(|(weight, _)| weight).sum();
         if total == 0 {
@@ -210,13 +214,15 @@ impl World {
             }
             Kind::Change => return self.operate(),
             Kind::Transfer => return self.hand_over(of),
+            Kind::Restore => self.restore(of),
+            Kind::Wipe => self.wipe(of),
         }
         Ok(())
     }
 
     /// With a quorum's memory gone, acknowledged writes may be gone by right. So only a minority may lose its log: of
     /// the voters of every group that is still needed (see `check/groups.rs`), and of every one that may come next.
-    fn may_lose(&self, of: usize) -> bool {
+    pub(super) fn may_lose(&self, of: usize) -> bool {
         let machine = &self.machines[of];
         let lost = |id: &ReplicaId| {
             *id == machine.id || self.machine_of(*id).is_some_and(|machine| machine.disk.lost)
@@ -236,6 +242,10 @@ impl World {
             return;
         }
         self.crash(of);
+        self.restart_later(of);
+    }
+
+    pub(super) fn restart_later(&mut self, of: usize) {
         let lasts = self.lasts();
         self.queue.push(self.now + lasts, Happening::Restart { of });
     }
@@ -488,14 +498,16 @@ impl World {
         let group = self.reference.group();
         group.learners().all(|(_, goal)| goal == Goal::Learn)
             && group.outgoing.is_empty()
-            && group.members.iter().all(|member| {
-                let life = self.machines[self.index(member.id)].life.as_ref();
-                life.is_some_and(|life| {
-                    let replica = &life.replica;
-                    let votes =
-                        !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
-                    life.executor.applied() >= target && votes
-                })
-            })
+            && group.members.iter().filter(|member| !self.machines[self.index(member.id)].wiped).all(
+                |member| {
+                    let life = self.machines[self.index(member.id)].life.as_ref();
+                    life.is_some_and(|life| {
+                        let replica = &life.replica;
+                        let votes =
+                            !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
+                        life.executor.applied() >= target && votes
+                    })
+                },
+            )
     }
 }

@@ -19,6 +19,13 @@ const MS: Duration = Duration::from_millis(1);
 impl World {
     /// A message leaves a replica, its records being durable.
     pub(super) fn send(&mut self, from: usize, to: usize, message: &PeerMessage) -> Checked {
+        if self.times_out && *message == PeerMessage::SeekLeader {
+            return Ok(());
+        }
+        if self.machines[from].copied {
+            // Nobody listens: all others would notice, or the copy would not have been restored.
+            return Ok(());
+        }
         let life = self.machines[from].lives;
         self.situations.see(&Sight::Sends { from, to, message });
         if let PeerMessage::Protocol { epoch, message } = message {
@@ -94,6 +101,10 @@ impl World {
         if !self.machines[to].is_alive() {
             return Ok(());
         }
+        if self.network.wire() == Wire::Datagram && !self.is_heard(to, from) {
+            self.coverage.messages_lost += 1;
+            return Ok(());
+        }
         let message = PeerMessage::decode(body).map_err(|error| Violation {
             invariant: Invariant::Sound,
             detail: format!("r{} can not read a message of r{}: {error}", to + 1, from + 1),
@@ -110,6 +121,11 @@ impl World {
         if let PeerMessage::Protocol { epoch, message } = &message {
             self.memory.arrives(*epoch, from, to, message);
         }
+        // What an earlier life said may come late, also when the machine holds something else by now.
+        let present = self.machines[from].is_alive() && self.is_heard(to, from);
+        if present && matches!(message, PeerMessage::Protocol { .. }) {
+            self.counts(from)?;
+        }
         let from = self.machines[from].id;
         self.step(to, Event::Receive { from, message })
     }
@@ -120,6 +136,7 @@ impl World {
         for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
             if self.network.wire() == Wire::Datagram {
                 self.tell_link(of, life, peer, true);
+                self.dial_soon(of, peer);
             } else {
                 // Whatever an earlier life had is over.
                 self.network.disconnect(of, peer);
@@ -145,6 +162,7 @@ impl World {
         for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
             if self.machines[peer].is_alive() && self.network.wire() == Wire::Datagram {
                 self.tell_link(peer, self.machines[peer].lives, of, true);
+                self.dial_soon(peer, of);
             } else if self.machines[peer].is_alive() {
                 self.dial_soon(peer, of);
             }
@@ -165,11 +183,22 @@ impl World {
     pub(super) fn dial(&mut self, from: usize, to: usize) -> Checked {
         self.faults.dialing(from, to, false);
         let life = self.machines[from].lives;
-        if !self.machines[from].is_alive() || self.network.is_up(from, to) {
+        let datagram = self.network.wire() == Wire::Datagram;
+        let is_up = if datagram {
+            let welcomed = self.machines[from].files.is_welcomed_by(self.machines[to].id);
+            welcomed && self.is_heard(to, from) && self.is_heard(from, to)
+        } else {
+            self.network.is_up(from, to)
+        };
+        if !self.machines[from].is_alive() || is_up {
             return Ok(());
         }
         let reachable = !self.network.is_cut(from, to) && !self.network.is_cut(to, from);
-        if reachable && self.machines[to].is_running() && self.machines[from].is_running() {
+        let runs = self.machines[to].is_running() && self.machines[from].is_running();
+        if reachable && runs && self.shake_hands(from, to) {
+            if datagram {
+                return Ok(());
+            }
             let mut arrivals = std::mem::take(&mut self.arrivals);
             self.network.connect(self.now, from, to, &mut arrivals);
             self.expect(from, to, arrivals);

@@ -1,10 +1,13 @@
 //! Starts, crashes and pauses of replicas, and what they are told.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use synod_kv::KvStore;
 use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
-use synod_wire::{Incarnation, ReplicaId, Slot, Time};
+use synod_wire::{ReplicaId, Slot, Time};
 
 use super::{
     Happening, World,
@@ -24,10 +27,25 @@ impl World {
         let machine = &mut self.machines[of];
         assert!(machine.life.is_none(), "one life at a time");
         machine.lives += 1;
+        // No two lives draw the same nonce, whichever disk they run on.
+        if machine.files.begin(machine.lives) {
+            // As if the log was lost; what the replica had decided is still what was decided.
+            machine.disk.lose_log(false);
+            machine.copied = false;
+        }
         let (number, amnesia) = (machine.lives, machine.disk.amnesia);
+        if amnesia {
+            // It knows that it forgot, also if it was a copy that it forgot.
+            machine.files.begin_without_memory();
+            machine.copied = false;
+        }
         let found = machine.disk.recover();
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
-        self.memory.restarted(of, number, machine.disk.records(), amnesia)?;
+        if !machine.copied {
+            // By the number that the replica and its peers know, which a copy may have used before.
+            let life = machine.files.incarnation.0;
+            self.memory.restarted(of, life, machine.disk.records(), amnesia)?;
+        }
         let entered = self.groups.restarted(of, machine.disk.records());
         let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
         self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
@@ -60,8 +78,20 @@ impl World {
         let clock = Clock::new(self.now, shown, rate);
         self.coverage.joiners += u64::from(number == 1 && of >= self.plan.replicas);
         let records = found.records.into_iter().map(|(_, record)| record).collect();
-        let incarnation = Incarnation(number);
-        let recovered = Recovered { records, last_lsn: found.last, snapshot, amnesia, incarnation };
+        let others = self.others_at_first(of);
+        // Scripts begin when that is over.
+        let script = self.network.wire() == Wire::Manual;
+        let files = &mut self.machines[of].files;
+        let (incarnation, met_all) = (files.incarnation, files.has_met(others) || script);
+        let recovered = Recovered {
+            records,
+            last_lsn: found.last,
+            snapshot,
+            amnesia,
+            incarnation,
+            nonce: number,
+            met_all,
+        };
         self.note(of, || {
             let lost = if amnesia { ", its log lost" } else { "" };
             format!("starts life {number} with a log to {} and a snapshot to slot {first}{lost}", found.last)
@@ -78,6 +108,7 @@ impl World {
             executor,
             clock,
             watch: Watch::new(self.machines[of].id, first, entered),
+            recognised: BTreeMap::new(),
             deadline: Time::NEVER,
             timer_at: None,
             flush_due: false,
@@ -257,7 +288,9 @@ impl World {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
         // One that votes in an epoch that is over would not be whole.
-        let whole = || life.replica.may_vote() && life.watch.delivered() >= machine.delivered;
+        // So would one that does not know that it forgot.
+        let whole =
+            || !machine.copied && life.replica.may_vote() && life.watch.delivered() >= machine.delivered;
         if machine.disk.lost && life.whole_at.is_none() && whole() {
             life.whole_at = Some(machine.disk.last());
         }

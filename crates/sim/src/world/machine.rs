@@ -1,12 +1,12 @@
 //! One replica's machine: a disk that lasts, and the life that runs on it for a while.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use synod_kv::KvStore;
 use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
 use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::Happening;
+use super::{Happening, identity::Files};
 use crate::{
     check::{Held, Watch},
     clock::{Clock, Moment},
@@ -18,7 +18,15 @@ use crate::{
 pub(crate) struct Machine {
     pub(crate) id: ReplicaId,
     pub(crate) disk: Disk,
-    /// How many lives have begun.
+    /// Who the replica is, and whom it knows; on the disk as well.
+    pub(crate) files: Files,
+    /// A copy of the disk that was taken earlier.
+    pub(crate) copy: Option<Box<(Disk, Files)>>,
+    /// A copy was restored, and the replica does not know it: nobody listens to it.
+    pub(crate) copied: bool,
+    /// It lost all its data, and others know another birth of it.
+    pub(crate) wiped: bool,
+    /// How many lives have begun, on whichever disk.
     pub(crate) lives: u64,
     pub(crate) life: Option<Life>,
     /// The last slot that any of its lives delivered.
@@ -45,6 +53,8 @@ pub(crate) struct Life {
     pub(crate) executor: Executor<KvStore>,
     pub(crate) clock: Clock,
     pub(crate) watch: Watch,
+    /// The peers, by index, that were met in this life, each with the number of the life that it was in.
+    pub(crate) recognised: BTreeMap<usize, u64>,
     /// The deadline that the replica asked for last ...
     pub(crate) deadline: Time,
     /// ... and the instant at which it is looked at next.
@@ -87,8 +97,19 @@ pub(crate) enum Task {
 impl Machine {
     /// A machine with an empty disk.
     pub(crate) fn new(id: ReplicaId) -> Machine {
-        let (disk, delivered) = (Disk::default(), Slot::ZERO);
-        Machine { id, disk, lives: 0, life: None, delivered, retired: false, paused: None }
+        Machine {
+            id,
+            disk: Disk::default(),
+            files: Files::new(id.0),
+            copy: None,
+            copied: false,
+            wiped: false,
+            lives: 0,
+            life: None,
+            delivered: Slot::ZERO,
+            retired: false,
+            paused: None,
+        }
     }
 
     /// Whether a replica runs here, paused or not.

@@ -8,6 +8,7 @@
 //! | `actions.rs` | actions out |
 //! | `execution.rs` | the executor's work: batches, reads, snapshots |
 //! | `links.rs` | sessions between replicas |
+//! | `identity.rs` | who replicas are to each other; copies of disks |
 //! | `clients.rs` | who asks for what, and what they make of the answers |
 //! | `requests.rs` | what becomes of their questions at replicas |
 //! | `history.rs` | what they saw, and whether it is linearizable |
@@ -24,6 +25,7 @@ mod coverage;
 mod execution;
 mod faults;
 mod history;
+mod identity;
 mod links;
 mod lives;
 mod machine;
@@ -32,6 +34,8 @@ mod operator;
 mod outage;
 mod requests;
 mod trials;
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -98,6 +102,8 @@ pub(crate) enum Happening {
     Crash { of: usize, life: u64 },
     /// A crashed replica starts again.
     Restart { of: usize },
+    /// A replica is told that a later life of it was seen.
+    Outlived { of: usize, life: u64 },
     /// A paused replica goes on.
     Resume { of: usize },
     /// A stalled disk goes on.
@@ -119,6 +125,8 @@ pub struct World {
     now: Moment,
     queue: EventQueue<Happening>,
     machines: Vec<Machine>,
+    /// The birth with which each replica was heard first.
+    births: BTreeMap<ReplicaId, u64>,
     network: Network,
     clients: Clients,
     faults: Faults,
@@ -142,6 +150,8 @@ pub struct World {
     frame_bytes_max: usize,
     /// Clocks of replicas have jumped forward so often.
     jumps: u32,
+    /// A script lets a replica time out.
+    times_out: bool,
     /// Time passes in a script; signs of life are not shown meanwhile.
     idles: bool,
     /// Scratch space.
@@ -198,6 +208,7 @@ impl World {
             now: Moment::START,
             queue: EventQueue::default(),
             machines: (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id))).collect(),
+            births: BTreeMap::new(),
             network: Network::new(plan.network, capacity, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),
             faults: Faults::new(capacity, rng.fork()),
@@ -219,6 +230,7 @@ impl World {
                 .largest(|settings| settings.limits.batch_bytes_max().max(settings.fetch_bytes_max) as u64),
             frame_bytes_max: plan.largest(|settings| settings.message_bytes_max(&plan.settings.limits)),
             jumps: 0,
+            times_out: false,
             idles: false,
             arrivals: Vec::new(),
             plan,
@@ -349,6 +361,10 @@ impl World {
                 Ok(())
             }
             Happening::Restart { of } => self.restart(of),
+            Happening::Outlived { of, life } => {
+                self.outlived(of, life);
+                Ok(())
+            }
             Happening::Resume { of } => self.resume(of),
             Happening::Stop { of } => {
                 self.stop_for_good(of);

@@ -128,14 +128,15 @@ impl World {
         let forgetful: Vec<ReplicaId> = group.voters().filter(lost).collect();
         let machines = &self.machines;
         let life = |id: ReplicaId| {
-            machines.iter().find(|machine| machine.id == id).map_or(0, |machine| machine.lives)
+            let machine = machines.iter().find(|machine| machine.id == id);
+            machine.map_or(Incarnation(0), |machine| machine.files.incarnation)
         };
         let rng = &mut self.operator.rng;
         let member = |rng: &mut Rng| group.members[rng.usize(0..group.members.len())].id;
         if self.plan.changes.readmit.hit(rng) {
             let id =
                 if forgetful.is_empty() { member(rng) } else { forgetful[rng.usize(0..forgetful.len())] };
-            return Some(Change::Readmit { id, life: Incarnation(life(id)) });
+            return Some(Change::Readmit { id, life: life(id) });
         }
         Some(match rng.u8(0..100) {
             0..40 => {

@@ -75,6 +75,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     node.durability = args.tuning.durability;
     node.segment_bytes = args.tuning.wal_segment_bytes;
     node.accept_lost_log = args.tuning.accept_lost_log;
+    node.begin_without_all = args.cluster.begin_without_all;
     node.settings = settings(&args.tuning);
     node.executor_thread = args.tuning.executor_thread;
     let server = synod_server::Config {

@@ -95,6 +95,19 @@ pub struct ClusterArgs {
         default_value = "new"
     )]
     pub initial_cluster_state: ClusterState,
+    /// Begin a cluster although not all of --initial-cluster run yet.
+    ///
+    /// A replica of a new cluster votes only after it has met every member of --initial-cluster once. Otherwise a
+    /// member that lost its data, together with one that was never started, could be a majority that knows nothing of
+    /// what the others decided. `synod status` says whom it waits for. Give this flag to the replicas that run only
+    /// if you are sure that no member of this cluster has run before and lost its data. The replica remembers
+    /// it.
+    #[arg(
+        long,
+        env = "SYNOD_BEGIN_WITHOUT_ALL",
+        help_heading = "The cluster, at the first start (the same on all replicas)"
+    )]
+    pub begin_without_all: bool,
     /// Where the others reach this replica at first; must be what --initial-cluster says of it, which is the default.
     #[arg(long, env = "SYNOD_INITIAL_ADVERTISE_PEER_URLS", value_name = "URL")]
     pub initial_advertise_peer_urls: Option<String>,

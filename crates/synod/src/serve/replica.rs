@@ -118,15 +118,18 @@ impl Replica for Served {
         let status = self.handle.status();
         let group = self.group();
         let mut troubles = Vec::new();
+        let waits_for: Vec<String> = status.waits_for.iter().map(|&id| group.name_of(id)).collect();
+        if !waits_for.is_empty() {
+            troubles.push(format!(
+                "synod: this replica of a new cluster has never met {}, and does not vote before it has; start them, \
+                 or see --begin-without-all",
+                waits_for.join(", ")
+            ));
+        }
         if status.without_memory {
-            let waits = match status.leader {
-                Some(_) => "it learns what it may have said, and votes again by itself",
-                None => {
-                    "nobody leads, so it waits. If most of the voters lost theirs, they wait for each other: see \
-                     'Replicas without memory' in docs/operating.md"
-                }
-            };
-            troubles.push(format!("synod: this replica has lost (part of) its log and has no vote; {waits}"));
+            let trouble = "synod: this replica has lost (part of) its log and has no vote; it votes again by itself while \
+                           most voters have kept theirs: see 'Replicas without memory' in docs/operating.md";
+            troubles.push(trouble.to_owned());
         }
         let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
         let peers = status.peers.iter().map(|peer| PeerStatus {
@@ -157,6 +160,7 @@ impl Replica for Served {
             receiving: Some(status.receiving).filter(|&(_, total)| total > 0),
             missing: status.decided_elsewhere.0.saturating_sub(status.decided.0),
             sources: status.sources,
+            waits_for,
         }
     }
 
@@ -304,6 +308,7 @@ fn error(error: synod_replica::RequestError) -> RequestError {
         Core::Timeout | Core::OutcomeUnknown | Core::Superseded => RequestError::Timeout,
         Core::Overloaded | Core::TooFarAhead => RequestError::Overloaded,
         Core::NotCaughtUp => RequestError::NotCaughtUp,
+        Core::Unhealthy => RequestError::Unhealthy,
         Core::TooLarge => RequestError::TooLarge,
         Core::ReplyGone => RequestError::ReplyGone,
         Core::SessionExpired => RequestError::SessionExpired,

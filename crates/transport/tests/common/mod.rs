@@ -12,12 +12,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_transport::{Config, Event, Peer, PeerMetrics, Sender, Transport};
+use synod_transport::{Config, Event, Peer, PeerMetrics, Sender, Transport, Unreadable};
 use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId, Writer};
 
 pub const CLUSTER: ClusterId = ClusterId(0xc1);
 /// Longer than anything takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A body that no replica here understands.
+pub const UNREADABLE: &[u8] = b"xyzzy";
 
 pub struct Replica {
     pub transport: Transport,
@@ -41,7 +44,9 @@ pub fn config(me: u64, incarnation: u64, addresses: &[SocketAddr]) -> Config {
         .filter(|(id, _)| *id != me)
         .map(|(id, address)| Peer { id: ReplicaId(id), address: address.to_string() })
         .collect();
-    Config { peers, ..Config::new(CLUSTER, ReplicaId(me), Incarnation(incarnation), birth(me)) }
+    let mut config = Config::new(CLUSTER, ReplicaId(me), Incarnation(incarnation), birth(me));
+    config.who.nonce = nonce(incarnation, birth(me));
+    Config { peers, ..config }
 }
 
 /// The birth of every replica `id`, unless a test says otherwise.
@@ -52,7 +57,15 @@ pub fn birth(id: u64) -> u64 {
 impl Replica {
     pub fn start(config: Config, listener: TcpListener) -> Replica {
         let (tell, events) = mpsc::channel();
-        let sink = move |event| _ = tell.send(event);
+        let sink = move |event| match event {
+            Event::Received { ref body, .. } if body == UNREADABLE => {
+                Err(Unreadable("it is not a word".into()))
+            }
+            event => {
+                _ = tell.send(event);
+                Ok(())
+            }
+        };
         let transport = Transport::start_on(config, vec![listener], sink).unwrap();
         let address = transport.local_addresses()[0];
         Replica { sender: transport.sender(), transport, events, address }
@@ -84,7 +97,7 @@ impl Replica {
 
     pub fn wait_received(&self, from: u64) -> Bytes {
         self.wait_for(|event| match event {
-            Event::Received { from: f, body } if f.0 == from => Some(body.clone()),
+            Event::Received { from: f, body, .. } if f.0 == from => Some(body.clone()),
             _ => None,
         })
     }
@@ -135,7 +148,7 @@ pub fn encode(body: &[u8]) -> Encoded {
     writer.finish()
 }
 
-fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let crc = crc32fast::hash(&bytes);
     bytes.extend(crc.to_le_bytes());
     bytes
@@ -145,36 +158,65 @@ pub fn hello(cluster: ClusterId, from: u64, to: u64, incarnation: u64) -> Vec<u8
     hello_born(cluster, from, to, incarnation, birth(from))
 }
 
+/// How a life of a replica introduces itself that has nothing to tell of earlier ones.
+fn introduction(incarnation: u64, birth: u64) -> Vec<u8> {
+    let words = [birth, incarnation, nonce(incarnation, birth), 0, 0];
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    bytes.extend([0, 0]);
+    bytes
+}
+
+/// The nonce of every life here.
+pub fn nonce(incarnation: u64, birth: u64) -> u64 {
+    birth << 8 | incarnation
+}
+
+/// The bytes of an introduction without earlier lives.
+const INTRODUCTION_BYTES: usize = 42;
+/// The bytes of what replicas here say when they call.
+pub const HELLO_BYTES: usize = 12 + 24 + INTRODUCTION_BYTES + 4;
+/// What follows the verdict that welcomes.
+const WELCOME_BYTES: usize = 2 + INTRODUCTION_BYTES + 4;
+
 pub fn hello_born(cluster: ClusterId, from: u64, to: u64, incarnation: u64, birth: u64) -> Vec<u8> {
-    let mut bytes = b"SYNO\x03\0\0\0".to_vec();
-    for word in [cluster.0, from, to, incarnation, birth] {
+    let mut bytes = b"SYNO\x04\0\0\0\x04\0".to_vec();
+    bytes.extend((24 + INTRODUCTION_BYTES as u16).to_le_bytes());
+    for word in [cluster.0, from, to] {
         bytes.extend(word.to_le_bytes());
     }
+    bytes.extend(introduction(incarnation, birth));
     sealed(bytes)
 }
 
 pub fn inquiry() -> Vec<u8> {
-    sealed(b"SYNO\x03\0\x01\0".to_vec())
+    sealed(b"SYNO\x04\0\x01\0\x04\0\0\0".to_vec())
 }
 
 pub fn verdict(verdict: u16, incarnation: u64, frame_bytes_max: u32) -> Vec<u8> {
-    let mut bytes = b"SYNA\x03\0".to_vec();
+    let mut bytes = b"SYNA\x04\0".to_vec();
     bytes.extend(verdict.to_le_bytes());
     bytes.extend(incarnation.to_le_bytes());
     bytes.extend(frame_bytes_max.to_le_bytes());
     sealed(bytes)
 }
 
+fn welcome_rest(incarnation: u64, birth: u64) -> Vec<u8> {
+    let mut bytes = (INTRODUCTION_BYTES as u16).to_le_bytes().to_vec();
+    bytes.extend(introduction(incarnation, birth));
+    sealed(bytes)
+}
+
 /// A verdict that welcomes a replica, and what follows it.
 pub fn welcome_born(incarnation: u64, frame_bytes_max: u32, birth: u64) -> Vec<u8> {
-    [verdict(0, incarnation, frame_bytes_max), sealed(birth.to_le_bytes().to_vec())].concat()
+    [verdict(0, incarnation, frame_bytes_max), welcome_rest(incarnation, birth)].concat()
 }
 
 /// A frame whose header announces `length` and the checksum `crc`, whatever the body is.
 pub fn frame_with(cluster: ClusterId, length: u32, crc: u32, body: &[u8]) -> Vec<u8> {
-    let mut bytes = b"SYNF\x01\0\0\0".to_vec();
+    let mut bytes = b"SYNF\x02\0\x04\0".to_vec();
     bytes.extend(length.to_le_bytes());
     bytes.extend(crc.to_le_bytes());
+    bytes.extend(0_u64.to_le_bytes());
     let header_crc = crc32fast::hash(&[&cluster.0.to_le_bytes(), bytes.as_slice()].concat());
     bytes.extend(header_crc.to_le_bytes());
     bytes.extend(body);
@@ -194,16 +236,23 @@ pub fn call(address: SocketAddr, hello: &[u8]) -> (TcpStream, u16) {
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(&answer[..4], b"SYNA");
     assert_eq!(answer[20..], crc32fast::hash(&answer[..20]).to_le_bytes());
-    (stream, u16::from_le_bytes([answer[6], answer[7]]))
+    let verdict = u16::from_le_bytes([answer[6], answer[7]]);
+    if verdict != 0 {
+        // What else there is to say about the reason.
+        let mut length = [0; 2];
+        stream.read_exact(&mut length).unwrap();
+        stream.read_exact(&mut vec![0; usize::from(u16::from_le_bytes(length)) + 4]).unwrap();
+    }
+    (stream, verdict)
 }
 
 /// A welcomed connection.
 pub fn join(address: SocketAddr, from: u64, to: u64, incarnation: u64) -> TcpStream {
     let (mut stream, verdict) = call(address, &hello(CLUSTER, from, to, incarnation));
     assert_eq!(verdict, 0);
-    let mut rest = [0; 12];
+    let mut rest = [0; WELCOME_BYTES];
     stream.read_exact(&mut rest).unwrap();
-    assert_eq!(rest[..], sealed(birth(to).to_le_bytes().to_vec()));
+    assert_eq!(rest[2..10], birth(to).to_le_bytes());
     stream
 }
 
@@ -211,7 +260,7 @@ pub fn join(address: SocketAddr, from: u64, to: u64, incarnation: u64) -> TcpStr
 pub fn welcome(listener: &TcpListener, incarnation: u64, frame_bytes_max: u32) -> TcpStream {
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.read_exact(&mut [0; 52]).unwrap();
+    stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
     stream.write_all(&welcome_born(incarnation, frame_bytes_max, birth(2))).unwrap();
     stream
 }

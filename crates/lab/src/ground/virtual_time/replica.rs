@@ -60,6 +60,8 @@ impl Machine {
             snapshot: None,
             amnesia: false,
             incarnation: life,
+            nonce: 0,
+            met_all: true,
         };
         // A run is short enough to keep everything.
         let settings = Settings { snapshot_slots: u64::MAX, snapshot_log_bytes: u64::MAX, ..settings };

@@ -1,0 +1,151 @@
+//! Whom this replica meets, and what it makes of them; and what it does when others do not recognise it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use synod_replica::Event;
+use synod_storage::{Lives, PeerBook, StorageError};
+use synod_sync::channel::{Receiver, RecvTimeoutError, Sender};
+use synod_transport::{Meeting, Unrecognised};
+use synod_wire::{Introduction, ReplicaId, Stranger};
+
+use crate::{protocol::Input, status::Shared};
+
+/// How often it is written down how far peers have told. A peer that crashes forgets at most so much of it, and only
+/// its own next life judges by what was written; see `docs/identity.md`.
+const HEARD_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What the threads of the transport ask about peers.
+pub(crate) struct Meetings {
+    pub(crate) book: Arc<PeerBook>,
+    /// The other members with which the group began.
+    pub(crate) first: Vec<ReplicaId>,
+    /// They were not all met yet, and the replica waits for that.
+    pub(crate) waits: AtomicBool,
+    pub(crate) inputs: Sender<Input>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Meetings {
+    /// Whether a peer is who it says; blocks for the disk.
+    pub(crate) fn recognise(
+        &self,
+        id: ReplicaId,
+        who: &Introduction,
+        meeting: Meeting,
+    ) -> Result<(), Unrecognised> {
+        let recognised = self.book.meet(id, who, meeting.heard, meeting.welcomed).and_then(|met| match met {
+            Ok(()) => self.tell_if_all_are_met().map(|()| Ok(())),
+            Err(stranger) => Ok(Err(stranger)),
+        });
+        match recognised {
+            Ok(met) => met.map_err(Unrecognised::from),
+            Err(error) => {
+                tracing::error!(%id, %error, "no new life of a peer is recognised before a restart, unless only room was missing");
+                Err(Unrecognised::Unwritten)
+            }
+        }
+    }
+
+    fn tell_if_all_are_met(&self) -> Result<(), StorageError> {
+        if !self.waits.load(SeqCst) {
+            return Ok(());
+        }
+        let all = self.book.has_met(&self.first)?;
+        let missing = self.publish_missing();
+        if !all {
+            tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
+        } else if self.waits.swap(false, SeqCst) {
+            tracing::info!("all members of the new group were met: this replica takes part");
+            // A failed send means that the protocol's thread has ended; the stop follows.
+            let _ = self.inputs.send(Input::Event(Event::MetAll));
+        }
+        Ok(())
+    }
+
+    /// Shows whom this replica waits for.
+    pub(crate) fn publish_missing(&self) -> Vec<ReplicaId> {
+        let welcomed = self.book.welcomed();
+        let missing: Vec<_> = self.first.iter().copied().filter(|id| !welcomed.contains(id)).collect();
+        self.shared.waits_for.store(Arc::new(missing.clone()));
+        missing
+    }
+}
+
+/// A peer knows a later life of this replica, or one of the same number: this one must not go on. Returns why, for
+/// people. The next start begins without memory; but not that of the only voter (`alone`), whose log is the only copy of
+/// what it decided, and which has nobody to learn from.
+pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger, alone: bool) -> String {
+    let next = if alone {
+        "It is the only voter, so nobody can tell it what it forgot, and its log is kept. If what it holds is to count, \
+         make a new cluster of it: synod recover --force-new-cluster"
+            .to_owned()
+    } else {
+        match lives.outlived_by(stranger.known.incarnation) {
+            Ok(()) => "At the next start its log is set aside, and it learns from the others before it votes"
+                .to_owned(),
+            Err(error) => format!("That could not be written down ({error}): replace this replica"),
+        }
+    };
+    format!(
+        "{by} does not recognise this replica: {stranger}. Its data directory was restored from a copy, or another \
+         process uses a copy of it. {next}. Make sure that no other process runs as this replica before you start it \
+         again"
+    )
+}
+
+/// Writes down how far peers have told, until the other end of `stop` is gone.
+pub(crate) fn write_what_is_heard(book: &PeerBook, transport: &synod_transport::Sender, stop: &Receiver<()>) {
+    loop {
+        let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
+        match book.heard(&transport.heard()) {
+            Ok(()) => {}
+            // There may be room later.
+            Err(error @ StorageError::Full { .. }) => {
+                tracing::warn!(%error, "how far peers have told cannot be written down now");
+            }
+            Err(error) => {
+                tracing::error!(%error, "how far peers have told cannot be written down before a restart");
+                return;
+            }
+        }
+        if over {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_storage::{DataDir, Durability, Loss, Options, Wal};
+    use synod_wire::{Acquaintance, ClusterId, Incarnation, Lsn, Mismatch};
+
+    use super::*;
+
+    #[test]
+    fn the_only_voter_keeps_its_log_when_a_learner_outlived_it() {
+        for alone in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let open = || {
+                let (cluster, me) = (ClusterId(7), ReplicaId(1));
+                DataDir::open(folder.path(), cluster, me, "n1", Durability::Sync).unwrap()
+            };
+            let dir = open();
+            drop(Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap());
+            let lives = Lives::begin(&dir).unwrap();
+            let known = Acquaintance { birth: 1, incarnation: Incarnation(4), nonce: 2, told: Lsn(9) };
+            let why =
+                outlived(&lives, ReplicaId(2), &Stranger { mismatch: Mismatch::Superseded, known }, alone);
+            assert_eq!(why.contains("--force-new-cluster"), alone);
+            drop((dir, lives));
+            let dir = open();
+            let (_, found) = Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap();
+            assert_eq!(found.loss, (!alone).then_some(Loss::LogMissing));
+        }
+    }
+}

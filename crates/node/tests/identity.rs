@@ -1,0 +1,178 @@
+//! What replicas make of peers that are not what they should be, or not what they were.
+
+mod common;
+
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use common::{Group, Tape, append, block, tape, until};
+use synod_consensus::Role;
+use synod_node::{Config, Node};
+use synod_replica::RequestError;
+use synod_transport::{Event, Peer, Transport, VERSION, VERSION_OLDEST};
+use synod_wire::{ClusterId, Incarnation, ReplicaId, Writer};
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_message_that_does_not_decode_ends_the_session() {
+    let group = Group::new(2, |_| {});
+    let _node = group.start(1);
+    let [one, two] = &group.members[..] else { unreachable!("two were asked for") };
+
+    let (tell, events) = mpsc::channel();
+    let other = synod_transport::Config {
+        listen: vec![two.address.parse().unwrap()],
+        peers: vec![Peer { id: one.id, address: one.address.clone() }],
+        ..synod_transport::Config::new(ClusterId(7), two.id, Incarnation(1), 22)
+    };
+    let sink = move |event| {
+        _ = tell.send(event);
+        Ok(())
+    };
+    let transport = Transport::start(other, sink).unwrap();
+    let wait = |wanted: fn(&Event) -> bool| while !wanted(&events.recv_timeout(PATIENCE).unwrap()) {};
+    wait(|event| matches!(event, Event::Up { .. }));
+    let mut nonsense = Writer::new();
+    nonsense.bytes(b"what no version says");
+    transport.sender().send(one.id, nonsense.finish());
+    wait(|event| matches!(event, Event::Down { .. }));
+    // It is no reason to shut the peer out for good.
+    wait(|event| matches!(event, Event::Up { .. }));
+}
+
+fn impatient(config: &mut Config) {
+    config.settings.request_timeout = Duration::from_millis(500);
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy(&path, &target) } else { _ = fs::copy(&path, &target).unwrap() }
+    }
+}
+
+#[test]
+fn a_new_group_begins_once_all_have_met_and_needs_a_majority_from_then_on() {
+    let group = Group::new(3, impatient);
+    let nodes = [group.start(1), group.start(2)];
+    for node in &nodes {
+        until("the two have met", || node.handle().status().waits_for == [ReplicaId(3)]);
+    }
+    let refused = block(nodes[0].handle().execute(Bytes::from_static(b"a")));
+    assert_eq!(refused, Err(RequestError::NoLeader));
+    let third = group.start(3);
+    until("a leader", || nodes.iter().all(|node| node.handle().status().leader.is_some()));
+    append(&nodes[0].handle(), "a");
+    assert!(nodes[0].handle().status().waits_for.is_empty());
+    for node in nodes.into_iter().chain([third]) {
+        node.stop().unwrap();
+    }
+    let nodes = [group.start(1), group.start(2)];
+    until("a leader", || nodes[0].handle().status().leader.is_some());
+    assert_eq!(append(&nodes[1].handle(), "b"), "2");
+}
+
+#[test]
+fn one_that_lost_everything_and_one_that_was_never_there_are_no_majority() {
+    let group = Group::new(3, impatient);
+    let told =
+        |id| Node::start(Config { begin_without_all: true, ..group.config(id) }, Tape::default()).unwrap();
+    // The operator says that two are enough, and one of them is not to be believed later.
+    let nodes = [told(1), told(2)];
+    until("a leader", || nodes[0].handle().status().leader.is_some());
+    append(&nodes[0].handle(), "kept");
+    nodes.into_iter().for_each(|node| node.stop().unwrap());
+    fs::remove_dir_all(group.dir.path().join("r2")).unwrap();
+
+    let (wiped, new) = (group.start(2), group.start(3));
+    until("the two have met", || {
+        [&wiped, &new].iter().all(|node| node.handle().status().waits_for == [ReplicaId(1)])
+    });
+    let refused = block(new.handle().execute(Bytes::from_static(b"lost")));
+    assert_eq!(refused, Err(RequestError::NoLeader));
+    let first = group.start(1);
+    until("the first and the third are a majority", || new.handle().status().leader.is_some());
+    assert_eq!(tape(&new.handle()), "kept");
+    assert!(wiped.handle().status().waits_for == [ReplicaId(1)], "nobody who knew it recognises it");
+    drop(first);
+}
+
+#[test]
+fn a_data_directory_that_was_restored_from_a_copy_is_found_out_and_learns_again() {
+    let group = Group::new(3, |_| {});
+    let start_all = || (1..=3).map(|id| Some(group.start(id))).collect::<Vec<_>>();
+    let mut nodes = start_all();
+    append(&nodes[0].as_ref().unwrap().handle(), "a");
+    let (data, backup) = (group.dir.path().join("r3"), group.dir.path().join("backup"));
+    nodes[2].take().unwrap().stop().unwrap();
+    copy(&data, &backup);
+    nodes[2] = Some(group.start(3));
+    append(&nodes[2].as_ref().unwrap().handle(), "b");
+    drop(nodes);
+    // The others forget what is only in memory, too.
+    fs::remove_dir_all(&data).unwrap();
+    fs::rename(&backup, &data).unwrap();
+
+    let nodes = start_all();
+    let copied = nodes[2].as_ref().unwrap();
+    let why = copied.wait(Duration::from_secs(30)).expect("it is told");
+    assert!(why.contains("was restored from a copy"), "{why}");
+    drop(nodes);
+    let nodes = start_all();
+    let again = nodes[2].as_ref().unwrap().handle();
+    until("it votes again", || matches!(again.status().role, Role::Follower | Role::Leader));
+    assert_eq!(tape(&again), "ab");
+    assert_eq!(append(&again, "c"), "3");
+    assert!(nodes[2].as_ref().unwrap().wait(Duration::ZERO).is_none());
+}
+
+#[test]
+fn a_build_with_one_version_more_replaces_another_under_load_in_both_orders() {
+    let group = Group::new(3, |_| {});
+    let start = |id, newest| {
+        let versions = VERSION_OLDEST..=newest;
+        Node::start(Config { versions, ..group.config(id) }, Tape::default()).unwrap()
+    };
+    let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(start(id, VERSION))).collect();
+    append(&nodes[0].as_ref().unwrap().handle(), "x");
+    let mut expected = 1;
+    for newest in [VERSION + 1, VERSION] {
+        for id in 1..=3 {
+            let at = id as usize - 1;
+            nodes[at].take().unwrap().stop().unwrap();
+            nodes[at] = Some(start(id, newest));
+            let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+            let others: Vec<_> = nodes.iter().flatten().map(Node::handle).collect();
+            thread::scope(|scope| {
+                for handle in &others {
+                    scope.spawn(|| {
+                        while !stop.load(SeqCst) {
+                            append(handle, "y");
+                            done.fetch_add(1, SeqCst);
+                        }
+                    });
+                }
+                until("all replicas serve", || done.load(SeqCst) >= 60);
+                stop.store(true, SeqCst);
+            });
+            expected += done.load(SeqCst) as usize;
+            for handle in &others {
+                assert_eq!(tape(handle).len(), expected, "version {newest} at r{id}");
+            }
+        }
+    }
+}

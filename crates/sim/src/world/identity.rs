@@ -1,0 +1,251 @@
+//! Who replicas are to each other: what a transport does when a session begins, with the rules that it uses.
+//!
+//! Beside its log and its snapshots a machine has the files of `synod-storage` that say which lives it had and whom it
+//! met. A fault may put a copy of all of it, taken earlier, in the place of what is there ([`World::restore`]), or take
+//! everything away ([`World::wipe`]). Two processes with copies of one directory are played one after the other: what a
+//! copy replaces is itself a copy from then on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use synod_consensus::Bug;
+use synod_replica::Event;
+use synod_wire::{Acquaintance, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId};
+
+use super::{Happening, World};
+use crate::{
+    check::{Checked, Invariant, demand},
+    disk::Disk,
+    network::Wire,
+};
+
+/// The files that say who a replica is, and whom it knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    birth: u64,
+    pub(crate) incarnation: Incarnation,
+    nonces: BTreeMap<Incarnation, u64>,
+    since: Incarnation,
+    outlived: Incarnation,
+    book: BTreeMap<ReplicaId, Acquaintance>,
+    /// Who has welcomed this replica.
+    welcomed: BTreeSet<ReplicaId>,
+    met_all: bool,
+}
+
+impl Files {
+    /// Of a directory that is made now.
+    pub(crate) fn new(birth: u64) -> Files {
+        Files {
+            birth,
+            incarnation: Incarnation(0),
+            nonces: BTreeMap::new(),
+            since: Incarnation(0),
+            outlived: Incarnation(0),
+            book: BTreeMap::new(),
+            welcomed: BTreeSet::new(),
+            met_all: false,
+        }
+    }
+
+    /// A life begins and draws a nonce; whether it must begin without memory.
+    pub(crate) fn begin(&mut self, nonce: u64) -> bool {
+        let outlived = std::mem::take(&mut self.outlived);
+        self.incarnation = Incarnation(self.incarnation.max(outlived).0 + 1);
+        while self.nonces.len() > EARLIER_LIVES_MAX - 1 {
+            self.nonces.pop_first();
+        }
+        self.nonces.insert(self.incarnation, nonce);
+        outlived > Incarnation(0)
+    }
+
+    /// The life that began last remembers nothing.
+    pub(crate) fn begin_without_memory(&mut self) {
+        self.since = self.incarnation;
+    }
+
+    fn introduction(&self, durable: Lsn) -> Introduction {
+        let earlier = self.nonces.range(..self.incarnation).map(|(&life, &nonce)| (life, nonce));
+        Introduction {
+            birth: self.birth,
+            incarnation: self.incarnation,
+            nonce: self.nonces.get(&self.incarnation).copied().unwrap_or_default(),
+            since: self.since,
+            earlier: earlier.collect(),
+            durable,
+        }
+    }
+
+    /// Whether each of these has welcomed this replica once.
+    pub(crate) fn has_met(&mut self, all: impl Iterator<Item = ReplicaId>) -> bool {
+        self.met_all |= { all }.all(|id| self.welcomed.contains(&id));
+        self.met_all
+    }
+
+    /// Whether this one has.
+    pub(super) fn is_welcomed_by(&self, id: ReplicaId) -> bool {
+        self.welcomed.contains(&id)
+    }
+}
+
+impl World {
+    /// The replicas with which the group began, but for one of them. Nobody, for one that joined.
+    pub(super) fn others_at_first(&self, of: usize) -> impl Iterator<Item = ReplicaId> + use<> {
+        let replicas = if of < self.plan.replicas { self.plan.replicas as u64 } else { 0 };
+        (1..=replicas).map(ReplicaId).filter(move |id| id.0 != of as u64 + 1)
+    }
+
+    /// A replica reaches another: whether each of them takes the other for the one that it knows.
+    pub(super) fn shake_hands(&mut self, from: usize, to: usize) -> bool {
+        // The one that is called may be taken for somebody else by the caller, and does not hear of it.
+        let welcome = self.recognises(to, from) && self.recognises(from, to);
+        if welcome {
+            self.is_welcomed(from, to);
+        }
+        welcome
+    }
+
+    fn is_welcomed(&mut self, of: usize, by: usize) {
+        let (all, by) = (self.others_at_first(of), self.machines[by].id);
+        let files = &mut self.machines[of].files;
+        let had = files.met_all;
+        files.welcomed.insert(by);
+        if files.has_met(all) && !had {
+            let life = self.machines[of].lives;
+            self.queue.push(self.now, Happening::Notice { of, life, event: Box::new(Event::MetAll) });
+        }
+    }
+
+    /// Whether messages of a replica are heard by another one, which recognised its present life or the one that it had
+    /// before it ended.
+    pub(super) fn is_heard(&self, of: usize, from: usize) -> bool {
+        let life = self.machines[of].life.as_ref();
+        life.is_some_and(|life| life.recognised.get(&from) == Some(&self.machines[from].lives))
+    }
+
+    fn recognises(&mut self, of: usize, peer: usize) -> bool {
+        let (id, number) = (self.machines[peer].id, self.machines[peer].lives);
+        let who = self.machines[peer].files.introduction(self.machines[peer].disk.durable());
+        let believes = self.plants(Bug::BelieveCopies);
+        let machine = &mut self.machines[of];
+        let met = machine.files.book.get(&id).map_or(Ok(Acquaintance::first(&who)), |known| known.meet(&who));
+        match met {
+            Err(stranger) if stranger.mismatch == Mismatch::OtherBirth => return false,
+            Err(stranger) if !believes => {
+                self.coverage.copies_found += u64::from(self.machines[peer].copied);
+                self.note(of, || format!("does not recognise r{}: {stranger}", peer + 1));
+                let files = &mut self.machines[peer].files;
+                files.outlived = files.outlived.max(stranger.known.incarnation).max(files.incarnation);
+                self.queue.push(self.now, Happening::Outlived { of: peer, life: number });
+                return false;
+            }
+            Err(_) => _ = machine.files.book.insert(id, Acquaintance::first(&who)),
+            Ok(met) => _ = machine.files.book.insert(id, met),
+        }
+        if let Some(life) = &mut self.machines[of].life {
+            life.recognised.insert(peer, number);
+        }
+        true
+    }
+
+    pub(super) fn plants(&self, bug: Bug) -> bool {
+        cfg!(feature = "planted-bugs") && self.plan.settings.consensus.planted == Some(bug)
+    }
+
+    /// Those who hear each other know how far the other's log is durable, as frames and silence tell.
+    pub(super) fn spread_marks(&mut self) {
+        for from in 0..self.machines.len() {
+            for to in (0..self.machines.len()).filter(|&to| to != from) {
+                let linked = self.network.wire() == Wire::Datagram || self.network.is_up(from, to);
+                let reach = !self.network.is_cut(from, to) && !self.network.is_cut(to, from);
+                let run = self.machines[from].is_running() && self.machines[to].is_running();
+                if linked && reach && run && self.is_heard(to, from) {
+                    let (id, durable) = (self.machines[from].id, self.machines[from].disk.durable());
+                    let nonce = self.machines[from].files.introduction(durable).nonce;
+                    if let Some(known) = self.machines[to].files.book.get_mut(&id)
+                        && known.nonce == nonce
+                    {
+                        *known = known.heard(durable);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A message of a protocol counts with a replica: each that ever counts under an id is of one birth.
+    pub(super) fn counts(&mut self, from: usize) -> Checked {
+        let (id, birth) = (self.machines[from].id, self.machines[from].files.birth);
+        let first = *self.births.entry(id).or_insert(birth);
+        demand(first == birth, Invariant::OneBirth, || {
+            format!("{id} is heard with birth {birth:x}, and was with birth {first:x}")
+        })
+    }
+
+    /// A peer has seen a later life than this one: it ends, and the next begins without memory.
+    pub(super) fn outlived(&mut self, of: usize, life: u64) {
+        if self.machines[of].in_life(life).is_none() {
+            return;
+        }
+        self.note(of, || "is told that it was outlived".to_owned());
+        self.crash(of);
+        let wait = self.plan.settings.consensus.election_timeout / 4;
+        self.queue.push(self.now + wait, Happening::Restart { of });
+    }
+
+    /// The first time, a replica's disk is copied. Later the copy takes the place of what is there, if all others would
+    /// notice: where nobody of a quorum heard the later life, nobody can.
+    pub(super) fn restore(&mut self, of: usize) {
+        let machine = &self.machines[of];
+        let Some((disk, files)) = machine.copy.as_deref().cloned() else {
+            if machine.is_alive() {
+                let mut disk: Disk = machine.disk.clone();
+                disk.crash_hard();
+                let files = machine.files.clone();
+                self.note(of, || format!("has its disk copied, with a log to {}", disk.durable()));
+                self.machines[of].copy = Some(Box::new((disk, files)));
+            }
+            return;
+        };
+        self.spread_marks();
+        if !self.may_lose(of) || !self.all_would_notice(of, &disk, &files) {
+            return;
+        }
+        self.crash(of);
+        self.note(of, || format!("has an older copy of its disk restored, with a log to {}", disk.durable()));
+        self.coverage.copies_restored += 1;
+        let believed = self.plants(Bug::BelieveCopies);
+        let machine = &mut self.machines[of];
+        let replaced =
+            (std::mem::replace(&mut machine.disk, disk), std::mem::replace(&mut machine.files, files));
+        machine.copy = Some(Box::new(replaced));
+        machine.disk.lost = true;
+        machine.copied = !believed;
+        self.restart_later(of);
+    }
+
+    fn all_would_notice(&self, of: usize, disk: &Disk, files: &Files) -> bool {
+        let mut next = files.clone();
+        next.begin(u64::MAX);
+        let who = next.introduction(disk.durable());
+        let notices = |(at, machine): (usize, &super::machine::Machine)| {
+            let known = machine.files.book.get(&self.machines[of].id);
+            at == of || machine.retired || known.is_some_and(|known| known.meet(&who).is_err())
+        };
+        self.machines.iter().enumerate().all(notices)
+    }
+
+    /// A replica loses everything that it had, and is started as if it never was.
+    pub(super) fn wipe(&mut self, of: usize) {
+        if !self.may_lose(of) || self.machines[of].wiped || of >= self.plan.replicas {
+            return;
+        }
+        self.crash(of);
+        self.note(of, || "loses all its data, and is started as if it never was".to_owned());
+        self.coverage.wiped += 1;
+        let machine = &mut self.machines[of];
+        machine.disk = Disk::default();
+        machine.disk.lost = true;
+        machine.files = Files::new(machine.files.birth + 1000);
+        (machine.wiped, machine.copied, machine.copy) = (true, false, None);
+        self.restart_later(of);
+    }
+}

@@ -1,0 +1,258 @@
+//! `lives`: the lives that began with a data directory, and how far back their memory goes.
+//!
+//! ```text
+//! # synod lives
+//! birth = 5f0c...        of the replica whose file it is
+//! cluster = 00000000000000a1
+//! life.4 = 91ab...       the nonce that life 4 drew
+//! life.5 = 07e2...
+//! outlived = 0           another replica has seen this life, which this directory knows nothing of; 0: none
+//! replica = 1
+//! since = 0              the life with which the memory begins; 0: it is whole
+//! readers = 2
+//! version = 2
+//! checksum = 7d1c9f02
+//! ```
+//!
+//! With the nonces others recognise a directory that was restored from a copy; see [`Introduction`]. Such a directory
+//! is not used as it is: the next start sets the log aside, takes a number that is higher than that of every life that
+//! anybody has seen, and learns again before it votes.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use synod_sync::{Mutex, PoisonError};
+use synod_wire::{ClusterId, EARLIER_LIVES_MAX, Format, Incarnation, Introduction, Lsn, ReplicaId};
+
+use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
+
+const FILE_NAME: &str = "lives";
+const TITLE: &str = "synod lives";
+/// Version 1 did not say who can read it.
+const FORMAT: Format = Format::first(2);
+const PREFIX: &str = "life.";
+
+/// The lives of a data directory, the present one included. Usable from several threads.
+#[derive(Debug)]
+pub struct Lives {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    me: Identity,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    nonces: BTreeMap<Incarnation, u64>,
+    since: Incarnation,
+    pub(crate) outlived: Incarnation,
+}
+
+impl Lives {
+    /// Writes down that the life of `dir` begins, with a nonce that no other life has. Durable when it returns.
+    ///
+    /// # Errors
+    /// The file cannot be read or written, is malformed, or belongs to another replica.
+    pub fn begin(dir: &DataDir) -> Result<Lives, StorageError> {
+        let (disk, me) = (Arc::clone(&dir.disk), dir.identity());
+        let mut state = read(&*disk, dir.path(), Some(me))?.unwrap_or_default();
+        while state.nonces.len() > EARLIER_LIVES_MAX - 1 {
+            state.nonces.pop_first();
+        }
+        state.nonces.insert(me.incarnation, crate::data_dir::random());
+        if std::mem::take(&mut state.outlived) > Incarnation(0) {
+            state.since = me.incarnation;
+        }
+        let lives = Lives { disk, path: dir.path().join(FILE_NAME), me, state: Mutex::new(state.clone()) };
+        lives.write(&state)?;
+        Ok(lives)
+    }
+
+    /// How this life introduces itself while records through `durable` are durable.
+    #[must_use]
+    pub fn introduction(&self, durable: Lsn) -> Introduction {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let incarnation = self.me.incarnation;
+        Introduction {
+            birth: self.me.birth,
+            incarnation,
+            nonce: state.nonces[&incarnation],
+            since: state.since,
+            earlier: state.nonces.range(..incarnation).map(|(&life, &nonce)| (life, nonce)).collect(),
+            durable,
+        }
+    }
+
+    /// This life remembers nothing of those before it, and later ones will not either. Durable when it returns.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn begin_without_memory(&self) -> Result<(), StorageError> {
+        self.change(|state| state.since = self.me.incarnation)
+    }
+
+    /// Another replica has seen life `life` of this replica, and this directory knows nothing of it: it was restored
+    /// from a copy, or two processes use copies of it. The next start begins without memory, with a higher number than
+    /// that. Durable when it returns.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn outlived_by(&self, life: Incarnation) -> Result<(), StorageError> {
+        // This life counts too: it is over.
+        self.change(|state| state.outlived = state.outlived.max(life).max(self.me.incarnation))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) -> Result<(), StorageError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = state.clone();
+        change(&mut changed);
+        if changed != *state {
+            self.write(&changed)?;
+            *state = changed;
+        }
+        Ok(())
+    }
+
+    fn write(&self, state: &State) -> Result<(), StorageError> {
+        let mut fields = Fields::default();
+        fields.set_version(&FORMAT);
+        fields.set("cluster", self.me.cluster);
+        fields.set("replica", self.me.replica.0);
+        fields.set("birth", format_args!("{:016x}", self.me.birth));
+        fields.set("since", state.since);
+        fields.set("outlived", state.outlived);
+        for (life, nonce) in &state.nonces {
+            fields.set(&format!("{PREFIX}{life}"), format_args!("{nonce:016x}"));
+        }
+        fields.write(&*self.disk, &self.path, TITLE)
+    }
+}
+
+/// What the file in a data directory says; `None` if there is none. `me`: whose it has to be.
+pub(crate) fn read(disk: &dyn Disk, dir: &Path, me: Option<Identity>) -> Result<Option<State>, StorageError> {
+    let path = dir.join(FILE_NAME);
+    let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
+    let Some(fields) = Fields::read(disk, &path)? else { return Ok(None) };
+    let fields = fields.map_err(malformed)?;
+    fields.check_version(&path, &FORMAT)?;
+    let (owner, state) = parse(&fields).map_err(malformed)?;
+    if let Some(me) = me.filter(|me| !me.is_same_replica(&owner)) {
+        let (found, expected) = (owner.to_string(), me.to_string());
+        return Err(StorageError::OtherIdentity { path, found, expected });
+    }
+    Ok(Some(state))
+}
+
+fn parse(fields: &Fields) -> Result<(Identity, State), String> {
+    let nonce = |(life, _): (&str, &str)| {
+        let key = format!("{PREFIX}{life}");
+        let life = life.parse().map_err(|_| format!("\"{key}\" does not end in the number of a life"))?;
+        Ok((Incarnation(life), fields.hex(&key)?))
+    };
+    let owner = Identity {
+        cluster: ClusterId(fields.hex("cluster")?),
+        replica: ReplicaId(fields.parse("replica")?),
+        birth: fields.hex("birth")?,
+        incarnation: Incarnation(0),
+    };
+    let state = State {
+        nonces: fields.with_prefix(PREFIX).map(nonce).collect::<Result<_, String>>()?,
+        since: Incarnation(fields.parse("since")?),
+        outlived: Incarnation(fields.parse("outlived")?),
+    };
+    Ok((owner, state))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use synod_wire::Acquaintance;
+
+    use super::*;
+    use crate::{Durability, Loss, Options, Wal};
+
+    fn open(path: &Path) -> (DataDir, Lives) {
+        let dir = DataDir::open(path, ClusterId(7), ReplicaId(1), "n1", Durability::Sync).unwrap();
+        let lives = Lives::begin(&dir).unwrap();
+        (dir, lives)
+    }
+
+    fn copy(from: &Path, to: &Path) {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let path = entry.unwrap().path();
+            let target = to.join(path.file_name().unwrap());
+            if path.is_dir() { copy(&path, &target) } else { _ = fs::copy(&path, &target).unwrap() }
+        }
+    }
+
+    #[test]
+    fn each_life_names_those_before_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut known: Option<Acquaintance> = None;
+        let mut nonces = Vec::new();
+        for life in 1..=EARLIER_LIVES_MAX as u64 + 3 {
+            let (_dir, lives) = open(temporary.path());
+            let shown = lives.introduction(Lsn(life));
+            assert_eq!((shown.incarnation, shown.since), (Incarnation(life), Incarnation(0)));
+            let last: Vec<_> = shown.earlier.iter().map(|(_, nonce)| *nonce).collect();
+            assert!(nonces.ends_with(&last) && last.len() == nonces.len().min(EARLIER_LIVES_MAX - 1));
+            nonces.push(shown.nonce);
+            known = Some(known.map_or(Acquaintance::first(&shown), |known| known.meet(&shown).unwrap()));
+        }
+        let mut distinct = nonces.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), nonces.len());
+    }
+
+    #[test]
+    fn a_copy_is_found_out_and_begins_without_memory() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (data, backup) = (temporary.path().join("data"), temporary.path().join("backup"));
+        drop(open(&data));
+        copy(&data, &backup);
+        let (dir, lives) = open(&data);
+        let known = Acquaintance::first(&lives.introduction(Lsn(9)));
+        drop((dir, lives));
+
+        let (dir, lives) = open(&backup);
+        let stranger = known.meet(&lives.introduction(Lsn(9))).unwrap_err();
+        assert_eq!(stranger.mismatch, synod_wire::Mismatch::Copied);
+        drop(Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap());
+        lives.outlived_by(Incarnation(7)).unwrap();
+        drop((dir, lives));
+
+        let (dir, lives) = open(&backup);
+        let shown = lives.introduction(Lsn(0));
+        assert_eq!((shown.incarnation, shown.since), (Incarnation(8), Incarnation(8)));
+        assert!(known.meet(&shown).is_ok());
+        let (_, found) = Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap();
+        assert_eq!(found.loss, Some(Loss::LogMissing));
+        drop((dir, lives));
+        // Once.
+        let (dir, lives) = open(&backup);
+        let shown = lives.introduction(Lsn(0));
+        assert_eq!((shown.incarnation, shown.since), (Incarnation(9), Incarnation(8)));
+        let aside = |name: &str| name.starts_with("wal.outlived");
+        let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.filter(|name| aside(&name.to_string_lossy())).count(), 1);
+    }
+
+    #[test]
+    fn the_file_of_somebody_else_and_a_damaged_one_are_refused() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (dir, lives) = open(temporary.path());
+        lives.begin_without_memory().unwrap();
+        let other = Identity { birth: 1, ..dir.identity() };
+        let error = read(&*dir.disk, dir.path(), Some(other)).unwrap_err();
+        assert!(matches!(error, StorageError::OtherIdentity { .. }));
+        let file = dir.path().join(FILE_NAME);
+        fs::write(&file, fs::read_to_string(&file).unwrap().replace("since = 1", "since = 0")).unwrap();
+        assert!(matches!(read(&*dir.disk, dir.path(), None), Err(StorageError::Malformed { .. })));
+    }
+}

@@ -1,0 +1,203 @@
+//! Which replica somebody is, in which of its lives, and whether that can be.
+//!
+//! A replica is its id and its birth. A data directory that was restored from a copy shows the right birth and has
+//! forgotten what was promised since the copy; it cannot know that, but whoever heard the later life can. So each
+//! life draws a nonce and introduces itself with an [`Introduction`], and each replica remembers of every peer an
+//! [`Acquaintance`]. `docs/identity.md` has the argument, and what cannot be noticed.
+
+use std::fmt;
+
+use crate::{Incarnation, Lsn};
+
+/// The most earlier lives that an introduction names.
+pub const EARLIER_LIVES_MAX: usize = 32;
+
+/// How a life of a replica introduces itself to a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Introduction {
+    /// Drawn when the data directory was made.
+    pub birth: u64,
+    /// How many lives began with this data directory, this one included.
+    pub incarnation: Incarnation,
+    /// Drawn by this life.
+    pub nonce: u64,
+    /// The life with which its memory begins. What lives before that one promised, this one does not remember, and
+    /// does not claim to: so it does not vote on the strength of it. Its own number if it lost its log; 0 if nothing
+    /// was ever lost.
+    pub since: Incarnation,
+    /// Lives before this one, and their nonces: the last ones that its data directory knows of, at most
+    /// [`EARLIER_LIVES_MAX`].
+    pub earlier: Vec<(Incarnation, u64)>,
+    /// Records of its log through this one are durable.
+    pub durable: Lsn,
+}
+
+/// What a replica remembers of the latest life of a peer that it met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquaintance {
+    /// The peer's birth.
+    pub birth: u64,
+    /// Which of its lives that was ...
+    pub incarnation: Incarnation,
+    /// ... and the nonce which that life drew.
+    pub nonce: u64,
+    /// That life said things that rest on records of its log through this one.
+    pub told: Lsn,
+}
+
+/// Why a peer cannot be who it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// Another birth was seen: it lost all its data.
+    OtherBirth,
+    /// A later life was seen.
+    Superseded,
+    /// Another life with the same number was seen.
+    Copied,
+    /// It does not descend from the life that was seen.
+    Forked,
+    /// Its log ends before what was told.
+    Shorter,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mismatch::OtherBirth => "a replica of this id with other data was seen before",
+            Mismatch::Superseded => "a later life of it was seen",
+            Mismatch::Copied => "another life of the same number was seen",
+            Mismatch::Forked => "it does not descend from the life that was seen",
+            Mismatch::Shorter => "its log ends before what it has told",
+        })
+    }
+}
+
+/// Somebody who introduced itself as a replica that it cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stranger {
+    /// Why.
+    pub mismatch: Mismatch,
+    /// What is remembered of the replica.
+    pub known: Acquaintance,
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Acquaintance { incarnation, told, .. } = self.known;
+        write!(f, "{} (life {incarnation} was seen, with a log through record {told})", self.mismatch)
+    }
+}
+
+impl Acquaintance {
+    /// What is remembered after a first meeting.
+    #[must_use]
+    pub fn first(who: &Introduction) -> Acquaintance {
+        let Introduction { birth, incarnation, nonce, durable, .. } = *who;
+        Acquaintance { birth, incarnation, nonce, told: durable }
+    }
+
+    /// What is remembered once this replica, of which so much is known, has introduced itself again.
+    ///
+    /// # Errors
+    /// It cannot be that replica, or forgot something without knowing it.
+    pub fn meet(&self, who: &Introduction) -> Result<Acquaintance, Stranger> {
+        self.check(who).map_err(|mismatch| Stranger { mismatch, known: *self })
+    }
+
+    fn check(&self, who: &Introduction) -> Result<Acquaintance, Mismatch> {
+        if who.birth != self.birth {
+            return Err(Mismatch::OtherBirth);
+        }
+        if who.incarnation < self.incarnation {
+            return Err(Mismatch::Superseded);
+        }
+        if who.incarnation == self.incarnation {
+            if who.nonce != self.nonce {
+                return Err(Mismatch::Copied);
+            }
+            return Ok(self.heard(who.durable));
+        }
+        if who.since > self.incarnation {
+            // It remembers nothing of the life that was seen, and knows that.
+            return Ok(Acquaintance::first(who));
+        }
+        let descends = |(life, nonce): &(Incarnation, u64)| *life != self.incarnation || *nonce == self.nonce;
+        if !who.earlier.iter().all(descends) {
+            return Err(Mismatch::Forked);
+        }
+        if who.durable < self.told {
+            return Err(Mismatch::Shorter);
+        }
+        Ok(Acquaintance::first(who))
+    }
+
+    /// What is remembered after the same life said something that rests on this record.
+    #[must_use]
+    pub fn heard(self, durable: Lsn) -> Acquaintance {
+        Acquaintance { told: self.told.max(durable), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The `life`th life of a replica whose lives drew the nonces 10, 20, ...
+    fn life(number: u64, durable: u64) -> Introduction {
+        Introduction {
+            birth: 7,
+            incarnation: Incarnation(number),
+            nonce: number * 10,
+            since: Incarnation(0),
+            earlier: (1..number).map(|life| (Incarnation(life), life * 10)).collect(),
+            durable: Lsn(durable),
+        }
+    }
+
+    fn known(number: u64, told: u64) -> Acquaintance {
+        Acquaintance::first(&life(number, told))
+    }
+
+    #[test]
+    fn lives_that_follow_each_other_are_recognised_also_after_a_gap() {
+        assert_eq!(known(2, 50).check(&life(2, 50)), Ok(known(2, 50)));
+        assert_eq!(known(2, 50).check(&life(3, 50)), Ok(known(3, 50)));
+        assert_eq!(known(2, 50).check(&life(9, 60)), Ok(known(9, 60)));
+        // A connection may be late: what the same life told does not shrink.
+        assert_eq!(known(2, 50).check(&life(2, 40)), Ok(known(2, 50)));
+    }
+
+    #[test]
+    fn a_copy_is_not_recognised_wherever_it_was_taken() {
+        // Nothing was started since the copy: only the log is too short.
+        assert_eq!(known(2, 50).check(&life(3, 49)), Err(Mismatch::Shorter));
+        // The original was started once more since.
+        let copied = Introduction { nonce: 31, ..life(3, 70) };
+        assert_eq!(known(3, 50).check(&copied), Err(Mismatch::Copied));
+        // Twice.
+        assert_eq!(known(4, 50).check(&copied), Err(Mismatch::Superseded));
+        // And the copy was started once more where nobody saw it, so that its number is a later one again.
+        let mut later = life(4, 70);
+        later.earlier[2].1 = 31;
+        assert_eq!(known(3, 50).check(&later), Err(Mismatch::Forked));
+        assert_eq!(known(2, 50).check(&Introduction { birth: 8, ..life(3, 50) }), Err(Mismatch::OtherBirth));
+    }
+
+    #[test]
+    fn whoever_knows_that_it_forgot_is_recognised_and_its_word_counts_from_then_on() {
+        let forgot = Introduction { since: Incarnation(5), ..life(5, 0) };
+        let after = known(4, 50).check(&forgot).unwrap();
+        assert_eq!(after.told, Lsn::ZERO);
+        let next = Introduction { since: Incarnation(5), ..life(6, 3) };
+        assert_eq!(after.heard(Lsn(4)).check(&next), Err(Mismatch::Shorter));
+        assert!(after.heard(Lsn(3)).check(&next).is_ok());
+        // What was lost before the life that was seen is no excuse.
+        assert_eq!(
+            known(5, 50).check(&Introduction { since: Incarnation(5), ..life(6, 3) }),
+            Err(Mismatch::Shorter)
+        );
+        // Nor does it help a copy that its number is as low as one that was seen.
+        let copied = Introduction { since: Incarnation(5), nonce: 51, ..life(5, 0) };
+        assert_eq!(known(5, 50).check(&copied), Err(Mismatch::Copied));
+    }
+}
