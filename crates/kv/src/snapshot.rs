@@ -1,7 +1,7 @@
 //! Writing the store to a stream, and reading it back.
 //!
 //! ```text
-//! snapshot := magic "synod-kv" | format u32 | block ... | end block
+//! snapshot := magic "synod-kv" | format u32 (its version, and its readers above; see wire/version.rs) | block ... | end block
 //! block    := length u32, at most 64 KiB | checksum u32 | payload
 //! end      := a block of length 0
 //! payloads, one after the other:
@@ -27,6 +27,7 @@ use bytes::Bytes;
 use imbl::OrdMap;
 use synod_api::etcdserverpb::AlarmType;
 use synod_replica::Frozen;
+use synod_wire::{Format, Written};
 
 use crate::{
     ALARMS_MAX, KvStore,
@@ -37,7 +38,8 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"synod-kv";
-const FORMAT: u32 = 1;
+/// Format 1 did not say who can read it.
+const FORMAT: Format = Format::first(2);
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
 /// A store as it was. It shares everything with the living one until that changes it.
@@ -67,7 +69,7 @@ impl KvStore {
 impl Frozen for FrozenStore {
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(MAGIC)?;
-        out.write_all(&FORMAT.to_le_bytes())?;
+        out.write_all(&FORMAT.written.packed().to_le_bytes())?;
         let mut out = BlockWriter::new(out);
         out.i64(self.revision)?;
         out.i64(self.compacted)?;
@@ -102,10 +104,9 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
     check(magic == *MAGIC, "this is no snapshot of a key-value store")?;
     let mut format = [0; 4];
     input.read_exact(&mut format)?;
-    let format = u32::from_le_bytes(format);
-    if format != FORMAT {
-        return Err(invalid(format!("format {format} is not known; this program reads format {FORMAT}")));
-    }
+    FORMAT
+        .check(Written::unpacked(u32::from_le_bytes(format)))
+        .map_err(|error| invalid(error.to_string()))?;
     let mut input = BlockReader::new(input);
     let mut store = KvStore::new();
     store.revision = input.i64()?;
@@ -475,6 +476,10 @@ mod tests {
             for bit in [0, 3, 7] {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 1 << bit;
+                if (8..10).contains(&at) && damaged[8..10] > bytes[8..10] {
+                    // A later version, with readers of this one: it reads the same.
+                    continue;
+                }
                 assert!(store.restore(&mut &damaged[..]).is_err(), "bit {bit} of byte {at}");
             }
             assert!(store.restore(&mut &bytes[..at]).is_err(), "cut at {at}");
@@ -516,9 +521,12 @@ mod tests {
     #[test]
     fn a_later_format_is_named() {
         let mut bytes = written(&KvStore::new());
-        bytes[8] = 2;
+        let later = |readers| Written { version: FORMAT.written.version + 1, readers }.packed().to_le_bytes();
+        bytes[8..12].copy_from_slice(&later(FORMAT.written.version));
+        restored(&bytes).unwrap();
+        bytes[8..12].copy_from_slice(&later(FORMAT.written.version + 1));
         let error = restored(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "key-value snapshot: format 2 is not known; this program reads format 1");
+        assert!(error.contains("format version 3, which takes a program that knows version 3"), "{error}");
         bytes[0] = 0;
         let error = restored(&bytes).unwrap_err().to_string();
         assert_eq!(error, "key-value snapshot: this is no snapshot of a key-value store");
@@ -536,7 +544,7 @@ mod tests {
 
     /// Writes what no store writes, with checksums that match.
     fn forge(forged: &Forged) -> Vec<u8> {
-        let mut bytes = [&MAGIC[..], &FORMAT.to_le_bytes()].concat();
+        let mut bytes = [&MAGIC[..], &FORMAT.written.packed().to_le_bytes()].concat();
         let mut out = BlockWriter::new(&mut bytes);
         forged.revisions.iter().for_each(|revision| out.i64(*revision).unwrap());
         out.count(forged.alarms.len()).unwrap();

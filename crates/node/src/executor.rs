@@ -3,13 +3,15 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering::SeqCst},
-    time::Instant,
 };
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender};
 use synod_replica::{Event, Executor, Frozen, Installed, Outcome, RequestError, SnapshotInfo, StateMachine};
 use synod_storage::SnapshotStore;
+use synod_sync::{
+    channel::{Receiver, Sender},
+    time::Instant,
+};
 use synod_wire::{Ballots, Batch, Slot};
 use tokio::sync::oneshot;
 

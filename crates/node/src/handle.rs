@@ -8,10 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use crossbeam_channel::Sender;
 use synod_replica::{
     Change, ChangeRequest, Event, Group, Limits, Refusal, RequestError, SessionCommand, decode_reply,
 };
+use synod_sync::channel::Sender;
 use synod_wire::{Ballot, CommandKind, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -254,7 +254,7 @@ impl Handle {
             ballot: shared.ballot(),
             decided: Slot(shared.decided.get()),
             decided_elsewhere: Slot(shared.decided_elsewhere.get()),
-            executed: Slot(shared.executed.get()),
+            executed: Slot(shared.executed.observe()),
             snapshot: Slot(shared.snapshot_slot.get()),
             receiving: (shared.receiving_bytes.get(), shared.receiving_total.get()),
             sources: shared.sources.get(),

@@ -48,6 +48,8 @@ mod protocol;
 pub mod recover;
 mod snapshots;
 mod status;
+#[cfg(feature = "shuttle")]
+mod watch;
 
 pub use config::{Config, MemberAddress, StartError};
 pub use handle::Handle;

@@ -6,11 +6,16 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use synod_storage::{StorageError, Wal};
+use synod_sync::{
+    Planted,
+    channel::{Receiver, RecvTimeoutError, Sender},
+    planted,
+    time::Instant,
+};
 use synod_wire::{Encoded, Keep, Lsn, ReplicaId, Slot};
 
 use crate::{protocol::Input, status::Shared};
@@ -63,6 +68,8 @@ pub(crate) struct LogStage {
     /// Bounded by the replica, which sends no more than `Settings::held_bytes_max` bytes of them before it hears that
     /// records are durable. So are the records that wait in the queue in front of this stage.
     pub(crate) gated: VecDeque<GatedSend>,
+    /// Messages that have left so far.
+    pub(crate) released: u64,
     pub(crate) trim: Option<Slot>,
     pub(crate) loss_made_good: bool,
 }
@@ -76,6 +83,9 @@ impl LogStage {
             while !stop && self.wal.pending_bytes() < COMMIT_BYTES_MAX {
                 let Ok(job) = jobs.try_recv() else { break };
                 stop = self.take(job)?;
+            }
+            if stop && planted(Planted::StopWithoutCommit) {
+                return Ok(());
             }
             self.commit()?;
             self.shared.log_busy.since(began);
@@ -109,26 +119,38 @@ impl LogStage {
         Ok(job.stop)
     }
 
+    /// Lets those messages leave that waited for records through `durable`.
+    fn release(&mut self, durable: Lsn) {
+        // Messages wait in the order in which they were produced, each for a record that was appended before
+        // it; the first that still waits ends the search only for its own record.
+        let mut waiting = VecDeque::new();
+        for send in self.gated.drain(..) {
+            if send.after <= durable {
+                #[cfg(feature = "shuttle")]
+                self.shared.watch.leaves(send.to, &send.body, send.after);
+                self.transport.send_in(send.version, send.to, send.body);
+                self.released += 1;
+            } else {
+                waiting.push_back(send);
+            }
+        }
+        self.gated = waiting;
+        self.shared.released.publish(self.released);
+    }
+
     pub(crate) fn commit(&mut self) -> Result<(), StorageError> {
         let before = self.wal.durable();
         let began = Instant::now();
+        if planted(Planted::SendBeforeCommit) {
+            self.release(Lsn(u64::MAX));
+        }
         let durable = self.wal.commit()?;
         if durable > before {
             self.shared.log_commit_nanos.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
         }
         // Before anything leaves that rests on it.
         self.told.store(durable.0, SeqCst);
-        // Messages wait in the order in which they were produced, each for a record that was appended before
-        // it; the first that still waits ends the search only for its own record.
-        let mut waiting = VecDeque::new();
-        for send in self.gated.drain(..) {
-            if send.after <= durable {
-                self.transport.send_in(send.version, send.to, send.body);
-            } else {
-                waiting.push_back(send);
-            }
-        }
-        self.gated = waiting;
+        self.release(durable);
         if durable > before {
             self.shared.durable.publish(durable.0);
             if self.shared.wake_when_durable.load(SeqCst) {

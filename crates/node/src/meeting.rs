@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use synod_replica::Event;
 use synod_storage::{Lives, PeerBook, StorageError};
+use synod_sync::channel::{Receiver, RecvTimeoutError, Sender};
 use synod_transport::{Meeting, Unrecognised};
 use synod_wire::{Introduction, ReplicaId, Stranger};
 

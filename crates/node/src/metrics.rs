@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{counter::ConstCounter, gauge::ConstGauge},
     registry::Unit,
 };
+use synod_sync::channel::Sender;
 
 use crate::{executor::JobSender, log::LogJob, protocol::Input, status::Shared};
 
@@ -74,7 +74,7 @@ impl Collector for NodeMetrics {
             "Last slot known to be decided somewhere",
             s.decided_elsewhere.get(),
         )?;
-        gauge(e, "synod_slot_executed", "Last slot executed", s.executed.get())?;
+        gauge(e, "synod_slot_executed", "Last slot executed", s.executed.observe())?;
         gauge(
             e,
             "synod_slots_in_flight",

@@ -3,21 +3,21 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{
-        Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64},
-    },
-    thread::JoinHandle,
+    sync::atomic::{AtomicBool, AtomicU64},
     time::Duration,
 };
 
-use crossbeam_channel::{Sender, bounded, unbounded};
 use synod_consensus::Role;
 use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo,
     StateMachine, salvage,
 };
 use synod_storage::{DataDir, Lives, PeerBook, SnapshotStore, StorageError, Wal};
+use synod_sync::{
+    Arc, Condvar, Mutex, PoisonError,
+    channel::{Sender, bounded, unbounded},
+    thread::{self, JoinHandle},
+};
 use synod_transport::{Transport, Unreadable};
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
@@ -236,7 +236,7 @@ fn spawn(
     body: impl FnOnce() -> Result<(), String> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let end = Arc::clone(end);
-    std::thread::Builder::new().name(name.clone()).spawn(move || {
+    thread::Builder::new().name(name.clone()).spawn(move || {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         match result {
             Ok(Ok(())) => {}
@@ -272,6 +272,8 @@ impl Node {
         let (snapshots, snapshots_end) = unbounded();
         let (log, log_end) = unbounded();
         let shared = Arc::new(Shared::default());
+        #[cfg(feature = "shuttle")]
+        shared.watch.begin(data_dir.path());
         let end = Arc::new(End::default());
 
         let first = origin.first.clone();
@@ -345,6 +347,7 @@ impl Node {
             shared: Arc::clone(&shared),
             told,
             gated: VecDeque::new(),
+            released: 0,
             trim: None,
             loss_made_good: false,
         };
@@ -357,6 +360,7 @@ impl Node {
             executor: executor.clone(),
             receiving: None,
             served: None,
+            stopping: false,
         };
         threads.push(spawn(name("snapshots"), &end, move || {
             snapshot_stage.run(&snapshots_end);
@@ -384,6 +388,7 @@ impl Node {
             loss_pending: amnesia,
             stranded: Default::default(),
             durable,
+            gated: 0,
             executed: snapshot_slot,
             deadline: Time::ZERO,
             waiting: Default::default(),
@@ -476,6 +481,10 @@ impl Node {
             transport.shutdown();
         }
         self.end.set(Ok(()));
+        #[cfg(feature = "shuttle")]
+        if self.end.wait(Duration::ZERO) == Some(Ok(())) {
+            self.handle.inner.shared.watch.ended();
+        }
     }
 }
 

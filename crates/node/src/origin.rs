@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use synod_replica::{Group, Member};
 use synod_transport::{InquireError, Peer};
-use synod_wire::{ClusterId, DecodeError, Reader, ReplicaId, Writer};
+use synod_wire::{ClusterId, DecodeError, Format, Reader, ReplicaId, Writer, Written};
 
 /// What a replica must know to begin or to join, and who is a member: kept in its data directory from its first start on,
 /// written again with each change of the group, and given to whoever asks for it ([`Origin::ask`]).
@@ -22,8 +22,8 @@ pub struct Origin {
     pub present: Group,
 }
 
-/// Leads the encoding.
-const VERSION: u32 = 2;
+/// Leads the encoding. Version 2 and before did not say who can read it.
+const FORMAT: Format = Format::first(3);
 
 impl Origin {
     /// Of a cluster that begins.
@@ -36,7 +36,7 @@ impl Origin {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
-        writer.u32(VERSION);
+        writer.u32(FORMAT.written.packed());
         writer.u64(self.cluster.0);
         writer.shared(&self.first.encode().to_bytes());
         writer.shared(&self.present.encode().to_bytes());
@@ -49,11 +49,12 @@ impl Origin {
     /// The bytes are something else, or of another version of this program.
     pub fn decode(bytes: Bytes) -> Result<Origin, DecodeError> {
         let mut reader = Reader::new(bytes);
-        match reader.u32("version of the group")? {
-            VERSION => {}
-            value => {
-                return Err(DecodeError::Undefined { field: "version of the group", value: value.into() });
-            }
+        let written = Written::unpacked(reader.u32("version of the group")?);
+        if FORMAT.check(written).is_err() {
+            return Err(DecodeError::Undefined {
+                field: "version of the group",
+                value: written.version.into(),
+            });
         }
         let cluster = ClusterId(reader.u64("cluster")?);
         let first = Group::decode(reader.bytes("first group")?)?;

@@ -5,13 +5,18 @@
 use std::{
     collections::HashMap,
     sync::{Arc, atomic::Ordering::SeqCst},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use synod_consensus::Role;
 use synod_replica::{Action, Event, ReadId, Replica, RequestError, RequestId, SessionCommand, StateMachine};
+use synod_sync::{
+    Planted,
+    channel::{Receiver, RecvTimeoutError, Sender},
+    planted,
+    time::Instant,
+};
 use synod_wire::{CommandKind, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
@@ -80,6 +85,8 @@ pub(crate) struct ProtocolStage<S> {
     /// Whether it has long been without memory and without a leader.
     pub(crate) stranded: Stranded,
     pub(crate) durable: Lsn,
+    /// Messages that the log's thread was given so far.
+    pub(crate) gated: u64,
     pub(crate) executed: Slot,
     pub(crate) deadline: Time,
     pub(crate) waiting: Waiting,
@@ -226,6 +233,9 @@ impl<S: StateMachine> ProtocolStage<S> {
 
     /// What became durable or was executed just before the wake-ups were asked for came without one.
     fn look_again(&mut self) {
+        if planted(Planted::NoLastLook) {
+            return;
+        }
         let status =
             (self.shared.wake_when_durable.load(SeqCst), self.shared.wake_when_executed.load(SeqCst));
         let missed = status.0 && self.shared.durable.observe() > self.durable.0
@@ -261,6 +271,8 @@ impl<S: StateMachine> ProtocolStage<S> {
             tracing::info!("this replica has learned again what it may have lost, and votes");
         }
         if !log.is_empty() {
+            #[cfg(feature = "shuttle")]
+            log.records.last().inspect(|(lsn, ..)| self.shared.watch.given(*lsn));
             // A failed send means that the log has failed, which stops the replica.
             let _ = self.log.send(log);
         }
@@ -272,9 +284,14 @@ impl<S: StateMachine> ProtocolStage<S> {
             Action::Send { to, message, after } => {
                 let version = self.transport.version(to);
                 let body = message.encode_in(version);
-                if after <= self.durable {
+                #[cfg(feature = "shuttle")]
+                self.shared.watch.said(to, &body, after);
+                if after <= self.durable && !self.would_overtake(after) {
+                    #[cfg(feature = "shuttle")]
+                    self.shared.watch.leaves(to, &body, after);
                     self.transport.send_in(version, to, body);
                 } else {
+                    self.gated += 1;
                     log.sends.push(GatedSend { to, version, body, after });
                 }
             }
@@ -329,6 +346,13 @@ impl<S: StateMachine> ProtocolStage<S> {
             Action::InstallSnapshot(info) => self.to_snapshots(SnapshotJob::Finish(info)),
             Action::Trim(through) => log.trim = Some(through),
         }
+    }
+
+    /// Whether a message that rests on a record would leave before an earlier one, which the log's thread still has. What
+    /// rests on records leaves in the order in which it was said; what does not need not wait for it.
+    fn would_overtake(&self, after: Lsn) -> bool {
+        let waits = self.gated > self.shared.released.observe();
+        after > Lsn::ZERO && waits && !planted(Planted::OvertakeGated)
     }
 
     /// A replica that lost its log learns from a leader what it may have said. Where there is none for long, most of the

@@ -9,9 +9,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender};
 use synod_replica::{Event, Frozen, SnapshotInfo};
 use synod_storage::{SnapshotReceiver, SnapshotStore, StorageError};
+use synod_sync::{
+    Planted,
+    channel::{Receiver, Sender},
+    planted,
+};
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
@@ -50,15 +54,19 @@ pub(crate) struct SnapshotStage {
     pub(crate) receiving: Option<(SnapshotInfo, SnapshotReceiver)>,
     /// When a peer last asked for a piece.
     pub(crate) served: Option<Instant>,
+    /// It was told to stop.
+    pub(crate) stopping: bool,
 }
 
 impl SnapshotStage {
     /// Runs until told to stop.
     pub(crate) fn run(mut self, jobs: &Receiver<SnapshotJob>) {
-        while let Ok(job) = jobs.recv() {
+        while !self.stopping
+            && let Ok(job) = jobs.recv()
+        {
             match job {
                 SnapshotJob::Write { slot, frozen } => self.write(slot, frozen, jobs),
-                SnapshotJob::Stop => return,
+                SnapshotJob::Stop => self.stopping = true,
                 job => self.serve(job),
             }
         }
@@ -104,9 +112,9 @@ impl SnapshotStage {
         jobs: &Receiver<SnapshotJob>,
     ) -> io::Result<u64> {
         let writer = self.store.create(slot).map_err(io::Error::other)?;
-        let mut serving = Serving { writer, stage: self, jobs, stop: false };
+        let mut serving = Serving { writer, stage: self, jobs };
         frozen.write_to(&mut serving)?;
-        if serving.stop {
+        if serving.stage.stopping {
             return Err(io::Error::other("the replica is stopping"));
         }
         Ok(serving.writer.finish().map_err(io::Error::other)?.file_bytes)
@@ -173,14 +181,14 @@ struct Serving<'a, W> {
     writer: W,
     stage: &'a mut SnapshotStage,
     jobs: &'a Receiver<SnapshotJob>,
-    stop: bool,
 }
 
 impl<W: Write> Write for Serving<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         while let Ok(job) = self.jobs.try_recv() {
             if matches!(job, SnapshotJob::Stop) {
-                self.stop = true;
+                // Nobody says it twice.
+                self.stage.stopping = !planted(Planted::ForgetStop);
                 return Err(io::Error::other("the replica is stopping"));
             }
             self.stage.serve(job);

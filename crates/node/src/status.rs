@@ -5,12 +5,13 @@ use std::{
         AtomicBool, AtomicU8, AtomicU64,
         Ordering::{Relaxed, SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use synod_consensus::Role;
 use synod_replica::{Group, ReplicaStatus};
+use synod_sync::{atomic, time::Instant};
 use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
 /// A gauge.
@@ -26,18 +27,22 @@ impl Gauge {
         self.0.load(Relaxed)
     }
 
-    /// As `set`, ordered with the flags that ask for wake-ups.
+    pub(crate) fn add(&self, value: u64) {
+        self.0.fetch_add(value, Relaxed);
+    }
+}
+
+/// How far a thread is, ordered with the flags that ask it for wake-ups.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(atomic::AtomicU64);
+
+impl Progress {
     pub(crate) fn publish(&self, value: u64) {
         self.0.store(value, SeqCst);
     }
 
-    /// As `get`, ordered with the flags that ask for wake-ups.
     pub(crate) fn observe(&self) -> u64 {
         self.0.load(SeqCst)
-    }
-
-    pub(crate) fn add(&self, value: u64) {
-        self.0.fetch_add(value, Relaxed);
     }
 }
 
@@ -79,16 +84,18 @@ pub(crate) struct Shared {
     pub(crate) ballot_replica: Gauge,
     pub(crate) decided: Gauge,
     pub(crate) decided_elsewhere: Gauge,
-    pub(crate) executed: Gauge,
+    pub(crate) executed: Progress,
     /// What the replicated clock shows, in milliseconds.
     pub(crate) clock_ms: Gauge,
     /// Records through this one are on stable storage.
-    pub(crate) durable: Gauge,
+    pub(crate) durable: Progress,
+    /// So many of the messages that waited for records have left.
+    pub(crate) released: Progress,
     /// Whether the protocol's thread wants to be woken when records are durable...
-    pub(crate) wake_when_durable: AtomicBool,
+    pub(crate) wake_when_durable: atomic::AtomicBool,
     /// ...or when slots are executed. Otherwise it looks when it is awake anyway: a wake-up that changes nothing
     /// costs more than what it tells.
-    pub(crate) wake_when_executed: AtomicBool,
+    pub(crate) wake_when_executed: atomic::AtomicBool,
     pub(crate) in_flight: Gauge,
     pub(crate) queued_bytes: Gauge,
     pub(crate) unexecuted_bytes: Gauge,
@@ -114,6 +121,9 @@ pub(crate) struct Shared {
     pub(crate) protocol_busy: Busy,
     pub(crate) log_busy: Busy,
     pub(crate) executor_busy: Busy,
+    /// Checks what leaves.
+    #[cfg(feature = "shuttle")]
+    pub(crate) watch: crate::watch::Watch,
 }
 
 const ROLES: [Role; 5] = [Role::Follower, Role::Candidate, Role::Leader, Role::Recovering, Role::Learner];

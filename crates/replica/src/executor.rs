@@ -6,14 +6,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{Ballots, Batch, Command, CommandKind, Reader, Slot, Writer};
+use synod_wire::{Ballots, Batch, Command, CommandKind, Format, Reader, Slot, Writer, Written};
 
 use crate::{
     Frozen, Group, Refusal, RequestError, StateMachine, Tick, encode_reply,
     session::{SessionTable, Sessions, Verdict, is_replica},
 };
 
-const SNAPSHOT_VERSION: u32 = 4;
+/// Of what a snapshot holds besides the state machine. Version 4 and before did not say who can read it.
+const FORMAT: Format = Format::first(5);
 
 /// Bytes that are gathered before they are given to a snapshot file.
 const WRITE_BYTES: usize = 64 << 10;
@@ -211,7 +212,7 @@ impl<S: StateMachine> Executor<S> {
         head.ballots(self.ballots);
         head.shared(&self.group.encode().to_bytes());
         let mut writer = Writer::new();
-        writer.u32(SNAPSHOT_VERSION);
+        writer.u32(FORMAT.written.packed());
         writer.shared(&head.finish().to_bytes());
         Box::new(FrozenExecutor {
             head: writer.finish().to_bytes(),
@@ -227,12 +228,8 @@ impl<S: StateMachine> Executor<S> {
         let mut prefix = [0; 8];
         snapshot.read_exact(&mut prefix)?;
         let mut reader = Reader::new(Bytes::copy_from_slice(&prefix));
-        let version = reader.u32("version").map_err(invalid)?;
-        if version != SNAPSHOT_VERSION {
-            let message =
-                format!("snapshot has version {version}; this program reads version {SNAPSHOT_VERSION}");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-        }
+        let written = Written::unpacked(reader.u32("version").map_err(invalid)?);
+        FORMAT.check(written).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let len = reader.u32("length").map_err(invalid)?;
         let mut head = Vec::new();
         (&mut snapshot).take(len.into()).read_to_end(&mut head)?;

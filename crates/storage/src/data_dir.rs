@@ -18,11 +18,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Incarnation, ReplicaId};
+use synod_wire::{ClusterId, Format, Incarnation, ReplicaId};
 
 use crate::{
     Durability, StorageError,
-    disk::{Disk, RealDisk, beside, create_dir, sync_dir, sync_way_to},
+    disk::{Disk, beside, create_dir, sync_dir, sync_way_to, the_disk},
     fields::Fields,
     group, lives,
     lock::DirLock,
@@ -32,8 +32,7 @@ use crate::{
 
 pub(crate) const FILE_NAME: &str = "identity";
 const TITLE: &str = "synod data directory";
-/// Version 1 knew no birth.
-const VERSION: u32 = 2;
+const FORMAT: Format = Format::first(3);
 const WAL: &str = "wal";
 
 /// Whose files they are, and in which of its lives.
@@ -98,7 +97,7 @@ impl DataDir {
         name: &str,
         durability: Durability,
     ) -> Result<DataDir, StorageError> {
-        DataDir::open_on(Arc::new(RealDisk), path, cluster, replica, name, durability)
+        DataDir::open_on(the_disk(), path, cluster, replica, name, durability)
     }
 
     pub(crate) fn open_on(
@@ -184,19 +183,16 @@ impl DataDir {
     /// The file cannot be read, or is malformed; or the directory is missing since its replacement by another one was
     /// interrupted.
     pub fn read(path: &Path) -> Result<Option<Marker>, StorageError> {
-        DataDir::read_on(&RealDisk, path)
+        DataDir::read_on(&*the_disk(), path)
     }
 
-    fn read_on(disk: &dyn Disk, path: &Path) -> Result<Option<Marker>, StorageError> {
+    pub(crate) fn read_on(disk: &dyn Disk, path: &Path) -> Result<Option<Marker>, StorageError> {
         refuse_unfinished(disk, path)?;
         let path = path.join(FILE_NAME);
         let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
         let Some(fields) = Fields::read(disk, &path)? else { return Ok(None) };
         let fields = fields.map_err(malformed)?;
-        let version = fields.parse("version").map_err(malformed)?;
-        if version != VERSION {
-            return Err(StorageError::Version { path, found: version, supported: VERSION });
-        }
+        fields.check_version(&path, &FORMAT)?;
         Marker::from_fields(&fields).map(Some).map_err(malformed)
     }
 
@@ -258,7 +254,7 @@ impl DataDir {
 impl Marker {
     fn to_fields(&self) -> Fields {
         let mut fields = Fields::default();
-        fields.set("version", VERSION);
+        fields.set_version(&FORMAT);
         fields.set("cluster", self.identity.cluster);
         fields.set("replica", self.identity.replica.0);
         fields.set("birth", format_args!("{:016x}", self.identity.birth));
@@ -292,7 +288,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Options, Wal, faulty::FaultyDisk};
+    use crate::{Options, Wal, disk::RealDisk, faulty::FaultyDisk};
 
     fn open(path: &Path, cluster: u64, replica: u64) -> Result<DataDir, StorageError> {
         DataDir::open(path, ClusterId(cluster), ReplicaId(replica), "n1", Durability::Sync)
@@ -416,7 +412,10 @@ mod tests {
         }
         old.write(&RealDisk, &temporary.path().join(FILE_NAME), TITLE).unwrap();
         let error = open(temporary.path(), 7, 1).unwrap_err();
-        assert!(error.to_string().contains("has format version 1; this program reads version 2"), "{error}");
+        assert!(
+            error.to_string().contains("has format version 1; this program reads version 3 and later"),
+            "{error}"
+        );
     }
 
     #[test]

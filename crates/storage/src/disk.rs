@@ -6,6 +6,7 @@ use std::{
     io::{self, IoSlice},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use crate::StorageError;
@@ -126,6 +127,18 @@ pub(crate) enum How {
 pub(crate) struct RealDisk;
 
 impl Disk for RealDisk {}
+
+/// The disk of this machine.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn the_disk() -> Arc<dyn Disk> {
+    Arc::new(RealDisk)
+}
+
+/// The disk that the test has put in.
+#[cfg(feature = "shuttle")]
+pub(crate) fn the_disk() -> Arc<dyn Disk> {
+    Arc::new(crate::explored::disk())
+}
 
 /// Opens a file of the real file system.
 pub(crate) fn open_real(path: &Path, how: How) -> io::Result<File> {

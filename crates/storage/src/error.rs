@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use synod_wire::Slot;
+use synod_wire::{Format, Slot, VersionError, Written};
 
 /// Why storage refused or failed. Cloneable, since a failed log answers every later call with its first error.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -68,15 +68,13 @@ pub enum StorageError {
         /// Whose it should be.
         expected: String,
     },
-    /// A file of a version that this program cannot read.
-    #[error("{} has format version {found}; this program reads version {supported}", path.display())]
+    /// A file of a version that this program cannot read. It is left as it is.
+    #[error("{} can not be read: {error}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
-        found: u32,
-        /// What can be read.
-        supported: u32,
+        /// Which versions would do.
+        error: VersionError,
     },
     /// A file does not hold what it should.
     #[error("{} is malformed: {reason}", path.display())]
@@ -126,6 +124,11 @@ pub enum StorageError {
 }
 
 impl StorageError {
+    /// Refuses a file that this program cannot read.
+    pub(crate) fn unless_readable(path: &Path, format: &Format, found: Written) -> Result<(), StorageError> {
+        format.check(found).map_err(|error| StorageError::Version { path: path.to_owned(), error })
+    }
+
     /// What went wrong with an operation on `path`, told apart by whether the disk is full.
     pub(crate) fn io(doing: &'static str, path: &Path, source: io::Error) -> StorageError {
         if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {

@@ -59,6 +59,8 @@ struct State {
     plain: bool,
     /// Faults that nobody was told of, in order.
     silent: Vec<SilentFault>,
+    /// Threads may work on it: only those of a scheduler, whose order can be repeated.
+    threads: bool,
 }
 
 /// A sector that is not what was written to it last.
@@ -297,6 +299,7 @@ impl FaultyDisk {
             left: None,
             plain: false,
             silent: Vec::new(),
+            threads: cfg!(feature = "shuttle"),
         };
         FaultyDisk { state: Arc::new(Mutex::new(state)) }
     }
@@ -304,6 +307,13 @@ impl FaultyDisk {
     /// From now on names cannot be exchanged.
     pub(crate) fn make_plain(&self) {
         self.lock_state().plain = true;
+    }
+
+    /// From now on nobody but its owner works on it.
+    #[cfg(feature = "shuttle")]
+    pub(crate) fn without_threads(self) -> FaultyDisk {
+        self.lock_state().threads = false;
+        self
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
@@ -574,11 +584,19 @@ impl Disk for FaultyDisk {
     }
 
     fn has_threads(&self) -> bool {
-        false
+        self.lock_state().threads
     }
 }
 
 impl Handle {
+    /// Another thread may go on before something becomes visible or durable.
+    fn switch(&self) {
+        #[cfg(feature = "shuttle")]
+        if self.disk.has_threads() {
+            synod_sync::explore::switch();
+        }
+    }
+
     /// The disk, unless the process that opened this has ended.
     fn state(&self) -> io::Result<MutexGuard<'_, State>> {
         let state = self.disk.lock_state();
@@ -601,6 +619,7 @@ impl DiskFile for Handle {
 
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         assert!(self.writable, "{} was opened to be read", self.path.display());
+        self.switch();
         let mut state = self.state()?;
         state.step()?;
         let wanted: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
@@ -643,6 +662,7 @@ impl DiskFile for Handle {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.switch();
         let mut state = self.state()?;
         state.step()?;
         let fails = state.odds.sync_fails;

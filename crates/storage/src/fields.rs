@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! # synod log state
-//! version = 1
+//! version = 3
+//! readers = 3
 //! cluster = 00000000000000a1
 //! checksum = 7d1c9f02
 //! ```
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path, str::FromStr};
+
+use synod_wire::{Format, Written};
 
 use crate::{
     StorageError,
@@ -47,6 +50,22 @@ impl Fields {
     /// The fields whose keys begin with `prefix`: the rest of the key, and the text.
     pub(crate) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.fields.iter().filter_map(move |(key, text)| Some((key.strip_prefix(prefix)?, text.as_str())))
+    }
+
+    /// Says of which version it is.
+    pub(crate) fn set_version(&mut self, format: &Format) {
+        self.set("version", format.written.version);
+        self.set("readers", format.written.readers);
+    }
+
+    /// Refuses a file at `path` that this program cannot read.
+    pub(crate) fn check_version(&self, path: &Path, format: &Format) -> Result<(), StorageError> {
+        let malformed = |reason: String| StorageError::Malformed { path: path.to_owned(), reason };
+        let version = self.parse("version").map_err(malformed)?;
+        // Before versions were negotiated a file was for its own version alone.
+        let readers =
+            self.text("readers").map_or(Ok(version), |_| self.parse("readers")).map_err(malformed)?;
+        StorageError::unless_readable(path, format, Written { version, readers })
     }
 
     /// Reads a file; `None` if there is none. The inner error says why its contents cannot be trusted.

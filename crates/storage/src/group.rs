@@ -1,7 +1,8 @@
 //! `group`: the group of replicas that the log begins with, and who is a member now.
 //!
 //! ```text
-//! file := "SYNODGRP" | version u32 = 1 | length u32 | cluster u64 | replica u64 | birth u64 | crc u32 | bytes
+//! file := head (20 bytes, of "SYNODGRP"; see wire/version.rs) | length u32 | cluster u64 | replica u64 | birth u64
+//!       | crc u32 | bytes
 //! ```
 //!
 //! Integers are little-endian; the checksum covers all other parts. What the bytes say is the replica's business.
@@ -9,7 +10,7 @@
 use std::{io, path::Path};
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Incarnation, ReplicaId};
+use synod_wire::{ClusterId, FILE_HEAD_BYTES, Format, Incarnation, ReplicaId, Written};
 
 use crate::{
     Identity, StorageError,
@@ -22,8 +23,8 @@ pub const GROUP_BYTES_MAX: usize = 1 << 20;
 
 const FILE_NAME: &str = "group";
 const MAGIC: [u8; 8] = *b"SYNODGRP";
-const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 44;
+const FORMAT: Format = Format::first(2);
+const HEADER_BYTES: usize = 52;
 
 /// Replaces the file, durably.
 pub(crate) fn write(
@@ -39,7 +40,7 @@ pub(crate) fn write(
             accepted: format!("at most {GROUP_BYTES_MAX}"),
         });
     }
-    replace_file(disk, &dir.join(FILE_NAME), &encode(identity, group))
+    replace_file(disk, &dir.join(FILE_NAME), &encode(FORMAT.written, identity, group))
 }
 
 /// Reads the file; `None` if there is none.
@@ -56,23 +57,20 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Op
     let mut bytes = vec![0; len as usize];
     read_exact_at(&*file, &mut bytes, 0).map_err(io_error)?;
     let malformed = |reason: &str| StorageError::Malformed { path: path.clone(), reason: reason.to_owned() };
-    if bytes.len() < HEADER_BYTES || bytes[..8] != MAGIC {
+    let Some(written) = Written::of_head(&bytes, MAGIC) else {
         return Err(malformed("it does not begin as a group does"));
-    }
-    let version = u32_at(&bytes, 8);
-    if version != VERSION {
-        return Err(StorageError::Version { path, found: version, supported: VERSION });
-    }
-    if bytes.len() - HEADER_BYTES != u32_at(&bytes, 12) as usize {
+    };
+    StorageError::unless_readable(&path, &FORMAT, written)?;
+    if bytes.len() < HEADER_BYTES || bytes.len() - HEADER_BYTES != u32_at(&bytes, FILE_HEAD_BYTES) as usize {
         return Err(malformed("it is cut, or longer than it says"));
     }
     if crc(&bytes) != u32_at(&bytes, HEADER_BYTES - 4) {
         return Err(malformed("its checksum does not match"));
     }
     let found = Identity {
-        cluster: ClusterId(u64_at(&bytes, 16)),
-        replica: ReplicaId(u64_at(&bytes, 24)),
-        birth: u64_at(&bytes, 32),
+        cluster: ClusterId(u64_at(&bytes, 24)),
+        replica: ReplicaId(u64_at(&bytes, 32)),
+        birth: u64_at(&bytes, 40),
         incarnation: Incarnation(0),
     };
     if !found.is_same_replica(&identity) {
@@ -82,10 +80,9 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Op
     Ok(Some(Bytes::from(bytes).slice(HEADER_BYTES..)))
 }
 
-fn encode(identity: Identity, group: &[u8]) -> Vec<u8> {
+fn encode(written: Written, identity: Identity, group: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES + group.len());
-    bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&written.head(MAGIC));
     bytes.extend_from_slice(&(group.len() as u32).to_le_bytes());
     for word in [identity.cluster.0, identity.replica.0, identity.birth] {
         bytes.extend_from_slice(&word.to_le_bytes());
@@ -137,7 +134,7 @@ mod tests {
     #[test]
     fn a_damaged_group_is_an_error() {
         let temporary = tempfile::tempdir().unwrap();
-        let good = encode(IDENTITY, b"members");
+        let good = encode(FORMAT.written, IDENTITY, b"members");
         let path = temporary.path().join(FILE_NAME);
         for at in 0..good.len() {
             let mut damaged = good.clone();

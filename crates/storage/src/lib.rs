@@ -38,7 +38,10 @@ mod damage;
 mod data_dir;
 mod disk;
 mod error;
-#[cfg(test)]
+#[cfg(feature = "shuttle")]
+pub mod explored;
+#[cfg(any(test, feature = "shuttle"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "the soak alone lets it fail"))]
 mod faulty;
 mod fields;
 mod group;
@@ -50,6 +53,8 @@ mod replacement;
 mod snapshot;
 #[cfg(test)]
 mod soak;
+#[cfg(test)]
+mod versions;
 mod wal;
 
 pub use damage::{Damage, DamageSpot, Loss};

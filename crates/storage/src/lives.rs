@@ -9,7 +9,8 @@
 //! outlived = 0           another replica has seen this life, which this directory knows nothing of; 0: none
 //! replica = 1
 //! since = 0              the life with which the memory begins; 0: it is whole
-//! version = 1
+//! readers = 2
+//! version = 2
 //! checksum = 7d1c9f02
 //! ```
 //!
@@ -20,16 +21,18 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
-use synod_wire::{ClusterId, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, ReplicaId};
+use synod_sync::{Mutex, PoisonError};
+use synod_wire::{ClusterId, EARLIER_LIVES_MAX, Format, Incarnation, Introduction, Lsn, ReplicaId};
 
 use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 
 const FILE_NAME: &str = "lives";
 const TITLE: &str = "synod lives";
-const VERSION: u32 = 1;
+/// Version 1 did not say who can read it.
+const FORMAT: Format = Format::first(2);
 const PREFIX: &str = "life.";
 
 /// The lives of a data directory, the present one included. Usable from several threads.
@@ -115,7 +118,7 @@ impl Lives {
 
     fn write(&self, state: &State) -> Result<(), StorageError> {
         let mut fields = Fields::default();
-        fields.set("version", VERSION);
+        fields.set_version(&FORMAT);
         fields.set("cluster", self.me.cluster);
         fields.set("replica", self.me.replica.0);
         fields.set("birth", format_args!("{:016x}", self.me.birth));
@@ -134,10 +137,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path, me: Option<Identity>) -> Result<
     let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
     let Some(fields) = Fields::read(disk, &path)? else { return Ok(None) };
     let fields = fields.map_err(malformed)?;
-    let version = fields.parse("version").map_err(malformed)?;
-    if version != VERSION {
-        return Err(StorageError::Version { path, found: version, supported: VERSION });
-    }
+    fields.check_version(&path, &FORMAT)?;
     let (owner, state) = parse(&fields).map_err(malformed)?;
     if let Some(me) = me.filter(|me| !me.is_same_replica(&owner)) {
         let (found, expected) = (owner.to_string(), me.to_string());

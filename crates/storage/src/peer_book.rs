@@ -9,7 +9,8 @@
 //!                        through record 512, if not further
 //! met = yes              every replica with which the cluster began welcomed this one once
 //! replica = 1
-//! version = 2
+//! readers = 3
+//! version = 3
 //! welcomed.2 = yes       replica 2 has welcomed this one: it takes it for the one that it knows
 //! checksum = 7d1c9f02
 //! ```
@@ -23,18 +24,18 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
-use synod_wire::{Acquaintance, ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Stranger};
+use synod_sync::{Mutex, PoisonError};
+use synod_wire::{Acquaintance, ClusterId, Format, Incarnation, Introduction, Lsn, ReplicaId, Stranger};
 
 use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 
 const FILE_NAME: &str = "peers";
 const TITLE: &str = "synod peers";
-/// Version 1 knew births only.
-const VERSION: u32 = 2;
-const VERSION_OLDEST: u32 = 1;
+/// Version 1 knew births only, and version 2 did not say who can read it.
+const FORMAT: Format = Format { oldest: 1, ..Format::first(3) };
 const BIRTH: &str = "birth.";
 const LIFE: &str = "life.";
 const WELCOMED: &str = "welcomed.";
@@ -205,7 +206,7 @@ impl PeerBook {
 
 fn write(disk: &dyn Disk, path: &Path, me: Identity, book: &Book) -> Result<(), StorageError> {
     let mut fields = Fields::default();
-    fields.set("version", VERSION);
+    fields.set_version(&FORMAT);
     fields.set("cluster", me.cluster);
     fields.set("replica", me.replica.0);
     fields.set("birth", format_args!("{:016x}", me.birth));
@@ -225,15 +226,13 @@ fn read(disk: &dyn Disk, path: &Path, me: Identity) -> Result<Book, StorageError
     let malformed = |reason: String| StorageError::Malformed { path: path.to_owned(), reason };
     let Some(fields) = Fields::read(disk, path)? else { return Ok(Book::default()) };
     let fields = fields.map_err(malformed)?;
-    let version = fields.parse("version").map_err(malformed)?;
-    if !(VERSION_OLDEST..=VERSION).contains(&version) {
-        return Err(StorageError::Version { path: path.to_owned(), found: version, supported: VERSION });
-    }
+    fields.check_version(path, &FORMAT)?;
     let owner = owner(&fields).map_err(malformed)?;
     if !owner.is_same_replica(&me) {
         let (found, expected) = (owner.to_string(), me.to_string());
         return Err(StorageError::OtherIdentity { path: path.to_owned(), found, expected });
     }
+    let version = fields.parse("version").map_err(malformed)?;
     parse(&fields, version).map_err(malformed)
 }
 

@@ -1,9 +1,8 @@
 //! Log lines about what goes wrong again and again, at a rate that a person can read.
 
-use std::{
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
+
+use synod_sync::Mutex;
 
 use crate::sync::lock;
 

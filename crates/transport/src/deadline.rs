@@ -2,9 +2,10 @@
 
 use std::{
     io::{self, Read, Write},
-    net::TcpStream,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use synod_sync::{net::TcpStream, time::Instant};
 
 use crate::handshake::HandshakeError;
 

@@ -2,12 +2,12 @@
 
 use std::{
     io::{self, IoSlice, Read, Write},
-    net::{TcpStream, ToSocketAddrs},
+    net::ToSocketAddrs,
     sync::{Arc, atomic::Ordering::Relaxed},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use synod_sync::{net::TcpStream, thread, time::Instant};
 use synod_wire::{Mismatch, Stranger};
 use tracing::{info, warn};
 

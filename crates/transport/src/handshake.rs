@@ -28,14 +28,10 @@
 //! what it promised, and is refused, by the caller as by the acceptor. So is one whose data directory was restored
 //! from a copy, which its introduction shows ([`synod_wire::Acquaintance::meet`]).
 
-use std::{
-    fmt, io,
-    net::{Shutdown, TcpStream},
-    ops::RangeInclusive,
-    time::Duration,
-};
+use std::{fmt, io, ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
+use synod_sync::net::{Shutdown, TcpStream};
 use synod_wire::{
     Acquaintance, ClusterId, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Stranger,
 };

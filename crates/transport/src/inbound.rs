@@ -2,18 +2,17 @@
 
 use std::{
     io,
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    os::unix::net::UnixStream,
-    sync::{
-        Arc, Condvar, Mutex, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    thread::{self, JoinHandle},
+    net::SocketAddr,
+    sync::{Weak, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
+use synod_sync::{
+    Arc, Condvar, Mutex,
+    atomic::AtomicU64,
+    net::{Shutdown, TcpListener, TcpStream, Woken, wait_for},
+    thread::{self, JoinHandle},
+};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -41,7 +40,7 @@ struct Connection {
 /// Accepts on all listeners until the transport is stopped; then ends all inbound connections and their threads.
 ///
 /// The listeners are non-blocking. Whatever happens on `wake` ends the waiting.
-pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &UnixStream) {
+pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &Woken) {
     let mut connections: Vec<Connection> = Vec::new();
     let mut serial = 0;
     while !shared.is_stopping() {
@@ -76,17 +75,6 @@ pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &Uni
             warn!("a receiver thread panicked");
         }
     }
-}
-
-/// Waits for a connection on any listener, or for `wake`.
-fn wait_for(listeners: &[TcpListener], wake: &UnixStream, timeout: Option<Duration>) {
-    let mut sockets: Vec<PollFd<'_>> =
-        listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
-    sockets.push(PollFd::new(wake, PollFlags::IN));
-    let timeout =
-        timeout.map(|time| Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() });
-    // An error (an interruption, or no memory) is as good as a wake-up: the caller looks for itself.
-    _ = poll(&mut sockets, timeout.as_ref());
 }
 
 fn start_receiver(

@@ -3,15 +3,10 @@
 //! A replica that is about to join a cluster asks so for the cluster's id and its members. What the answer says is
 //! the business of [`Config::answer`](crate::Config::answer); the bytes on the wire are drawn in the handshake.
 
-use std::{
-    io,
-    net::{SocketAddr, TcpStream},
-    sync::{atomic::Ordering::Relaxed, mpsc},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{io, net::SocketAddr, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use bytes::Bytes;
+use synod_sync::{channel, net::TcpStream, thread, time::Instant};
 use tracing::info;
 
 use crate::{
@@ -72,7 +67,7 @@ pub fn inquire(address: &str, timeout: Duration) -> Result<Bytes, InquireError> 
     let connect_error = |source| InquireError::Connect { address: address.to_owned(), source };
     let too_late = || InquireError::Timeout { address: address.to_owned(), timeout };
     let deadline = Instant::now() + timeout;
-    let (tell, answered) = mpsc::sync_channel(1);
+    let (tell, answered) = channel::bounded(1);
     let target = address.to_owned();
     let ask = move || {
         // Nobody listens any more if it is too late.

@@ -3,17 +3,19 @@
 
 use std::{
     fmt, io, mem,
-    net::{Shutdown, TcpStream},
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{
-            AtomicBool, AtomicU16, AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
+    sync::atomic::{
+        AtomicU16, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
     },
     time::Duration,
 };
 
+use synod_sync::{
+    Arc, Condvar, Mutex, Planted,
+    atomic::AtomicBool,
+    net::{Shutdown, TcpStream},
+    planted,
+};
 use synod_wire::{ClusterId, Lsn, ReplicaId};
 
 use crate::{
@@ -264,7 +266,7 @@ impl Link {
                 (dropped, mem::take(&mut out.awaits_frames))
             }
         };
-        if wake {
+        if wake && !planted(Planted::NoWakeForFrames) {
             self.out_changed.notify_one();
         }
         self.count_dropped(dropped);

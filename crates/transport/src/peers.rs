@@ -5,14 +5,13 @@
 //! the links that are not in it any more and starts those that are new. It starts a link only when nothing is left
 //! of an earlier one to the same replica, so that no event of the earlier comes after one of the later.
 
-use std::{
-    io,
-    sync::{Arc, Condvar, Mutex},
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 use arc_swap::ArcSwap;
+use synod_sync::{
+    Arc, Condvar, Mutex,
+    thread::{self, JoinHandle},
+};
 use synod_wire::ReplicaId;
 use tracing::error;
 

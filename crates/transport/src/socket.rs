@@ -1,10 +1,13 @@
 //! Settings of every connection between replicas.
 
-use std::{io, net::TcpStream, time::Duration};
+use std::{io, time::Duration};
 
+#[cfg(not(feature = "shuttle"))]
 use rustix::net::sockopt;
+use synod_sync::net::TcpStream;
 
 /// Probes without an answer after which a silent host counts as gone.
+#[cfg(not(feature = "shuttle"))]
 const PROBES: u32 = 3;
 
 /// Small frames leave at once; a host that falls silent, or a process that takes nothing off a full connection for
@@ -12,6 +15,13 @@ const PROBES: u32 = 3;
 pub(crate) fn tune(stream: &TcpStream, silence_max: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(silence_max))?;
+    #[cfg(not(feature = "shuttle"))]
+    notice_silence(stream, silence_max)?;
+    Ok(())
+}
+
+#[cfg(not(feature = "shuttle"))]
+fn notice_silence(stream: &TcpStream, silence_max: Duration) -> io::Result<()> {
     // An idle connection is probed after a part of the time, and given up at the end of it. The system counts in
     // whole seconds.
     let interval = Duration::from_secs((silence_max / (PROBES + 1)).as_secs().max(1));

@@ -1,9 +1,8 @@
 //! Locks without poisoning: whatever is changed under these locks is whole at every step.
 
-use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
+
+use synod_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -2,16 +2,17 @@
 
 use std::{
     fmt,
-    net::{SocketAddr, TcpListener},
-    os::unix::net::UnixStream,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-    thread::{self, JoinHandle},
+    net::SocketAddr,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
+use synod_sync::{
+    Arc,
+    atomic::AtomicBool,
+    net::{self, TcpListener},
+    thread::{self, JoinHandle},
+};
 use synod_wire::{Encoded, Incarnation, Lsn, ReplicaId};
 use tracing::{error, warn};
 
@@ -115,7 +116,7 @@ pub struct Transport {
     sender: Sender,
     local_addresses: Vec<SocketAddr>,
     /// Dropping it wakes the accepting thread.
-    wake: Option<UnixStream>,
+    wake: Option<net::Waker>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -197,7 +198,7 @@ impl Transport {
     fn start_threads(&mut self, listeners: Vec<TcpListener>) -> Result<(), TransportError> {
         let supervisor = Supervisor::start(Arc::clone(&self.shared))?;
         self.threads.push(thread::Builder::new().name("peers".into()).spawn(|| supervisor.run())?);
-        let (wake, woken) = UnixStream::pair()?;
+        let (wake, woken) = net::waker()?;
         self.wake = Some(wake);
         let shared = Arc::clone(&self.shared);
         let accept = move || inbound::accept(&shared, &listeners, &woken);

@@ -18,9 +18,11 @@ mod codec;
 mod id;
 mod identity;
 mod time;
+mod version;
 
 pub use batch::{BATCH_BYTES_MAX, Batch, BatchBuilder, COMMAND_HEADER_BYTES, Command, CommandKind};
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use id::{Ballot, Ballots, ClusterId, Epoch, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot};
 pub use identity::{Acquaintance, EARLIER_LIVES_MAX, Introduction, Mismatch, Stranger};
 pub use time::Time;
+pub use version::{FILE_HEAD_BYTES, Format, VersionError, Written};

@@ -11,12 +11,13 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
+use synod_sync::{Mutex, PoisonError};
 use synod_wire::{ClusterId, Slot};
 
 use self::format::{file_name, slot_in_name};
@@ -26,7 +27,7 @@ pub use self::{
 };
 use crate::{
     StorageError,
-    disk::{Disk, How, RealDisk, create_dir, file_names, read_exact_at, remove_file, sync_dir},
+    disk::{Disk, How, create_dir, file_names, read_exact_at, remove_file, sync_dir, the_disk},
 };
 
 /// A snapshot that is complete.
@@ -84,7 +85,7 @@ impl SnapshotStore {
     /// # Errors
     /// The directory cannot be read or written.
     pub fn open(dir: &Path, cluster: ClusterId) -> Result<SnapshotStore, StorageError> {
-        SnapshotStore::open_on(Arc::new(RealDisk), dir, cluster)
+        SnapshotStore::open_on(the_disk(), dir, cluster)
     }
 
     pub(crate) fn open_on(

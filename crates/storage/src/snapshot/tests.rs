@@ -4,13 +4,14 @@ use std::{
 };
 
 use super::{
-    format::{CHUNK_BYTES, HEADER_BYTES, TRAILER_BYTES},
+    format::{CHUNK_BYTES, FORMAT, HEADER_BYTES, TRAILER_BYTES},
     *,
 };
 use crate::{
-    disk::{DiskFile, open_real},
+    disk::{DiskFile, RealDisk, open_real},
     faulty::FaultyDisk,
 };
+use synod_wire::Written;
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
 
@@ -125,7 +126,8 @@ fn a_snapshot_of_another_version_is_refused_and_not_damaged() {
     write(&store(dir.path()), 4, b"older");
     let path = write(&store(dir.path()), 9, b"newer").path;
     let mut bytes = fs::read(&path).unwrap();
-    bytes[8] += 1;
+    let version = FORMAT.written.version + 1;
+    bytes[..20].copy_from_slice(&Written { version, readers: version }.head(*b"SYNODSNP"));
     let crc = crc32fast::hash(&bytes[..60]);
     bytes[60..64].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, &bytes).unwrap();

@@ -10,7 +10,7 @@ use synod_wire::{ClusterId, Slot};
 
 use super::{
     SnapshotFile, SnapshotStore,
-    format::{CHUNK_BYTES, HEADER_BYTES, Header, TRAILER_BYTES},
+    format::{CHUNK_BYTES, FORMAT, HEADER_BYTES, Header, TRAILER_BYTES},
     read::SnapshotReader,
 };
 use crate::{
@@ -113,7 +113,8 @@ impl SnapshotWriter {
     /// The disk failed, now or during an earlier write; nothing is left of the snapshot then.
     pub fn finish(mut self) -> Result<SnapshotFile, StorageError> {
         self.write_chunk()?;
-        let header = Header { cluster: self.cluster, slot: self.slot, length: self.length };
+        let (written, cluster) = (FORMAT.written, self.cluster);
+        let header = Header { written, cluster, slot: self.slot, length: self.length };
         let trailer = header.trailer(self.crc.clone().finalize());
         self.draft.append(&mut [IoSlice::new(&trailer)])?;
         let encoded = header.encode();
@@ -212,12 +213,17 @@ impl SnapshotReceiver {
     /// lost) is ignored. Returns the new offset, which is what to ask the peer for next.
     ///
     /// # Errors
-    /// The piece goes beyond the end, or the disk failed. The receiver is of no use then.
+    /// The piece goes beyond the end, or says that this program cannot read the snapshot; or the disk failed. The receiver is of no use then.
     pub fn write_chunk(&mut self, offset: u64, bytes: &Bytes) -> Result<u64, StorageError> {
         if offset == self.draft.end {
             if bytes.len() as u64 > self.file_bytes - offset {
                 let (len, all) = (bytes.len(), self.file_bytes);
                 return Err(self.rejected(format!("{len} bytes at {offset} go beyond the announced {all}")));
+            }
+            if offset == 0 {
+                // Before the rest of it comes over the network, for nothing.
+                let path = self.draft.store.path(self.slot);
+                Header::written(bytes).map_err(|error| StorageError::Version { path, error })?;
             }
             self.draft.append(&mut [IoSlice::new(bytes)])?;
         }

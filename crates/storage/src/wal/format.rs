@@ -3,7 +3,7 @@
 //! ```text
 //! segment := header page (4096 bytes) | record* | anything that is no record of this life
 //!
-//! header  := magic "SYNODWAL" | version u32 | page u32 | cluster u64 | replica u64 | segment u64
+//! header  := head (20 bytes, of "SYNODWAL"; see wire/version.rs) | page u32 | cluster u64 | replica u64 | segment u64
 //!          | first_lsn u64 | life u64 | incarnation u64 | birth u64 | restated u32
 //!          | crc u32 | zeros
 //!
@@ -26,14 +26,15 @@
 //! - `restated` counts the records at the head of the segment that repeat the latest `State` record of every
 //!   key, under their old numbers, so that older segments can go.
 
-use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Slot};
+use synod_wire::{ClusterId, Format, Incarnation, Lsn, ReplicaId, Slot, Written};
 
 use crate::{Identity, Keep};
 
 /// Version of this format, and of the records in it. Version 1 knew no birth; in version 2 a record of accepted values held
 /// one slot; in version 3 no record said which ballot decided a slot, and no list said which segments were begun; in version
 /// 4 the list did not say the marks of records, whose checksums did not cover the birth.
-pub(crate) const VERSION: u32 = 5;
+/// In version 5 and before, a segment did not say who can read it.
+pub(crate) const FORMAT: Format = Format::first(6);
 /// Bytes of the page that holds a segment's header; records begin after it.
 pub(crate) const PAGE: usize = 4096;
 /// Bytes of a record before its body.
@@ -42,7 +43,7 @@ pub(crate) const RECORD_HEADER_BYTES: usize = 56;
 pub(crate) const ALIGNMENT: usize = 8;
 
 const MAGIC: [u8; 8] = *b"SYNODWAL";
-const HEADER_USED: usize = 80;
+const HEADER_USED: usize = 88;
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +61,8 @@ pub(crate) struct SegmentHeader {
 pub(crate) enum NoHeader {
     /// It was never written: a segment that was prepared, but not begun.
     Blank,
-    /// A header of another version of the format.
-    Version(u32),
+    /// A header of a version that this program cannot read.
+    Version(Written),
     /// Anything else.
     Damaged,
 }
@@ -69,9 +70,12 @@ pub(crate) enum NoHeader {
 impl SegmentHeader {
     /// The whole page.
     pub(crate) fn encode(&self) -> Vec<u8> {
+        self.encode_as(FORMAT.written)
+    }
+
+    pub(crate) fn encode_as(&self, written: Written) -> Vec<u8> {
         let mut page = Vec::with_capacity(PAGE);
-        page.extend_from_slice(&MAGIC);
-        page.extend_from_slice(&VERSION.to_le_bytes());
+        page.extend_from_slice(&written.head(MAGIC));
         page.extend_from_slice(&(PAGE as u32).to_le_bytes());
         for word in [
             self.identity.cluster.0,
@@ -98,24 +102,25 @@ impl SegmentHeader {
         if used.iter().all(|&byte| byte == 0) {
             return Err(NoHeader::Blank);
         }
-        if used[..8] != MAGIC || crc32fast::hash(&used[..HEADER_USED - 4]) != u32_at(used, HEADER_USED - 4) {
-            return Err(NoHeader::Damaged);
+        let written = Written::of_head(used, MAGIC).ok_or(NoHeader::Damaged)?;
+        // Behind the head another version may look otherwise.
+        if FORMAT.check(written).is_err() {
+            return Err(NoHeader::Version(written));
         }
-        let version = u32_at(used, 8);
-        if version != VERSION {
-            return Err(NoHeader::Version(version));
+        if crc32fast::hash(&used[..HEADER_USED - 4]) != u32_at(used, HEADER_USED - 4) {
+            return Err(NoHeader::Damaged);
         }
         Ok(SegmentHeader {
             identity: Identity {
-                cluster: ClusterId(u64_at(used, 16)),
-                replica: ReplicaId(u64_at(used, 24)),
-                incarnation: Incarnation(u64_at(used, 56)),
-                birth: u64_at(used, 64),
+                cluster: ClusterId(u64_at(used, 24)),
+                replica: ReplicaId(u64_at(used, 32)),
+                incarnation: Incarnation(u64_at(used, 64)),
+                birth: u64_at(used, 72),
             },
-            segment: u64_at(used, 32),
-            first_lsn: Lsn(u64_at(used, 40)),
-            life: u64_at(used, 48),
-            restated: u32_at(used, 72),
+            segment: u64_at(used, 40),
+            first_lsn: Lsn(u64_at(used, 48)),
+            life: u64_at(used, 56),
+            restated: u32_at(used, 80),
         })
     }
 }

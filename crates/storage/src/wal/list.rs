@@ -7,7 +7,8 @@
 //! birth = 5f0c...
 //! replica = 1
 //! segment.00000000000000000007 = 67108864 8a6f...
-//! version = 2
+//! readers = 3
+//! version = 3
 //! checksum = 7d1c9f02
 //! ```
 //!
@@ -21,12 +22,13 @@
 
 use std::{collections::BTreeMap, ops::Range, path::PathBuf, sync::Arc};
 
+use synod_wire::Format;
+
 use crate::{Identity, StorageError, disk::Disk, fields::Fields};
 
 pub(crate) const FILE_NAME: &str = "log.segments";
 const TITLE: &str = "synod log segments";
-/// Version 1 knew no marks.
-const VERSION: u32 = 2;
+const FORMAT: Format = Format::first(3);
 const PREFIX: &str = "segment.";
 
 /// What the list says of a segment.
@@ -67,10 +69,7 @@ impl Listed {
             Some(Err(reason)) => Listed::Unreadable(format!("{} is damaged: {reason}", path.display())),
             Some(Ok(fields)) => {
                 let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
-                let version = fields.parse("version").map_err(malformed)?;
-                if version != VERSION {
-                    return Err(StorageError::Version { path, found: version, supported: VERSION });
-                }
+                fields.check_version(&path, &FORMAT)?;
                 Listed::Read(segments(&fields).map_err(malformed)?)
             }
         })
@@ -145,7 +144,7 @@ impl SegmentList {
 
     fn write_as(&self, segments: &BTreeMap<u64, Entry>) -> Result<(), StorageError> {
         let mut fields = Fields::default();
-        fields.set("version", VERSION);
+        fields.set_version(&FORMAT);
         fields.set("cluster", self.identity.cluster);
         fields.set("replica", self.identity.replica.0);
         fields.set("birth", format_args!("{:016x}", self.identity.birth));

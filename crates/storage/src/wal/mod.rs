@@ -37,7 +37,7 @@ use self::{
 };
 use crate::{
     Damage, Identity, Loss, StorageError,
-    disk::{Disk, RealDisk},
+    disk::{Disk, the_disk},
     lock::DirLock,
 };
 
@@ -221,7 +221,7 @@ impl Wal {
     /// The directory is in use, belongs to another cluster or replica, was written by a later version, cannot
     /// be read or written, or an option is out of bounds. Damage is no error: see [`Recovered::damage`].
     pub fn open(dir: &Path, identity: Identity, options: Options) -> Result<(Wal, Recovered), StorageError> {
-        Wal::open_on(Arc::new(RealDisk), dir, identity, options)
+        Wal::open_on(the_disk(), dir, identity, options)
     }
 
     /// Adds a record, to be written by the next [`Wal::commit`]. Large parts are kept by reference until then.

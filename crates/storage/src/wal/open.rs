@@ -12,7 +12,7 @@ use synod_wire::{Lsn, Slot};
 use super::{
     Body, FullSegment, LogFiles, LogState, Options, Recovered, RecoveredRecord, Wal, WalStats,
     assess::{Assessment, End, Known, Suspect, assess},
-    format::{NoHeader, PAGE, VERSION, segment_name, segment_number},
+    format::{FORMAT, NoHeader, PAGE, segment_name, segment_number},
     list::{Entry, Listed, SegmentList},
     mark::{self, Mark},
     prepare::{Pace, Prepared, Preparer, Workshop},
@@ -465,7 +465,7 @@ pub(crate) fn read_segment(
     let scan = SegmentScan { unreadable, ..scan(segment, path, &file, identity, life) };
     match &scan.header {
         Err(NoHeader::Version(found)) => {
-            return Err(StorageError::Version { path: scan.path, found: *found, supported: VERSION });
+            StorageError::unless_readable(&scan.path, &FORMAT, *found)?;
         }
         Ok(header) if !header.identity.is_same_replica(&identity) => {
             return Err(other_identity(&scan.path, header.identity, identity));

@@ -9,9 +9,12 @@ use std::{
     collections::VecDeque,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread::{self, JoinHandle},
     time::Duration,
+};
+
+use synod_sync::{
+    Arc, Condvar, Mutex, MutexGuard, Planted, PoisonError, planted,
+    thread::{self, JoinHandle},
 };
 
 use super::{
@@ -320,6 +323,12 @@ impl Bench {
                 return;
             }
             if !worked && !state.has_work() {
+                let state = if planted(Planted::LookWithoutLock) {
+                    drop(state);
+                    self.shared.lock()
+                } else {
+                    state
+                };
                 drop(self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner));
             }
         }

@@ -5,15 +5,14 @@
 
 use std::{ops::Range, path::Path};
 
-use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId};
+use synod_wire::{ClusterId, Format, Incarnation, Lsn, ReplicaId};
 
 use super::list::Listed;
 use crate::{Durability, Identity, Loss, StorageError, disk::Disk, fields::Fields};
 
 pub(crate) const FILE_NAME: &str = "log.state";
 const TITLE: &str = "synod log state";
-/// Version 1 knew no birth.
-const VERSION: u32 = 2;
+const FORMAT: Format = Format::first(3);
 
 /// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,10 +108,7 @@ impl LogState {
             Some(Ok(fields)) => fields,
         };
         let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
-        let version = fields.parse("version").map_err(malformed)?;
-        if version != VERSION {
-            return Err(StorageError::Version { path, found: version, supported: VERSION });
-        }
+        fields.check_version(&path, &FORMAT)?;
         LogState::from_fields(&fields).map(Previous::Read).map_err(malformed)
     }
 
@@ -143,7 +139,7 @@ impl LogState {
 
     fn to_fields(&self) -> Fields {
         let mut fields = Fields::default();
-        fields.set("version", VERSION);
+        fields.set_version(&FORMAT);
         fields.set("cluster", self.identity.cluster);
         fields.set("replica", self.identity.replica.0);
         fields.set("birth", format_args!("{:016x}", self.identity.birth));

@@ -250,19 +250,6 @@ fn the_log_of_somebody_else_is_refused() {
 }
 
 #[test]
-fn a_later_version_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    drop(open(dir.path()));
-    change(&segment_path(dir.path(), 1), |bytes| {
-        bytes[8] = 9;
-        let crc = crc32fast::hash(&bytes[..76]);
-        bytes[76..80].copy_from_slice(&crc.to_le_bytes());
-    });
-    let error = try_open(dir.path()).unwrap_err();
-    assert!(matches!(error, StorageError::Version { found: 9, .. }), "{error}");
-}
-
-#[test]
 fn a_segment_size_out_of_bounds_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     for segment_bytes in [0, 4096, 5 << 30] {

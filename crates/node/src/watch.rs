@@ -1,0 +1,80 @@
+//! What must hold of every message that leaves, where interleavings are explored.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard},
+};
+
+use bytes::Bytes;
+use synod_wire::{Encoded, Lsn, ReplicaId};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    dir: PathBuf,
+    /// Found to survive a power failure through this record.
+    durable: Lsn,
+    /// The last record that the log's thread was given.
+    given: Lsn,
+    /// What waits for a record, in the order in which the replica said it.
+    said: HashMap<ReplicaId, VecDeque<(Lsn, Bytes)>>,
+}
+
+impl Watch {
+    pub(crate) fn begin(&self, dir: &Path) {
+        self.seen().dir = dir.to_owned();
+    }
+
+    /// The replica says something that rests on a record.
+    pub(crate) fn said(&self, to: ReplicaId, body: &Encoded, after: Lsn) {
+        if after > Lsn::ZERO {
+            self.seen().said.entry(to).or_default().push_back((after, body.to_bytes()));
+        }
+    }
+
+    /// The log's thread is given a record.
+    pub(crate) fn given(&self, lsn: Lsn) {
+        self.seen().given = lsn;
+    }
+
+    /// The replica has ended, and its log has not failed: everything that was given to the log survives a power failure,
+    /// and everything that waited for it has left.
+    pub(crate) fn ended(&self) {
+        let dir = self.seen().dir.clone();
+        let durable = synod_storage::explored::durable_in(&dir);
+        let seen = self.seen();
+        assert!(durable >= seen.given, "the log has {durable} of {}", seen.given);
+        assert!(seen.said.values().all(VecDeque::is_empty), "something that waited for the log has not left");
+    }
+
+    /// It leaves: its record survives a power failure, and nothing that was said before it and rests on a record is left
+    /// behind.
+    pub(crate) fn leaves(&self, to: ReplicaId, body: &Encoded, after: Lsn) {
+        if after == Lsn::ZERO {
+            return;
+        }
+        let first = self.seen().said.entry(to).or_default().pop_front();
+        assert!(
+            first == Some((after, body.to_bytes())),
+            "a message for {to} overtakes one that rests on a record"
+        );
+        let (dir, mut durable) = {
+            let seen = self.seen();
+            (seen.dir.clone(), seen.durable)
+        };
+        if after > durable {
+            // Nobody holds a lock of the standard library meanwhile: other threads go on.
+            durable = synod_storage::explored::durable_in(&dir);
+            self.seen().durable = durable;
+        }
+        assert!(after <= durable, "a message leaves for {to} that rests on {after}; durable: {durable}");
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().expect("it has not failed")
+    }
+}

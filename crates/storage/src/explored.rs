@@ -1,0 +1,40 @@
+//! The disk of a test that explores interleavings.
+
+use std::{cell::RefCell, path::Path};
+
+use synod_wire::Lsn;
+
+use crate::{DataDir, Options, Wal, disk::Disk, faulty::FaultyDisk};
+
+thread_local! {
+    static DISK: RefCell<Option<FaultyDisk>> = const { RefCell::new(None) };
+}
+
+/// Everything that is opened from now on is on a new and empty disk, which takes writes in pieces and writes some of them
+/// back before it is asked to, as the seed draws it.
+pub fn new_disk(seed: u64) {
+    DISK.set(Some(FaultyDisk::new(seed)));
+}
+
+pub(crate) fn disk() -> FaultyDisk {
+    DISK.with_borrow(|disk| disk.clone().expect("the test has made a disk"))
+}
+
+/// The last record of the log in the data directory `dir` that the next start would find if power failed now.
+///
+/// # Panics
+/// If that start would fail, or find the log damaged.
+#[must_use]
+pub fn durable_in(dir: &Path) -> Lsn {
+    let copy = FaultyDisk::new(0).without_threads();
+    for folder in [dir.to_owned(), dir.join("wal"), dir.join("snapshots")] {
+        copy.create_dir(&folder).expect("it is empty");
+    }
+    copy.put_back(dir, &disk().image(dir));
+    let marker = DataDir::read_on(&copy, dir).expect("it is readable").expect("it was opened");
+    let (_, found) =
+        Wal::open_on(std::sync::Arc::new(copy), &dir.join("wal"), marker.identity, Options::default())
+            .expect("the log opens");
+    assert!(found.damage.is_none() && found.loss.is_none(), "{:?} {:?}", found.damage, found.loss);
+    found.last
+}

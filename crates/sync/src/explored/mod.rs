@@ -1,0 +1,12 @@
+//! Those of a scheduler.
+
+pub mod channel;
+mod condvar;
+pub mod explore;
+pub mod net;
+pub mod thread;
+pub mod time;
+
+pub use condvar::{Condvar, WaitTimeoutResult};
+pub use explore::planted;
+pub use shuttle::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic};

@@ -1,0 +1,385 @@
+//! A network within the process: connections that keep what they are given in order, take less than they are offered,
+//! and make the sender wait.
+
+pub use std::net::Shutdown;
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
+    io::{self, IoSlice, Read, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
+    time::Duration,
+};
+
+use shuttle::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{Condvar, explore::draw, time};
+
+/// Bytes that a connection keeps for the other end.
+const PIPE_BYTES_MAX: usize = 16 << 10;
+
+/// Everything that waits for a connection waits here.
+#[derive(Debug, Default)]
+struct Doorbell {
+    rung: Mutex<()>,
+    condvar: Condvar,
+}
+
+impl Doorbell {
+    fn ring(&self) {
+        drop(lock(&self.rung));
+        self.condvar.notify_all();
+    }
+}
+
+#[derive(Default)]
+struct Network {
+    doorbell: Option<Arc<Doorbell>>,
+    listeners: BTreeMap<SocketAddr, Arc<Mutex<VecDeque<TcpStream>>>>,
+    /// Both directions of every connection that was made.
+    connections: Vec<[Weak<Pipe>; 2]>,
+    last_port: u16,
+}
+
+thread_local! {
+    static NETWORK: RefCell<Network> = RefCell::default();
+}
+
+pub(super) fn reset() {
+    let network = Network { doorbell: Some(Arc::default()), ..Network::default() };
+    // What an execution that failed left behind belongs to it.
+    std::mem::forget(NETWORK.replace(network));
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn doorbell() -> Arc<Doorbell> {
+    NETWORK.with_borrow(|network| Arc::clone(network.doorbell.as_ref().expect("set by reset")))
+}
+
+fn free_port() -> u16 {
+    NETWORK.with_borrow_mut(|network| {
+        network.last_port += 1;
+        40_000 + network.last_port
+    })
+}
+
+/// Bytes on their way in one direction.
+#[derive(Debug, Default)]
+struct Pipe {
+    state: Mutex<PipeState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct PipeState {
+    bytes: VecDeque<u8>,
+    closed: bool,
+}
+
+impl Pipe {
+    fn close(&self) {
+        lock(&self.state).closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until there is something to be done, or the end of `timeout`.
+    fn wait(
+        &self,
+        timeout: Option<Duration>,
+        nothing: impl FnMut(&mut PipeState) -> bool,
+    ) -> io::Result<MutexGuard<'_, PipeState>> {
+        let timeout = timeout.unwrap_or(Duration::MAX);
+        let state = lock(&self.state);
+        let (state, waited) =
+            self.changed.wait_timeout_while(state, timeout, nothing).unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(state) }
+    }
+}
+
+/// Breaks one of the connections that there are, as the seed draws it. What was on its way on it is lost.
+pub fn cut() {
+    let there_are = NETWORK.with_borrow_mut(|network| {
+        network.connections.retain(|pipes| pipes.iter().all(|pipe| pipe.strong_count() > 0));
+        network.connections.clone()
+    });
+    if there_are.is_empty() {
+        return;
+    }
+    for pipe in there_are[draw(there_are.len() as u64) as usize].iter().filter_map(Weak::upgrade) {
+        let mut state = lock(&pipe.state);
+        state.bytes.clear();
+        state.closed = true;
+        drop(state);
+        pipe.changed.notify_all();
+    }
+}
+
+/// As of the standard library.
+#[derive(Debug)]
+pub struct TcpStream {
+    local: SocketAddr,
+    peer: SocketAddr,
+    incoming: Arc<Pipe>,
+    outgoing: Arc<Pipe>,
+    timeouts: std::sync::Mutex<(Option<Duration>, Option<Duration>)>,
+}
+
+impl TcpStream {
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn connect_timeout(address: &SocketAddr, _timeout: Duration) -> io::Result<TcpStream> {
+        let waiting = NETWORK.with_borrow(|network| network.listeners.get(address).cloned());
+        let waiting = waiting.ok_or(io::ErrorKind::ConnectionRefused)?;
+        let local = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), free_port());
+        let (there, back) = (Arc::<Pipe>::default(), Arc::<Pipe>::default());
+        let accepted = TcpStream {
+            local: *address,
+            peer: local,
+            incoming: Arc::clone(&there),
+            outgoing: Arc::clone(&back),
+            timeouts: Default::default(),
+        };
+        NETWORK.with_borrow_mut(|network| {
+            network.connections.push([Arc::downgrade(&there), Arc::downgrade(&back)]);
+        });
+        lock(&waiting).push_back(accepted);
+        doorbell().ring();
+        Ok(TcpStream { local, peer: *address, incoming: back, outgoing: there, timeouts: Default::default() })
+    }
+
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// None.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// None.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.peer)
+    }
+
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// None.
+    pub fn set_nodelay(&self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// None.
+    pub fn set_nonblocking(&self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// None.
+    ///
+    /// # Panics
+    /// No.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.timeouts.lock().expect("never poisoned").0 = timeout;
+        Ok(())
+    }
+
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// None.
+    ///
+    /// # Panics
+    /// No.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.timeouts.lock().expect("never poisoned").1 = timeout;
+        Ok(())
+    }
+
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// None.
+    ///
+    /// # Panics
+    /// No.
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.timeouts.lock().expect("never poisoned").1)
+    }
+
+    /// Ends both directions, whichever are named: that is all that the runtime asks for.
+    ///
+    /// # Errors
+    /// None.
+    pub fn shutdown(&self, _: Shutdown) -> io::Result<()> {
+        self.incoming.close();
+        self.outgoing.close();
+        Ok(())
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.incoming.close();
+        self.outgoing.close();
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let timeout = self.timeouts.lock().expect("never poisoned").0;
+        let mut state = self.incoming.wait(timeout, |state| state.bytes.is_empty() && !state.closed)?;
+        let count = state.bytes.len().min(buffer.len());
+        buffer.iter_mut().zip(state.bytes.drain(..count)).for_each(|(to, from)| *to = from);
+        drop(state);
+        self.incoming.changed.notify_all();
+        Ok(count)
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let timeout = self.timeouts.lock().expect("never poisoned").1;
+        let full = |state: &mut PipeState| state.bytes.len() >= PIPE_BYTES_MAX && !state.closed;
+        let mut state = self.outgoing.wait(timeout, full)?;
+        if state.closed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let offered: usize = parts.iter().map(|part| part.len()).sum();
+        let mut room = offered.min(PIPE_BYTES_MAX - state.bytes.len());
+        if room > 1 && draw(8) == 0 {
+            room = 1 + draw(room as u64) as usize;
+        }
+        state.bytes.extend(parts.iter().flat_map(|part| part.iter().copied()).take(room));
+        drop(state);
+        self.outgoing.changed.notify_all();
+        Ok(room)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// As of the standard library.
+#[derive(Debug)]
+pub struct TcpListener {
+    address: SocketAddr,
+    waiting: Arc<Mutex<VecDeque<TcpStream>>>,
+}
+
+impl TcpListener {
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// The address is taken, or makes no sense.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        let mut address = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::InvalidInput)?;
+        if address.port() == 0 {
+            address.set_port(free_port());
+        }
+        let waiting = Arc::<Mutex<VecDeque<TcpStream>>>::default();
+        let taken = NETWORK.with_borrow_mut(|network| {
+            let taken = network.listeners.contains_key(&address);
+            if !taken {
+                network.listeners.insert(address, Arc::clone(&waiting));
+            }
+            taken
+        });
+        if taken { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(TcpListener { address, waiting }) }
+    }
+
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// None.
+    pub fn set_nonblocking(&self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// As of the standard library.
+    ///
+    /// # Errors
+    /// None.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.address)
+    }
+
+    /// As of the standard library, of a listener that does not block.
+    ///
+    /// # Errors
+    /// Nobody has called.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let stream = lock(&self.waiting).pop_front().ok_or(io::ErrorKind::WouldBlock)?;
+        let peer = stream.peer;
+        Ok((stream, peer))
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        let address = self.address;
+        _ = NETWORK.try_with(|network| {
+            if let Ok(mut network) = network.try_borrow_mut() {
+                network.listeners.remove(&address);
+            }
+        });
+    }
+}
+
+/// Dropping it wakes whoever waits with its [`Woken`].
+#[derive(Debug)]
+pub struct Waker(Arc<Doorbell>, Arc<std::sync::atomic::AtomicBool>);
+
+/// See [`Waker`].
+#[derive(Debug)]
+pub struct Woken(Arc<std::sync::atomic::AtomicBool>);
+
+/// A waker, and what it wakes.
+///
+/// # Errors
+/// None.
+pub fn waker() -> io::Result<(Waker, Woken)> {
+    let woken = Arc::default();
+    Ok((Waker(doorbell(), Arc::clone(&woken)), Woken(woken)))
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        self.1.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.0.ring();
+    }
+}
+
+/// Waits for a connection on any listener, for `woken`, or until `timeout`.
+pub fn wait_for(listeners: &[TcpListener], woken: &Woken, timeout: Option<Duration>) {
+    let doorbell = doorbell();
+    let until = time::now().saturating_add(timeout.unwrap_or(Duration::MAX));
+    let mut rung = lock(&doorbell.rung);
+    loop {
+        let is_woken = woken.0.load(std::sync::atomic::Ordering::SeqCst);
+        if is_woken
+            || time::now() >= until
+            || listeners.iter().any(|listener| !lock(&listener.waiting).is_empty())
+        {
+            return;
+        }
+        let left = until.saturating_sub(time::now());
+        rung = doorbell.condvar.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}

@@ -1,0 +1,204 @@
+//! Which programs can read what was written.
+//!
+//! Whatever is kept says two numbers: the version of its format, and the oldest version whose readers understand it. A
+//! reader takes what is not older than the oldest version that it knows, and what names it among its readers, also if it
+//! was written by a later program: what a later version adds, and does not need to be understood, costs nobody the way
+//! back. Anything else is refused before it is looked at, so that it never passes for damage.
+
+use std::fmt;
+
+/// What is said of every kept thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The version of its format.
+    pub version: u32,
+    /// The oldest version whose readers understand it: not above `version`.
+    pub readers: u32,
+}
+
+/// A format as this program knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// What it writes.
+    pub written: Written,
+    /// The oldest version that it reads.
+    pub oldest: u32,
+    /// What read the versions that it does not read any more: through which version, and the last release that did; in
+    /// order.
+    pub past: &'static [(u32, &'static str)],
+}
+
+/// Read by no release: formats were not negotiated before the first.
+const UNRELEASED: &str = "no release, only builds from before 0.1.0";
+
+/// Why something of another version cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VersionError {
+    /// It is older than what this program reads.
+    TooOld {
+        /// Its version.
+        found: u32,
+        /// The oldest version that this program reads.
+        oldest: u32,
+        /// The last release that reads it.
+        release: &'static str,
+    },
+    /// It was written by a later program, for later ones alone.
+    TooNew {
+        /// Its version, and who reads it.
+        found: Written,
+        /// The latest version that this program knows.
+        known: u32,
+    },
+}
+
+impl fmt::Display for VersionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VersionError::TooOld { found, oldest, release } => write!(
+                f,
+                "it has format version {found}; this program reads version {oldest} and later. It is read by: {release}"
+            ),
+            VersionError::TooNew { found, known } => write!(
+                f,
+                "it has format version {}, which takes a program that knows version {} or later; this one knows \
+                 version {known}. Start the release that wrote it, or a later one",
+                found.version, found.readers
+            ),
+        }
+    }
+}
+
+impl std::error::Error for VersionError {}
+
+impl Format {
+    /// A format of which this version is the first that says who reads it.
+    #[must_use]
+    pub const fn first(version: u32) -> Format {
+        Format {
+            written: Written { version, readers: version },
+            oldest: version,
+            past: &[(u32::MAX, UNRELEASED)],
+        }
+    }
+
+    /// Whether this program can read it.
+    ///
+    /// # Errors
+    /// It cannot, with the reason.
+    pub fn check(&self, found: Written) -> Result<(), VersionError> {
+        let known = self.written.version;
+        if found.readers.min(found.version) > known {
+            return Err(VersionError::TooNew { found, known });
+        }
+        if found.version < self.oldest {
+            let read_by = self.past.iter().find(|(through, _)| found.version <= *through);
+            let release = read_by.map_or(UNRELEASED, |(_, release)| release);
+            return Err(VersionError::TooOld { found: found.version, oldest: self.oldest, release });
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the head of a binary file: a mark of 8 bytes, both numbers, and a checksum, in every version the same.
+pub const FILE_HEAD_BYTES: usize = 20;
+
+impl Written {
+    /// Both in one number, of which versions take half each: for what is no file.
+    ///
+    /// # Panics
+    /// From version 65536 on.
+    #[must_use]
+    pub fn packed(&self) -> u32 {
+        assert!(self.version <= 0xffff && self.readers <= self.version, "{self:?}");
+        self.version | self.readers << 16
+    }
+
+    /// Reads [`Written::packed`]. Before versions were negotiated there was no upper half: that is read by nobody.
+    #[must_use]
+    pub fn unpacked(number: u32) -> Written {
+        Written { version: number & 0xffff, readers: number >> 16 }
+    }
+
+    /// The head of a binary file that begins with `magic`.
+    #[must_use]
+    pub fn head(&self, magic: [u8; 8]) -> [u8; FILE_HEAD_BYTES] {
+        let mut head = [0; FILE_HEAD_BYTES];
+        head[..8].copy_from_slice(&magic);
+        head[8..12].copy_from_slice(&self.version.to_le_bytes());
+        head[12..16].copy_from_slice(&self.readers.to_le_bytes());
+        let crc = crc32fast::hash(&head[..16]);
+        head[16..].copy_from_slice(&crc.to_le_bytes());
+        head
+    }
+
+    /// Reads such a head; `None` if it is none, or damaged.
+    #[must_use]
+    pub fn of_head(bytes: &[u8], magic: [u8; 8]) -> Option<Written> {
+        let head = bytes.get(..FILE_HEAD_BYTES)?;
+        let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
+        let written = Written { version: word(8), readers: word(12) };
+        (head == written.head(magic)).then_some(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: Format = Format { written: Written { version: 7, readers: 6 }, oldest: 5, past: PAST };
+    const PAST: &[(u32, &str)] = &[(2, "0.3"), (4, "0.8")];
+
+    #[test]
+    fn a_reader_takes_what_it_knows_and_what_was_written_for_it() {
+        for (version, readers) in [(5, 5), (6, 5), (7, 7), (8, 7), (20, 3)] {
+            assert_eq!(OURS.check(Written { version, readers }), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_is_too_old_names_the_last_release_that_reads_it() {
+        for (version, release) in [(1, "0.3"), (2, "0.3"), (3, "0.8"), (4, "0.8")] {
+            let error = OURS.check(Written { version, readers: version }).unwrap_err();
+            assert_eq!(error, VersionError::TooOld { found: version, oldest: 5, release });
+            assert!(error.to_string().contains(release));
+        }
+    }
+
+    #[test]
+    fn what_is_too_new_names_the_version_that_it_takes() {
+        let found = Written { version: 10, readers: 9 };
+        let error = OURS.check(found).unwrap_err();
+        assert_eq!(error, VersionError::TooNew { found, known: 7 });
+        assert!(error.to_string().contains("takes a program that knows version 9"));
+    }
+
+    /// In both orders: what the next version writes, and what it makes of what this one wrote.
+    #[test]
+    fn a_program_of_the_next_version_and_this_one_read_each_other_as_far_as_they_say() {
+        let next = |readers, oldest| Format { written: Written { version: 8, readers }, oldest, ..OURS };
+        assert_eq!(OURS.check(next(7, 5).written), Ok(()), "it goes back");
+        assert!(matches!(OURS.check(next(8, 5).written), Err(VersionError::TooNew { .. })));
+        assert_eq!(next(8, 7).check(OURS.written), Ok(()), "it goes on");
+        assert!(matches!(next(8, 8).check(OURS.written), Err(VersionError::TooOld { .. })));
+    }
+
+    #[test]
+    fn two_numbers_in_one_come_back() {
+        assert_eq!(Written::unpacked(OURS.written.packed()), OURS.written);
+        assert!(matches!(OURS.check(Written::unpacked(4)), Err(VersionError::TooOld { found: 4, .. })));
+    }
+
+    #[test]
+    fn a_head_comes_back_and_no_flipped_bit_passes() {
+        let magic = *b"SYNODXYZ";
+        let head = OURS.written.head(magic);
+        assert_eq!(Written::of_head(&head, magic), Some(OURS.written));
+        assert_eq!(Written::of_head(&head[..19], magic), None);
+        for bit in 0..head.len() * 8 {
+            let mut head = head;
+            head[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Written::of_head(&head, magic), None, "bit {bit}");
+        }
+    }
+}
