@@ -26,10 +26,12 @@
 //!   Bids that are made at about the same time have equal counters, so that **priority** decides among them, then the
 //!   replica's number: leadership goes to the same place whoever noticed first.
 //! - Whose **disk does not answer** does not bid, and gives up a Phase 1.
-//! - Who **gave up** does not bid while it abstains: for so long that the others notice (`patience`), bid, and are seen
-//!   (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it gives up again before anybody has led
-//!   in between. As long again it does not outbid anybody whose bid it sees: it would win by its priority or its number,
-//!   and fail again.
+//! - A replica that **gave up** does not bid while it abstains: for so long that the others notice (`patience`), bid, and
+//!   are seen (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it gives up again before anything is
+//!   decided in between.
+//! - Until something is decided, a replica that gave up also **takes turns**: it does not bid while it sees the bid of a
+//!   replica whose last try is older than its own, and not before such a bid would have been seen. It would win by its
+//!   priority or its number, and fail again.
 //!
 //! The lowest eight bits of a ballot's round are the priority of its owner, the rest is the counter.
 //!
@@ -44,6 +46,11 @@
 //! higher one. It is above everything that its quorum has promised, since a reply tells that (`leader`), so Phase 1
 //! succeeds. If the protocol finds that it cannot lead after all (too far behind, or its disk hangs), it gives up and
 //! abstains, and the next highest bid sees no higher one.
+//!
+//! **Everybody that bids gets a turn, as long as nothing is decided.** Of all that bid, the one whose last try is the
+//! oldest gives way to nobody. What is known of tries only grows, and a replica that does not bid shows its own last try;
+//! so two that give way to each other, since each knows too little of the other, stop bidding and learn better. That
+//! somebody tries to lead and seems to get on with it is no reason to forget who failed: only a decision is.
 //!
 //! **It stays.** Let L lead, happy, and let X be connected to a quorum without hearing L. X's quorum and the quorum
 //! that follows L have a member Z in common. Z hears L and follows it, hence is happy; X hears Z. So X does not bid.
@@ -66,7 +73,7 @@
 //!   ballot. A link that flaps faster than `patience` goes unnoticed, one that does so more slowly makes a follower
 //!   unhappy, whose neighbours are happy.
 
-use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Time};
+use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::Message;
 use crate::{Bug, Effects, Members, Options};
@@ -76,6 +83,8 @@ use std::time::Duration;
 /// A bid must be so many rounds old. Replicas that miss the same leader bid within one round of each other, since they
 /// asked it within one round; the request that is sent at the end of that round sees all their bids.
 const BID_ROUNDS: u64 = 2;
+/// After so many rounds without anybody happy, the bids that were made at once are seen.
+const SEEN_ROUNDS: u64 = BID_ROUNDS + 2;
 /// After so many rounds without a late reply, rounds get shorter again.
 const CALM_ROUNDS: u64 = 16;
 /// Who gives up again and again abstains at most 2^2 times as long as at first.
@@ -115,12 +124,16 @@ pub struct BallotLeaderElection {
     suggestion: Option<Ballot>,
     /// Whether this replica could lead: its disk answers.
     fit: bool,
-    /// How often this replica gave up since anybody led, ...
+    /// Slots through this one are known to be decided somewhere.
+    decided: Slot,
+    /// How often this replica gave up since `decided` last grew.
     failures: u32,
-    /// ...no bids before this round, ...
+    /// This replica makes no bids before this round.
     abstains_until: u64,
-    /// ...and none above another's before this one.
-    defers_until: u64,
+    /// The last round at whose end this replica or a neighbour was happy.
+    content_at: u64,
+    /// For each member, the highest ballot in which it is known to have tried to lead.
+    tried: Vec<Ballot>,
 }
 
 /// A member's reply.
@@ -178,9 +191,11 @@ impl BallotLeaderElection {
             bid: None,
             suggestion: None,
             fit: true,
+            decided: Slot::ZERO,
             failures: 0,
             abstains_until: round,
-            defers_until: round,
+            content_at: round,
+            tried: vec![Ballot::ZERO; members.count()],
             members,
         };
         election.delay = election.shortest();
@@ -217,6 +232,11 @@ impl BallotLeaderElection {
                 }
                 self.late |= round < self.round;
                 self.highest = self.highest.max(leader);
+                self.note_try(leader);
+                // Anything higher is a bid.
+                if ballot <= leader {
+                    self.note_try(ballot);
+                }
                 self.heard[index] = Some(Heard { round, came: self.round, ballot, leader, happy });
                 // Whoever follows its own ballot leads, or tries to; a bid, which may still show when another leader
                 // has made its bidder happy, is not to be followed.
@@ -226,6 +246,13 @@ impl BallotLeaderElection {
             }
             // Of another election.
             Message::Rehearse { .. } | Message::RehearseReply { .. } => {}
+        }
+    }
+
+    /// The owner of this ballot tried to lead in it.
+    fn note_try(&mut self, ballot: Ballot) {
+        if let Some(index) = self.members.index(ballot.replica) {
+            self.tried[index] = self.tried[index].max(ballot);
         }
     }
 
@@ -348,11 +375,13 @@ impl BallotLeaderElection {
         if self.has(Bug::ElectionOfHungDisk) { self.patience() } else { 2 * self.patience() }
     }
 
-    /// Whether this replica, which gave up not long ago, leaves it to somebody who bids.
-    fn defers(&self) -> bool {
-        self.round < self.defers_until
-            && self.bid.is_none()
-            && self.fresh().any(|(_, heard)| !heard.happy && heard.ballot > heard.leader)
+    /// Whether this replica, which gave up and has seen no decision since, leaves it to somebody whose last try is older.
+    fn gives_way(&self) -> bool {
+        let goes_first = |(id, heard): (ReplicaId, Heard)| {
+            let bids = !heard.happy && heard.ballot > heard.leader.max(self.leader);
+            bids && self.members.index(id).is_some_and(|index| self.tried[index] < self.own)
+        };
+        self.failures > 0 && (self.round < self.content_at + SEEN_ROUNDS || self.fresh().any(goes_first))
     }
 
     /// Whether a quorum follows this replica, or would.
@@ -364,12 +393,11 @@ impl BallotLeaderElection {
     fn consider(&mut self) {
         self.suggestion = None;
         let ignores = self.has(Bug::ElectionIgnoresHappiness);
-        let happy = self.is_happy();
-        if happy && self.claim.is_none_or(|claim| claim.leads && !self.is_young(claim)) {
-            self.failures = 0;
+        let content = self.is_happy() || (!ignores && self.fresh().any(|(_, heard)| heard.happy));
+        if content {
+            self.content_at = self.round;
         }
-        let content = happy || (!ignores && self.fresh().any(|(_, heard)| heard.happy));
-        let waits = self.round < self.abstains_until || self.defers();
+        let waits = self.round < self.abstains_until || self.gives_way();
         // A group of one has nobody to wait for.
         let alone = self.members.count() == 1;
         if content || waits || !self.fit || !self.is_quorum(self.fresh().count()) {
@@ -414,6 +442,7 @@ impl BallotLeaderElection {
         debug_assert!(ballot > self.leader, "the ballots that are followed only grow");
         self.leader = ballot;
         self.highest = self.highest.max(ballot);
+        self.note_try(ballot);
         if ballot != self.own {
             // Whatever this replica led or tried is over, and nobody's failure.
             self.claim = None;
@@ -431,10 +460,17 @@ impl BallotLeaderElection {
             self.abstains_until = self.round + self.patience();
             return;
         }
-        let rounds = (self.patience() + BID_ROUNDS + 2) << self.failures.min(DOUBLINGS_MAX);
+        let rounds = (self.patience() + SEEN_ROUNDS) << self.failures.min(DOUBLINGS_MAX);
         self.failures += 1;
         self.abstains_until = self.round + rounds;
-        self.defers_until = self.abstains_until + rounds;
+    }
+
+    /// See [`super::Election::decided`].
+    pub fn decided(&mut self, through: Slot) {
+        if through > self.decided {
+            self.decided = through;
+            self.failures = 0;
+        }
     }
 
     /// See [`super::Election::leads`].

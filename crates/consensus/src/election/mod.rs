@@ -24,7 +24,7 @@ pub use ballot::BallotLeaderElection;
 pub use messages::Message;
 pub use rotating::Rotating;
 
-use synod_wire::{Ballot, Incarnation, ReplicaId, Time};
+use synod_wire::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{Effects, ElectionKind, Members, Options};
 
@@ -125,6 +125,15 @@ impl Election {
         match self {
             Election::Rotating(rotating) => rotating.gave_up(now),
             Election::Ballot(ballot) => ballot.gave_up(),
+        }
+    }
+
+    /// Slots through this one are known to be decided, by whatever leader: somebody gets on.
+    pub fn decided(&mut self, through: Slot) {
+        match self {
+            // It hears of leaders, and that suffices: everybody has its turn in any case.
+            Election::Rotating(_) => {}
+            Election::Ballot(ballot) => ballot.decided(through),
         }
     }
 

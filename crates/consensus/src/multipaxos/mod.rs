@@ -332,6 +332,7 @@ impl MultiPaxos {
             self.disk.appended(self.appended.next(), now);
             self.appended = effects.last_lsn();
         }
+        self.election.decided(self.decided_elsewhere.max(self.decided()));
         self.report_leader(effects);
     }
 

@@ -297,6 +297,7 @@ impl SequencePaxos {
             self.disk.appended(self.appended.next(), now);
             self.appended = effects.last_lsn();
         }
+        self.election.decided(self.decided_elsewhere.max(self.log.decided()));
         self.report_leader(effects);
         self.assert_invariants();
     }
