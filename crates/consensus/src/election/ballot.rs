@@ -19,13 +19,17 @@
 //! - A **leader** is *happy* while replies of a quorum, its own included, follow its ballot or a lower one. So is one
 //!   that has just begun, for `patience` rounds; or that tries to in Phase 1, for twice as many after the last progress,
 //!   since a message and its answer may take one election timeout.
+//!   Neither is one happy that leads and decides nothing although it should; it goes on leading until somebody else is
+//!   promised a higher ballot, and makes no bid itself.
 //! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy.
 //! - A replica that is connected to a quorum, is not happy, and has *no happy neighbour*, **bids**: it shows a ballot
 //!   above all that it knows to be promised. If after [`BID_ROUNDS`] rounds a quorum has answered requests that were
 //!   sent since, still nobody is happy, and no neighbour shows a higher bid, it suggests its bid to the protocol.
 //!   Bids that are made at about the same time have equal counters, so that **priority** decides among them, then the
 //!   replica's number: leadership goes to the same place whoever noticed first.
-//! - Whose **disk does not answer** does not bid, and gives up a Phase 1.
+//! - Whose **disk does not answer** does not bid, and gives up a Phase 1. Nor does a replica bid that is **so far behind**
+//!   that it could not lead before it has caught up, while the owner of the ballot that it follows is there: that one may
+//!   decide nothing, and serves reads all the same.
 //! - A replica that **gave up** does not bid while it abstains: for so long that the others notice (`patience`), bid, and
 //!   are seen (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it gives up again before anything is
 //!   decided in between.
@@ -126,7 +130,9 @@ pub struct BallotLeaderElection {
     fit: bool,
     /// Slots through this one are known to be decided somewhere.
     decided: Slot,
-    /// How often this replica gave up since `decided` last grew.
+    /// Whether this replica is too far behind to lead.
+    lags: bool,
+    /// How often this replica gave up, or was replaced as a leader that decided nothing, since `decided` last grew.
     failures: u32,
     /// This replica makes no bids before this round.
     abstains_until: u64,
@@ -152,6 +158,8 @@ struct Heard {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     leads: bool,
+    /// Whether it decides nothing although it should.
+    stalls: bool,
     /// The round of its last progress.
     since: u64,
 }
@@ -192,6 +200,7 @@ impl BallotLeaderElection {
             suggestion: None,
             fit: true,
             decided: Slot::ZERO,
+            lags: false,
             failures: 0,
             abstains_until: round,
             content_at: round,
@@ -355,12 +364,17 @@ impl BallotLeaderElection {
     /// See [`BallotLeaderElection`]'s file.
     fn is_happy(&self) -> bool {
         if let Some(claim) = self.claims() {
-            return self.is_young(claim) || (claim.leads && self.has_followers());
+            return self.works(claim) && !claim.stalls;
         }
         let echoed = self.has(Bug::ElectionEchoesHighest);
         self.fresh().any(|(id, heard)| {
             heard.happy && heard.ballot == self.leader && (id == self.leader.replica || echoed)
         })
+    }
+
+    /// Whether a leader has followers, or it is too early to judge, as it is of somebody in Phase 1.
+    fn works(&self, claim: Claim) -> bool {
+        self.is_young(claim) || (claim.leads && self.has_followers())
     }
 
     /// Whether it is too early to judge a leader by its followers, or somebody in Phase 1 by its progress.
@@ -384,6 +398,14 @@ impl BallotLeaderElection {
         self.failures > 0 && (self.round < self.content_at + SEEN_ROUNDS || self.fresh().any(goes_first))
     }
 
+    /// Whether this replica could not lead, and one is there that it follows, or did.
+    fn leaves_it_to_its_leader(&self) -> bool {
+        let is_there = |(id, heard): (ReplicaId, Heard)| {
+            id == self.leader.replica && heard.ballot == self.leader && heard.leader == self.leader
+        };
+        self.lags && self.fresh().any(is_there)
+    }
+
     /// Whether a quorum follows this replica, or would.
     fn has_followers(&self) -> bool {
         self.is_quorum(self.fresh().filter(|(_, heard)| heard.leader <= self.own).count())
@@ -397,7 +419,9 @@ impl BallotLeaderElection {
         if content {
             self.content_at = self.round;
         }
-        let waits = self.round < self.abstains_until || self.gives_way();
+        let leads = self.claims().is_some_and(|claim| claim.leads);
+        let waits =
+            leads || self.round < self.abstains_until || self.gives_way() || self.leaves_it_to_its_leader();
         // A group of one has nobody to wait for.
         let alone = self.members.count() == 1;
         if content || waits || !self.fit || !self.is_quorum(self.fresh().count()) {
@@ -430,7 +454,7 @@ impl BallotLeaderElection {
         if ballot.replica == self.members.me() {
             debug_assert!(ballot > self.own, "own ballots only grow");
             self.own = ballot;
-            self.claim = Some(Claim { leads: false, since: self.round });
+            self.claim = Some(Claim { leads: false, stalls: false, since: self.round });
         }
         if ballot > self.leader {
             self.follow(ballot);
@@ -444,8 +468,9 @@ impl BallotLeaderElection {
         self.highest = self.highest.max(ballot);
         self.note_try(ballot);
         if ballot != self.own {
-            // Whatever this replica led or tried is over, and nobody's failure.
-            self.claim = None;
+            // Whatever this replica led or tried is over, and nobody's failure, unless it came to nothing.
+            let stalled = self.claim.take().is_some_and(|claim| claim.stalls);
+            self.failures += u32::from(stalled);
         }
         self.bid = None;
         self.suggestion = None;
@@ -466,7 +491,8 @@ impl BallotLeaderElection {
     }
 
     /// See [`super::Election::decided`].
-    pub fn decided(&mut self, through: Slot) {
+    pub fn decided(&mut self, through: Slot, lags: bool) {
+        self.lags = lags;
         if through > self.decided {
             self.decided = through;
             self.failures = 0;
@@ -475,7 +501,14 @@ impl BallotLeaderElection {
 
     /// See [`super::Election::leads`].
     pub fn leads(&mut self) {
-        self.claim = Some(Claim { leads: true, since: self.round });
+        self.claim = Some(Claim { leads: true, stalls: false, since: self.round });
+    }
+
+    /// See [`super::Election::stalls`].
+    pub fn stalls(&mut self, stalls: bool) {
+        if let Some(claim) = &mut self.claim {
+            claim.stalls = stalls;
+        }
     }
 
     /// See [`super::Election::answered`]: Phase 1 makes progress.
@@ -497,6 +530,6 @@ impl BallotLeaderElection {
     /// See [`super::Election::must_yield`].
     #[must_use]
     pub fn must_yield(&self) -> bool {
-        self.claims().is_none() || !self.is_happy()
+        self.claims().is_none_or(|claim| !self.works(claim))
     }
 }

@@ -129,7 +129,7 @@ impl Group {
             self.leads[of] = true;
             self.changes += 1;
             let decided = Slot(self.changes as u64);
-            self.elections.iter_mut().flatten().for_each(|election| election.decided(decided));
+            self.elections.iter_mut().flatten().for_each(|election| election.decided(decided, false));
         }
     }
 
@@ -251,6 +251,22 @@ fn who_gives_up_lets_another_lead_and_leads_where_nobody_else_can() {
     group.crash(1);
     group.run(3);
     assert_eq!(group.leaders(), [2]);
+}
+
+#[test]
+fn a_leader_that_decides_nothing_stays_until_somebody_leads_who_is_not_far_behind() {
+    let mut group = Group::new(&[0; 3]);
+    group.run(2);
+    let lag = |group: &mut Group, of: usize, lags: bool| {
+        group.elections[of].as_mut().expect("it is up").decided(Slot(9), lags);
+    };
+    (0..2).for_each(|of| lag(&mut group, of, true));
+    group.elections[2].as_mut().expect("it is up").stalls(true);
+    group.run(4);
+    assert_eq!((group.changes, group.leaders()), (1, vec![2]));
+    lag(&mut group, 0, false);
+    group.run(1);
+    assert_eq!((group.changes, group.leaders()), (2, vec![0]));
 }
 
 #[test]

@@ -128,12 +128,21 @@ impl Election {
         }
     }
 
-    /// Slots through this one are known to be decided, by whatever leader: somebody gets on.
-    pub fn decided(&mut self, through: Slot) {
+    /// Slots through this one are known to be decided, by whatever leader: somebody gets on. `lags`: this replica is so far
+    /// behind that it could not lead before it has caught up.
+    pub fn decided(&mut self, through: Slot, lags: bool) {
         match self {
             // It hears of leaders, and that suffices: everybody has its turn in any case.
             Election::Rotating(_) => {}
-            Election::Ballot(ballot) => ballot.decided(through),
+            Election::Ballot(ballot) => ballot.decided(through, lags),
+        }
+    }
+
+    /// This replica leads, and decides nothing although it should, or does so again: whoever could lead may try.
+    pub fn stalls(&mut self, stalls: bool) {
+        match self {
+            Election::Rotating(rotating) => rotating.stalls(stalls),
+            Election::Ballot(ballot) => ballot.stalls(stalls),
         }
     }
 
