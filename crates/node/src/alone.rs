@@ -1,169 +1,101 @@
-//! Whether a replica that lost something of its log could learn it from another one.
+//! What a replica may do that lost something of its log: that depends on who else may hold what is missing.
 //!
-//! Asked before anything is set aside: the log of a replica that decides by itself is the only copy of what it decided.
+//! The log itself cannot tell, for the record that says so may be the one that is lost. So the group is written down
+//! beside the log, in [`Origin::present`], durably, with every `--durability`, and before anybody is sent a message
+//! because he is a member of it. A member is there as a learner before it votes. Hence, whatever was lost: if nobody else
+//! is written down, nobody else has ever acted on what this replica decided and not been removed since; and if somebody
+//! is, this replica decides nothing by itself any more.
 
-use std::collections::BTreeMap;
+use synod_consensus::VoterSets;
+use synod_replica::Group;
+use synod_storage::Loss;
+use synod_wire::ReplicaId;
 
-use synod_consensus::{Record, VoterSets, multipaxos, raft, sequence_paxos};
-use synod_replica::{Group, LogRecord};
-use synod_wire::{Batch, ReplicaId, Slot};
-
-/// Whether `me` is the only voter of `group`, and nobody can have become one since: ids are given in order and once, so
-/// a birth of an id that the group has not given yet is of a later member. One of a lower id is of a learner, or of a
-/// member that was removed.
-pub(crate) fn is_alone(group: &Group, me: ReplicaId, births: &BTreeMap<ReplicaId, u64>) -> bool {
-    group.voter_sets() == VoterSets::simple(vec![me]) && births.keys().all(|id| *id < group.next_id)
+/// Who else may hold what a replica lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Nobody: this is the only member.
+    Nobody,
+    /// Members that only learn. What they hold is a part of what this replica had, and no majority can tell which.
+    Learners,
+    /// Others vote.
+    Voters,
 }
 
-/// The group as the log knows it, which may lack records. `group` is that of the snapshot through `base`, or the first
-/// one.
-///
-/// A change that ends an epoch counts once it is known to be decided. One that the epoch's protocol makes itself counts as
-/// soon as it is in the log, as it does there: until it is decided, the voters before it are asked too.
-pub(crate) fn latest_group(group: Group, base: Slot, records: &[LogRecord]) -> Group {
-    let mut group = group;
-    let mut held: BTreeMap<Slot, Batch> = BTreeMap::new();
-    let mut decided = base;
-    let mut entered = Vec::new();
-    for record in records {
-        match record {
-            LogRecord::Entered { group, .. } => {
-                decided = decided.max(group.first.prev());
-                entered.push(group);
-            }
-            LogRecord::Learned { slot, batch, .. } => {
-                decided = decided.max(*slot);
-                hold(&mut held, *slot, [batch]);
-            }
-            LogRecord::Trimmed(slot) | LogRecord::Ended { slot, .. } => decided = decided.max(*slot),
-            LogRecord::Protocol { record, .. } => decided = decided.max(hold_record(&mut held, record)),
-        }
-    }
-    for (slot, batch) in held.split_off(&base.next()) {
-        if let Some(Ok(next)) = group.behind(slot, &batch)
-            && (slot <= decided || next.epoch == group.epoch)
-        {
-            group = next;
-        }
-    }
-    let later = entered.into_iter().filter(|entered| entered.epoch > group.epoch);
-    later.max_by_key(|entered| entered.epoch).cloned().unwrap_or(group)
+/// What is to be done about a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Learn from a majority of the others before voting again.
+    Learn,
+    /// Go on with what is there.
+    GoOn,
+    /// Go on if the operator says so, since acknowledged writes may be missing.
+    GoOnIfTold,
+    /// Start a new cluster: learners that hold more would otherwise follow another history than theirs.
+    Refuse,
 }
 
-/// Notes what the record holds of changes; returns through which slot it says that all is decided.
-fn hold_record(held: &mut BTreeMap<Slot, Batch>, record: &Record) -> Slot {
-    match record {
-        Record::MultiPaxos(multipaxos::Record::Accepted { first, batches, decided, .. }) => {
-            hold(held, *first, &**batches);
-            *decided
-        }
-        Record::SequencePaxos(sequence_paxos::Record::Accepted { start, batches, decided, .. }) => {
-            held.split_off(start);
-            hold(held, *start, &**batches);
-            *decided
-        }
-        Record::SequencePaxos(sequence_paxos::Record::Adopted { from, batches, decided, .. }) => {
-            held.split_off(from);
-            hold(held, *from, &**batches);
-            *decided
-        }
-        Record::Raft(raft::Record::Entries { start, entries, decided, .. }) => {
-            held.split_off(start);
-            hold(held, *start, entries.iter().map(|entry| &entry.batch));
-            *decided
-        }
-        Record::Raft(raft::Record::Truncated { from, .. }) => {
-            held.split_off(from);
-            Slot::ZERO
-        }
-        _ => Slot::ZERO,
-    }
-}
-
-fn hold<'a>(held: &mut BTreeMap<Slot, Batch>, first: Slot, batches: impl IntoIterator<Item = &'a Batch>) {
-    let mut slot = first;
-    for batch in batches {
-        if batch.reconfiguration().is_some() || batch.is_settling() {
-            held.insert(slot, batch.clone());
+impl Company {
+    /// Of `me` in `group`, the one that was written down last.
+    pub(crate) fn of(me: ReplicaId, group: &Group) -> Company {
+        if group.members.iter().all(|member| member.id == me) {
+            Company::Nobody
+        } else if is_only_voter(me, group) {
+            Company::Learners
         } else {
-            held.remove(&slot);
+            Company::Voters
         }
-        slot = slot.next();
     }
+
+    pub(crate) fn verdict(self, loss: &Loss) -> Verdict {
+        match (self, loss) {
+            (Company::Voters, _) => Verdict::Learn,
+            (Company::Learners, _) => Verdict::Refuse,
+            // It was told to acknowledge what a restart may lose.
+            (Company::Nobody, Loss::Memory | Loss::Reboot) => Verdict::GoOn,
+            (Company::Nobody, _) => Verdict::GoOnIfTold,
+        }
+    }
+}
+
+pub(crate) fn is_only_voter(me: ReplicaId, group: &Group) -> bool {
+    group.voter_sets() == VoterSets::simple(vec![me])
 }
 
 #[cfg(test)]
 mod tests {
     use synod_consensus::{Options, ProtocolKind};
     use synod_replica::{Change, ChangeRequest, Goal, MemberInfo};
-    use synod_wire::{Ballot, BatchBuilder, CommandKind, Epoch, SessionId};
+    use synod_wire::Slot;
 
     use super::*;
 
     const R1: ReplicaId = ReplicaId(1);
     const R2: ReplicaId = ReplicaId(2);
 
-    fn change(group: &Group, change: Change) -> Batch {
-        let request = ChangeRequest { expected: group.version, change };
-        let mut builder = BatchBuilder::new();
-        builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());
-        builder.finish()
-    }
-
-    fn accepted(protocol: ProtocolKind, slot: u64, decided: u64, batch: Batch) -> LogRecord {
-        let ballot = Ballot { round: 1, replica: R1 };
-        let (slot, decided) = (Slot(slot), Slot(decided));
-        let record = match protocol {
-            ProtocolKind::Raft => raft::Record::Entries {
-                start: slot,
-                entries: [raft::Entry { ballot, batch, voters: None }].into(),
-                decided,
-                decided_in: ballot,
-            }
-            .into(),
-            _ => {
-                multipaxos::Record::Accepted { ballot, first: slot, decided, batches: [batch].into() }.into()
-            }
-        };
-        LogRecord::Protocol { epoch: Epoch(1), record }
-    }
-
     #[test]
-    fn a_learner_and_those_who_were_removed_help_nobody_and_a_later_member_may() {
-        let alone = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
+    fn a_learner_is_company_but_nobody_who_can_tell() {
+        let options = Options::of(ProtocolKind::Raft);
+        let alone = Group::of(&options, [R1]);
         let add = Change::Add { info: MemberInfo::default(), goal: Goal::Vote };
         let with_learner =
             alone.apply(Slot(1), &ChangeRequest { expected: alone.version, change: add }).unwrap();
-        let births = |id| BTreeMap::from([(ReplicaId(id), 5)]);
-        assert!(is_alone(&alone, R1, &BTreeMap::new()));
-        assert!(!is_alone(&alone, R1, &births(2)), "added since");
-        assert!(is_alone(&with_learner, R1, &births(2)));
-        assert!(!is_alone(&with_learner, R1, &births(3)));
-        assert!(!is_alone(&Group::of(&Options::of(ProtocolKind::Raft), [R1, R2]), R1, &BTreeMap::new()));
+        assert_eq!(Company::of(R1, &alone), Company::Nobody);
+        assert_eq!(Company::of(R1, &with_learner), Company::Learners);
+        assert_eq!(Company::of(R1, &Group::of(&options, [R1, R2])), Company::Voters);
+        assert_eq!(Company::of(R2, &with_learner), Company::Voters);
     }
 
     #[test]
-    fn a_change_that_ends_the_epoch_counts_once_it_is_decided() {
-        let two = Group::of(&Options::of(ProtocolKind::MultiPaxos), [R1, R2]);
-        let removal = change(&two, Change::Remove(R2));
-        for (decided, alone) in [(0, false), (1, true)] {
-            let records = [
-                accepted(ProtocolKind::MultiPaxos, 1, 0, removal.clone()),
-                accepted(ProtocolKind::MultiPaxos, 2, decided, Batch::noop()),
-            ];
-            let group = latest_group(two.clone(), Slot::ZERO, &records);
-            assert_eq!(is_alone(&group, R1, &BTreeMap::from([(R2, 5)])), alone);
+    fn only_who_is_alone_goes_on() {
+        use Verdict::*;
+        for (company, memory, missing) in [
+            (Company::Nobody, GoOn, GoOnIfTold),
+            (Company::Learners, Refuse, Refuse),
+            (Company::Voters, Learn, Learn),
+        ] {
+            assert_eq!(company.verdict(&Loss::Memory), memory);
+            assert_eq!(company.verdict(&Loss::LogMissing), missing);
         }
-    }
-
-    #[test]
-    fn what_was_overwritten_in_the_log_is_no_change() {
-        let alone = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
-        let add = Change::Add { info: MemberInfo::default(), goal: Goal::Vote };
-        let added = accepted(ProtocolKind::Raft, 1, 0, change(&alone, add));
-        let group = latest_group(alone.clone(), Slot::ZERO, std::slice::from_ref(&added));
-        assert_eq!(group.learners().count(), 1);
-        let records = [added, accepted(ProtocolKind::Raft, 1, 0, Batch::noop())];
-        assert_eq!(latest_group(alone.clone(), Slot::ZERO, &records), alone);
     }
 }

@@ -204,4 +204,11 @@ pub enum StartError {
          once with --accept-lost-log to go on from the last snapshot, without what was written since"
     )]
     LostAlone(String, PathBuf),
+    /// The only voter lost something that members without a vote may hold.
+    #[error(
+        "the log is damaged or lost ({0}), and the other members have no vote, so nobody can tell what is missing, though they \
+         may hold it. Make a new cluster of the data directory that holds most, this one or one of theirs: synod recover \
+         --force-new-cluster"
+    )]
+    LostBeforeLearners(String),
 }

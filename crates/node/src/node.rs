@@ -12,18 +12,19 @@ use std::{
 };
 
 use crossbeam_channel::{Sender, bounded, unbounded};
-use synod_consensus::{Role, VoterSets};
+use synod_consensus::Role;
 use synod_replica::{
-    Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
+    Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo,
+    StateMachine, salvage,
 };
-use synod_storage::{DataDir, Lives, Loss, PeerBook, SnapshotStore, Wal};
+use synod_storage::{DataDir, Lives, PeerBook, SnapshotStore, StorageError, Wal};
 use synod_transport::{Transport, Unreadable};
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
 
 use crate::{
     Config, Handle, Origin, StartError,
-    alone::{is_alone, latest_group},
+    alone::{Company, Verdict, is_only_voter},
     executor::{ExecutorStage, Job, JobSender},
     handle::Inner,
     log::LogStage,
@@ -54,7 +55,7 @@ pub struct Node {
     log_thread: Option<JoinHandle<()>>,
     end: Arc<End>,
     queues: Arc<QueuesForMetrics>,
-    _data_dir: DataDir,
+    _data_dir: Arc<DataDir>,
 }
 
 struct QueuesForMetrics(Queues);
@@ -102,9 +103,16 @@ pub(crate) struct Found<S> {
     /// The lives of this replica.
     pub(crate) lives: Lives,
     pub(crate) recovered: Recovered,
+    /// Something was lost, and there is nobody else who may hold it.
+    goes_on: bool,
 }
 
-pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found<S>, StartError> {
+/// Opens what a replica left. `recovering`: only to look at it; a loss is no reason to refuse then.
+pub(crate) fn open<S: StateMachine>(
+    config: &Config,
+    machine: S,
+    recovering: bool,
+) -> Result<Found<S>, StartError> {
     let data_dir =
         DataDir::open(&config.data_dir, config.cluster, config.me, &config.name, config.durability)?;
     let identity = data_dir.identity();
@@ -115,12 +123,9 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
     let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
     let mut executor = Executor::new(machine, origin.first.clone());
     let latest = store.latest()?;
-    for damaged in &latest.damaged {
-        tracing::error!(
-            slot = damaged.slot.0,
-            reason = damaged.reason,
-            "a snapshot is damaged; it is not used"
-        );
+    if matches!(Company::of(config.me, &origin.present), Company::Voters) && !recovering {
+        // Where nobody else has another one, it stays where it is: the disk may read it tomorrow.
+        store.set_aside(&latest.damaged)?;
     }
     let snapshot = match latest.snapshot {
         Some(file) => {
@@ -147,37 +152,50 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
             .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
     });
     let mut records = records.collect::<Result<Vec<_>, _>>()?;
-    let group = latest_group(executor.group().clone(), executor.applied(), &records);
-    let alone = is_alone(&group, config.me, &peers.births());
+    let company = Company::of(config.me, &origin.present);
+    let mut verdict = None;
     if let Some(damage) = &found.damage {
-        if alone {
-            return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal()));
+        match company {
+            _ if recovering => {}
+            Company::Nobody => return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal())),
+            Company::Learners => return Err(StartError::LostBeforeLearners(damage.to_string())),
+            Company::Voters => {
+                // What can still be read may be older than what was promised. But what it proves to be decided is so.
+                let found = found.records.iter().map(|record| record.lsn).zip(records);
+                records = salvage(found, executor.applied());
+                last_lsn = wal.quarantine(records.iter().map(|record| (record.keep(), record.encode())))?;
+                let (slots, bytes) = (records.len(), wal.bytes());
+                tracing::error!(
+                    %damage, slots, bytes,
+                    "the log is damaged: set aside, but for what it proves to be decided; this replica learns the rest \
+                     from its peers before it votes"
+                );
+                verdict = Some(Verdict::Learn);
+            }
         }
-        tracing::error!(%damage, "the log is damaged: set aside; this replica learns from its peers before it votes");
-        // What can still be read may be older than what was promised: believe none of it.
-        last_lsn = wal.quarantine(&[])?;
-        records.clear();
     } else if let Some(loss) = &found.loss {
-        match loss {
-            _ if !alone => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
-            // It was told to acknowledge what a restart may lose.
-            Loss::Memory | Loss::Reboot => {
+        let told = match company.verdict(loss) {
+            Verdict::GoOnIfTold if config.accept_lost_log => Verdict::GoOn,
+            told => told,
+        };
+        match told {
+            _ if recovering => {}
+            Verdict::Learn => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
+            Verdict::GoOn => {
                 tracing::warn!(%loss, "there is no other replica: this one goes on with what it finds");
             }
-            _ if config.accept_lost_log => {
-                tracing::warn!(%loss, "there is no other replica: this one goes on from its last snapshot, as it is told");
-                wal.loss_made_good()?;
+            Verdict::GoOnIfTold => {
+                return Err(StartError::LostAlone(loss.to_string(), data_dir.path().to_owned()));
             }
-            _ => return Err(StartError::LostAlone(loss.to_string(), data_dir.path().to_owned())),
+            Verdict::Refuse => return Err(StartError::LostBeforeLearners(loss.to_string())),
         }
+        verdict = Some(told);
     }
-    let forgot = found.damage.is_some() || found.loss.is_some();
-    if forgot {
-        // Before anybody is told: what earlier lives told is not in this log. A learner of the only voter has to know
-        // it too.
+    if verdict.is_some() {
+        // Before anybody is told: what earlier lives told is not in this log.
         lives.begin_without_memory()?;
     }
-    let amnesia = forgot && !alone;
+    let amnesia = verdict.is_some() && verdict != Some(Verdict::GoOn);
     let first = others_at_first(&origin, config.me);
     if config.begin_without_all {
         peers.wait_for_nobody()?;
@@ -185,7 +203,8 @@ pub(crate) fn open<S: StateMachine>(config: &Config, machine: S) -> Result<Found
     let met_all = first.is_empty() || peers.has_met(&first)?;
     let (incarnation, nonce) = (identity.incarnation, lives.introduction(last_lsn).nonce);
     let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
-    Ok(Found { data_dir, wal, store, executor, origin, peers, lives, recovered })
+    let goes_on = verdict == Some(Verdict::GoOn);
+    Ok(Found { data_dir, wal, store, executor, origin, peers, lives, recovered, goes_on })
 }
 
 /// The other members with which the group began, if this replica is one of them: one that joins later is told by those
@@ -200,14 +219,14 @@ fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
 /// What the data directory says that the replica began with; at its first start that is written down.
 fn origin(config: &Config, data_dir: &DataDir) -> Result<Origin, StartError> {
     let path = data_dir.path();
-    if let Some(bytes) = data_dir.first_group()? {
+    if let Some(bytes) = data_dir.origin()? {
         let unreadable = |error| {
             StartError::Unreadable(format!("{}: what the replica began with: {error}", path.display()))
         };
         return Origin::decode(bytes).map_err(unreadable);
     }
     let origin = config.origin()?;
-    data_dir.set_first_group(&origin.encode())?;
+    data_dir.set_origin(&origin.encode())?;
     Ok(origin)
 }
 
@@ -234,8 +253,8 @@ impl Node {
     /// See [`StartError`].
     pub fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
         config.check()?;
-        let Found { data_dir, wal, store, executor, origin, peers, lives, recovered } =
-            open(&config, machine)?;
+        let Found { data_dir, mut wal, store, executor, mut origin, peers, lives, recovered, goes_on } =
+            open(&config, machine, false)?;
         let amnesia = recovered.amnesia;
         let durable = recovered.last_lsn;
         let snapshot_slot = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
@@ -263,20 +282,33 @@ impl Node {
         shared.group.store(Some(Arc::new(replica.group().clone())));
         // Nobody sees a replica that lost its log as the follower that it will be.
         shared.store(&replica.status());
-        let alone = replica.group().voter_sets() == VoterSets::simple(vec![config.me]);
-        if alone && replica.status().protocol.role == Role::Recovering {
-            let reason = if amnesia {
-                "this replica, now the only voter, lost a part of it before it had learned that from the others"
-            } else {
-                "it relies on a snapshot that is missing, or was set aside before"
-            };
-            return Err(StartError::DamagedAlone(reason.to_owned(), data_dir.path().to_owned()));
+        let group = replica.group();
+        let damaged = |reason: &str| StartError::DamagedAlone(reason.to_owned(), data_dir.path().to_owned());
+        if is_only_voter(config.me, origin.latest(group))
+            && replica.status().protocol.role == Role::Recovering
+        {
+            return Err(damaged("it relies on a snapshot that is missing, or was set aside before"));
         }
-        forget_the_removed(&peers, replica.group())?;
+        if goes_on {
+            if !is_only_voter(config.me, group) {
+                return Err(damaged("what is left of it does not know yet that the others were removed"));
+            }
+            // Nobody is known any more whom it may have known.
+            peers.forget_all_but(&[])?;
+            wal.loss_made_good()?;
+        }
+        if goes_on || group.version > origin.present.version {
+            origin.present = group.clone();
+            data_dir.set_origin(&origin.encode())?;
+        }
+        let data_dir = Arc::new(data_dir);
+        let book = Arc::new(peers);
+        forget_the_removed(&book, replica.group())?;
         let meeting = Arc::new(Meetings {
-            book: Arc::new(peers),
+            book: Arc::clone(&book),
             first: others_at_first(&origin, config.me),
             waits: AtomicBool::new(replica.status().waits_for_members),
+            complained: Mutex::default(),
             inputs: inputs.clone(),
             shared: Arc::clone(&shared),
         });
@@ -330,9 +362,9 @@ impl Node {
             snapshot_stage.run(&snapshots_end);
             Ok(())
         }));
-        let (book, sender) = (Arc::clone(&meeting.book), transport.sender());
+        let (heard, sender) = (Arc::clone(&meeting.book), transport.sender());
         threads.push(spawn(name("peers"), &end, move || {
-            write_what_is_heard(&book, &sender, &stopped);
+            write_what_is_heard(&heard, &sender, &stopped);
             Ok(())
         }));
         let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
@@ -347,7 +379,8 @@ impl Node {
             snapshots: snapshots.clone(),
             shared: Arc::clone(&shared),
             me: config.me,
-            origin,
+            notes: Notes { data_dir: Arc::clone(&data_dir), book, origin },
+            failed: None,
             loss_pending: amnesia,
             stranded: Default::default(),
             durable,
@@ -355,10 +388,7 @@ impl Node {
             deadline: Time::ZERO,
             waiting: Default::default(),
         };
-        let protocol_thread = spawn(name("protocol"), &end, move || {
-            protocol.run();
-            Ok(())
-        });
+        let protocol_thread = spawn(name("protocol"), &end, move || protocol.run());
 
         let permits_max = Inner::permits(config.settings.queue_bytes_max);
         let handle = Handle::new(Inner {
@@ -463,10 +493,28 @@ fn join(thread: Option<JoinHandle<()>>) {
 }
 
 /// Ids are not given twice, so nobody will show the birth of a replica that was removed.
-fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StartError> {
+fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StorageError> {
     let may_come = |id: &ReplicaId| *id >= group.next_id || group.known().any(|member| member.id == *id);
     let kept: Vec<_> = peers.births().into_keys().filter(may_come).collect();
-    Ok(peers.forget_all_but(&kept)?)
+    peers.forget_all_but(&kept)
+}
+
+/// What is written down of the group, beside the log.
+pub(crate) struct Notes {
+    data_dir: Arc<DataDir>,
+    book: Arc<PeerBook>,
+    pub(crate) origin: Origin,
+}
+
+impl Notes {
+    /// Writes down who is a member from now on; see [`crate::alone`]. Blocks for the disk.
+    pub(crate) fn group(&mut self, group: &Group) -> Result<(), StorageError> {
+        if group.version > self.origin.present.version {
+            self.origin.present = group.clone();
+            self.data_dir.set_origin(&self.origin.encode())?;
+        }
+        forget_the_removed(&self.book, group)
+    }
 }
 
 fn start_transport(
@@ -489,10 +537,10 @@ fn start_transport(
     let recognising = Arc::clone(meeting);
     transport.recognise = Arc::new(move |id, who, meeting| recognising.recognise(id, who, meeting));
     let (stop, end, me, groups) = (inputs.clone(), Arc::clone(end), config.me, Arc::clone(shared));
+    let noted = origin.clone();
     transport.outlived = Arc::new(move |by, stranger| {
         let group = groups.group.load_full().expect("stored before");
-        let alone = group.voter_sets() == VoterSets::simple(vec![me]);
-        let why = outlived(&lives, by, stranger, alone);
+        let why = outlived(&lives, by, stranger, is_only_voter(me, noted.latest(&group)));
         tracing::error!("{why}");
         end.set(Err(why));
         // Not a word more from this life.
@@ -531,7 +579,7 @@ mod tests {
 
     use bytes::Bytes;
     use synod_consensus::{Options, ProtocolKind, multipaxos};
-    use synod_replica::Frozen;
+    use synod_replica::{Frozen, Goal, Standing};
     use synod_storage::Durability;
     use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, Introduction};
 
@@ -576,38 +624,35 @@ mod tests {
         files
     }
 
-    /// The replica began in a group of three. `shrunk`: the others were removed, which the log says. One bit of a record
-    /// has changed.
-    fn damaged(path: &Path, shrunk: bool) -> Config {
+    /// The replica began in a group of three. Where others were removed since, `members` says who is left and `voters` who
+    /// of them votes; the log may have lost that. One bit of its first record has changed.
+    fn damaged(path: &Path, members: &[u64], voters: &[u64]) -> Config {
         let ids = [R1, ReplicaId(2), ReplicaId(3)];
         let first = Group::of(&Options::of(ProtocolKind::MultiPaxos), ids);
         let dir = DataDir::open(path, CLUSTER, R1, "n1", Durability::Sync).unwrap();
-        dir.set_first_group(&Origin::new(CLUSTER, first.clone()).encode()).unwrap();
+        let mut present = Group { version: 3, ..first.clone() };
+        present.members.retain(|member| members.contains(&member.id.0));
+        let learners = present.members.iter_mut().filter(|member| !voters.contains(&member.id.0));
+        learners.for_each(|member| member.standing = Standing::Learner(Goal::Learn));
+        dir.set_origin(&Origin { present, ..Origin::new(CLUSTER, first) }.encode()).unwrap();
         let peers = PeerBook::open(&dir).unwrap();
         for (id, birth) in [(ids[1], 20), (ids[2], 30)] {
             let who = Introduction { birth, incarnation: Incarnation(1), ..Introduction::default() };
             peers.meet(id, &who, None, true).unwrap().unwrap();
         }
         let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), synod_storage::Options::default()).unwrap();
-        let accepted = |epoch, slot| LogRecord::Protocol {
-            epoch: Epoch(epoch),
-            record: multipaxos::Record::Accepted {
-                ballot: Ballot { round: 1, replica: R1 },
-                first: Slot(slot),
-                decided: Slot(slot - 1),
-                batches: [Batch::noop()].into(),
-            }
-            .into(),
-        };
-        let mut records = vec![accepted(1, 1)];
-        if shrunk {
-            let mut group = Group { epoch: Epoch(3), first: Slot(2), version: 3, ..first };
-            group.members.retain(|member| member.id == R1);
-            records.push(LogRecord::Entered { group, amnesia: false });
-        }
-        records.push(accepted(if shrunk { 3 } else { 1 }, 2));
-        for (lsn, record) in (1..).map(Lsn).zip(&records) {
-            wal.append(lsn, record.keep(), record.encode());
+        for slot in 1..=3 {
+            let record: LogRecord = LogRecord::Protocol {
+                epoch: Epoch(1),
+                record: multipaxos::Record::Accepted {
+                    ballot: Ballot { round: 1, replica: R1 },
+                    first: Slot(slot),
+                    decided: Slot(slot - 1),
+                    batches: [Batch::noop()].into(),
+                }
+                .into(),
+            };
+            wal.append(Lsn(slot), record.keep(), record.encode());
             wal.commit().unwrap();
         }
         wal.close().unwrap();
@@ -620,19 +665,18 @@ mod tests {
 
     #[test]
     fn the_damaged_log_of_the_only_voter_left_is_not_set_aside() {
-        for shrunk in [true, false] {
+        for (members, voters) in [(vec![1], vec![1]), (vec![1, 2], vec![1]), (vec![1, 2], vec![1, 2])] {
             let folder = tempfile::tempdir().unwrap();
-            let config = damaged(&folder.path().join("r1"), shrunk);
+            let config = damaged(&folder.path().join("r1"), &members, &voters);
             let wal = config.data_dir.join("wal");
             let before = files(&wal);
-            let opened = open(&config, Nothing);
-            if shrunk {
-                assert!(matches!(opened.err(), Some(StartError::DamagedAlone(..))));
-                assert_eq!(files(&wal), before);
-            } else {
-                assert!(opened.unwrap().recovered.amnesia);
-                assert_ne!(files(&wal), before);
+            let opened = open(&config, Nothing, false);
+            match (members.len(), voters.len()) {
+                (1, _) => assert!(matches!(opened.err(), Some(StartError::DamagedAlone(..)))),
+                (_, 1) => assert!(matches!(opened.err(), Some(StartError::LostBeforeLearners(..)))),
+                _ => assert!(opened.unwrap().recovered.amnesia),
             }
+            assert_eq!(files(&wal) == before, voters.len() == 1);
         }
     }
 
@@ -645,12 +689,12 @@ mod tests {
             config.durability = durability;
             let dir = DataDir::open(&config.data_dir, CLUSTER, R1, &config.name, durability).unwrap();
             let group = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
-            dir.set_first_group(&Origin::new(CLUSTER, group).encode()).unwrap();
+            dir.set_origin(&Origin::new(CLUSTER, group).encode()).unwrap();
             let (wal_dir, who) = (dir.wal(), dir.identity());
             let options = synod_storage::Options { durability, ..synod_storage::Options::default() };
             drop(Wal::open(&wal_dir, who, options).unwrap());
             drop(dir);
-            let found = open(&config, Nothing).unwrap();
+            let found = open(&config, Nothing, false).unwrap();
             assert!(!found.recovered.amnesia);
             assert_eq!(found.lives.introduction(Lsn(0)).since, Incarnation(since));
         }

@@ -10,15 +10,15 @@ use synod_replica::{Group, Member};
 use synod_transport::{InquireError, Peer};
 use synod_wire::{ClusterId, DecodeError, Reader, ReplicaId, Writer};
 
-/// What a replica must know to begin or to join: kept in its data directory from its first start on, and given to
-/// whoever asks for it ([`Origin::ask`]).
+/// What a replica must know to begin or to join, and who is a member: kept in its data directory from its first start on,
+/// written again with each change of the group, and given to whoever asks for it ([`Origin::ask`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The cluster.
     pub cluster: ClusterId,
     /// The group with which the log begins: the same at all replicas of the cluster.
     pub first: Group,
-    /// The group as it was when this was told: where to find somebody who knows the log.
+    /// The latest group that is known: where to find somebody who knows the log, and who may hold more of it.
     pub present: Group,
 }
 
@@ -101,6 +101,11 @@ impl Origin {
             }
         }
         latest.map(|(origin, _)| origin).ok_or(AskError::Silent(silent))
+    }
+
+    /// The later of the present group and `group`, which the log knows.
+    pub(crate) fn latest<'a>(&'a self, group: &'a Group) -> &'a Group {
+        if self.present.version > group.version { &self.present } else { group }
     }
 
     /// The addresses of other replicas: of the members of `group`, of those whom the last change removed, and, as long

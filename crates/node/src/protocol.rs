@@ -1,5 +1,6 @@
 //! The protocol's thread: takes events, steps the replica, hands out what it wants done. It does no I/O, takes no
-//! lock, and never waits for anybody but for its next event.
+//! lock, and never waits for anybody but for its next event; only a change of the group is written down before it has
+//! any effect.
 
 use std::{
     collections::HashMap,
@@ -14,10 +15,10 @@ use synod_replica::{Action, Event, ReadId, Replica, RequestError, RequestId, Ses
 use synod_wire::{CommandKind, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Origin,
     executor::{ExecutorStage, Job},
     handle::Reply,
     log::{GatedSend, LogJob},
+    node::Notes,
     snapshots::SnapshotJob,
     status::Shared,
 };
@@ -70,8 +71,10 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) snapshots: Sender<SnapshotJob>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) me: ReplicaId,
-    /// Where to find the others while the log does not tell.
-    pub(crate) origin: Origin,
+    /// Who the members are, and where to find them while the log does not tell.
+    pub(crate) notes: Notes,
+    /// What ends this replica.
+    pub(crate) failed: Option<String>,
     /// Whether the log was told that it has everything again.
     pub(crate) loss_pending: bool,
     /// Whether it has long been without memory and without a leader.
@@ -117,22 +120,30 @@ impl Clock {
 }
 
 impl<S: StateMachine> ProtocolStage<S> {
-    /// Runs until told to stop.
-    pub(crate) fn run(mut self) {
+    /// Runs until told to stop, or until a change of the group cannot be written down.
+    pub(crate) fn run(mut self) -> Result<(), String> {
         // What the start of the replica wants done. It may wait for the disk, as the only voter does.
         self.carry_out();
         self.shared.store(&self.replica.status());
         self.look_again();
         loop {
+            if let Some(why) = self.failed.take() {
+                self.stop();
+                return Err(why);
+            }
             let wait = self.deadline.since(self.clock.now()).min(Duration::from_secs(1));
             let first = match self.inputs.recv_timeout(wait) {
                 Ok(input) => Some(input),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return self.stop(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.stop();
+                    return Ok(());
+                }
             };
             let began = Instant::now();
             if first.is_some_and(|input| self.burst(input)) {
-                return self.stop();
+                self.stop();
+                return Ok(());
             }
             let now = self.look();
             if now >= self.deadline {
@@ -294,7 +305,11 @@ impl<S: StateMachine> ProtocolStage<S> {
                     version = group.version, epoch = %group.epoch, protocol = %group.protocol, election = %group.election,
                     voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(), "group"
                 );
-                if let Err(error) = self.transport.set_peers(self.origin.peers(&group, self.me)) {
+                if let Err(error) = self.notes.group(&group) {
+                    self.failed.get_or_insert(error.to_string());
+                    return;
+                }
+                if let Err(error) = self.transport.set_peers(self.notes.origin.peers(&group, self.me)) {
                     tracing::error!(%error, "the group has a member that can not be a peer; connections stay as they are");
                 }
                 self.shared.group.store(Some(Arc::new(group)));

@@ -95,13 +95,24 @@ pub fn force_new_cluster<S: StateMachine>(
     if let Some(loss) = &report.loss {
         warnings.push(format!("this replica's log is not whole ({loss}): what it forgot is lost"));
     }
-    let node::Found { data_dir, wal, mut executor, origin, recovered, .. } = node::open(config, machine)?;
+    let node::Found { data_dir, wal, mut executor, origin, recovered, .. } =
+        node::open(config, machine, true)?;
     // Nothing will be written to it.
     drop(wal);
     let records = recovered.records.clone();
     let incarnation = recovered.incarnation;
     execute_decided(config, origin, recovered, &mut executor);
     let decided = executor.applied();
+    let holds_more = |record: &LogRecord| match record {
+        LogRecord::Decided { epoch, slot, .. } => *slot > decided && *epoch >= executor.group().epoch,
+        _ => false,
+    };
+    if records.iter().any(holds_more) {
+        let missing = decided.next();
+        warnings.push(format!(
+            "slot {missing} is missing in this replica's log: what it holds behind that is lost"
+        ));
+    }
     for record in &records {
         match record {
             LogRecord::Trimmed(slot) if *slot > decided => {
@@ -318,7 +329,7 @@ fn write_new<S: StateMachine>(
 ) -> Result<(), StartError> {
     let me = plan.new.members[0].id;
     let dir = DataDir::open(path, plan.new_cluster, me, &config.name, config.durability)?;
-    dir.set_first_group(&Origin::new(plan.new_cluster, plan.new.clone()).encode())?;
+    dir.set_origin(&Origin::new(plan.new_cluster, plan.new.clone()).encode())?;
     let store = SnapshotStore::open(&dir.snapshots(), plan.new_cluster)?;
     let mut snapshot = store.create(executor.applied())?;
     executor.freeze().write_to(&mut snapshot).map_err(|error| failed("write", path, &error))?;

@@ -71,7 +71,7 @@ fn promotion(group: &Group) -> Batch {
 fn survivor(path: &Path) -> Config {
     let group = Group::of(&Options::of(ProtocolKind::Raft), [R1, R2]);
     let dir = DataDir::open(path, CLUSTER, R1, "n1", Durability::Sync).unwrap();
-    dir.set_first_group(&Origin::new(CLUSTER, group).encode()).unwrap();
+    dir.set_origin(&Origin::new(CLUSTER, group).encode()).unwrap();
     let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), synod_storage::Options::default()).unwrap();
     let entry = Entry { ballot: Ballot { round: 1, replica: R1 }, batch: Batch::noop(), voters: None };
     let record = Record::Entries {
@@ -173,7 +173,7 @@ fn a_learner_that_may_have_voted_keeps_what_it_accepted() {
     let path = folder.path().join("r2");
     let group = with_learner();
     let dir = DataDir::open(&path, CLUSTER, R2, "n2", Durability::Sync).unwrap();
-    dir.set_first_group(&Origin::new(CLUSTER, group.clone()).encode()).unwrap();
+    dir.set_origin(&Origin::new(CLUSTER, group.clone()).encode()).unwrap();
     let options = synod_storage::Options { durability: Durability::Sync, ..Default::default() };
     let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), options).unwrap();
     let entry = |slot, batch, voters| {

@@ -46,7 +46,7 @@ use synod_wire::{Ballot, Ballots, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaI
 
 use crate::{
     Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, LogRecord, PeerMessage, Refusal, Replica,
-    StateTransfer,
+    StateTransfer, salvage::Salvaged,
 };
 
 /// What a replica knows of epochs.
@@ -61,6 +61,8 @@ pub(crate) struct Known {
     first: Slot,
     /// Records of slots through this one may be gone: a snapshot covered them, perhaps one that was lost since.
     trimmed: Slot,
+    /// What the own log holds behind slots that it lacks.
+    pub(crate) salvaged: Salvaged,
     /// What its protocol wrote down in an earlier life, until it runs.
     parked: Vec<Record>,
     /// An earlier life may have said something in that epoch that this one does not remember.
@@ -89,6 +91,7 @@ impl Known {
             entered: Lsn::ZERO,
             first: group.first,
             trimmed: Slot::ZERO,
+            salvaged: Salvaged::default(),
             parked: Vec::new(),
             amnesia,
             ended: false,
@@ -106,7 +109,7 @@ impl Known {
     /// Without the slots through this one the present epoch's protocol can not run here: they are decided, and no
     /// record of that protocol holds them.
     fn needed(&self) -> Slot {
-        self.first.prev().max(self.trimmed)
+        self.first.prev().max(self.trimmed).max(self.salvaged.last())
     }
 }
 
@@ -192,6 +195,9 @@ impl Replica {
                     (written, amnesia) = (group.epoch, lost);
                     entered = Some(group);
                 }
+                LogRecord::Decided { epoch, slot, ballots, batch } => {
+                    self.known.salvaged.insert(epoch, slot, ballots, batch);
+                }
                 LogRecord::Ended { slot, ballots } => _ = ended.insert(slot, ballots),
                 LogRecord::Trimmed(slot) => self.known.trimmed = self.known.trimmed.max(slot),
             }
@@ -213,8 +219,11 @@ impl Replica {
         self.known.replaying = true;
         loop {
             let before = self.decided.last();
-            while let Some((ballots, batch)) = learned.remove(&self.decided.last().next()) {
-                self.deliver(now, self.decided.last().next(), ballots, batch, actions);
+            loop {
+                let (slot, epoch) = (self.decided.last().next(), self.group.epoch);
+                let salvaged = || Some(self.known.salvaged.take(slot, epoch)?.into_parts());
+                let Some((ballots, batch)) = learned.remove(&slot).or_else(salvaged) else { break };
+                self.deliver(now, slot, ballots, batch, actions);
             }
             // A snapshot that is lost may have come from another replica, and have covered other values than the log
             // holds: what it held comes from the others.
@@ -256,6 +265,8 @@ impl Replica {
             self.write_trimmed(snapshot.slot, actions);
         }
         self.group_changed(actions);
+        self.watch_salvaged();
+        self.known.elsewhere = self.known.elsewhere.max(self.known.salvaged.last());
         self.begin(now, false);
         self.carry_out(now, actions);
     }
@@ -330,6 +341,7 @@ impl Replica {
             self.group = group;
         }
         self.group_changed(actions);
+        self.watch_salvaged();
         // What the old protocol still wanted is written before the next one begins.
         self.carry_out(now, actions);
         self.begin(now, false);
@@ -413,7 +425,7 @@ impl Replica {
     }
 
     /// Starts the present epoch's protocol, if this replica takes part in it and has the state with which it began.
-    fn begin(&mut self, now: Time, head_start: bool) {
+    pub(crate) fn begin(&mut self, now: Time, head_start: bool) {
         // One without memory that does not vote would not hear from the leader: it fetches what is decided.
         let hears = !self.known.amnesia || self.group.counts(self.me);
         let here = self.group.epoch == self.known.running
@@ -504,8 +516,10 @@ impl Replica {
             }
             self.deliver(now, slot, ballots, batch, actions);
             self.carry_out(now, actions);
+            self.watch_salvaged();
             self.begin(now, false);
             self.carry_out(now, actions);
+            self.take_salvaged(now, actions);
         }
     }
 
@@ -514,7 +528,7 @@ impl Replica {
     /// A message of an epoch whose protocol does not run here.
     pub(crate) fn heard_other_epoch(&mut self, from: ReplicaId, epoch: Epoch, actions: &mut Vec<Action>) {
         if epoch < self.known.running {
-            actions.push(self.standing(from));
+            actions.push(self.standing(from, false));
             return;
         }
         let decided =
@@ -539,13 +553,21 @@ impl Replica {
         }
     }
 
-    pub(crate) fn standing(&self, to: ReplicaId) -> Action {
+    /// How far this replica is. `sought`: the other one asked who hears the leader.
+    pub(crate) fn standing(&self, to: ReplicaId, sought: bool) -> Action {
         let message = PeerMessage::Standing {
             epoch: self.known.running,
             kept: self.decided.first(),
             decided: self.decided.last(),
             view: self.view,
+            sought,
         };
+        Action::Send { to, message, after: self.known.entered }
+    }
+
+    /// What was sent here in this epoch and could not be taken in.
+    pub(crate) fn tell_missed(&self, to: ReplicaId) -> Action {
+        let message = PeerMessage::Missed { epoch: self.known.running };
         Action::Send { to, message, after: self.known.entered }
     }
 
@@ -578,7 +600,7 @@ impl Replica {
         let removed = behind && self.group.member(from).is_none() && self.group.votes(self.me);
         let lost = decided < self.decided.last() && self.group.votes(from) && self.protocol.is_some();
         if (removed || lost) && epoch <= self.known.running {
-            actions.push(self.standing(from));
+            actions.push(self.standing(from, false));
         }
         // One that is still to join is not a member yet, as far as it knows.
         let removed = self.group.member(self.me).is_none() && self.me < self.group.next_id;
@@ -640,7 +662,7 @@ impl Replica {
     /// A session to a peer began: if it is to be told how far this replica is, it is told now.
     pub(crate) fn greet(&self, peer: ReplicaId, actions: &mut Vec<Action>) {
         if self.listeners().contains(&peer) {
-            actions.push(self.standing(peer));
+            actions.push(self.standing(peer, false));
         }
     }
 
@@ -683,7 +705,7 @@ impl Replica {
             let running = self.known.running;
             let early = self.known.early.extract_if(.., |_, epoch| *epoch <= running);
             let early: Vec<_> = early.map(|(id, _)| id).collect();
-            actions.extend(early.into_iter().map(|to| self.standing(to)));
+            actions.extend(early.into_iter().map(|to| self.standing(to, false)));
         }
         let listeners = self.listeners();
         if listeners.is_empty() || now < self.audience.told_at + self.tell_interval() {
@@ -691,7 +713,7 @@ impl Replica {
         }
         self.audience.told_at = now;
         self.audience.told = self.decided.last();
-        actions.extend(listeners.into_iter().map(|to| self.standing(to)));
+        actions.extend(listeners.into_iter().map(|to| self.standing(to, false)));
         self.promote_learners(now);
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/LOCK        held by the running replica
 //! DIR/identity    cluster, replica, birth, how many times it was started
-//! DIR/group       the group that the log begins with (see group.rs)
+//! DIR/group       the group that the log begins with, and who is a member now (see group.rs)
 //! DIR/lives       the nonces of its lives, and how far back their memory goes (see lives.rs)
 //! DIR/peers       who the other replicas were when they were last seen (see peer_book.rs)
 //! DIR/wal/        the write-ahead log
@@ -218,22 +218,22 @@ impl DataDir {
         self.identity.incarnation == Incarnation(1)
     }
 
-    /// The group that the log begins with, as [`set_first_group`](DataDir::set_first_group) was last given it; `None`
-    /// if it never was.
+    /// What the replica began with and who is a member, as [`set_origin`](DataDir::set_origin) was last given it; `None` if
+    /// it never was.
     ///
     /// # Errors
     /// The file cannot be read, is damaged, or belongs to another replica.
-    pub fn first_group(&self) -> Result<Option<Bytes>, StorageError> {
+    pub fn origin(&self) -> Result<Option<Bytes>, StorageError> {
         group::read(&*self.disk, &self.path, self.identity)
     }
 
-    /// Remembers the group that the log begins with, in place of the one before. It is durable when this returns;
-    /// a crash before leaves the old one or the new one. What the bytes say is the caller's business.
+    /// Remembers what the replica began with and who is a member, in place of what was remembered before. It is durable
+    /// when this returns; a crash before leaves the old bytes or the new ones. What they say is the caller's business.
     ///
     /// # Errors
     /// There are more than [`GROUP_BYTES_MAX`](crate::GROUP_BYTES_MAX) bytes, or the file cannot be written.
-    pub fn set_first_group(&self, group: &Bytes) -> Result<(), StorageError> {
-        group::write(&*self.disk, &self.path, self.identity, group)
+    pub fn set_origin(&self, origin: &Bytes) -> Result<(), StorageError> {
+        group::write(&*self.disk, &self.path, self.identity, origin)
     }
 
     /// The directory.

@@ -1,4 +1,4 @@
-//! `group`: the group of replicas that the log begins with.
+//! `group`: the group of replicas that the log begins with, and who is a member now.
 //!
 //! ```text
 //! file := "SYNODGRP" | version u32 = 1 | length u32 | cluster u64 | replica u64 | birth u64 | crc u32 | bytes
@@ -123,15 +123,15 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let open = || DataDir::open(temporary.path(), ClusterId(7), ReplicaId(1), "n1", Durability::Sync);
         let dir = open().unwrap();
-        assert_eq!(dir.first_group().unwrap(), None);
+        assert_eq!(dir.origin().unwrap(), None);
         for group in [Bytes::from_static(b"three"), Bytes::new(), vec![1; GROUP_BYTES_MAX].into()] {
-            dir.set_first_group(&group).unwrap();
-            assert!(dir.first_group().unwrap() == Some(group));
+            dir.set_origin(&group).unwrap();
+            assert!(dir.origin().unwrap() == Some(group));
         }
-        let error = dir.set_first_group(&vec![1; GROUP_BYTES_MAX + 1].into()).unwrap_err();
+        let error = dir.set_origin(&vec![1; GROUP_BYTES_MAX + 1].into()).unwrap_err();
         assert!(error.to_string().contains("1048577"), "{error}");
         drop(dir);
-        assert_eq!(open().unwrap().first_group().unwrap().unwrap().len(), GROUP_BYTES_MAX);
+        assert_eq!(open().unwrap().origin().unwrap().unwrap().len(), GROUP_BYTES_MAX);
     }
 
     #[test]

@@ -43,6 +43,8 @@ enum Harm {
     EmptyLog,
     /// The data directory is as it was before.
     OldDir,
+    /// The data directory is emptied.
+    Wipe,
 }
 
 /// What the replica was told, or was in the middle of being told.
@@ -122,11 +124,12 @@ impl Run {
     fn open(&mut self) -> Result<(Files, Recovered), StorageError> {
         let disk = || Arc::new(self.disk.clone());
         let dir = DataDir::open_on(disk(), dir(), CLUSTER, ME, "n1", self.options.durability)?;
-        let group = dir.first_group()?;
+        let group = dir.origin()?;
         let peers = PeerBook::open(&dir)?;
         let lives = Lives::begin(&dir)?;
         let store = SnapshotStore::open_on(disk(), &dir.snapshots(), CLUSTER)?;
         let latest = store.latest()?;
+        store.set_aside(&latest.damaged)?;
         let (wal, recovered) = Wal::open_on(disk(), &dir.wal(), dir.identity(), self.options.clone())?;
 
         let model = &mut self.model;
@@ -251,6 +254,12 @@ impl Run {
 
     /// One life, until something fails, it is closed or it is interrupted. Whether the log was closed.
     fn live(&mut self, files: Files) -> bool {
+        if self.rng.u8(0..4) == 0 {
+            let disk = Arc::new(self.disk.clone());
+            let second = DataDir::open_on(disk, dir(), CLUSTER, ME, "n1", self.options.durability);
+            assert!(matches!(second, Err(StorageError::Locked { .. })), "two processes have one identity");
+            self.covered.insert("a second process was refused");
+        }
         let mut files = files;
         for _ in 0..self.rng.u32(0..60) {
             if let Err(error) = self.act(&mut files) {
@@ -297,7 +306,7 @@ impl Run {
             96..98 => {
                 let group = Bytes::from(vec![self.salt() as u8; self.rng.usize(0..2000)]);
                 self.model.groups_unsure.push(group.clone());
-                files.dir.set_first_group(&group)?;
+                files.dir.set_origin(&group)?;
                 self.model.group = Some(group);
                 self.model.groups_unsure.clear();
             }
@@ -446,18 +455,27 @@ impl Run {
     /// Lives of a log that does not wait for the disk: the end of a process loses nothing, and that of the machine what it
     /// says, but it is never taken for damage.
     fn lives_without_fsync(&mut self, count: u32) {
-        self.options.durability = Durability::Async;
         let mut may_lose = false;
         for _ in 0..count {
+            let in_memory = self.rng.u8(0..6) == 0;
+            may_lose |= in_memory;
+            self.options.durability = if in_memory { Durability::Memory } else { Durability::Async };
             if self.rng.bool() {
                 self.disk.crash_after(self.rng.u64(0..150));
             }
             let mut closed = false;
             match self.open() {
+                // Nothing is written, and so what an earlier life wrote must be as good afterwards.
+                Ok((files, recovered)) if in_memory => {
+                    assert_eq!(recovered.damage, None);
+                    self.check(&recovered, &[]);
+                    self.covered.insert("a life was in memory");
+                    drop(files);
+                }
                 Ok((mut files, recovered)) => {
                     assert_eq!(recovered.damage, None);
                     assert!(may_lose || recovered.loss.is_none(), "{:?}", recovered.loss);
-                    assert!(matches!(recovered.loss, None | Some(Loss::Reboot)));
+                    assert!(matches!(recovered.loss, None | Some(Loss::Reboot | Loss::Memory)));
                     self.check(&recovered, &[]);
                     let mut made_good = true;
                     if recovered.loss.is_some() {
@@ -514,6 +532,7 @@ impl Run {
             Harm::LostWrite | Harm::MisdirectedWrite => self.disk.power_failure(),
             Harm::Segment => noticed = self.harm_segment(closed),
             Harm::EmptyLog => self.disk.put_back(&wal_dir(), &BTreeMap::new()),
+            Harm::Wipe => return self.wipe(),
             Harm::OldDir => {
                 // What was forgotten with it is for the other replicas to know.
                 self.disk.put_back(dir(), &older.0);
@@ -591,21 +610,47 @@ impl Run {
         known.meet(&files.lives.introduction(recovered.last)).expect("it knows that it forgot");
     }
 
-    /// What a replica does with a log that is not whole.
+    /// What a replica does with a log that is not whole: the new one holds what it still believes in.
     fn set_aside(&mut self, files: Files, recovered: &Recovered) {
         let mut files = files;
         if recovered.damage.is_some() {
             self.covered.insert("damage was found");
-            let last = files.wal.quarantine(&[]).unwrap();
+            let mut kept = recovered.records.clone();
+            kept.retain(|_| self.rng.u8(0..4) > 0);
+            let as_written = |record: &RecoveredRecord| {
+                let mut writer = synod_wire::Writer::new();
+                record.bytes.iter().for_each(|&byte| writer.u8(byte));
+                (record.keep, writer.finish())
+            };
+            let last = files.wal.quarantine(kept.iter().map(as_written)).unwrap();
             assert!(last >= recovered.last);
             drop(files);
             self.disk.power_failure();
             let (_, again) = self.open().expect("it starts");
             assert!(matches!(again.loss, Some(Loss::Quarantined(_))), "{:?}", again.loss);
-            assert_eq!((again.damage, again.records), (None, Vec::new()));
+            let of = |record: &RecoveredRecord| (record.keep, record.bytes.clone());
+            assert!(again.records.iter().map(of).eq(kept.iter().map(of)), "what was kept is there");
+            assert_eq!(again.damage, None);
         } else if recovered.loss.is_some() {
             self.covered.insert("a loss was found");
         }
+    }
+
+    /// A directory that somebody emptied is one of another replica, and what is left of the old one is not its own.
+    fn wipe(&mut self) {
+        let old_log = self.disk.image(&wal_dir());
+        let birth = std::mem::take(&mut self.model).birth;
+        self.disk.put_back(dir(), &BTreeMap::new());
+        let (files, recovered) = self.open().expect("it starts");
+        assert_ne!(Some(files.dir.identity().birth), birth);
+        assert!(files.dir.is_first_start() && recovered.damage.is_none() && recovered.loss.is_none());
+        assert_eq!((recovered.records, recovered.last), (Vec::new(), Lsn::ZERO));
+        drop((files.wal, files.dir));
+        self.disk.kill();
+        self.disk.put_back(&wal_dir(), &old_log);
+        let Err(error) = self.open() else { panic!("it takes another one's log for its own") };
+        assert!(matches!(error, StorageError::OtherIdentity { .. }), "{error}");
+        self.covered.insert("another one's log was refused");
     }
 }
 
@@ -656,6 +701,7 @@ fn nothing_promised_is_lost_on_a_disk_that_fails_and_says_so() {
         300,
         &[
             "a disk was full",
+            "a second process was refused",
             "a log was closed",
             "a log was trimmed",
             "a snapshot was written",
@@ -680,7 +726,13 @@ fn a_log_that_waits_for_no_fsync_may_lose_its_end_and_is_never_damaged() {
         "async",
         lives,
         300,
-        &["a log was closed", "a log was trimmed", "a loss was found", "power failed"],
+        &[
+            "a life was in memory",
+            "a log was closed",
+            "a log was trimmed",
+            "a loss was found",
+            "power failed",
+        ],
     );
 }
 
@@ -717,4 +769,9 @@ fn a_data_directory_of_an_earlier_day_is_whole() {
 #[test]
 fn a_log_that_was_emptied_is_missed() {
     seeds(Harm::EmptyLog, 100, &["a loss was found"]);
+}
+
+#[test]
+fn a_directory_that_was_emptied_is_another_replica_s() {
+    seeds(Harm::Wipe, 100, &["another one's log was refused"]);
 }

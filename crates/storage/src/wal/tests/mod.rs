@@ -182,6 +182,16 @@ fn append(wal: &mut Wal, keep: Keep, bytes: &[u8]) -> RecoveredRecord {
     RecoveredRecord { lsn, keep, bytes }
 }
 
+/// The records again, to be written.
+fn as_written(records: &[RecoveredRecord]) -> Vec<(Keep, Encoded)> {
+    let again = |record: &RecoveredRecord| {
+        let mut writer = Writer::new();
+        record.bytes.iter().for_each(|&byte| writer.u8(byte));
+        (record.keep, writer.finish())
+    };
+    records.iter().map(again).collect()
+}
+
 fn slot(slot: u64) -> Keep {
     Keep::Slot(Slot(slot))
 }
