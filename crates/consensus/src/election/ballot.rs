@@ -19,17 +19,23 @@
 //! - A **leader** is *happy* while replies of a quorum, its own included, follow its ballot or a lower one. So is one
 //!   that has just begun, for `patience` rounds; or that tries to in Phase 1, for twice as many after the last progress,
 //!   since a message and its answer may take one election timeout.
+//!   Neither is one happy that leads and decides nothing although it should; it goes on leading until somebody else is
+//!   promised a higher ballot, and makes no bid itself.
 //! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy.
 //! - A replica that is connected to a quorum, is not happy, and has *no happy neighbour*, **bids**: it shows a ballot
 //!   above all that it knows to be promised. If after [`BID_ROUNDS`] rounds a quorum has answered requests that were
 //!   sent since, still nobody is happy, and no neighbour shows a higher bid, it suggests its bid to the protocol.
 //!   Bids that are made at about the same time have equal counters, so that **priority** decides among them, then the
 //!   replica's number: leadership goes to the same place whoever noticed first.
-//! - Whose **disk does not answer** does not bid, and gives up a Phase 1.
-//! - Who **gave up** does not bid while it abstains: for so long that the others notice (`patience`), bid, and are seen
-//!   (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it gives up again before anybody has led
-//!   in between. As long again it does not outbid anybody whose bid it sees: it would win by its priority or its number,
-//!   and fail again.
+//! - Whose **disk does not answer** does not bid, and gives up a Phase 1. Nor does a replica bid that is **so far behind**
+//!   that it could not lead before it has caught up, while the owner of the ballot that it follows is there: that one may
+//!   decide nothing, and serves reads all the same.
+//! - A replica that **gave up** does not bid while it abstains: for so long that the others notice (`patience`), bid, and
+//!   are seen (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it gives up again before anything is
+//!   decided in between.
+//! - Until something is decided, a replica that gave up also **takes turns**: it does not bid while it sees the bid of a
+//!   replica whose last try is older than its own, and not before such a bid would have been seen. It would win by its
+//!   priority or its number, and fail again.
 //!
 //! The lowest eight bits of a ballot's round are the priority of its owner, the rest is the counter.
 //!
@@ -44,6 +50,11 @@
 //! higher one. It is above everything that its quorum has promised, since a reply tells that (`leader`), so Phase 1
 //! succeeds. If the protocol finds that it cannot lead after all (too far behind, or its disk hangs), it gives up and
 //! abstains, and the next highest bid sees no higher one.
+//!
+//! **Everybody that bids gets a turn, as long as nothing is decided.** Of all that bid, the one whose last try is the
+//! oldest gives way to nobody. What is known of tries only grows, and a replica that does not bid shows its own last try;
+//! so two that give way to each other, since each knows too little of the other, stop bidding and learn better. That
+//! somebody tries to lead and seems to get on with it is no reason to forget who failed: only a decision is.
 //!
 //! **It stays.** Let L lead, happy, and let X be connected to a quorum without hearing L. X's quorum and the quorum
 //! that follows L have a member Z in common. Z hears L and follows it, hence is happy; X hears Z. So X does not bid.
@@ -66,7 +77,7 @@
 //!   ballot. A link that flaps faster than `patience` goes unnoticed, one that does so more slowly makes a follower
 //!   unhappy, whose neighbours are happy.
 
-use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Time};
+use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::Message;
 use crate::{Bug, Effects, Members, Options};
@@ -76,6 +87,8 @@ use std::time::Duration;
 /// A bid must be so many rounds old. Replicas that miss the same leader bid within one round of each other, since they
 /// asked it within one round; the request that is sent at the end of that round sees all their bids.
 const BID_ROUNDS: u64 = 2;
+/// After so many rounds without anybody happy, the bids that were made at once are seen.
+const SEEN_ROUNDS: u64 = BID_ROUNDS + 2;
 /// After so many rounds without a late reply, rounds get shorter again.
 const CALM_ROUNDS: u64 = 16;
 /// Who gives up again and again abstains at most 2^2 times as long as at first.
@@ -115,12 +128,18 @@ pub struct BallotLeaderElection {
     suggestion: Option<Ballot>,
     /// Whether this replica could lead: its disk answers.
     fit: bool,
-    /// How often this replica gave up since anybody led, ...
+    /// Slots through this one are known to be decided somewhere.
+    decided: Slot,
+    /// Whether this replica is too far behind to lead.
+    lags: bool,
+    /// How often this replica gave up, or was replaced as a leader that decided nothing, since `decided` last grew.
     failures: u32,
-    /// ...no bids before this round, ...
+    /// This replica makes no bids before this round.
     abstains_until: u64,
-    /// ...and none above another's before this one.
-    defers_until: u64,
+    /// The last round at whose end this replica or a neighbour was happy.
+    content_at: u64,
+    /// For each member, the highest ballot in which it is known to have tried to lead.
+    tried: Vec<Ballot>,
 }
 
 /// A member's reply.
@@ -139,6 +158,8 @@ struct Heard {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     leads: bool,
+    /// Whether it decides nothing although it should.
+    stalls: bool,
     /// The round of its last progress.
     since: u64,
 }
@@ -178,9 +199,12 @@ impl BallotLeaderElection {
             bid: None,
             suggestion: None,
             fit: true,
+            decided: Slot::ZERO,
+            lags: false,
             failures: 0,
             abstains_until: round,
-            defers_until: round,
+            content_at: round,
+            tried: vec![Ballot::ZERO; members.count()],
             members,
         };
         election.delay = election.shortest();
@@ -217,6 +241,11 @@ impl BallotLeaderElection {
                 }
                 self.late |= round < self.round;
                 self.highest = self.highest.max(leader);
+                self.note_try(leader);
+                // Anything higher is a bid.
+                if ballot <= leader {
+                    self.note_try(ballot);
+                }
                 self.heard[index] = Some(Heard { round, came: self.round, ballot, leader, happy });
                 // Whoever follows its own ballot leads, or tries to; a bid, which may still show when another leader
                 // has made its bidder happy, is not to be followed.
@@ -226,6 +255,13 @@ impl BallotLeaderElection {
             }
             // Of another election.
             Message::Rehearse { .. } | Message::RehearseReply { .. } => {}
+        }
+    }
+
+    /// The owner of this ballot tried to lead in it.
+    fn note_try(&mut self, ballot: Ballot) {
+        if let Some(index) = self.members.index(ballot.replica) {
+            self.tried[index] = self.tried[index].max(ballot);
         }
     }
 
@@ -328,12 +364,17 @@ impl BallotLeaderElection {
     /// See [`BallotLeaderElection`]'s file.
     fn is_happy(&self) -> bool {
         if let Some(claim) = self.claims() {
-            return self.is_young(claim) || (claim.leads && self.has_followers());
+            return self.works(claim) && !claim.stalls;
         }
         let echoed = self.has(Bug::ElectionEchoesHighest);
         self.fresh().any(|(id, heard)| {
             heard.happy && heard.ballot == self.leader && (id == self.leader.replica || echoed)
         })
+    }
+
+    /// Whether a leader has followers, or it is too early to judge, as it is of somebody in Phase 1.
+    fn works(&self, claim: Claim) -> bool {
+        self.is_young(claim) || (claim.leads && self.has_followers())
     }
 
     /// Whether it is too early to judge a leader by its followers, or somebody in Phase 1 by its progress.
@@ -348,11 +389,21 @@ impl BallotLeaderElection {
         if self.has(Bug::ElectionOfHungDisk) { self.patience() } else { 2 * self.patience() }
     }
 
-    /// Whether this replica, which gave up not long ago, leaves it to somebody who bids.
-    fn defers(&self) -> bool {
-        self.round < self.defers_until
-            && self.bid.is_none()
-            && self.fresh().any(|(_, heard)| !heard.happy && heard.ballot > heard.leader)
+    /// Whether this replica, which gave up and has seen no decision since, leaves it to somebody whose last try is older.
+    fn gives_way(&self) -> bool {
+        let goes_first = |(id, heard): (ReplicaId, Heard)| {
+            let bids = !heard.happy && heard.ballot > heard.leader.max(self.leader);
+            bids && self.members.index(id).is_some_and(|index| self.tried[index] < self.own)
+        };
+        self.failures > 0 && (self.round < self.content_at + SEEN_ROUNDS || self.fresh().any(goes_first))
+    }
+
+    /// Whether this replica could not lead, and one is there that it follows, or did.
+    fn leaves_it_to_its_leader(&self) -> bool {
+        let is_there = |(id, heard): (ReplicaId, Heard)| {
+            id == self.leader.replica && heard.ballot == self.leader && heard.leader == self.leader
+        };
+        self.lags && self.fresh().any(is_there)
     }
 
     /// Whether a quorum follows this replica, or would.
@@ -364,12 +415,13 @@ impl BallotLeaderElection {
     fn consider(&mut self) {
         self.suggestion = None;
         let ignores = self.has(Bug::ElectionIgnoresHappiness);
-        let happy = self.is_happy();
-        if happy && self.claim.is_none_or(|claim| claim.leads && !self.is_young(claim)) {
-            self.failures = 0;
+        let content = self.is_happy() || (!ignores && self.fresh().any(|(_, heard)| heard.happy));
+        if content {
+            self.content_at = self.round;
         }
-        let content = happy || (!ignores && self.fresh().any(|(_, heard)| heard.happy));
-        let waits = self.round < self.abstains_until || self.defers();
+        let leads = self.claims().is_some_and(|claim| claim.leads);
+        let waits =
+            leads || self.round < self.abstains_until || self.gives_way() || self.leaves_it_to_its_leader();
         // A group of one has nobody to wait for.
         let alone = self.members.count() == 1;
         if content || waits || !self.fit || !self.is_quorum(self.fresh().count()) {
@@ -402,7 +454,7 @@ impl BallotLeaderElection {
         if ballot.replica == self.members.me() {
             debug_assert!(ballot > self.own, "own ballots only grow");
             self.own = ballot;
-            self.claim = Some(Claim { leads: false, since: self.round });
+            self.claim = Some(Claim { leads: false, stalls: false, since: self.round });
         }
         if ballot > self.leader {
             self.follow(ballot);
@@ -414,9 +466,11 @@ impl BallotLeaderElection {
         debug_assert!(ballot > self.leader, "the ballots that are followed only grow");
         self.leader = ballot;
         self.highest = self.highest.max(ballot);
+        self.note_try(ballot);
         if ballot != self.own {
-            // Whatever this replica led or tried is over, and nobody's failure.
-            self.claim = None;
+            // Whatever this replica led or tried is over, and nobody's failure, unless it came to nothing.
+            let stalled = self.claim.take().is_some_and(|claim| claim.stalls);
+            self.failures += u32::from(stalled);
         }
         self.bid = None;
         self.suggestion = None;
@@ -431,15 +485,30 @@ impl BallotLeaderElection {
             self.abstains_until = self.round + self.patience();
             return;
         }
-        let rounds = (self.patience() + BID_ROUNDS + 2) << self.failures.min(DOUBLINGS_MAX);
+        let rounds = (self.patience() + SEEN_ROUNDS) << self.failures.min(DOUBLINGS_MAX);
         self.failures += 1;
         self.abstains_until = self.round + rounds;
-        self.defers_until = self.abstains_until + rounds;
+    }
+
+    /// See [`super::Election::decided`].
+    pub fn decided(&mut self, through: Slot, lags: bool) {
+        self.lags = lags;
+        if through > self.decided {
+            self.decided = through;
+            self.failures = 0;
+        }
     }
 
     /// See [`super::Election::leads`].
     pub fn leads(&mut self) {
-        self.claim = Some(Claim { leads: true, since: self.round });
+        self.claim = Some(Claim { leads: true, stalls: false, since: self.round });
+    }
+
+    /// See [`super::Election::stalls`].
+    pub fn stalls(&mut self, stalls: bool) {
+        if let Some(claim) = &mut self.claim {
+            claim.stalls = stalls;
+        }
     }
 
     /// See [`super::Election::answered`]: Phase 1 makes progress.
@@ -467,6 +536,6 @@ impl BallotLeaderElection {
     /// See [`super::Election::must_yield`].
     #[must_use]
     pub fn must_yield(&self) -> bool {
-        self.claims().is_none() || !self.is_happy()
+        self.claims().is_none_or(|claim| !self.works(claim))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Time};
+use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{BallotLeaderElection, Message};
 use crate::{Effect, Effects, ElectionKind, Members, Options};
@@ -19,6 +19,8 @@ struct Group {
     leads: Vec<bool>,
     /// Pairs that hear each other.
     links: Vec<(usize, usize)>,
+    /// Those whose Phase 1 gets promises and never ends.
+    hopeless: Vec<usize>,
     /// What each was last told to try; it only grows (B1).
     tried: Vec<Ballot>,
     /// How often somebody began to lead.
@@ -46,6 +48,7 @@ impl Group {
             elections: (0..count).map(|me| Some(election(count, me, priorities[me], 1))).collect(),
             leads: vec![false; count],
             links: all_links(count),
+            hopeless: Vec::new(),
             tried: vec![Ballot::ZERO; count],
             changes: 0,
         }
@@ -121,10 +124,12 @@ impl Group {
                 promised += 1;
             }
         }
-        if promised >= quorum {
+        if promised >= quorum && !self.hopeless.contains(&of) {
             self.elections[of].as_mut().expect("it is up").leads();
             self.leads[of] = true;
             self.changes += 1;
+            let decided = Slot(self.changes as u64);
+            self.elections.iter_mut().flatten().for_each(|election| election.decided(decided, false));
         }
     }
 
@@ -249,6 +254,22 @@ fn who_gives_up_lets_another_lead_and_leads_where_nobody_else_can() {
 }
 
 #[test]
+fn a_leader_that_decides_nothing_stays_until_somebody_leads_who_is_not_far_behind() {
+    let mut group = Group::new(&[0; 3]);
+    group.run(2);
+    let lag = |group: &mut Group, of: usize, lags: bool| {
+        group.elections[of].as_mut().expect("it is up").decided(Slot(9), lags);
+    };
+    (0..2).for_each(|of| lag(&mut group, of, true));
+    group.elections[2].as_mut().expect("it is up").stalls(true);
+    group.run(4);
+    assert_eq!((group.changes, group.leaders()), (1, vec![2]));
+    lag(&mut group, 0, false);
+    group.run(1);
+    assert_eq!((group.changes, group.leaders()), (2, vec![0]));
+}
+
+#[test]
 fn after_a_restart_bids_are_above_what_was_promised() {
     let promised = Ballot { round: 77 << 8, replica: ReplicaId(2) };
     let mut group = Group::new(&[0; 3]);
@@ -308,14 +329,44 @@ fn replies_of_another_life_or_repeated_do_not_count() {
     assert_eq!(effects.drain().count(), 0, "it does not talk to itself");
 }
 
-/// After how many rounds a replica that gave up late in its life suggests a ballot, while others show this one.
-fn rounds_until_it_tries_again(shown: Ballot) -> u64 {
-    let mut one = election(3, 0, 0, 1);
-    let mut now = Time::ZERO;
-    let mut round = |one: &mut BallotLeaderElection, ballot: Ballot| {
-        now += TIMEOUT;
+#[test]
+fn everybody_has_a_turn_however_many_fail() {
+    for able in 0..4 {
+        let mut group = Group::new(&[0, 0, 0, 3, 9]);
+        group.hopeless = (0..5).filter(|&of| of != able).collect();
+        group.run(16);
+        assert_eq!(group.leaders(), [able]);
+        // What failed before comes first again once something was decided.
+        group.hopeless.clear();
+        group.crash(able);
+        group.run(8);
+        assert_eq!(group.leaders(), [4]);
+    }
+}
+
+/// A replica that is asked round after round, and whose neighbours answer.
+struct Asked {
+    one: BallotLeaderElection,
+    now: Time,
+}
+
+impl Asked {
+    /// A replica with a high priority that leads late in its life, and gives up.
+    fn that_gave_up() -> (Asked, Ballot) {
+        let mut asked = Asked { one: election(3, 0, 9, 1), now: Time::ZERO };
+        (0..1000).for_each(|_| _ = asked.round(Ballot::ZERO, Ballot::ZERO));
+        let own = asked.one.candidacy().expect("nobody else bids");
+        asked.one.promised(own);
+        asked.one.leads();
+        asked.one.gave_up();
+        (asked, own)
+    }
+
+    /// One round, in which r2 shows this ballot, and both others follow that one; whether the replica would try to lead.
+    fn round(&mut self, ballot: Ballot, leader: Ballot) -> bool {
+        self.now += TIMEOUT;
         let mut effects = Effects::new(Lsn::ZERO);
-        one.on_timer(now, true, &mut effects);
+        self.one.on_timer(self.now, true, &mut effects);
         let asked = effects.drain().find_map(|effect| match effect {
             Effect::Send {
                 message: crate::Message::Election(Message::HeartbeatRequest { round, .. }),
@@ -324,24 +375,29 @@ fn rounds_until_it_tries_again(shown: Ballot) -> u64 {
             _ => None,
         });
         let round = asked.expect("a round begins");
-        for from in [2, 3] {
-            let reply = Message::HeartbeatReply { round, ballot, leader: Ballot::ZERO, happy: false };
-            one.receive(ReplicaId(from), &reply, &mut effects);
+        for (from, ballot) in [(2, ballot), (3, Ballot::ZERO)] {
+            let reply = Message::HeartbeatReply { round, ballot, leader, happy: false };
+            self.one.receive(ReplicaId(from), &reply, &mut effects);
         }
-        one.candidacy().is_some()
-    };
-    (0..1000).for_each(|_| _ = round(&mut one, Ballot::ZERO));
-    one.gave_up();
-    (1..10_000).find(|_| round(&mut one, shown)).expect("it tries again")
+        self.one.candidacy().is_some()
+    }
 }
 
 #[test]
-fn who_gave_up_abstains_for_a_while_and_twice_as_long_while_somebody_bids() {
+fn who_gave_up_abstains_for_a_while_and_gives_way_to_bidders_who_did_not_try_since() {
     // A time-out is at most twenty rounds; a bid takes a few.
-    let alone = rounds_until_it_tries_again(Ballot::ZERO);
+    let (mut asked, own) = Asked::that_gave_up();
+    let alone = (1..100).find(|_| asked.round(Ballot::ZERO, own)).expect("it tries again");
     assert!((3..=30).contains(&alone), "{alone} rounds");
-    let among_bidders = rounds_until_it_tries_again(Ballot { round: 1, replica: ReplicaId(3) });
-    assert!((2 * alone - 5..=2 * alone).contains(&among_bidders), "{among_bidders} and {alone} rounds");
+
+    let (mut asked, own) = Asked::that_gave_up();
+    let bid_of_r2 = |counter: u64| Ballot { round: counter << 8, replica: ReplicaId(2) };
+    let low_bid = bid_of_r2(2);
+    assert!((0..100).all(|_| !asked.round(low_bid, own)), "r2 did not try yet");
+    // r2 tried; now it bids again.
+    let next_bid = bid_of_r2(3);
+    assert!(own < low_bid && low_bid < next_bid);
+    assert!((0..10).any(|_| asked.round(next_bid, low_bid)), "now it is lower, and comes second");
 }
 
 #[test]

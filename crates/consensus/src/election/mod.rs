@@ -24,7 +24,7 @@ pub use ballot::BallotLeaderElection;
 pub use messages::Message;
 pub use rotating::Rotating;
 
-use synod_wire::{Ballot, Incarnation, ReplicaId, Time};
+use synod_wire::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{Effects, ElectionKind, Members, Options};
 
@@ -126,6 +126,24 @@ impl Election {
         match self {
             Election::Rotating(rotating) => rotating.gave_up(now),
             Election::Ballot(ballot) => ballot.gave_up(),
+        }
+    }
+
+    /// Slots through this one are known to be decided, by whatever leader: somebody gets on. `lags`: this replica is so far
+    /// behind that it could not lead before it has caught up.
+    pub fn decided(&mut self, through: Slot, lags: bool) {
+        match self {
+            // It hears of leaders, and that suffices: everybody has its turn in any case.
+            Election::Rotating(_) => {}
+            Election::Ballot(ballot) => ballot.decided(through, lags),
+        }
+    }
+
+    /// This replica leads, and decides nothing although it should, or does so again: whoever could lead may try.
+    pub fn stalls(&mut self, stalls: bool) {
+        match self {
+            Election::Rotating(rotating) => rotating.stalls(stalls),
+            Election::Ballot(ballot) => ballot.stalls(stalls),
         }
     }
 

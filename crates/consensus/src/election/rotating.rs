@@ -13,7 +13,7 @@
 //! (PreVote; Ongaro 2014, section 9.6). A member is **willing** unless
 //!
 //! - it has heard a leader, or promised somebody a round, within the last time-out, or
-//! - it leads, and a quorum answered it within the last time-out, or
+//! - it leads, a quorum answered it within the last time-out, and it decides what it is there to decide, or
 //! - it has promised a higher round; then the answer names that round, and the asker asks again above it.
 //!
 //! Only with a quorum of willing members, itself included, does a member try.
@@ -23,7 +23,8 @@
 //! nor one that hears nobody, nor one that nobody hears, nor one that misses only the leader ends its work.
 //!
 //! **A leader is replaced.** A leader that no quorum answers gives up after a time-out, one that cannot be heard by a
-//! quorum is not answered by one, and one that is gone is heard by nobody. A time-out later nobody has a reason to be
+//! quorum is not answered by one, and one that is gone is heard by nobody. Of one that decides nothing a follower that
+//! waits for a decision takes no sign (`progress_watch.rs`). A time-out later nobody has a reason to be
 //! unwilling, apart from a promise to somebody who tries, which counts for one time-out; and for another one with each page
 //! that is told of a long promise, at both ends of it, as a try that is ended before its last page begins again with the
 //! first. Pages are finite, and one that is told twice counts once. Who reaches a quorum in
@@ -61,6 +62,8 @@ pub struct Rotating {
     led_since: Time,
     /// For each member, when it last answered this replica.
     answered: Vec<Option<Time>>,
+    /// Whether it leads, and decides nothing although it should.
+    stalls: bool,
     /// Whether this replica could lead: its disk answers.
     fit: bool,
     /// The highest ballot that anybody is known to have promised.
@@ -92,6 +95,7 @@ impl Rotating {
             leads: false,
             led_since: now,
             answered: vec![None; members.count()],
+            stalls: false,
             fit: true,
             highest: Ballot::ZERO,
             rehearsal: None,
@@ -239,7 +243,7 @@ impl Rotating {
     /// Whether a leader, or somebody who tries, should be left alone.
     fn has_leader(&self, now: Time) -> bool {
         if self.leads {
-            return self.reaches_quorum(now);
+            return self.reaches_quorum(now) && !self.stalls;
         }
         self.sign.is_some_and(|sign| now.since(sign) < self.timeout)
     }
@@ -256,10 +260,16 @@ impl Rotating {
         }
     }
 
+    /// Whether this replica, which leads, decides nothing although it should.
+    pub fn stalls(&mut self, stalls: bool) {
+        self.stalls = stalls;
+    }
+
     /// This replica begins to lead: the time to hear from a quorum starts now.
     pub fn leads(&mut self, now: Time) {
         (self.tries, self.leads) = (false, true);
         self.led_since = now;
+        self.stalls = false;
         self.failures = 0;
         self.rehearsal = None;
     }
@@ -455,6 +465,10 @@ mod tests {
         assert!(!is_willing(&mut leader, t(400), 2, 5), "it leads");
         assert!(is_willing(&mut leader, t(401), 2, 5), "nobody answers it");
         leader.answered(ReplicaId(3), t(401));
+        assert!(!is_willing(&mut leader, t(401), 2, 5));
+        leader.stalls(true);
+        assert!(is_willing(&mut leader, t(401), 2, 5), "it decides nothing");
+        leader.stalls(false);
         leader.gave_up(t(401));
         assert!(is_willing(&mut leader, t(401), 2, 5));
 

@@ -36,9 +36,21 @@ impl MultiPaxos {
         if ballot > self.promised {
             self.promise(now, ballot, effects);
         }
-        self.election.heard_leader(now);
+        if !self.leader_stalls(now, ballot) {
+            self.election.heard_leader(now);
+        }
         self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
         true
+    }
+
+    /// Whether this replica accepted something in this ballot that nobody is known to have decided, and nothing was decided
+    /// for long.
+    fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
+        let known = self.decided_elsewhere.max(self.decided());
+        let waits = self.slots.iter().any(|(slot, instance)| {
+            slot > known && instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == ballot)
+        });
+        self.progress.stalls(now, known, waits, self.options.election_timeout)
     }
 
     pub(super) fn on_prepare(
@@ -234,8 +246,8 @@ impl MultiPaxos {
     pub(super) fn step_down(&mut self, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
             leader.rounds.fail(effects);
-            self.progress = Default::default();
         }
+        self.progress = Default::default();
         if !matches!(self.state, State::Recovering(_)) {
             self.state = State::Follower;
         }

@@ -308,7 +308,9 @@ impl MultiPaxos {
         let decided = self.decided();
         let waits = !self.is_congested() && (self.in_flight() > 0 || decided < self.decided_elsewhere);
         let stalls = self.progress.stalls(now, decided, waits, timeout);
-        if !self.disk.answers(now, timeout) || self.election.must_yield(now) || stalls {
+        self.election.stalls(stalls);
+        let useless = stalls && !self.serves_reads();
+        if !self.disk.answers(now, timeout) || self.election.must_yield(now) || useless {
             // The others elect a leader once they miss the heartbeats; this replica comes last in line.
             self.election.gave_up(now);
             return self.step_down(effects);
@@ -326,6 +328,13 @@ impl MultiPaxos {
             leader.heartbeat_at = now + self.options.heartbeat_interval;
             self.send_heartbeat(effects);
         }
+    }
+
+    /// Whether a read that comes now need not wait for any decision, so that also a leader that decides nothing is of use
+    /// (`progress_watch.rs`). Where everybody counts votes, a read waits for all that is proposed.
+    fn serves_reads(&self) -> bool {
+        let State::Leader(leader) = &self.state else { return false };
+        self.options.decision == Decision::Leader && self.decided() >= leader.read_floor
     }
 
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.

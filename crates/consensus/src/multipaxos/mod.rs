@@ -85,7 +85,7 @@ pub struct MultiPaxos {
     /// The last record appended.
     appended: Lsn,
     disk: DiskWatch,
-    /// Of its leading, if it leads.
+    /// Of its leading, if it leads; otherwise of its leader's.
     progress: ProgressWatch,
     /// The latest lives of the others: what they promised or answered in earlier ones is void.
     lives: Lives,
@@ -339,6 +339,9 @@ impl MultiPaxos {
             self.disk.appended(self.appended.next(), now);
             self.appended = effects.last_lsn();
         }
+        let known = self.decided_elsewhere.max(self.decided());
+        let lags = known.0 > self.decided().0 + self.options.accept_ahead_max();
+        self.election.decided(known, lags);
         self.report_leader(effects);
     }
 

@@ -204,6 +204,11 @@ impl Raft {
         self.count_votes(now, effects);
     }
 
+    /// Whether this replica asks who would vote for it, which changes nothing yet.
+    pub(super) fn rehearses(&self) -> bool {
+        matches!(&self.state, State::Candidate(candidate) if candidate.rehearsal)
+    }
+
     fn vote_question(&self) -> Option<Message> {
         let State::Candidate(candidate) = &self.state else { return None };
         Some(Message::Vote {
@@ -248,7 +253,7 @@ impl Raft {
 
     pub(super) fn on_vote(&mut self, now: Time, from: ReplicaId, question: &Message, effects: &mut Effects) {
         let &Message::Vote { term, rehearsal, transfer, last, last_ballot } = question else { return };
-        let leads = matches!(self.state, State::Leader(_));
+        let leads = matches!(&self.state, State::Leader(leader) if !leader.stalls);
         if !transfer && term > self.term && (leads || self.patience.has_leader(now)) {
             // The leader is well. Not answering is what makes the asker wait.
             return;
@@ -259,7 +264,9 @@ impl Raft {
             (last_ballot, last) >= (self.log.last_ballot(), self.log.last())
         };
         if rehearsal {
-            let granted = term > self.term && up_to_date;
+            // Nobody could be told of a vote that does not become durable.
+            let answers = self.disk.answers(now, self.options.election_timeout);
+            let granted = term > self.term && up_to_date && answers;
             let term = if granted { term } else { self.term };
             let after = self.vote_lsn();
             effects.send(from, Message::VoteReply { term, rehearsal, granted }, after);
@@ -274,6 +281,7 @@ impl Raft {
             self.enter_term(now, term, vote, effects);
         } else {
             let free = self.voted_for.is_none() || self.options.has(Bug::RaftVoteTwice);
+            let leads = matches!(self.state, State::Leader(_));
             granted &= free && !leads || self.voted_for == Some(from);
             if granted && self.voted_for != Some(from) {
                 self.set_term(term, Some(from), effects);

@@ -25,11 +25,26 @@ impl Raft {
         if ballot.round > self.term {
             self.enter_term(now, ballot.round, None, effects);
         }
+        let stalls = self.leader_stalls(now, ballot);
+        if stalls && self.rehearses() {
+            // It is obeyed, and this replica goes on asking who would vote for itself.
+            return true;
+        }
         // Another of the same term has won: no test of its log, it has a quorum's votes (E26).
         self.state = State::Follower;
-        self.patience.heard_leader(now, self.options.priority);
+        if !stalls {
+            self.patience.heard_leader(now, self.options.priority);
+        }
         self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
         true
+    }
+
+    /// Whether this replica accepted something in this ballot that nobody is known to have decided, and nothing was decided
+    /// for long.
+    fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
+        let known = self.decided_elsewhere.max(self.decided);
+        let waits = self.log.last_ballot() == ballot && self.log.last() > known;
+        self.progress.stalls(now, known, waits, self.options.election_timeout)
     }
 
     /// Appends what is missing, and answers.

@@ -34,6 +34,8 @@ pub(super) struct Leader {
     pub(super) awaited: Slot,
     heartbeat_at: Time,
     pub(super) rounds: ReadRounds,
+    /// Whether it decides nothing although it should: then whoever could lead may try.
+    pub(super) stalls: bool,
     transfer: Option<Transfer>,
 }
 
@@ -125,6 +127,7 @@ impl Raft {
             awaited: last.next(),
             heartbeat_at: now,
             rounds: ReadRounds::default(),
+            stalls: false,
             transfer: None,
         }));
         self.track_voters(now);
@@ -340,10 +343,13 @@ impl Raft {
         let timeout = self.options.election_timeout;
         let waits = !self.is_congested() && self.log.last() > self.decided;
         let stalls = self.progress.stalls(now, self.decided, waits, timeout);
-        if !self.disk.answers(now, timeout) || !self.hears_a_quorum(now) || stalls {
+        let works = self.disk.answers(now, timeout) && self.hears_a_quorum(now);
+        let State::Leader(leader) = &mut self.state else { return };
+        // Once its no-op is decided, a leader that decides nothing still serves reads (`progress_watch.rs`).
+        if !works || stalls && self.decided < leader.term_start {
             return self.step_down(now, effects);
         }
-        let State::Leader(leader) = &mut self.state else { return };
+        leader.stalls = stalls;
         leader.peers.retain(|&id, peer| {
             let silent = peer.learner && now.since(peer.heard) > timeout * LEARNER_TIMEOUTS;
             if silent {

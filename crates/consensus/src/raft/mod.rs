@@ -89,7 +89,7 @@ pub struct Raft {
     /// Records through this one are on stable storage.
     durable: Lsn,
     disk: DiskWatch,
-    /// Of its leading, if it leads.
+    /// Of its leading, if it leads; otherwise of its leader's.
     progress: ProgressWatch,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
@@ -305,9 +305,9 @@ impl Raft {
         self.write(effects);
         if let State::Leader(leader) = &mut self.state {
             leader.rounds.fail(effects);
-            self.progress = Default::default();
             self.patience.leader_is_gone();
         }
+        self.progress = Default::default();
         if !matches!(self.state, State::Recovering | State::Follower) {
             self.state = State::Follower;
             self.patience.begin(now, self.options.priority);

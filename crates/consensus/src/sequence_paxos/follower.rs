@@ -90,9 +90,19 @@ impl SequencePaxos {
         if !self.obeys(now, from, ballot, effects) {
             return false;
         }
-        self.election.heard_leader(now);
+        if !self.leader_stalls(now, ballot) {
+            self.election.heard_leader(now);
+        }
         self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
         true
+    }
+
+    /// Whether this replica accepted something in this ballot that nobody is known to have decided, and nothing was decided
+    /// for long.
+    fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
+        let known = self.decided_elsewhere.max(self.log.decided());
+        let waits = self.accepted_in == ballot && self.log.last() > known;
+        self.progress.stalls(now, known, waits, self.options.election_timeout)
     }
 
     fn obeys(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {

@@ -315,7 +315,12 @@ impl SequencePaxos {
         let timeout = self.options.election_timeout;
         let waits = !self.is_congested() && self.in_flight() > 0;
         let stalls = self.progress.stalls(now, self.slots_gained(), waits, timeout);
-        if !self.disk.answers(now, timeout) || self.election.must_yield(now) || stalls {
+        self.election.stalls(stalls);
+        let works = self.disk.answers(now, timeout) && !self.election.must_yield(now);
+        let State::Leader(leader) = &self.state else { return };
+        // A leader that decides nothing still serves reads, if it knows all that was decided before its time
+        // (`progress_watch.rs`).
+        if !works || stalls && self.log.decided() < leader.read_floor {
             return self.give_up(now, effects);
         }
         self.resend_to_peers(now, effects);
@@ -358,8 +363,8 @@ impl SequencePaxos {
             leader.rounds.fail(effects);
             // Nobody was told of these; whoever proposed them proposes them again.
             self.log.truncate(leader.written);
-            self.progress = Default::default();
         }
+        self.progress = Default::default();
         if matches!(self.state, State::Leader(_) | State::Candidate(_)) {
             self.state = State::Follower(self.new_follower(Time::ZERO));
         }

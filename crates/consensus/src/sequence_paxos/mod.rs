@@ -120,7 +120,7 @@ pub struct SequencePaxos {
     /// The last record appended.
     appended: Lsn,
     disk: DiskWatch,
-    /// Of its leading, if it leads.
+    /// Of its leading, if it leads; otherwise of its leader's.
     progress: ProgressWatch,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
@@ -317,6 +317,9 @@ impl SequencePaxos {
             self.disk.appended(self.appended.next(), now);
             self.appended = effects.last_lsn();
         }
+        let known = self.decided_elsewhere.max(self.log.decided());
+        let lags = known.0 > self.log.decided().0 + self.options.accept_ahead_max();
+        self.election.decided(known, lags);
         self.report_leader(effects);
         self.assert_invariants();
     }
