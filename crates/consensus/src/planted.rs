@@ -57,6 +57,14 @@ pub enum Bug {
     ReadWithoutConfirmation,
     /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
     LeakRemoteReads,
+    /// The replies that a session keeps are bounded in number and not in bytes.
+    KeepEveryReply,
+    /// Decided batches that wait for the executor are bounded in number and not in bytes.
+    QueueForExecutorWithoutBound,
+    /// Messages that wait for the disk are not bounded.
+    HoldWithoutBound,
+    /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
+    KeepRelayedAnswer,
     /// A new leader puts no-ops where acceptors reported values.
     DropAcceptedValue,
     /// A follower takes an announced decision for the value that it accepted in an older ballot.
@@ -154,6 +162,10 @@ impl Bug {
         Bug::RaftUnionMajority,
     ];
 
+    /// Those of what waits, or is kept, without a bound in bytes.
+    pub const BOUNDS: &'static [Bug] =
+        &[Bug::KeepEveryReply, Bug::QueueForExecutorWithoutBound, Bug::HoldWithoutBound];
+
     /// Those of elections that break no rule of a protocol: with them a group serves too late, or changes its leader for
     /// nothing, when a fault lasts.
     pub const OUTAGES: &'static [Bug] = &[Bug::ElectionOfHungDisk, Bug::ElectionWithoutRehearsal];
@@ -203,6 +215,7 @@ impl Bug {
         Bug::DecisionOfEachReplica,
         Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
+        Bug::KeepRelayedAnswer,
         Bug::DropAcceptedValue,
         Bug::DecideAcrossBallots,
         Bug::VoteWithAmnesia,

@@ -2,10 +2,10 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -19,6 +19,8 @@ use crate::{protocol::Input, status::Shared};
 /// How often it is written down how far peers have told. A peer that crashes forgets at most so much of it, and only
 /// its own next life judges by what was written; see `docs/identity.md`.
 const HEARD_INTERVAL: Duration = Duration::from_secs(5);
+/// While nothing can be written down, that is said this often.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the threads of the transport ask about peers.
 pub(crate) struct Meetings {
@@ -27,6 +29,8 @@ pub(crate) struct Meetings {
     pub(crate) first: Vec<ReplicaId>,
     /// They were not all met yet, and the replica waits for that.
     pub(crate) waits: AtomicBool,
+    /// When it was last said that nothing can be written down.
+    pub(crate) complained: Mutex<Option<Instant>>,
     pub(crate) inputs: Sender<Input>,
     pub(crate) shared: Arc<Shared>,
 }
@@ -46,9 +50,18 @@ impl Meetings {
         match recognised {
             Ok(met) => met.map_err(Unrecognised::from),
             Err(error) => {
-                tracing::error!(%id, %error, "no new life of a peer is recognised before a restart, unless only room was missing");
+                self.complain(id, &error);
                 Err(Unrecognised::Unwritten)
             }
+        }
+    }
+
+    /// Peers call again and again; one line now and then says it.
+    fn complain(&self, id: ReplicaId, error: &StorageError) {
+        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        if complained.is_none_or(|at| at.elapsed() >= COMPLAINT_INTERVAL) {
+            *complained = Some(Instant::now());
+            tracing::error!(%id, %error, "this life of a peer is not recognised, since that cannot be written down now");
         }
     }
 
@@ -101,19 +114,16 @@ pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger, alone:
 
 /// Writes down how far peers have told, until the other end of `stop` is gone.
 pub(crate) fn write_what_is_heard(book: &PeerBook, transport: &synod_transport::Sender, stop: &Receiver<()>) {
+    let mut said = None;
     loop {
         let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
-        match book.heard(&transport.heard()) {
-            Ok(()) => {}
-            // There may be room later.
-            Err(error @ StorageError::Full { .. }) => {
-                tracing::warn!(%error, "how far peers have told cannot be written down now");
-            }
-            Err(error) => {
-                tracing::error!(%error, "how far peers have told cannot be written down before a restart");
-                return;
-            }
+        let written = book.heard(&transport.heard()).map_err(|error| error.to_string());
+        if let Err(error) = &written
+            && said.as_ref() != Some(error)
+        {
+            tracing::warn!(error, "how far peers have told cannot be written down now");
         }
+        said = written.err();
         if over {
             return;
         }

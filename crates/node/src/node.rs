@@ -123,12 +123,9 @@ pub(crate) fn open<S: StateMachine>(
     let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
     let mut executor = Executor::new(machine, origin.first.clone());
     let latest = store.latest()?;
-    for damaged in &latest.damaged {
-        tracing::error!(
-            slot = damaged.slot.0,
-            reason = damaged.reason,
-            "a snapshot is damaged; it is not used"
-        );
+    if matches!(Company::of(config.me, &origin.present), Company::Voters) && !recovering {
+        // Where nobody else has another one, it stays where it is: the disk may read it tomorrow.
+        store.set_aside(&latest.damaged)?;
     }
     let snapshot = match latest.snapshot {
         Some(file) => {
@@ -311,6 +308,7 @@ impl Node {
             book: Arc::clone(&book),
             first: others_at_first(&origin, config.me),
             waits: AtomicBool::new(replica.status().waits_for_members),
+            complained: Mutex::default(),
             inputs: inputs.clone(),
             shared: Arc::clone(&shared),
         });

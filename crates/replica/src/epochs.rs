@@ -528,7 +528,7 @@ impl Replica {
     /// A message of an epoch whose protocol does not run here.
     pub(crate) fn heard_other_epoch(&mut self, from: ReplicaId, epoch: Epoch, actions: &mut Vec<Action>) {
         if epoch < self.known.running {
-            actions.push(self.standing(from));
+            actions.push(self.standing(from, false));
             return;
         }
         let decided =
@@ -553,13 +553,21 @@ impl Replica {
         }
     }
 
-    pub(crate) fn standing(&self, to: ReplicaId) -> Action {
+    /// How far this replica is. `sought`: the other one asked who hears the leader.
+    pub(crate) fn standing(&self, to: ReplicaId, sought: bool) -> Action {
         let message = PeerMessage::Standing {
             epoch: self.known.running,
             kept: self.decided.first(),
             decided: self.decided.last(),
             view: self.view,
+            sought,
         };
+        Action::Send { to, message, after: self.known.entered }
+    }
+
+    /// What was sent here in this epoch and could not be taken in.
+    pub(crate) fn tell_missed(&self, to: ReplicaId) -> Action {
+        let message = PeerMessage::Missed { epoch: self.known.running };
         Action::Send { to, message, after: self.known.entered }
     }
 
@@ -592,7 +600,7 @@ impl Replica {
         let removed = behind && self.group.member(from).is_none() && self.group.votes(self.me);
         let lost = decided < self.decided.last() && self.group.votes(from) && self.protocol.is_some();
         if (removed || lost) && epoch <= self.known.running {
-            actions.push(self.standing(from));
+            actions.push(self.standing(from, false));
         }
         // One that is still to join is not a member yet, as far as it knows.
         let removed = self.group.member(self.me).is_none() && self.me < self.group.next_id;
@@ -654,7 +662,7 @@ impl Replica {
     /// A session to a peer began: if it is to be told how far this replica is, it is told now.
     pub(crate) fn greet(&self, peer: ReplicaId, actions: &mut Vec<Action>) {
         if self.listeners().contains(&peer) {
-            actions.push(self.standing(peer));
+            actions.push(self.standing(peer, false));
         }
     }
 
@@ -697,7 +705,7 @@ impl Replica {
             let running = self.known.running;
             let early = self.known.early.extract_if(.., |_, epoch| *epoch <= running);
             let early: Vec<_> = early.map(|(id, _)| id).collect();
-            actions.extend(early.into_iter().map(|to| self.standing(to)));
+            actions.extend(early.into_iter().map(|to| self.standing(to, false)));
         }
         let listeners = self.listeners();
         if listeners.is_empty() || now < self.audience.told_at + self.tell_interval() {
@@ -705,7 +713,7 @@ impl Replica {
         }
         self.audience.told_at = now;
         self.audience.told = self.decided.last();
-        actions.extend(listeners.into_iter().map(|to| self.standing(to)));
+        actions.extend(listeners.into_iter().map(|to| self.standing(to, false)));
         self.promote_learners(now);
     }
 

@@ -6,6 +6,10 @@ pub enum RequestError {
     /// The learner that was to be promoted has not caught up yet; nothing was proposed.
     #[error("the learner has not caught up yet")]
     NotCaughtUp,
+    /// Too few of those who would vote answer the leader; it did not propose the change. (If the change was sent to an
+    /// earlier leader as well, it may still be made.)
+    #[error("too few of those who would vote answer the leader")]
+    Unhealthy,
     /// Nobody led for the whole request time-out. The command was not executed.
     #[error("no leader")]
     NoLeader,

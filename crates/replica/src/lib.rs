@@ -16,6 +16,7 @@
 //! | `backlog.rs` | what threads have not dealt with yet, bounded in bytes |
 //! | `clock.rs` | the replicated clock |
 //! | `reads.rs` | linearizable reads without a log write |
+//! | `relay.rs` | a way to the leader by another voter |
 //! | `catch_up.rs`, `ahead.rs` | what this replica missed: whom to ask for what |
 //! | `transfer.rs`, `push.rs`, `decided.rs` | state from one replica to another: asked for, sent unasked, kept |
 //! | `group.rs`, `change.rs` | who belongs to the group and what orders; changes of that |
@@ -44,6 +45,7 @@ mod proposals;
 mod push;
 mod reads;
 mod record;
+mod relay;
 mod replica;
 mod salvage;
 pub mod session;
@@ -64,7 +66,7 @@ pub use events::{
 pub use executor::{Executor, Outcome};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use limits::{LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
-pub use message::PeerMessage;
+pub use message::{PeerMessage, Routed};
 pub use record::LogRecord;
 pub use replica::Replica;
 pub use salvage::salvage;

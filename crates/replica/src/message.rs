@@ -7,7 +7,7 @@
 //! | message | holds at most |
 //! | --- | --- |
 //! | `Protocol`: promises, proposals, appends, pages of a synchronisation | `promise_bytes_max` or `append_bytes_max` of batches, or one batch |
-//! | `Forward` | one batch |
+//! | `Forward`, directly or relayed | one batch |
 //! | `Fetched`, `Pushed` | `fetch_bytes_max` of batches, or one batch |
 //! | `Chunk` | `chunk_bytes_max` of a snapshot |
 //! | all others | a few numbers |
@@ -16,7 +16,9 @@
 
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Message};
-use synod_wire::{Batch, DecodeError, Encoded, Epoch, MESSAGES_VERSION, Reader, Slot, Writer};
+use synod_wire::{
+    Batch, DecodeError, Encoded, Epoch, MESSAGES_VERSION, Reader, ReplicaId, SessionId, Slot, Writer,
+};
 
 use crate::decided::Decided;
 
@@ -42,20 +44,27 @@ pub enum PeerMessage {
         decided: Slot,
         /// Who leads, as far as the sender knows.
         view: LeaderView,
+        /// It answers `SeekLeader`: the sender hears that leader, or leads.
+        sought: bool,
     },
-    /// To the leader: order this batch.
-    Forward(Batch),
-    /// To the leader: from which slot on is a read that starts now linearizable?
-    ReadIndex {
-        /// Comes back with the answer.
-        token: u64,
+    /// To the leader: the sender's protocol could not take in what came, and dropped some of it; now it can. What was
+    /// sent to it before may be lost, as when a session begins.
+    Missed {
+        /// The epoch of the instance that dropped it.
+        epoch: Epoch,
     },
-    /// Answers `ReadIndex`; `None` if the sender does not lead.
-    ReadIndexAnswer {
-        /// The question's.
-        token: u64,
-        /// The slot.
-        slot: Option<Slot>,
+    /// To voters: the sender misses its leader; who hears it? Answered with `Standing`, or not at all.
+    SeekLeader,
+    /// For the leader, or an answer of the leader.
+    Direct(Routed),
+    /// The same by way of a voter that reaches both. That one passes it on, unless it was passed on before.
+    Relayed {
+        /// Whom it comes from.
+        origin: ReplicaId,
+        /// Whom it is for.
+        to: ReplicaId,
+        /// What it says.
+        message: Routed,
     },
     /// Send what was decided in these slots.
     Fetch {
@@ -112,6 +121,33 @@ pub enum PeerMessage {
     },
 }
 
+/// What a replica has for the leader, and what the leader answers: it may come by way of another voter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Routed {
+    /// To the leader: order this batch.
+    Forward(Batch),
+    /// Answers a `Forward` of a change of voters: too few of those who would vote answer the leader, which does not
+    /// propose it.
+    TurnedDown {
+        /// The session of the command.
+        session: SessionId,
+        /// Its number in the session.
+        sequence: u64,
+    },
+    /// To the leader: from which slot on is a read that starts now linearizable?
+    ReadIndex {
+        /// Comes back with the answer.
+        token: u64,
+    },
+    /// Answers `ReadIndex`; `None` if the sender does not lead.
+    ReadIndexAnswer {
+        /// The question's.
+        token: u64,
+        /// The slot.
+        slot: Option<Slot>,
+    },
+}
+
 /// What goes before a message of the protocol: the kind and the epoch.
 pub(crate) const PROTOCOL_HEAD_BYTES: usize = 9;
 
@@ -126,6 +162,10 @@ const FETCH_CHUNK: u8 = 8;
 const CHUNK: u8 = 9;
 const STANDING: u8 = 10;
 const PUSHED: u8 = 11;
+const SEEK_LEADER: u8 = 12;
+const RELAYED: u8 = 13;
+const TURNED_DOWN: u8 = 14;
+const MISSED: u8 = 15;
 
 /// Bytes that anything but batches and pieces of snapshots takes in a message at most, roughly.
 const OTHER_BYTES: u64 = 256;
@@ -135,7 +175,8 @@ impl PeerMessage {
     pub(crate) fn weight(&self) -> u64 {
         let contents = match self {
             PeerMessage::Protocol { message, .. } => message.batch_bytes(),
-            PeerMessage::Forward(batch) => batch.bytes().len() as u64,
+            PeerMessage::Direct(Routed::Forward(batch))
+            | PeerMessage::Relayed { message: Routed::Forward(batch), .. } => batch.bytes().len() as u64,
             PeerMessage::Fetched { batches, .. } | PeerMessage::Pushed { batches, .. } => {
                 batches.iter().map(|decided| decided.size() as u64).sum()
             }
@@ -162,27 +203,26 @@ impl PeerMessage {
                 writer.u64(epoch.0);
                 message.encode(&mut writer);
             }
-            PeerMessage::Standing { epoch, kept, decided, view } => {
+            PeerMessage::Standing { epoch, kept, decided, view, sought } => {
                 writer.u8(STANDING);
                 writer.u64(epoch.0);
                 writer.slot(*kept);
                 writer.slot(*decided);
                 writer.ballot(view.ballot);
                 writer.replica(view.leader.unwrap_or_default());
+                writer.bool(*sought);
             }
-            PeerMessage::Forward(batch) => {
-                writer.u8(FORWARD);
-                writer.batch(batch);
+            PeerMessage::Missed { epoch } => {
+                writer.u8(MISSED);
+                writer.u64(epoch.0);
             }
-            PeerMessage::ReadIndex { token } => {
-                writer.u8(READ_INDEX);
-                writer.u64(*token);
-            }
-            PeerMessage::ReadIndexAnswer { token, slot } => {
-                writer.u8(READ_INDEX_ANSWER);
-                writer.u64(*token);
-                writer.bool(slot.is_some());
-                writer.slot(slot.unwrap_or_default());
+            PeerMessage::SeekLeader => writer.u8(SEEK_LEADER),
+            PeerMessage::Direct(message) => message.encode(&mut writer),
+            PeerMessage::Relayed { origin, to, message } => {
+                writer.u8(RELAYED);
+                writer.replica(*origin);
+                writer.replica(*to);
+                message.encode(&mut writer);
             }
             PeerMessage::Fetch { from, through } => {
                 writer.u8(FETCH);
@@ -252,15 +292,19 @@ impl PeerMessage {
                 let ballot = reader.ballot("ballot")?;
                 // Ids begin with 1.
                 let leader = Some(reader.replica("leader")?).filter(|leader| leader.0 != 0);
-                PeerMessage::Standing { epoch, kept, decided, view: LeaderView { ballot, leader } }
+                let sought = reader.bool("sought")?;
+                PeerMessage::Standing { epoch, kept, decided, view: LeaderView { ballot, leader }, sought }
             }
-            FORWARD => PeerMessage::Forward(reader.batch("batch")?),
-            READ_INDEX => PeerMessage::ReadIndex { token: reader.u64("token")? },
-            READ_INDEX_ANSWER => {
-                let token = reader.u64("token")?;
-                let known = reader.bool("known")?;
-                let slot = reader.slot("slot")?;
-                PeerMessage::ReadIndexAnswer { token, slot: known.then_some(slot) }
+            MISSED => PeerMessage::Missed { epoch: Epoch(reader.u64("epoch")?) },
+            SEEK_LEADER => PeerMessage::SeekLeader,
+            kind @ (FORWARD | TURNED_DOWN | READ_INDEX | READ_INDEX_ANSWER) => {
+                PeerMessage::Direct(Routed::decode(kind, &mut reader)?)
+            }
+            RELAYED => {
+                let origin = reader.replica("origin")?;
+                let to = reader.replica("to")?;
+                let kind = reader.u8("message")?;
+                PeerMessage::Relayed { origin, to, message: Routed::decode(kind, &mut reader)? }
             }
             FETCH => PeerMessage::Fetch { from: reader.slot("from")?, through: reader.slot("through")? },
             FETCHED => PeerMessage::Fetched {
@@ -296,6 +340,51 @@ impl PeerMessage {
     }
 }
 
+impl Routed {
+    fn encode(&self, writer: &mut Writer) {
+        match self {
+            Routed::Forward(batch) => {
+                writer.u8(FORWARD);
+                writer.batch(batch);
+            }
+            Routed::TurnedDown { session, sequence } => {
+                writer.u8(TURNED_DOWN);
+                writer.u64(session.0);
+                writer.u64(*sequence);
+            }
+            Routed::ReadIndex { token } => {
+                writer.u8(READ_INDEX);
+                writer.u64(*token);
+            }
+            Routed::ReadIndexAnswer { token, slot } => {
+                writer.u8(READ_INDEX_ANSWER);
+                writer.u64(*token);
+                writer.bool(slot.is_some());
+                writer.slot(slot.unwrap_or_default());
+            }
+        }
+    }
+
+    fn decode(kind: u8, reader: &mut Reader) -> Result<Routed, DecodeError> {
+        match kind {
+            FORWARD => Ok(Routed::Forward(reader.batch("batch")?)),
+            TURNED_DOWN => Ok(Routed::TurnedDown {
+                session: SessionId(reader.u64("session")?),
+                sequence: reader.u64("sequence")?,
+            }),
+            READ_INDEX => Ok(Routed::ReadIndex { token: reader.u64("token")? }),
+            READ_INDEX_ANSWER => {
+                let token = reader.u64("token")?;
+                let known = reader.bool("known")?;
+                let slot = reader.slot("slot")?;
+                Ok(Routed::ReadIndexAnswer { token, slot: known.then_some(slot) })
+            }
+            // A message of a protocol speaks for the replica at the other end of a session: it is not relayed.
+            value => Err(DecodeError::Undefined { field: "message", value: value.into() }),
+        }
+    }
+}
+
 fn write_batches(writer: &mut Writer, batches: &[Decided]) {
     writer.u32(u32::try_from(batches.len()).expect("bounded by the size of a message"));
     for Decided { ballots, batch } in batches {
@@ -315,7 +404,7 @@ mod tests {
     use super::*;
     use crate::{Limits, Settings, decided::DecidedLog};
     use synod_consensus::Options;
-    use synod_wire::{Ballot, Ballots, BatchBuilder, ReplicaId, SessionId};
+    use synod_wire::{Ballot, Ballots, BatchBuilder};
 
     /// The largest of each kind that is no protocol's.
     #[test]
@@ -345,7 +434,12 @@ mod tests {
             }
             let pages = (1..2_000).map(|from| kept.range(Slot(from), Slot(u64::MAX), page).unwrap());
             let mut messages = vec![
-                PeerMessage::Forward(batch(limits.request_bytes_max)),
+                PeerMessage::Direct(Routed::Forward(batch(limits.request_bytes_max))),
+                PeerMessage::Relayed {
+                    origin: ReplicaId(2),
+                    to: ReplicaId(1),
+                    message: Routed::Forward(batch(limits.request_bytes_max)),
+                },
                 PeerMessage::Chunk { slot: Slot(1), offset: 1, total: 1, bytes: vec![0; page].into() },
             ];
             for batches in pages {
@@ -370,16 +464,29 @@ mod tests {
         let ballot = Ballot { round: 2, replica: ReplicaId(3) };
         let decided = Decided { ballots: Ballots::both(ballot), batch: Batch::noop() };
         for message in [
-            PeerMessage::Forward(Batch::noop()),
+            PeerMessage::Direct(Routed::Forward(Batch::noop())),
+            PeerMessage::Relayed {
+                origin: ReplicaId(2),
+                to: ReplicaId(1),
+                message: Routed::Forward(Batch::noop()),
+            },
+            PeerMessage::SeekLeader,
             PeerMessage::Standing {
                 epoch: Epoch(2),
                 kept: Slot(4),
                 decided: Slot(9),
                 view: LeaderView { ballot, leader: Some(ReplicaId(3)) },
+                sought: true,
             },
-            PeerMessage::ReadIndex { token: 3 },
-            PeerMessage::ReadIndexAnswer { token: 3, slot: Some(Slot(0)) },
-            PeerMessage::ReadIndexAnswer { token: 3, slot: None },
+            PeerMessage::Direct(Routed::ReadIndex { token: 3 }),
+            PeerMessage::Direct(Routed::TurnedDown { session: SessionId(7), sequence: 5 }),
+            PeerMessage::Direct(Routed::ReadIndexAnswer { token: 3, slot: Some(Slot(0)) }),
+            PeerMessage::Relayed {
+                origin: ReplicaId(2),
+                to: ReplicaId(1),
+                message: Routed::ReadIndexAnswer { token: 3, slot: None },
+            },
+            PeerMessage::Missed { epoch: Epoch(2) },
             PeerMessage::Fetch { from: Slot(9), through: Slot(12) },
             PeerMessage::Fetched {
                 from: Slot(9),
@@ -397,6 +504,20 @@ mod tests {
             for len in 0..bytes.len() {
                 assert!(PeerMessage::decode(bytes.slice(..len)).is_err(), "{message:?} cut at {len}");
             }
+        }
+    }
+
+    /// What a protocol says speaks for the replica at the other end of the session.
+    #[test]
+    fn no_message_of_a_protocol_and_no_envelope_is_taken_out_of_an_envelope() {
+        for inner in [PROTOCOL, STANDING, RELAYED, FETCH] {
+            let mut writer = Writer::new();
+            writer.u8(RELAYED);
+            writer.replica(ReplicaId(2));
+            writer.replica(ReplicaId(1));
+            writer.u8(inner);
+            let refused = PeerMessage::decode(writer.finish().to_bytes());
+            assert_eq!(refused, Err(DecodeError::Undefined { field: "message", value: inner.into() }));
         }
     }
 }

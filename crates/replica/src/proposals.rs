@@ -111,6 +111,22 @@ impl Proposals {
         Some(batch.closed.batch.clone())
     }
 
+    /// Whether a batch was sent to the leader of `ballot`, and again whenever it was time to, longer than `retry` ago.
+    pub fn is_overdue(&self, ballot: Ballot, now: Time, retry: Duration) -> bool {
+        let overdue = |batch: &Outstanding| {
+            batch.sent.is_some_and(|(sent, _)| sent == ballot)
+                && batch.retry_at(retry).is_some_and(|at| now >= at)
+        };
+        self.outstanding.iter().any(overdue)
+    }
+
+    /// The outstanding change of the group with this place in its session.
+    pub fn change(&self, session: SessionId, sequence: u64) -> Option<Batch> {
+        let batches = self.outstanding.iter().map(|outstanding| &outstanding.closed.batch);
+        let mut changes = batches.filter(|batch| batch.reconfiguration().is_some());
+        changes.find(|batch| key(batch).is_some_and(|key| (key.0, key.1) == (session, sequence))).cloned()
+    }
+
     /// What was sent may be lost.
     pub fn forget_sent(&mut self) {
         self.outstanding.iter_mut().for_each(|batch| batch.sent = None);

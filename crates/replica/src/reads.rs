@@ -10,9 +10,9 @@ use std::{
 };
 
 use synod_consensus::ReadToken;
-use synod_wire::{Incarnation, ReplicaId, Slot, Time};
+use synod_wire::{Incarnation, Slot, Time};
 
-use crate::ReadId;
+use crate::{ReadId, relay::Route};
 
 /// Questions under way at a time: one is answered while the next collects.
 const ROUNDS_MAX: usize = 2;
@@ -30,8 +30,9 @@ struct Round {
 /// A question of another replica.
 #[derive(Debug)]
 struct Remote {
-    peer: ReplicaId,
-    /// The peer's own token.
+    /// The way back.
+    route: Route,
+    /// The asker's own token.
     token: u64,
     asked: Time,
 }
@@ -41,8 +42,8 @@ struct Remote {
 pub enum Asker {
     /// A client of this replica.
     Here,
-    /// Another replica, with the token that it gave the question.
-    Peer(ReplicaId, u64),
+    /// Another replica: the way back, and the token that it gave the question.
+    Peer(Route, u64),
 }
 
 /// Reads that may wait here; more are refused.
@@ -102,12 +103,12 @@ impl Reads {
     }
 
     /// Another replica asks; `None` if too many questions wait already: it asks again.
-    pub fn ask_for(&mut self, peer: ReplicaId, token: u64, now: Time) -> Option<ReadToken> {
+    pub fn ask_for(&mut self, route: Route, token: u64, now: Time) -> Option<ReadToken> {
         if self.remote.len() >= REMOTE_MAX {
             return None;
         }
         let own = self.token();
-        self.remote.insert(own, Remote { peer, token, asked: now });
+        self.remote.insert(own, Remote { route, token, asked: now });
         Some(ReadToken(own))
     }
 
@@ -117,20 +118,20 @@ impl Reads {
     }
 
     /// The protocol that was to answer other replicas is no more: who asked, each with its token.
-    pub fn fail_remote(&mut self) -> Vec<(ReplicaId, u64)> {
-        std::mem::take(&mut self.remote).into_values().map(|remote| (remote.peer, remote.token)).collect()
+    pub fn fail_remote(&mut self) -> Vec<(Route, u64)> {
+        std::mem::take(&mut self.remote).into_values().map(|remote| (remote.route, remote.token)).collect()
     }
 
     /// Gives up the questions of other replicas that came at or before `asked_max`; who asked, each with its token.
-    pub fn expire_remote(&mut self, asked_max: Time) -> Vec<(ReplicaId, u64)> {
+    pub fn expire_remote(&mut self, asked_max: Time) -> Vec<(Route, u64)> {
         let expired = self.remote.extract_if(.., |_, remote| remote.asked <= asked_max);
-        expired.map(|(_, remote)| (remote.peer, remote.token)).collect()
+        expired.map(|(_, remote)| (remote.route, remote.token)).collect()
     }
 
     /// Who asked the question that is answered.
     pub fn asker(&mut self, token: ReadToken) -> Asker {
         let remote = self.remote.remove(&token.0);
-        remote.map_or(Asker::Here, |Remote { peer, token, .. }| Asker::Peer(peer, token))
+        remote.map_or(Asker::Here, |Remote { route, token, .. }| Asker::Peer(route, token))
     }
 
     /// A question is answered: its reads may go on as soon as this replica has the slot.
@@ -138,6 +139,11 @@ impl Reads {
         let round = self.rounds.remove(&token);
         let reads = round.into_iter().flat_map(|round| round.reads);
         self.confirmed.extend(reads.map(|(read, began)| (slot, read, began)));
+    }
+
+    /// The question that was asked first and is not answered.
+    pub fn first_asked(&self) -> Option<u64> {
+        self.rounds.keys().next().copied()
     }
 
     /// The reads that may go on now that slots through `decided` are known.

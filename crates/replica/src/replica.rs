@@ -22,9 +22,11 @@ use crate::{
     events::{
         Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo, Waiting,
     },
+    message::Routed,
     proposals::Proposals,
     push::Pushes,
     reads::{Asker, READS_MAX, Reads},
+    relay::{Relay, Route},
     session::{is_replica, replica_session},
 };
 
@@ -57,12 +59,16 @@ pub struct Replica {
     /// Commands of clients that identify themselves: which request waits.
     clients: BTreeMap<(SessionId, u64), RequestId>,
     pub(crate) reads: Reads,
+    /// By which way what is for the leader goes there.
+    pub(crate) relay: Relay,
     pub(crate) decided: DecidedLog,
     pub(crate) catch_up: CatchUp,
     /// Whom this replica sends decided slots without being asked.
     pub(crate) pushes: Pushes,
     pub(crate) executed: Slot,
     backlog: Backlog,
+    /// Whether the protocol was sent batches while it could not take any in.
+    missed: bool,
     pub(crate) snapshot: Option<SnapshotInfo>,
     pub(crate) taking_snapshot: bool,
     pub(crate) slots_since_snapshot: u64,
@@ -112,11 +118,13 @@ impl Replica {
             next_sequence: 1,
             clients: BTreeMap::new(),
             reads: Reads::new(incarnation),
+            relay: Relay::new(now),
             decided: DecidedLog::new(base.next(), ballots),
             catch_up: CatchUp::new(peers),
             pushes: Pushes::default(),
             executed: base,
             backlog: Backlog::new(last_lsn),
+            missed: false,
             snapshot: info,
             taking_snapshot: false,
             slots_since_snapshot: 0,
@@ -150,6 +158,7 @@ impl Replica {
                 if up && self.view.leader == Some(peer) {
                     self.proposals.forget_sent();
                     self.reads.ask_again();
+                    self.expect_leader(now);
                 }
                 self.catch_up.linked(peer, up);
                 if up {
@@ -200,6 +209,7 @@ impl Replica {
     /// Lets everything leave that can: batches, reads, questions to peers; and asks for the next deadline.
     pub fn flush(&mut self, now: Time, actions: &mut Vec<Action>) {
         let before = actions.len();
+        self.find_way(now, actions);
         self.propose(now, actions);
         self.ask_reads(now, actions);
         if let Some(protocol) = &mut self.protocol {
@@ -212,9 +222,10 @@ impl Replica {
         self.advance_clock(now);
         self.tell_standing(now, actions);
         self.push_state(now, actions);
+        self.ask_for_missed(actions);
         self.batcher.end_burst();
         self.weigh(now, before, actions);
-        self.ask_for_timer(actions);
+        self.ask_for_timer(now, actions);
     }
 
     /// Counts what these actions give to the disk, and takes out the messages for which there is no room until it
@@ -236,7 +247,8 @@ impl Replica {
     /// What this replica knows of itself.
     #[must_use]
     pub fn status(&self) -> ReplicaStatus {
-        let protocol = self.protocol_status();
+        let mut protocol = self.protocol_status();
+        protocol.view.leader = protocol.view.leader.or_else(|| self.leader_of_guide());
         ReplicaStatus {
             epoch: self.group.epoch,
             waits_for_members: self.known.waits,
@@ -253,7 +265,7 @@ impl Replica {
             held_bytes: self.backlog.held_bytes(),
             sends_given_up: self.backlog.given_up(),
             backlogged: self.is_backlogged(),
-            waits_for_disk: protocol.waits_for_disk || self.backlog.waits_for_disk(),
+            waits_for_disk: protocol.waits_for_disk || self.backlog.waits_for_disk() || self.missed,
             receiving: self.catch_up.receiving(),
             sources: self.catch_up.sources(),
             ahead_bytes: self.catch_up.ahead_bytes(),
@@ -349,9 +361,13 @@ impl Replica {
     }
 
     fn receive(&mut self, now: Time, from: ReplicaId, message: PeerMessage, actions: &mut Vec<Action>) {
+        self.heard_from(now, from);
         match message {
             PeerMessage::Protocol { epoch, message } => {
-                if epoch == self.known.running && self.protocol.is_some() {
+                if epoch == self.known.running
+                    && let Some(protocol) = &self.protocol
+                {
+                    self.missed |= protocol.is_congested() && message.batch_bytes() > 0;
                     self.meets(from);
                     self.input(now, Input::Receive { from, message }, actions);
                     self.heard_in_epoch(from);
@@ -359,23 +375,24 @@ impl Replica {
                     self.heard_other_epoch(from, epoch, actions);
                 }
             }
-            PeerMessage::Standing { epoch, kept, decided, view } => {
+            PeerMessage::Standing { epoch, kept, decided, view, sought } => {
                 self.heard_standing(now, from, epoch, (kept, decided), view, actions);
-            }
-            PeerMessage::Forward(batch) => {
-                if self.leads() && !batch.is_noop() {
-                    self.proposals.forwarded(batch, self.settings.queue_bytes_max);
+                if let Some(leader) = view.leader.filter(|_| sought) {
+                    self.leader_found(now, from, leader);
                 }
             }
-            PeerMessage::ReadIndex { token } => {
-                if self.protocol.is_none() && !self.has(Bug::LeakRemoteReads) {
-                    // There is nobody here who could answer.
-                    self.refuse_reads(vec![(from, token)], actions);
-                } else if let Some(token) = self.reads.ask_for(from, token, now) {
-                    self.input(now, Input::Control(Control::ReadIndex(token)), actions);
+            PeerMessage::Missed { epoch } => {
+                if epoch == self.known.running {
+                    self.input(now, Input::Link { peer: from, up: true }, actions);
                 }
             }
-            PeerMessage::ReadIndexAnswer { token, slot } => self.reads_answered(token, slot),
+            PeerMessage::SeekLeader => self.leader_sought(now, from, actions),
+            PeerMessage::Direct(message) => {
+                self.routed(now, Route { to: from, via: None }, message, actions);
+            }
+            PeerMessage::Relayed { origin, to, message } => {
+                self.relayed(now, from, (origin, to), message, actions);
+            }
             PeerMessage::Fetch { from: slot, through } => self.answer_fetch(from, slot, through, actions),
             PeerMessage::Fetched { from: first, kept, decided, batches } => {
                 let arrived = Arrived { peer: from, first, batches };
@@ -399,6 +416,31 @@ impl Replica {
                     actions.push(Action::WriteChunk { info, offset, bytes });
                 }
             }
+        }
+    }
+
+    /// Something for the leader, or an answer of the leader, whichever way it came; `back` is the way back.
+    pub(crate) fn routed(&mut self, now: Time, back: Route, message: Routed, actions: &mut Vec<Action>) {
+        match message {
+            Routed::Forward(batch) => {
+                if self.leads() && self.would_be_stuck(now, &batch) {
+                    let command = batch.commands().next().map(|command| (command.session, command.sequence));
+                    let (session, sequence) = command.expect("the change is one");
+                    self.send_on(back, Routed::TurnedDown { session, sequence }, actions);
+                } else if self.leads() && !batch.is_noop() {
+                    self.proposals.forwarded(batch, self.settings.queue_bytes_max);
+                }
+            }
+            Routed::TurnedDown { session, sequence } => self.change_turned_down(session, sequence, actions),
+            Routed::ReadIndex { token } => {
+                if self.protocol.is_none() && !self.has(Bug::LeakRemoteReads) {
+                    // There is nobody here who could answer.
+                    self.refuse_reads(vec![(back, token)], actions);
+                } else if let Some(token) = self.reads.ask_for(back, token, now) {
+                    self.input(now, Input::Control(Control::ReadIndex(token)), actions);
+                }
+            }
+            Routed::ReadIndexAnswer { token, slot } => self.reads_answered(token, slot),
         }
     }
 
@@ -482,10 +524,9 @@ impl Replica {
 
     /// Proposes, or sends to the leader, what waits, as far as there is room.
     fn propose(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let Some(leader) = self.view.leader else { return };
         let ballot = self.view.ballot;
-        if leader != self.me {
-            return self.forward(now, leader, ballot, actions);
+        if !self.leads() {
+            return self.forward(now, ballot, actions);
         }
         while self.room() > 0 {
             let held_back = self.held_back.take();
@@ -515,21 +556,24 @@ impl Replica {
         self.protocol.as_ref().filter(|_| !self.stopping).map_or(0, |protocol| protocol.room())
     }
 
-    fn forward(&mut self, now: Time, leader: ReplicaId, ballot: Ballot, actions: &mut Vec<Action>) {
-        let mut send = |batch| {
-            let message = PeerMessage::Forward(batch);
-            actions.push(Action::Send { to: leader, message, after: Lsn::ZERO });
-        };
+    fn forward(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
+        let Some(route) = self.route() else { return };
         let retry = self.forward_retry();
         while let Some(batch) = self.proposals.resend(ballot, now, retry) {
-            send(batch);
+            self.send_on(route, Routed::Forward(batch), actions);
         }
         while self.may_forward(ballot) {
             let Some(closed) = self.batcher.take(now) else { break };
             let batch = closed.batch.clone();
             self.proposals.add(closed, ballot, now);
-            send(batch);
+            self.send_on(route, Routed::Forward(batch), actions);
         }
+    }
+
+    /// Whether something that was sent to the leader has not been answered for too long.
+    pub(crate) fn is_answer_overdue(&self, now: Time) -> bool {
+        let retry = self.forward_retry();
+        self.reads.overdue(now, retry) || self.proposals.is_overdue(self.view.ballot, now, retry)
     }
 
     /// Whether one more batch may be on its way to the leader of `ballot`. More than the leader's window would only
@@ -600,7 +644,24 @@ impl Replica {
         }
     }
 
+    /// Once the protocol takes batches in again, its leader hears of it at once. It would send again what was dropped
+    /// by itself, but only when an answer is overdue; and by then the bounds may be reached again, so that a small bound
+    /// would leave a group one window of commands a time-out.
+    fn ask_for_missed(&mut self, actions: &mut Vec<Action>) {
+        let Some(protocol) = self.protocol.as_ref().filter(|_| self.missed) else { return };
+        if protocol.is_congested() {
+            return;
+        }
+        self.missed = false;
+        if let Some(to) = self.view.leader.filter(|&leader| leader != self.me) {
+            actions.push(self.tell_missed(to));
+        }
+    }
+
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
+        if view.leader.is_some() || self.leads() {
+            self.expect_leader(now);
+        }
         self.view = view;
         self.reads.ask_again();
         if !self.leads() {
@@ -656,13 +717,12 @@ impl Replica {
         if self.reads.overdue(now, self.forward_retry()) {
             self.reads.ask_again();
         }
-        let Some(leader) = self.view.leader else { return };
+        let Some(route) = self.route() else { return };
         if let Some(token) = self.reads.ask(now) {
-            if leader == self.me {
+            if route.to == self.me {
                 self.input(now, Input::Control(Control::ReadIndex(token)), actions);
             } else {
-                let message = PeerMessage::ReadIndex { token: token.0 };
-                actions.push(Action::Send { to: leader, message, after: Lsn::ZERO });
+                self.send_on(route, Routed::ReadIndex { token: token.0 }, actions);
             }
         }
     }
@@ -670,19 +730,17 @@ impl Replica {
     pub(crate) fn read_index(&mut self, token: ReadToken, slot: Option<Slot>, actions: &mut Vec<Action>) {
         match self.reads.asker(token) {
             Asker::Here => self.reads_answered(token.0, slot),
-            Asker::Peer(to, token) => {
-                let message = PeerMessage::ReadIndexAnswer { token, slot };
-                actions.push(Action::Send { to, message, after: Lsn::ZERO });
+            Asker::Peer(route, token) => {
+                self.send_on(route, Routed::ReadIndexAnswer { token, slot }, actions);
             }
         }
     }
 
     /// Tells other replicas that their questions are not answered here, so that they ask elsewhere.
-    fn refuse_reads(&mut self, asked: Vec<(ReplicaId, u64)>, actions: &mut Vec<Action>) {
-        actions.extend(asked.into_iter().map(|(to, token)| {
-            let message = PeerMessage::ReadIndexAnswer { token, slot: None };
-            Action::Send { to, message, after: Lsn::ZERO }
-        }));
+    fn refuse_reads(&mut self, asked: Vec<(Route, u64)>, actions: &mut Vec<Action>) {
+        for (route, token) in asked {
+            self.send_on(route, Routed::ReadIndexAnswer { token, slot: None }, actions);
+        }
     }
 
     /// The protocol that was to answer other replicas runs no more.
@@ -693,7 +751,7 @@ impl Replica {
         }
     }
 
-    fn reads_answered(&mut self, token: u64, slot: Option<Slot>) {
+    pub(crate) fn reads_answered(&mut self, token: u64, slot: Option<Slot>) {
         // Whoever says no does not lead: ask again when somebody does, or when the question is overdue.
         if let Some(slot) = slot {
             self.reads.answered(token, slot);
@@ -709,7 +767,18 @@ impl Replica {
 
     // Time.
 
-    fn ask_for_timer(&mut self, actions: &mut Vec<Action>) {
+    fn ask_for_timer(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let search = self.find_way_at(now).unwrap_or(Time::NEVER);
+        let deadline = self.due().min(search);
+        if self.deadline != Some(deadline) {
+            self.deadline = Some(deadline);
+            actions.push(Action::Deadline(deadline));
+        }
+    }
+
+    /// When this replica next does something by itself, besides looking for a way to a leader that it misses.
+    #[must_use]
+    pub fn due(&self) -> Time {
         let timeout = self.settings.request_timeout;
         let remote = self.reads.oldest_remote().filter(|_| !self.has(Bug::LeakRemoteReads));
         let expiry = [self.batcher.oldest(), self.proposals.oldest(), self.reads.oldest(), remote];
@@ -725,17 +794,13 @@ impl Replica {
             if self.room() > 0 && self.held_back.is_none() {
                 deadlines.extend(self.batcher.deadline());
             }
-        } else if self.view.leader.is_some() {
+        } else if self.route().is_some() {
             deadlines.extend(self.proposals.retry_at(self.forward_retry()));
             if self.may_forward(self.view.ballot) {
                 deadlines.extend(self.batcher.deadline());
             }
         }
-        let deadline = deadlines.into_iter().min().expect("one at least");
-        if self.deadline != Some(deadline) {
-            self.deadline = Some(deadline);
-            actions.push(Action::Deadline(deadline));
-        }
+        deadlines.into_iter().min().expect("one at least")
     }
 
     /// The group as it is after the last delivered slot.

@@ -29,7 +29,7 @@
 
 use bytes::Bytes;
 use synod_consensus::{ChangeRefused, Control, Input, LeaderView, Members, VoterSets};
-use synod_wire::{Batch, ReplicaId, Slot, Time};
+use synod_wire::{Batch, ReplicaId, SessionId, Slot, Time};
 
 use crate::{Action, Change, ChangeRequest, Goal, Group, Refusal, Replica, RequestError};
 
@@ -98,6 +98,9 @@ impl Replica {
     /// Proposes a batch here. Behind a change that ends the epoch nothing is proposed until its fate is known.
     pub(crate) fn order(&mut self, now: Time, batch: Batch, awaited: bool, actions: &mut Vec<Action>) {
         let slot = self.decided.last().next();
+        if self.would_be_stuck(now, &batch) {
+            return self.fail_change(&batch, RequestError::Unhealthy, actions);
+        }
         if let Some(changed) = self.group.behind(slot, &batch) {
             let ends = changed.is_ok_and(|next| next.epoch != self.group.epoch);
             self.stopping = ends && !self.has(synod_consensus::Bug::DeliverBehindEnd);
@@ -122,10 +125,7 @@ impl Replica {
             ChangeRefused::NotLeading => {}
             ChangeRefused::Behind(_) => {
                 // If it comes from a follower, that sends it again after a while.
-                let closed = self.proposals.give_up(&offered.0);
-                let requests = closed.map_or_else(Vec::new, |closed| self.requests_of(&closed));
-                let fail = |(_, request)| Action::RequestFailed { request, error: RequestError::NotCaughtUp };
-                actions.extend(requests.into_iter().map(fail));
+                self.fail_change(&offered.0, RequestError::NotCaughtUp, actions);
                 let request =
                     offered.0.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
                 if let Some(Change::Promote(refused)) = request.map(|request| request.change) {
@@ -134,6 +134,43 @@ impl Replica {
                 self.audience.may_ask_again();
             }
         }
+    }
+
+    /// A change is not going to be proposed.
+    fn fail_change(&mut self, change: &Batch, error: RequestError, actions: &mut Vec<Action>) {
+        let closed = self.proposals.give_up(change);
+        let requests = closed.map_or_else(Vec::new, |closed| self.requests_of(&closed));
+        actions.extend(requests.into_iter().map(|(_, request)| Action::RequestFailed { request, error }));
+    }
+
+    /// A follower's change was not proposed by the leader.
+    pub(crate) fn change_turned_down(
+        &mut self,
+        session: SessionId,
+        sequence: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(change) = self.proposals.change(session, sequence) {
+            self.fail_change(&change, RequestError::Unhealthy, actions);
+        }
+    }
+
+    /// Whether a change of voters that this leader is asked for would be the last for long: fewer of those who would vote
+    /// answer it, with their memory, than decide from then on. (etcd's strict reconfiguration check.) With three voters, one
+    /// of them down, the removal of another would leave two, and both would be needed.
+    pub(crate) fn would_be_stuck(&self, now: Time, batch: &Batch) -> bool {
+        let (Some(protocol), Some(Ok(next))) =
+            (&self.protocol, self.group.behind(self.decided.last().next(), batch))
+        else {
+            return false;
+        };
+        let answers = |id| match () {
+            () if id == self.me => true,
+            () if self.group.votes(id) => protocol.answers(now, id),
+            () => self.has_caught_up(id, now),
+        };
+        let changes = next.voters().ne(self.group.voters());
+        changes && next.voters().filter(|&id| answers(id)).count() <= next.voters().count() / 2
     }
 
     /// Whoever speaks in this epoch may have come to it later than what this replica knows of the group. If that is
@@ -214,7 +251,7 @@ mod tests {
     use super::*;
     use crate::MemberInfo;
     use synod_consensus::{ElectionKind, Options, ProtocolKind};
-    use synod_wire::{BatchBuilder, CommandKind, Epoch, Incarnation, SessionId};
+    use synod_wire::{BatchBuilder, CommandKind, Epoch, Incarnation};
 
     fn raft(n: u64) -> Group {
         Group::of(&Options::of(ProtocolKind::Raft), (1..=n).map(ReplicaId))

@@ -6,8 +6,8 @@ use synod_consensus::{
     multipaxos::{Message, Record},
 };
 use synod_replica::{
-    Action, Event, Group, LogRecord, PeerMessage, Recovered, Replica, RequestError, RequestId, Settings,
-    Waiting,
+    Action, Event, Group, LogRecord, PeerMessage, Recovered, Replica, RequestError, RequestId, Routed,
+    Settings, Waiting,
 };
 use synod_wire::{
     Ballot, Batch, BatchBuilder, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
@@ -164,12 +164,13 @@ fn who_takes_no_part_in_ordering_answers_other_replicas_reads_at_once_and_keeps_
     let mut bench = Bench::start(Settings::default(), ReplicaId(9), 3, Vec::new());
     bench.actions.clear();
     for token in 1..=2_000 {
-        bench.step(Event::Receive { from: R2, message: PeerMessage::ReadIndex { token } });
+        let message = PeerMessage::Direct(Routed::ReadIndex { token });
+        bench.step(Event::Receive { from: R2, message });
     }
     assert_eq!(bench.replica.waiting(), Waiting::default());
     let refused = bench.actions.iter().filter(|action| {
         let Action::Send { message, .. } = action else { return false };
-        matches!(message, PeerMessage::ReadIndexAnswer { slot: None, .. })
+        matches!(message, PeerMessage::Direct(Routed::ReadIndexAnswer { slot: None, .. }))
     });
     assert_eq!(refused.count(), 2_000);
 }

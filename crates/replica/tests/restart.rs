@@ -229,7 +229,7 @@ fn who_is_ahead_is_not_taken_for_one_that_was_removed() {
     let mut replica = Replica::start(Settings::default(), R1, group, recovered, now, &mut actions);
     let mut answered = |decided| {
         let view = LeaderView::default();
-        let message = PeerMessage::Standing { epoch: Epoch(1), kept: Slot(1), decided, view };
+        let message = PeerMessage::Standing { epoch: Epoch(1), kept: Slot(1), decided, view, sought: false };
         let mut actions = Vec::new();
         replica.step(now, Event::Receive { from: r7, message }, &mut actions);
         let answer =

@@ -92,6 +92,9 @@ pub enum RequestError {
     /// The learner that is to be promoted has not caught up; nothing was proposed.
     #[error("can only promote a learner member which is in sync with leader")]
     NotCaughtUp,
+    /// Too few of those who would vote answer the leader; it did not propose the change of voters.
+    #[error("unhealthy cluster")]
+    Unhealthy,
     /// There is no such session, or no longer.
     #[error("the session has expired")]
     SessionExpired,

@@ -7,7 +7,9 @@ use synod_api::{
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
 use synod_consensus::{LeaderView, Message, Record, election, multipaxos, raft, sequence_paxos};
-use synod_replica::{Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, PeerMessage, Standing};
+use synod_replica::{
+    Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, PeerMessage, Routed, Standing,
+};
 use synod_wire::{Ballot, Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
 
 /// A message between replicas.
@@ -23,17 +25,15 @@ pub fn message(message: &PeerMessage) -> String {
             };
             format!("{}{text}", in_epoch(*epoch))
         }
-        PeerMessage::Standing { epoch, kept: _, decided, view } => {
+        PeerMessage::Standing { epoch, kept: _, decided, view, sought: _ } => {
             let leader = view.leader.map_or("no leader".to_owned(), |leader| format!("{leader} leads"));
             format!("Standing: epoch {epoch}, decided {decided}, {leader}")
         }
-        PeerMessage::Forward(forwarded) => format!("Forward {}", batch(forwarded)),
-        PeerMessage::ReadIndex { token } => format!("ReadIndex question {}", question(*token)),
-        PeerMessage::ReadIndexAnswer { token, slot: Some(slot) } => {
-            format!("ReadIndexAnswer question {}: slot {slot}", question(*token))
-        }
-        PeerMessage::ReadIndexAnswer { token, slot: None } => {
-            format!("ReadIndexAnswer question {}: no leader", question(*token))
+        PeerMessage::Missed { epoch } => format!("{}Missed", in_epoch(*epoch)),
+        PeerMessage::SeekLeader => "SeekLeader".to_owned(),
+        PeerMessage::Direct(message) => routed(message),
+        PeerMessage::Relayed { origin, to, message } => {
+            format!("Relayed from {origin} to {to}: {}", routed(message))
         }
         PeerMessage::Fetch { from, through } if from == through => format!("Fetch slot {from}"),
         PeerMessage::Fetch { from, through } => format!("Fetch slots {from} to {through}"),
@@ -53,6 +53,20 @@ pub fn message(message: &PeerMessage) -> String {
             let end = offset + bytes.len() as u64;
             let last = if end == *total { ", the last" } else { "" };
             format!("Chunk of snapshot {slot}, bytes {offset} to {end}{last}")
+        }
+    }
+}
+
+fn routed(message: &Routed) -> String {
+    match message {
+        Routed::Forward(forwarded) => format!("Forward {}", batch(forwarded)),
+        Routed::TurnedDown { .. } => "TurnedDown: too few would answer".to_owned(),
+        Routed::ReadIndex { token } => format!("ReadIndex question {}", question(*token)),
+        Routed::ReadIndexAnswer { token, slot: Some(slot) } => {
+            format!("ReadIndexAnswer question {}: slot {slot}", question(*token))
+        }
+        Routed::ReadIndexAnswer { token, slot: None } => {
+            format!("ReadIndexAnswer question {}: no leader", question(*token))
         }
     }
 }
@@ -91,9 +105,12 @@ pub fn class(message: &PeerMessage) -> &'static str {
         }
         PeerMessage::Protocol { message: Message::Raft(message), .. } => raft_class(message),
         PeerMessage::Protocol { message: Message::Election(_), .. } => "election",
-        PeerMessage::Standing { .. } => "standing",
-        PeerMessage::Forward(_) => "forward",
-        PeerMessage::ReadIndex { .. } | PeerMessage::ReadIndexAnswer { .. } => "read",
+        PeerMessage::Standing { .. } | PeerMessage::SeekLeader => "standing",
+        PeerMessage::Missed { .. } => "missed",
+        PeerMessage::Direct(message) | PeerMessage::Relayed { message, .. } => match message {
+            Routed::Forward(_) | Routed::TurnedDown { .. } => "forward",
+            Routed::ReadIndex { .. } | Routed::ReadIndexAnswer { .. } => "read",
+        },
         PeerMessage::Fetch { .. }
         | PeerMessage::Fetched { .. }
         | PeerMessage::Pushed { .. }

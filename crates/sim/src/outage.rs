@@ -59,6 +59,16 @@ pub enum Lasting {
         /// ...and the other.
         b: usize,
     },
+    /// The link between the leader and another replica is cut, in one direction or both; it is the clients of that
+    /// replica who count.
+    Unlinked {
+        /// Which.
+        place: usize,
+        /// Whether it does not hear the leader...
+        deaf: bool,
+        /// ...and whether the leader does not hear it.
+        mute: bool,
+    },
     /// A replica hears everybody, and nobody hears it.
     Mute {
         /// Which.
@@ -83,7 +93,7 @@ pub enum Lasting {
     },
 }
 
-/// How long nobody served.
+/// How long nobody served; or, if one replica's clients count, how long one of these waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outage {
     /// Because of the fault.
@@ -165,6 +175,14 @@ pub fn rows() -> Vec<Row> {
             "a link cut",
             [(1, 2), (1, 2), (1, 4)],
             pairs().filter(|(a, b)| a < b).map(|(a, b)| Lasting::Link { a, b }).collect(),
+        ),
+        row(
+            "a follower's link to the leader cut: its own clients wait",
+            [(3, 5), (3, 5), (3, 5)],
+            (1..OUTAGE_REPLICAS)
+                .flat_map(|place| [(true, true), (true, false), (false, true)].map(|cut| (place, cut)))
+                .map(|(place, (deaf, mute))| Lasting::Unlinked { place, deaf, mute })
+                .collect(),
         ),
         row(
             "a mute replica",

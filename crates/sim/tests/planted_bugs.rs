@@ -6,7 +6,7 @@ use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
 use synod_sim::{
     Odds, Wire,
     outage::{Lasting, Outage, election_timeout, play},
-    plan::{ChangePlan, Durability, Family, FaultWeights, Plan, SPARES_MAX},
+    plan::{ChangePlan, Durability, Family, FaultWeights, JointPlan, Plan, SPARES_MAX},
     scenario::CASTS,
 };
 
@@ -74,6 +74,23 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.operations = 400;
             plan.clients.keys = 1;
             plan.clients.direct = 16;
+            plan.duration = timeout * 40;
+        }
+        // A follower that reads by way of another one, whose own clients read as well while others write. Messages take
+        // long, so that much is decided between a question's answer and its arrival.
+        Bug::KeepRelayedAnswer => {
+            plan.replicas = 3;
+            plan.faults.weights = FaultWeights { partial: 1, ..no_faults };
+            plan.faults.any_step = Odds::NEVER;
+            plan.faults.lasts = (timeout * 4, timeout * 8);
+            plan.faults.gap = (timeout / 4, timeout);
+            plan.changes = ChangePlan::NONE;
+            plan.network.delay_min = timeout / 50;
+            plan.network.delay_max = timeout / 12;
+            plan.clients.keys = 1;
+            plan.clients.direct = 16;
+            plan.clients.think = (Duration::ZERO, timeout / 10);
+            plan.clients.operations = 600;
             plan.duration = timeout * 40;
         }
         // Followers that hold something of an old leader and hear of decisions of the new one: leaders that change
@@ -221,6 +238,8 @@ fn find_within(seeds: u64, protocol: ProtocolKind, bug: Bug, plan: fn(u64, Proto
         }
         if let Err(failure) = found {
             println!("{protocol}, {bug:?}: found after {} seeds by {}", seed + 1, failure.violation);
+            let rows: Vec<&str> = failure.reached.iter().map(|row| row.name()).collect();
+            println!("{bug:?} was found behind: {}", rows.join("; "));
             return;
         }
     }
@@ -297,7 +316,9 @@ fn plan_of_voters(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.settings.snapshot_slots = 1;
             (plan.settings.chunk_bytes_max, plan.settings.fetch_bytes_max) = (1 << 20, 1 << 20);
             plan.settings.keep_slots = 100;
-            FaultWeights { crash_all: 6, ..weights }
+            plan.faults.joint =
+                JointPlan { leader: Odds::NEVER, all: Odds::percent(60), wait_max: timeout / 10 };
+            weights
         }
         Bug::RaftChangeAtOnce => FaultWeights { crash: 6, transfer: 6, ..weights },
         // A change takes longer to settle than a removed replica needs to hear from the others.
@@ -395,6 +416,62 @@ fn a_leader_that_learns_and_leads_on_is_found_across_bridges() {
         let election = Plan::draw_election(seed, protocol);
         Plan::draw_general(seed, protocol, election).of_family(Family::Bridge)
     });
+}
+
+/// What a seed draws, with small bounds and much that waits.
+fn plan_of_bounds(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = plan(seed, protocol, bug);
+    let timeout = plan.settings.consensus.election_timeout;
+    let none = FaultWeights::default();
+    plan.replicas = plan.replicas.max(3);
+    plan.changes = ChangePlan::NONE;
+    plan.durability = Durability::Sync;
+    plan.clients.operations = 400;
+    plan.clients.think = (Duration::ZERO, timeout / 50);
+    match bug {
+        Bug::KeepEveryReply => {
+            let limits = &mut plan.settings.limits.sessions;
+            (limits.session_reply_bytes_max, limits.reply_bytes_max) = (400, 800);
+            plan.clients.sessions = 3;
+        }
+        // Who lags gets more decided slots at once than it can execute.
+        Bug::QueueForExecutorWithoutBound => {
+            plan.settings.backlog_bytes_max = 300;
+            plan.settings.backlog_slots_max = 1_000;
+            plan.settings.undurable_bytes_max = 1 << 20;
+            (plan.settings.batch_bytes_max, plan.settings.consensus.window_max) = (1, 4);
+            (plan.settings.snapshot_slots, plan.settings.snapshot_log_bytes) = (1_000, 1 << 20);
+            (plan.settings.keep_slots, plan.settings.fetch_bytes_max) = (1_000, 1 << 20);
+            plan.execute = (Duration::from_millis(1), Duration::from_millis(20));
+            (plan.clients.direct, plan.clients.padding_max) = (16, 0);
+            plan.faults.weights = FaultWeights { split: 1, pause: 1, ..none };
+            plan.faults.lasts = (timeout, timeout * 8);
+        }
+        // A disk hangs while candidates ask again and again for pages of a promise.
+        Bug::HoldWithoutBound => {
+            plan.settings.held_bytes_max = 6_000;
+            plan.settings.undurable_bytes_max = 1 << 20;
+            plan.settings.consensus.window_max = 16;
+            plan.settings.consensus.retransmit_after = timeout / 10;
+            plan.clients.padding_max = 3_000;
+            plan.faults.weights = FaultWeights { stall: 4, crash: 2, ..none };
+            plan.faults.lasts = (timeout, timeout * 8);
+        }
+        other => panic!("{other:?} is for another test"),
+    }
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_bounds_is_found_and_nothing_without_it() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        for &bug in Bug::BOUNDS {
+            // No answer of Raft holds batches: so many that they are too much are never held up.
+            if (protocol, bug) != (ProtocolKind::Raft, Bug::HoldWithoutBound) {
+                find(protocol, bug, plan_of_bounds);
+            }
+        }
+    }
 }
 
 #[test]

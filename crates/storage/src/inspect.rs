@@ -204,8 +204,10 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
     // A running replica writes the mark behind records, and takes a segment off the list before it goes: so what was
     // marked before the segments are read is in them, and what is on the list before and after is there.
     let marked = mark::read(&RealDisk, dir, identity);
-    let mut listed = Listed::read(&RealDisk, dir)?.within(previous.segments());
+    let found = Listed::read(&RealDisk, dir)?;
+    let mut listed = found.within(previous.segments());
     let mut read = read_newest_first(dir, identity, previous.segments(), &listed)?;
+    let marked = if previous.is_set_aside(&found, read.is_empty()) { Lsn::ZERO } else { marked };
     let closed_at = previous.closed_at().filter(|_| !running);
     if let Some(last) = closed_at {
         read.iter_mut().for_each(|segment| segment.scan.end_at(last));

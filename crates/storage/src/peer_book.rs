@@ -54,9 +54,6 @@ pub struct PeerBook {
 #[derive(Debug)]
 struct State {
     book: Book,
-    /// What the first failed change failed with. Nobody knows what the file says now, so nothing new is promised any
-    /// more; what was durable before still is.
-    failed: Option<StorageError>,
 }
 
 /// What the file says.
@@ -79,7 +76,7 @@ impl PeerBook {
     fn open_on(disk: Arc<dyn Disk>, dir: &Path, me: Identity) -> Result<PeerBook, StorageError> {
         let path = dir.join(FILE_NAME);
         let book = read(&*disk, &path, me)?;
-        Ok(PeerBook { disk, path, me, state: Mutex::new(State { book, failed: None }) })
+        Ok(PeerBook { disk, path, me, state: Mutex::new(State { book }) })
     }
 
     /// Meets the replica `id`, which introduces itself. If nobody was seen under this id before, it is this one from
@@ -88,9 +85,8 @@ impl PeerBook {
     /// has recognised this replica. Blocks for the disk.
     ///
     /// # Errors
-    /// The book could not be written, now or earlier. Then no new life is recognised before a restart, unless only room
-    /// was missing; lives that are known still are. The inner error: this is not the replica that was seen before, or it
-    /// forgot what it told.
+    /// The book could not be written. The new life is then not recognised, and may be at the next attempt; lives that are
+    /// known still are. The inner error: this is not the replica that was seen before, or it forgot what it told.
     pub fn meet(
         &self,
         id: ReplicaId,
@@ -198,15 +194,9 @@ impl PeerBook {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (result, changed) = look(&state.book);
         if let Some(book) = changed {
-            if let Some(error) = &state.failed {
-                return Err(error.clone());
-            }
-            if let Err(error) = write(&*self.disk, &self.path, self.me, &book) {
-                // Where there was no room there may be some later; another write takes another file.
-                state.failed =
-                    Some(error.clone()).filter(|error| !matches!(error, StorageError::Full { .. }));
-                return Err(error);
-            }
+            // If it fails, the file may say either, and nothing of the new one was promised. The next change writes all
+            // of the book again, to another file, so a disk that failed once may be tried again.
+            write(&*self.disk, &self.path, self.me, &book)?;
             state.book = book;
         }
         Ok(result)
@@ -455,13 +445,34 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_that_failed_once_delays_who_is_new_and_nobody_else() {
+        for seed in 0..40 {
+            let disk = FaultyDisk::new(seed);
+            disk.create_dir(Path::new("/n1")).unwrap();
+            disk.sync_dir(Path::new("/")).unwrap();
+            let open = || PeerBook::open_on(Arc::new(disk.clone()), Path::new("/n1"), ME).unwrap();
+            let book = open();
+            assert!(recognises(&book, TWO, 20));
+            let fails = if seed % 2 == 0 { 1000 } else { 0 };
+            disk.set_odds(Odds { sync_fails: fails, dir_sync_fails: 1000 - fails, ..Odds::default() });
+            assert!(matches!(book.meet(THREE, &born(30), None, true), Err(StorageError::Io { .. })));
+            assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
+            disk.set_odds(Odds::default());
+            // All of the book is written again, to another file.
+            assert!(recognises(&book, THREE, 31) && !recognises(&book, THREE, 30));
+            disk.power_failure();
+            assert_eq!(open().births(), BTreeMap::from([(TWO, 20), (THREE, 31)]), "seed {seed}");
+        }
+    }
+
+    #[test]
     fn after_a_crash_it_says_what_it_said() {
         let before = |dir: &Path| assert!(recognises(&open(dir), TWO, 20));
         let change = |disk: Arc<dyn Disk>, dir: &Path| {
             let book = PeerBook::open_on(disk, dir, ME).unwrap();
             let recognised = book.meet(THREE, &born(30), None, false);
             if recognised.is_err() {
-                // A disk that failed once is not trusted any more, even if it seems to work again. Nor is it needed.
+                // What was known before needs no disk.
                 assert!(book.meet(THREE, &born(31), None, false).is_err());
                 assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
                 assert!(book.forget_all_but(&[]).is_err());

@@ -60,8 +60,11 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
         let mut silent = Vec::new();
         if args.cluster {
             let members = args.client.client()?.member_list(false).await?.members;
-            silent.extend(members.iter().filter(|member| member.client_ur_ls.is_empty()).map(unstarted));
-            args.client.endpoints = members.into_iter().flat_map(|member| member.client_ur_ls).collect();
+            // Before a new group has decided anything nobody has told its URLs: those that are given are asked.
+            if members.iter().any(|member| !member.client_ur_ls.is_empty()) {
+                silent.extend(members.iter().filter(|member| member.client_ur_ls.is_empty()).map(unstarted));
+                args.client.endpoints = members.into_iter().flat_map(|member| member.client_ur_ls).collect();
+            }
         }
         let client = args.client.client()?;
         let answers = client.native_status().await.into_iter().map(|answer| answer.map_err(Silence::from));

@@ -210,6 +210,21 @@ fn members_come_and_go(protocol: &str) {
     }
 }
 
+#[test]
+fn a_new_cluster_serves_once_all_its_members_came_and_says_whom_it_waits_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start_some(Path::new(SYNOD), folder.path(), 3, 2, &FLAGS);
+    let two = cluster.endpoints()[..2].join(",");
+    until("both say whom they wait for", || {
+        let asked = synod(&["status", "--cluster", "--endpoints", &two]);
+        String::from_utf8_lossy(&asked.stdout).matches("it waits for n3").count() == 2
+    });
+    cluster.restart(2);
+    let written = || synod(&["put", "a", "1", "--endpoints", &two]).status.success();
+    until("the cluster serves", written);
+    assert_eq!(done(&two, &["get", "a"]), "a\n1\n");
+}
+
 fn rest_of(urls: &[String], gone: usize) -> Vec<String> {
     urls.iter().filter(|url| **url != urls[gone]).cloned().collect()
 }

@@ -450,6 +450,12 @@ impl BallotLeaderElection {
         }
     }
 
+    /// See [`super::Election::answers`].
+    #[must_use]
+    pub fn answers(&self, member: ReplicaId) -> bool {
+        self.fresh().any(|(id, _)| id == member)
+    }
+
     /// See [`super::Election::next_ballot`].
     #[must_use]
     pub fn next_ballot(&self, above: Ballot) -> Ballot {

@@ -112,7 +112,8 @@ impl Election {
         }
     }
 
-    /// This replica promised a ballot, which may be its own: its owner gets a while to show that it leads.
+    /// This replica promised a ballot, which may be its own: its owner gets a while to show that it leads. To be called
+    /// again when that one was told another page of what was promised: it gets a while for the next one.
     pub fn promised(&mut self, ballot: Ballot, now: Time) {
         match self {
             Election::Rotating(rotating) => rotating.promised(ballot, now),
@@ -144,11 +145,20 @@ impl Election {
         }
     }
 
-    /// A member answered this replica, which leads or tries to.
+    /// A member answered this replica, which leads or tries to. One that tries gets a while for the next answer.
     pub fn answered(&mut self, from: ReplicaId, now: Time) {
         match self {
             Election::Rotating(rotating) => rotating.answered(from, now),
             Election::Ballot(ballot) => ballot.answered(),
+        }
+    }
+
+    /// Whether a member has answered this replica, which leads, not longer ago than a leader may be silent.
+    #[must_use]
+    pub fn answers(&self, now: Time, member: ReplicaId) -> bool {
+        match self {
+            Election::Rotating(rotating) => rotating.answers(now, member),
+            Election::Ballot(ballot) => ballot.answers(member),
         }
     }
 

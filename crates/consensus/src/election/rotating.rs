@@ -24,7 +24,9 @@
 //!
 //! **A leader is replaced.** A leader that no quorum answers gives up after a time-out, one that cannot be heard by a
 //! quorum is not answered by one, and one that is gone is heard by nobody. A time-out later nobody has a reason to be
-//! unwilling, apart from a promise to somebody who tries, which counts for one time-out. Who reaches a quorum in
+//! unwilling, apart from a promise to somebody who tries, which counts for one time-out; and for another one with each page
+//! that is told of a long promise, at both ends of it, as a try that is ended before its last page begins again with the
+//! first. Pages are finite, and one that is told twice counts once. Who reaches a quorum in
 //! both directions has its answers one round trip later.
 
 use std::time::Duration;
@@ -51,9 +53,14 @@ pub struct Rotating {
     sign: Option<Time>,
     /// Tries of this replica since it last heard a leader.
     failures: u32,
-    /// Whether this replica leads, and for each member, when it last answered this replica.
+    /// Whether this replica tries to lead, in the highest ballot that it has promised.
+    tries: bool,
+    /// Whether this replica leads...
     leads: bool,
-    answered: Vec<Time>,
+    /// ...and since when, or since when it has run.
+    led_since: Time,
+    /// For each member, when it last answered this replica.
+    answered: Vec<Option<Time>>,
     /// Whether this replica could lead: its disk answers.
     fit: bool,
     /// The highest ballot that anybody is known to have promised.
@@ -81,8 +88,10 @@ impl Rotating {
             since: now,
             sign: Some(now),
             failures: 0,
+            tries: false,
             leads: false,
-            answered: vec![now; members.count()],
+            led_since: now,
+            answered: vec![None; members.count()],
             fit: true,
             highest: Ballot::ZERO,
             rehearsal: None,
@@ -125,6 +134,7 @@ impl Rotating {
         self.since = now;
         self.sign = Some(now);
         self.highest = self.highest.max(ballot);
+        self.tries = ballot.replica == self.members.me();
         self.leads = false;
         self.rehearsal = None;
     }
@@ -133,6 +143,7 @@ impl Rotating {
     pub fn gave_up(&mut self, now: Time) {
         self.since = now;
         self.sign = None;
+        self.tries = false;
         self.leads = false;
         self.rehearsal = None;
     }
@@ -233,17 +244,22 @@ impl Rotating {
         self.sign.is_some_and(|sign| now.since(sign) < self.timeout)
     }
 
-    /// A member answered this replica.
+    /// A member answered this replica. If it tries to lead, that is a sign of life of its round: what a quorum has to tell
+    /// may be longer than what can be told in a time-out.
     pub fn answered(&mut self, from: ReplicaId, now: Time) {
         if let Some(index) = self.members.index(from) {
-            self.answered[index] = now;
+            self.answered[index] = Some(now);
+        }
+        if self.tries {
+            self.since = now;
+            self.sign = Some(now);
         }
     }
 
     /// This replica begins to lead: the time to hear from a quorum starts now.
     pub fn leads(&mut self, now: Time) {
-        self.leads = true;
-        self.answered.fill(now);
+        (self.tries, self.leads) = (false, true);
+        self.led_since = now;
         self.failures = 0;
         self.rehearsal = None;
     }
@@ -252,9 +268,17 @@ impl Rotating {
     #[must_use]
     pub fn reaches_quorum(&self, now: Time) -> bool {
         let recent = |index: usize| {
-            index == self.members.my_index() || now.since(self.answered[index]) <= self.timeout
+            index == self.members.my_index()
+                || now.since(self.answered[index].unwrap_or_default().max(self.led_since)) <= self.timeout
         };
         (0..self.members.count()).filter(|&index| recent(index)).count() >= self.members.quorum()
+    }
+
+    /// See [`super::Election::answers`].
+    #[must_use]
+    pub fn answers(&self, now: Time, member: ReplicaId) -> bool {
+        let answered = self.members.index(member).and_then(|index| self.answered[index]);
+        answered.is_some_and(|answered| now.since(answered) <= self.timeout)
     }
 }
 
@@ -333,6 +357,26 @@ mod tests {
         assert_eq!(election.try_at(R1_LED), Time::ZERO + T * 4);
         election.heard_leader(Time::ZERO);
         assert_eq!(election.try_at(R1_LED), Time::ZERO + T);
+    }
+
+    #[test]
+    fn who_tries_gets_time_with_each_answer() {
+        let t = |percent: u32| Time::ZERO + T * percent / 100;
+        let mut two = election(2);
+        let ballot = Ballot { round: 2, replica: ReplicaId(2) };
+        two.tried();
+        two.promised(ballot, t(100));
+        assert_eq!(two.try_at(ballot), t(400), "twice its patience, and two places behind itself");
+        two.answered(ReplicaId(1), t(390));
+        assert_eq!(two.try_at(ballot), t(690));
+        assert!(!is_willing(&mut two, t(489), 3, 3) && is_willing(&mut two, t(490), 3, 3), "it tries itself");
+        // Who leads, or promised another, is not concerned.
+        for round in [3, 6] {
+            let other = Ballot { round, replica: ReplicaId(3) };
+            two.promised(other, t(500));
+            two.answered(ReplicaId(1), t(590));
+            assert!(is_willing(&mut two, t(600), 1, 7));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Promise, Record, State, Votes};
-use crate::{Batches, Bug, Decision, Effects, LeaderView, ReplicaSet, batches::last_of};
+use crate::{Batches, Bug, Decision, Effects, LeaderView, Protocol, ReplicaSet, batches::last_of};
 
 impl MultiPaxos {
     /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
@@ -58,6 +58,11 @@ impl MultiPaxos {
         }
         if ballot > self.promised {
             self.promise(now, ballot, effects);
+            self.told = first;
+        } else if first > self.told {
+            // It has the page before this one: it gets on.
+            self.told = first;
+            self.election.promised(ballot, now);
         }
         let promise = self.promise_page(ballot, first);
         effects.send(from, Message::Promise(promise), effects.last_lsn());

@@ -63,6 +63,8 @@ pub struct MultiPaxos {
     promised: Ballot,
     /// The record that holds `promised`.
     promised_lsn: Lsn,
+    /// The first slot of the last page of that promise that this replica was asked for.
+    told: Slot,
     /// What was last reported with [`Effect::Leader`].
     view: LeaderView,
     state: State,
@@ -199,6 +201,13 @@ impl Protocol for MultiPaxos {
         }
     }
 
+    // Where others decide without this replica, its decided prefix goes on, so the window alone would not bound what it
+    // has to write.
+    fn is_congested(&self) -> bool {
+        let records = self.appended.0.saturating_sub(self.durable.0);
+        self.backlogged || records.max(self.undurable_slots) > 2 * self.options.accept_ahead_max()
+    }
+
     fn status(&self) -> Status {
         Status {
             role: match self.state {
@@ -213,6 +222,10 @@ impl Protocol for MultiPaxos {
             in_flight: self.in_flight(),
             waits_for_disk: self.options.decision == Decision::All || !matches!(self.state, State::Follower),
         }
+    }
+
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        matches!(self.state, State::Leader(_)) && self.election.answers(now, voter)
     }
 
     fn fork(&self) -> Box<dyn Protocol> {
@@ -265,8 +278,9 @@ impl MultiPaxos {
             }
             Message::Recover { incarnation } => self.on_recover(from, incarnation, effects),
             Message::TakeOver { ballot } => {
-                if ballot.replica == from && ballot == self.promised && matches!(self.state, State::Follower)
-                {
+                // One that lags would lead, and serve nobody until it has caught up.
+                let ready = matches!(self.state, State::Follower) && self.decided_elsewhere <= self.decided();
+                if ballot.replica == from && ballot == self.promised && ready {
                     let ballot = self.election.next_ballot(ballot);
                     self.become_candidate(now, ballot, effects);
                 }
@@ -303,13 +317,6 @@ impl MultiPaxos {
     /// The last slot of the decided prefix.
     fn decided(&self) -> Slot {
         self.slots.first().prev()
-    }
-
-    /// Whether executing or the disk is so far behind that nothing more should be taken in. Where others decide
-    /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
-    fn is_congested(&self) -> bool {
-        let records = self.appended.0.saturating_sub(self.durable.0);
-        self.backlogged || records.max(self.undurable_slots) > 2 * self.options.accept_ahead_max()
     }
 
     /// Slots that are proposed and not decided.

@@ -13,8 +13,9 @@
 //!    own life, with the lives of others that it knows of, with the ballot that it has promised and, if it leads in
 //!    that ballot, with the first slot that it has not proposed.
 //! 2. X waits until n - q + 1 others have answered, where q is the size of a quorum of the n members (f+1 of 2f+1:
-//!    as many), among them the leader of the highest ballot b that is mentioned. It promises b, durably. It keeps
-//!    asking: any such set of answers will do.
+//!    as many), among them the leader of the highest ballot b that is mentioned. It promises b, durably. Any such
+//!    set of answers will do, so the first one does. X keeps asking, and goes over to a later set only if that mentions a
+//!    higher ballot: what an earlier leader had proposed may never be decided.
 //! 3. It learns, by catch-up, every decision below that leader's first unproposed slot. Then it votes.
 //!
 //! **Of the latest life only.** A replica that answered or promised something may lose its log afterwards. So answers
@@ -56,8 +57,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Recovering {
     answers: BTreeMap<ReplicaId, Answer>,
-    /// Once enough have answered: everything before this slot must be learned.
-    target: Option<Slot>,
+    /// Once enough have answered.
+    target: Option<Target>,
     /// Once it is: the record that has to be durable before this replica votes.
     after: Option<Lsn>,
     pub(super) resend: Resend,
@@ -71,6 +72,24 @@ struct Answer {
     promised: Ballot,
     /// If it leads in that ballot: its first unproposed slot.
     next_slot: Option<Slot>,
+}
+
+/// What a complete set of answers asks of this replica. Any set will do, so the target moves only for a reason. A target
+/// that each later answer moved would run away from this replica while the leader goes on proposing.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    /// The highest ballot that an answer of the set mentions.
+    promised: Ballot,
+    /// The first slot that its leader had not proposed: everything before it must be learned.
+    next_slot: Slot,
+}
+
+impl Target {
+    /// Whether it takes the place of the one that is held. Slots before that of a lower ballot may never be decided. In the
+    /// same ballot a lower slot is an earlier answer of the leader, which comes late and asks for less.
+    fn replaces(self, held: Target) -> bool {
+        (self.promised, held.next_slot) > (held.promised, self.next_slot)
+    }
 }
 
 impl Recovering {
@@ -122,6 +141,7 @@ impl MultiPaxos {
             election,
             promised: Ballot::ZERO,
             promised_lsn: Lsn::ZERO,
+            told: Slot::ZERO,
             view: LeaderView::default(),
             state: State::Follower,
             slots: Slots::new(restart.base.next()),
@@ -349,10 +369,10 @@ impl MultiPaxos {
         if answered.len() < self.members.count() - self.members.quorum() + 1 {
             return;
         }
-        if recovering.target < Some(next_slot) || highest > self.promised {
-            recovering.after = None;
+        let target = Target { promised: highest, next_slot };
+        if recovering.target.is_none_or(|held| target.replaces(held)) {
+            (recovering.target, recovering.after) = (Some(target), None);
         }
-        recovering.target = Some(next_slot);
         if highest > self.promised {
             self.promised = highest;
             self.promised_lsn = effects.append(Record::Promised(highest).into());
@@ -364,7 +384,7 @@ impl MultiPaxos {
         let known = self.decided().next();
         let State::Recovering(recovering) = &mut self.state else { return };
         let Some(target) = recovering.target else { return };
-        if known < target {
+        if known < target.next_slot {
             return;
         }
         // What was learned, the promise, and that this replica was without memory, must survive the next crash.

@@ -624,6 +624,53 @@ fn a_target_that_is_never_decided_gives_way_to_a_later_answer() {
 }
 
 #[test]
+fn a_target_does_not_run_away_from_a_replica_that_asks_again() {
+    let learn = |slot: u64| {
+        let batch = batch("x");
+        Input::Control(Control::Learn { slot: Slot(slot), ballots: Ballots::ZERO, batch, voters: None })
+    };
+    let waits_for_slots_1_and_2 = || {
+        let mut one = One::start(R3, &options(), Vec::new(), true);
+        one.receive(R2, answer(1, 1, None, &[]));
+        one.receive(R1, answer(1, 1, Some(Slot(3)), &[]));
+        one.step(learn(1));
+        one
+    };
+    let votes = |mut one: One| {
+        one.durable();
+        one.protocol.status().role == Role::Follower
+    };
+    // The leader goes on proposing, and says so whenever it is asked again.
+    let mut one = waits_for_slots_1_and_2();
+    one.receive(R1, answer(1, 1, Some(Slot(9)), &[]));
+    one.receive(R2, answer(1, 1, None, &[]));
+    one.step(learn(2));
+    let known = one.effects.last_lsn();
+    one.receive(R1, answer(1, 1, Some(Slot(12)), &[]));
+    one.step(Input::Durable(known));
+    assert_eq!(one.protocol.status().role, Role::Follower);
+
+    let mut one = waits_for_slots_1_and_2();
+    one.receive(R1, answer(1, 1, Some(Slot(2)), &[]));
+    assert!(votes(one), "an earlier answer that comes late asks for less");
+
+    let mut one = waits_for_slots_1_and_2();
+    one.receive(R1, answer(1, 2, None, &[]));
+    one.receive(R2, answer(1, 2, Some(Slot(9)), &[]));
+    one.step(learn(2));
+    assert!(!votes(one), "a higher ballot has another leader, which may have proposed more");
+
+    let mut one = waits_for_slots_1_and_2();
+    one.receive(R2, answer(2, 1, None, &[]));
+    one.step(learn(2));
+    assert!(votes(one), "the next life of r2 answers, too");
+    let mut one = waits_for_slots_1_and_2();
+    one.receive(R1, answer(1, 1, Some(Slot(9)), &[(R2, Incarnation(2))]));
+    one.step(learn(2));
+    assert!(!votes(one), "r2 lost what it answered");
+}
+
+#[test]
 fn a_replica_whose_disk_hangs_takes_in_only_so_much() {
     let mut follower = One::new(R2);
     for slot in 1..10_000 {

@@ -1,6 +1,6 @@
 //! Leading: replication, commitment, heartbeats, read confirmation, handing over.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -67,6 +67,23 @@ impl Leader {
         self.peers.get(&id).is_some_and(follows)
     }
 
+    /// A replica obeys no leader of a term below this one.
+    pub(super) fn is_behind(&mut self, id: ReplicaId, term: u64) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|_| term > self.ballot.round) {
+            peer.term_ahead = peer.term_ahead.max(Some(term));
+        }
+    }
+
+    /// The term of a replica that is above this leader's.
+    pub(super) fn term_ahead(&self, id: ReplicaId) -> Option<u64> {
+        self.peers.get(&id).and_then(|peer| peer.term_ahead)
+    }
+
+    /// Whether a replica answered in this term, not longer ago than this.
+    pub(super) fn is_answered_by(&self, id: ReplicaId, now: Time, timeout: Duration) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.answers && now.since(peer.heard) <= timeout)
+    }
+
     /// Who of these has the longest log.
     pub(super) fn most_advanced(&self, of: &[ReplicaId]) -> Option<ReplicaId> {
         let known = of.iter().filter_map(|&id| Some((self.peers.get(&id)?.matched, id)));
@@ -93,6 +110,10 @@ impl Raft {
     pub(super) fn lead(&mut self, now: Time, effects: &mut Effects) {
         let ballot = Ballot { round: self.term, replica: self.members.me() };
         let last = self.log.last();
+        let granted = match &mut self.state {
+            State::Candidate(candidate) => std::mem::take(&mut candidate.granted),
+            _ => Vec::new(),
+        };
         self.state = State::Leader(Box::new(Leader {
             ballot,
             term_start: last.next(),
@@ -107,6 +128,11 @@ impl Raft {
             transfer: None,
         }));
         self.track_voters(now);
+        if let State::Leader(leader) = &mut self.state {
+            // A vote is an answer, too.
+            let voters = leader.peers.iter_mut().filter(|(id, _)| granted.contains(id));
+            voters.for_each(|(_, peer)| peer.lives(now));
+        }
         self.log.push(Entry { ballot, batch: Batch::noop(), voters: None });
         self.write(effects);
         self.replicate(now, effects);
@@ -186,7 +212,7 @@ impl Raft {
             return None;
         }
         let progress = leader.peers.get_mut(&from).filter(|progress| progress.session == session)?;
-        progress.heard = now;
+        progress.lives(now);
         Some(progress)
     }
 
@@ -384,7 +410,7 @@ impl Raft {
             return;
         }
         let Some(progress) = leader.peers.get_mut(&from) else { return };
-        progress.heard = now;
+        progress.lives(now);
         progress.priority = priority;
         if progress.mode == Mode::CatchUp && decided.next() >= first && known {
             progress.probe(decided.next());

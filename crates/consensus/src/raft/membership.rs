@@ -146,9 +146,25 @@ impl Raft {
         effects: &mut Effects,
     ) {
         match self.may_change_to(&voters) {
-            Err(refused) => effects.push(Effect::ChangeRefused(refused)),
+            Err(refused) => {
+                effects.push(Effect::ChangeRefused(refused));
+                if let ChangeRefused::Behind(id) = refused {
+                    self.overtake(now, id, effects);
+                }
+            }
             Ok(()) => self.append_configuration(now, batch, voters, effects),
         }
+    }
+
+    /// A learner is to vote and obeys no leader of this term: a change that reached it and was never decided let it vote in
+    /// a later one. It cannot go back, since that vote may count. So this leader, which has everything, goes on in a term
+    /// above that one, if a quorum lets it; the change is asked for again.
+    fn overtake(&mut self, now: Time, id: ReplicaId, effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let Some(term) = leader.term_ahead(id) else { return };
+        self.enter_term(now, term, None, effects);
+        // The others need not have missed a leader.
+        self.campaign(now, false, true, effects);
     }
 
     fn may_change_to(&self, voters: &VoterSets) -> Result<(), ChangeRefused> {

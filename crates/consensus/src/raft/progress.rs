@@ -32,8 +32,12 @@ pub(super) struct Progress {
     inflight: VecDeque<(Slot, usize)>,
     inflight_bytes: usize,
     resend: Option<Resend>,
-    /// When it last gave a sign of life in this term.
+    /// When it last gave a sign of life in this term; before the first, since when it is waited for.
     pub(super) heard: Time,
+    /// Whether it has given one.
+    pub(super) answers: bool,
+    /// The term that it is in, if that is above the leader's.
+    pub(super) term_ahead: Option<u64>,
     /// The committed prefix that it was told.
     pub(super) told: Slot,
     pub(super) priority: u8,
@@ -53,10 +57,17 @@ impl Progress {
             inflight_bytes: 0,
             resend: None,
             heard: now,
+            answers: false,
+            term_ahead: None,
             told: Slot::ZERO,
             priority: 0,
             learner,
         }
+    }
+
+    /// It gives a sign of life.
+    pub(super) fn lives(&mut self, now: Time) {
+        (self.heard, self.answers) = (now, true);
     }
 
     /// Whether another message with entries may leave.

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use super::{Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log};
-use crate::{Bug, Effects, LeaderView, Members, Options, Proofs, Restart, batches::last_of};
+use crate::{Bug, Effects, LeaderView, Members, Options, Proofs, Protocol, Restart, batches::last_of};
 
 /// What the records of earlier lives say.
 #[derive(Default)]

@@ -4,7 +4,7 @@
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptSync, Extent, Message, Prepare, Promise, Record, SequencePaxos, State};
-use crate::{Batches, Bug, Effects, LeaderView, batches::last_of, resend::Resend};
+use crate::{Batches, Bug, Effects, LeaderView, Protocol, batches::last_of, resend::Resend};
 
 /// How far a follower is with the leader of its ballot (Ng 2020: the second half of the state; the specification's
 /// section 5 adds RECOVER).
@@ -22,12 +22,15 @@ pub(super) enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Follower {
     pub(super) phase: Phase,
-    /// When a leader is asked for a `Prepare`, unless it brings this replica to [`Phase::Accept`] before.
+    /// When a leader is asked for a `Prepare`, unless it brings this replica to [`Phase::Accept`] before: soon if this
+    /// replica needs one, but only after an election time-out while the leader prepares it or sends it pages.
     ask: Resend,
     /// Asking is of no use before slots through this one are decided here.
     behind: Slot,
     /// The pages that are there of a sequence that is not whole yet.
     staging: Option<Staging>,
+    /// The last page of its promise that this replica was asked for.
+    told: Slot,
     /// What was accepted since the last `Accepted` left.
     accepted_due: bool,
 }
@@ -59,6 +62,7 @@ impl SequencePaxos {
             ask: Resend::at_once(now, self.options.retransmit_after),
             behind: Slot::ZERO,
             staging: None,
+            told: Slot::ZERO,
             accepted_due: false,
         }
     }
@@ -115,13 +119,21 @@ impl SequencePaxos {
             return;
         }
         // The same ballot is fine: its owner asks again because something may be lost (E16).
-        let retransmit_after = self.options.retransmit_after;
+        let timeout = self.options.election_timeout;
         let State::Follower(follower) = &mut self.state else { return };
-        if follower.phase != Phase::Prepare {
+        // Who accepts in this ballot goes on. It holds a prefix of the leader's sequence, whatever was lost, and what comes
+        // next says where it belongs. Without slots in an `Accept` this would be unsafe (E17).
+        if follower.phase == Phase::Recover {
             follower.phase = Phase::Prepare;
             follower.staging = None;
         }
-        follower.ask = Resend::first(now, retransmit_after);
+        // The owner of the ballot sends again what is not answered.
+        follower.ask = Resend::first(now, timeout);
+        if prepare.page > follower.told {
+            // It has the page before this one: it gets on.
+            follower.told = prepare.page;
+            self.election.promised(prepare.ballot, now);
+        }
         let promise = self.promise_page(&prepare);
         // It speaks of the promise and of everything accepted: of records up to the present end of the log.
         let early = self.has(Bug::VoteBeforeDurable);
@@ -185,12 +197,14 @@ impl SequencePaxos {
         self.decided_elsewhere = self.decided_elsewhere.max(through);
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
-            // Not any more: the leader answers a promise that came before what it sent.
-            self.accepted(effects);
-        } else {
-            follower.behind = through;
-            self.caught_up(now, effects);
+            if self.log.last() >= through {
+                // Not any more: the leader answers a promise that came before what it sent.
+                return self.accepted(effects);
+            }
+            follower.phase = Phase::Recover;
         }
+        follower.behind = through;
+        self.caught_up(now, effects);
     }
 
     /// Asks again once what the leader has dropped was learned elsewhere.
@@ -208,12 +222,18 @@ impl SequencePaxos {
     pub(super) fn on_accept_sync(&mut self, now: Time, sync: AcceptSync, effects: &mut Effects) {
         let congested = self.is_congested();
         let span_max = 4 * self.options.accept_ahead_max();
+        let AcceptSync { ballot, start, from, batches, more, decided } = sync;
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
-            // It comes twice, or the answer was lost.
-            return self.accepted(effects);
+            if from > self.log.last().next() {
+                // A page of an `AcceptSync` that is not needed any more.
+                return self.accepted(effects);
+            }
+            // It comes twice, or the answer was lost, or the leader asked again what is here: what is new in it counts
+            // as in an `Accept`.
+            self.on_accept(now, ballot, from, &batches, effects);
+            return self.on_decided(ballot, decided, effects);
         }
-        let AcceptSync { ballot, start, from, batches, more, decided } = sync;
         if follower.phase != Phase::Prepare || congested {
             self.decided_elsewhere = self.decided_elsewhere.max(decided);
             return;
@@ -234,7 +254,7 @@ impl SequencePaxos {
             effects.send(ballot.replica, Message::SyncNext { ballot, start, from: next }, Lsn::ZERO);
             return;
         }
-        follower.ask = Resend::first(now, self.options.retransmit_after);
+        follower.ask = Resend::first(now, self.options.election_timeout);
         staging.batches.extend(batches.iter().cloned());
         if more {
             let next = staging.next();

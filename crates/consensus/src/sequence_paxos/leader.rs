@@ -314,7 +314,7 @@ impl SequencePaxos {
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
         let waits = !self.is_congested() && self.in_flight() > 0;
-        let stalls = self.progress.stalls(now, self.log.decided(), waits, timeout);
+        let stalls = self.progress.stalls(now, self.slots_gained(), waits, timeout);
         if !self.disk.answers(now, timeout) || self.election.must_yield(now) || stalls {
             return self.give_up(now, effects);
         }
@@ -324,6 +324,15 @@ impl SequencePaxos {
             leader.heartbeat_at = now + self.options.heartbeat_interval;
             self.send_heartbeat(effects);
         }
+    }
+
+    /// A number of slots that grows whenever this leader gets on: with those that it decided, and with those that each
+    /// follower has of its sequence, be it in pages that count for nothing yet. It stops to grow if nothing is decided, as
+    /// then nothing more than the window is proposed.
+    fn slots_gained(&self) -> Slot {
+        let State::Leader(leader) = &self.state else { return Slot::ZERO };
+        let followers: u64 = leader.peers.values().map(|peer| peer.reached.0).sum();
+        Slot(self.log.decided().0.saturating_add(followers))
     }
 
     fn send_heartbeat(&mut self, effects: &mut Effects) {

@@ -42,6 +42,13 @@
 //! Lengths are absolute, and elements carry their slots, so nothing depends on messages arriving in order or once
 //! (E16, E17, E22). In the ballot that it has accepted already, a follower never gives up an element.
 //!
+//! *Asking again.* A follower that accepts in a ballot goes on when the owner of that ballot prepares it again. It holds
+//! a prefix of that owner's sequence, also if messages were lost, as an `Accept` that leaves a gap is refused; its promise
+//! says how long that prefix is, and is durable like an `Accepted`. What the leader appends behind a shorter prefix that
+//! it knew of is the same in the slots that the follower has by then. (In Ng 2020 a follower goes back to PREPARE, and
+//! must: without slots in `Accept` the next one would land behind whatever is there, E17.) So asking too often costs
+//! messages only, and a promise or a page that comes twice changes nothing.
+//!
 //! *Learning.* [`Control::Learn`] puts a decided element into its slot and leaves `accepted_in` alone. If another one
 //! was accepted there, that was in a ballot lower than the one in which the slot was chosen, and by 2 nothing from
 //! that slot on was ever chosen in the lower one; so the elements behind it are of no use, and of no harm: they are
@@ -188,6 +195,11 @@ impl Protocol for SequencePaxos {
         }
     }
 
+    fn is_congested(&self) -> bool {
+        self.backlogged
+            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
+    }
+
     fn status(&self) -> Status {
         Status {
             role: match self.state {
@@ -202,6 +214,10 @@ impl Protocol for SequencePaxos {
             in_flight: self.in_flight(),
             waits_for_disk: matches!(self.state, State::Candidate(_) | State::Leader(_)),
         }
+    }
+
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        matches!(self.state, State::Leader(_)) && self.election.answers(now, voter)
     }
 
     fn fork(&self) -> Box<dyn Protocol> {
@@ -267,8 +283,10 @@ impl SequencePaxos {
                 }
             }
             Message::TakeOver { ballot } => {
-                let follows = matches!(self.state, State::Follower(_));
-                if ballot.replica == from && ballot == self.promised && follows {
+                // One that lags would lead, and serve nobody until it has caught up.
+                let ready =
+                    matches!(self.state, State::Follower(_)) && self.decided_elsewhere <= self.log.decided();
+                if ballot.replica == from && ballot == self.promised && ready {
                     let ballot = self.election.next_ballot(ballot);
                     self.become_candidate(now, ballot, effects);
                 }
@@ -306,12 +324,6 @@ impl SequencePaxos {
     /// What it has accepted, in short.
     fn extent(&self) -> Extent {
         Extent { accepted_in: self.accepted_in, last: self.log.last(), decided: self.log.decided() }
-    }
-
-    /// Whether executing or the disk is so far behind that nothing more should be taken in.
-    fn is_congested(&self) -> bool {
-        self.backlogged
-            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
     }
 
     /// Slots that this leader has in its sequence and that are not decided.

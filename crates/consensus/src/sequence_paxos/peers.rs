@@ -13,9 +13,13 @@ pub(super) struct Peer {
     stage: Stage,
     /// It has accepted the sequence of this ballot through this slot, durably (las[r]).
     pub(super) last: Slot,
+    /// It was seen to have this slot of the sequence, at least in a page that counts for nothing yet.
+    pub(super) reached: Slot,
     /// The sequence was sent to it through this slot.
     sent: Slot,
     resend: Resend,
+    /// Until then it gets by with what is sent again: a question of it changes nothing.
+    ask_at: Time,
 }
 
 /// How far a leader is with a follower.
@@ -34,7 +38,8 @@ enum Stage {
 
 impl Peer {
     pub(super) fn asked(now: Time, wait: Duration) -> Peer {
-        Peer { stage: Stage::Asked, last: Slot::ZERO, sent: Slot::ZERO, resend: Resend::at_once(now, wait) }
+        let (none, resend) = (Slot::ZERO, Resend::at_once(now, wait));
+        Peer { stage: Stage::Asked, last: none, reached: none, sent: none, resend, ask_at: now }
     }
 
     /// When something is to be sent to it again; the leader has written its sequence through `written`.
@@ -44,6 +49,17 @@ impl Peer {
             Stage::Synced if self.last >= written => Time::NEVER,
             _ => self.resend.at(),
         }
+    }
+
+    /// It is sent something that it was not sent before.
+    fn goes_on(&mut self, now: Time, resend_after: Duration, timeout: Duration) {
+        self.resend = Resend::first(now, resend_after);
+        self.ask_at = now + timeout;
+    }
+
+    /// Whether the leader is about to bring it to its sequence.
+    fn is_served(&self, now: Time) -> bool {
+        matches!(self.stage, Stage::Asked | Stage::Syncing { .. }) && now < self.ask_at
     }
 
     /// Whether it has been sent everything that comes before `sent`, so that more may follow.
@@ -62,12 +78,12 @@ impl SequencePaxos {
 
     /// A follower may have missed something: what does it have?
     fn prepare_peer(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
-        let retransmit_after = self.options.retransmit_after;
+        let (retransmit_after, timeout) = (self.options.retransmit_after, self.options.election_timeout);
         let Some(prepare) = self.prepare_of_leader() else { return };
         let State::Leader(leader) = &mut self.state else { return };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
         peer.stage = Stage::Asked;
-        peer.resend = Resend::first(now, retransmit_after);
+        peer.goes_on(now, retransmit_after, timeout);
         effects.send(to, prepare, Lsn::ZERO);
     }
 
@@ -93,13 +109,17 @@ impl SequencePaxos {
         effects: &mut Effects,
     ) {
         let State::Leader(leader) = &self.state else { return };
+        // A `Prepare` or a page is under way, and is sent again. Beginning again with each question would never end where a
+        // page takes longer than the follower waits.
+        let is_served = leader.peers.get(&from).is_some_and(|peer| peer.is_served(now));
         // Whoever has promised more will hear of a leader that can use it.
-        if promised <= leader.ballot {
+        if promised <= leader.ballot && !is_served {
             self.prepare_peer(now, from, effects);
         }
     }
 
-    /// Brings a follower that has promised to the leader's sequence.
+    /// Brings a follower that has promised to the leader's sequence. A promise that comes when the leader asks for none
+    /// any more says nothing new: another one came before.
     pub(super) fn synchronise(
         &mut self,
         now: Time,
@@ -108,8 +128,8 @@ impl SequencePaxos {
         suffix: usize,
         effects: &mut Effects,
     ) {
-        let (retransmit_after, first, decided) =
-            (self.options.retransmit_after, self.log.first(), self.log.decided());
+        let (retransmit_after, timeout) = (self.options.retransmit_after, self.options.election_timeout);
+        let (first, decided) = (self.log.first(), self.log.decided());
         let max_sync = self.options.sequence_paxos.max_accept_sync;
         let relative = self.has(Bug::CompareSuffixLengths);
         let State::Leader(leader) = &mut self.state else { return };
@@ -128,12 +148,12 @@ impl SequencePaxos {
         } else {
             has.decided.next()
         };
-        let Some(peer) = leader.peers.get_mut(&to) else { return };
+        let Some(peer) = leader.peers.get_mut(&to).filter(|peer| peer.stage == Stage::Asked) else { return };
         if peer.last > Slot::ZERO && (has.accepted_in, has.last) < (leader.ballot, peer.last) {
             // An old promise that comes late: since then it has accepted more, and what it has it keeps.
             return;
         }
-        peer.resend = Resend::first(now, retransmit_after);
+        peer.goes_on(now, retransmit_after, timeout);
         if start < first {
             peer.stage = Stage::Behind;
             let ballot = leader.ballot;
@@ -175,7 +195,7 @@ impl SequencePaxos {
         (wanted_start, wanted): (Slot, Slot),
         effects: &mut Effects,
     ) {
-        let retransmit_after = self.options.retransmit_after;
+        let (retransmit_after, timeout) = (self.options.retransmit_after, self.options.election_timeout);
         let State::Leader(leader) = &mut self.state else { return };
         let written = leader.written;
         let Some(peer) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
@@ -187,7 +207,8 @@ impl SequencePaxos {
             return;
         }
         *page = wanted;
-        peer.resend = Resend::first(now, retransmit_after);
+        peer.reached = peer.reached.max(wanted.prev());
+        peer.goes_on(now, retransmit_after, timeout);
         self.send_page(from, effects);
     }
 
@@ -207,6 +228,7 @@ impl SequencePaxos {
         let last = last.min(written);
         let news = last > peer.last;
         peer.last = peer.last.max(last);
+        peer.reached = peer.reached.max(last);
         if news {
             peer.resend = Resend::first(now, retransmit_after);
         }

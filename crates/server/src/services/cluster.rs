@@ -162,6 +162,11 @@ mod tests {
                 "etcdserver: can only promote a learner member which is in sync with leader",
             ),
             (
+                ChangeError::Request(crate::RequestError::Unhealthy),
+                Code::Unavailable,
+                "etcdserver: unhealthy cluster",
+            ),
+            (
                 ChangeError::LastVoter,
                 Code::FailedPrecondition,
                 "etcdserver: re-configuration failed due to not enough started members",

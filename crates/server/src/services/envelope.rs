@@ -147,6 +147,7 @@ pub(super) fn failure(error: RequestError) -> Status {
         RequestError::NoLeader
         | RequestError::Timeout
         | RequestError::Stopping
+        | RequestError::Unhealthy
         | RequestError::Damaged(_) => Code::Unavailable,
         RequestError::Overloaded => Code::ResourceExhausted,
         RequestError::TooLarge => Code::InvalidArgument,

@@ -1,7 +1,7 @@
 //! Cuts that leave some links.
 
 use synod_consensus::Role;
-use synod_replica::Event;
+use synod_replica::{Event, PeerMessage, Routed};
 
 use super::{
     Reached, Sight, Situation,
@@ -9,6 +9,12 @@ use super::{
 };
 
 pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
+    if let Sight::Takes { of, event: Event::Receive { from, message } } = *sight
+        && let PeerMessage::Relayed { origin, message: Routed::Forward(_), .. } = message
+        && from != origin
+    {
+        reached.mark(Situation::CommandRelayed, scene.actors[of].face.role == Role::Leader);
+    }
     if !scene.is_cut() {
         return;
     }
@@ -116,6 +122,17 @@ pub(super) mod tests {
              elect 1
              links 1-2 1-3
              transfer 1 2",
+        ),
+        (
+            &[Situation::CommandRelayed],
+            ALL,
+            "cluster 3
+             elect 1
+             links 1-2 2-3
+             run 1200ms
+             put 3 k1=1
+             deliver 3->2
+             deliver 2->1 forward",
         ),
         (
             &[Situation::DeafLeader],

@@ -416,7 +416,8 @@ impl World {
             RequestError::NoLeader
             | RequestError::Overloaded
             | RequestError::TooLarge
-            | RequestError::NotCaughtUp => {
+            | RequestError::NotCaughtUp
+            | RequestError::Unhealthy => {
                 self.not_done(index, worker);
             }
             RequestError::Timeout

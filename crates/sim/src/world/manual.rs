@@ -130,7 +130,8 @@ impl World {
     /// Delivers the message at a place in a stream.
     pub(crate) fn deliver(&mut self, from: usize, to: usize, place: usize) -> Checked {
         let Some(body) = self.network.take(from, to, place) else { return Ok(()) };
-        self.receive(from, to, body)?;
+        let birth = self.machines[from].files.birth;
+        self.receive((from, birth), to, body)?;
         self.settle()
     }
 
@@ -154,16 +155,20 @@ impl World {
     }
 
     /// Sets a replica's clock forward to its deadline, so that it finds a leader silent, or retries something. If it asks
-    /// others whether it may try to lead, they are taken to be willing: time stands still for them.
+    /// others whether it may try to lead, they are taken to be willing, and it does not look for a way to the leader that
+    /// it misses: time stands still for the others.
     pub(crate) fn let_time_out(&mut self, of: usize) -> Checked {
         let now = self.now;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
-        if life.deadline != Time::NEVER {
-            life.clock = life.clock.set_forward(now, life.deadline);
+        let due = life.replica.due();
+        if due != Time::NEVER {
+            life.clock = life.clock.set_forward(now, due);
             life.timer_at = None;
             life.deadline = Time::NEVER;
             self.jumps += 1;
+            self.times_out = true;
             self.step(of, Event::Timer)?;
+            self.times_out = false;
             self.let_rehearsal_succeed(of)?;
         }
         self.settle()

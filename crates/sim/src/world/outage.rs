@@ -3,7 +3,8 @@
 //! A group of five works in calm until the fault begins. Then nothing else goes wrong for [`SETTLES`] election
 //! time-outs, the replica that leads by then crashes, and for [`LASTS`] more nothing happens. So at most two of five
 //! are gone or hit at a time, and a quorum is well. What counts is the longest time without a newly decided slot, from
-//! the fault on and from the crash on: the leader's replicated clock gives it something to order all the time.
+//! the fault on and from the crash on: the leader's replicated clock gives it something to order all the time. Where a
+//! follower misses nothing but the leader, what counts is how long its own clients wait for a command or a read.
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use synod_wire::Slot;
 use super::World;
 use crate::{
     check::{Invariant, Violation},
+    ops::Op,
     outage::{Lasting, Outage},
 };
 
@@ -50,7 +52,11 @@ impl World {
         let leader = self.settled_leader().unwrap_or_default();
         let before = self.coverage.elections;
         let mut from_fault = self.begin_lasting(lasting, leader, timeout)?;
-        from_fault = from_fault.max(self.longest_gap(SETTLES)?);
+        let asked = match lasting {
+            Lasting::Unlinked { place, .. } => Some((leader + place) % REPLICAS),
+            _ => None,
+        };
+        from_fault = from_fault.max(self.longest(asked, SETTLES)?);
         let elections = self.coverage.elections - before;
         if let Lasting::HangsAtCrash { place, .. } = lasting {
             self.stall((leader + place) % REPLICAS);
@@ -60,7 +66,7 @@ impl World {
         {
             self.crash(of);
         }
-        let from_crash = self.longest_gap(LASTS)?;
+        let from_crash = self.longest(asked, LASTS)?;
         Ok(Outage { from_fault, from_crash, elections })
     }
 
@@ -95,6 +101,10 @@ impl World {
             Lasting::Link { a, b } => {
                 self.cut(vec![(place(a), place(b)), (place(b), place(a))]);
             }
+            Lasting::Unlinked { place: of, deaf, mute } => {
+                let cuts = [(place(0), place(of), deaf), (place(of), place(0), mute)];
+                self.cut(cuts.into_iter().filter(|cut| cut.2).map(|(from, to, _)| (from, to)).collect());
+            }
             Lasting::Mute { place: of } => {
                 self.cut(all().filter(|&(from, _)| from == place(of)).collect());
             }
@@ -112,6 +122,35 @@ impl World {
             }
         }
         Ok(Duration::ZERO)
+    }
+
+    /// How long nobody served, or no client of the replica that is asked, in so many election time-outs from now on.
+    fn longest(&mut self, asked: Option<usize>, timeouts: u32) -> Result<Duration, Violation> {
+        match asked {
+            Some(of) => self.longest_wait(of, timeouts),
+            None => self.longest_gap(timeouts),
+        }
+    }
+
+    /// The longest that a client of a replica waits. There is always one that wants to write, and one that wants to read.
+    fn longest_wait(&mut self, of: usize, timeouts: u32) -> Result<Duration, Violation> {
+        let timeout = self.plan.settings.consensus.election_timeout;
+        let mut longest = Duration::ZERO;
+        let mut waiting = [None; 2];
+        for value in 0..u64::from(timeouts * LOOKS) {
+            let ops = [Op::Put { key: 1, value }, Op::Get { first: 1, last: 1 }];
+            for (waits, op) in waiting.iter_mut().zip(ops) {
+                if waits.is_none_or(|(attempt, _)| !self.is_asked_in_script(attempt)) {
+                    let attempt = self.ask_in_script(of, Some(op), None, None, String::new())?;
+                    *waits = Some((attempt, self.now));
+                }
+            }
+            self.run_until(self.now + timeout / LOOKS)?;
+            // A question that fails has waited for the request time-out.
+            let since = waiting.iter().flatten().map(|(_, since)| self.now.since(*since));
+            longest = longest.max(since.max().unwrap_or_default());
+        }
+        Ok(longest)
     }
 
     /// The longest time without a newly decided slot, in so many election time-outs from now on.

@@ -10,9 +10,10 @@ use super::{
     clients::{Ask, Heard, Kind, Pending, Response, Scripted, TRAVELS},
 };
 use crate::{
-    check::{Checked, Invariant, demand},
+    check::{Checked, Invariant, Violation, demand},
     network::between,
     ops::{Answer, Op},
+    situations::Sight,
 };
 
 impl World {
@@ -36,7 +37,12 @@ impl World {
         self.step(of, Event::Request { request, kind, session, payload })
     }
 
-    /// A script asks a replica for something; what it is answered shows in the trace.
+    /// Whether what a script asked for in an attempt is not answered yet.
+    pub(super) fn is_asked_in_script(&self, attempt: u64) -> bool {
+        self.clients.scripted.contains_key(&attempt)
+    }
+
+    /// A script asks a replica for something; what it is answered shows in the trace. Returns the number of the attempt.
     pub(crate) fn ask_in_script(
         &mut self,
         of: usize,
@@ -44,7 +50,7 @@ impl World {
         id: Option<u64>,
         session: Option<SessionCommand>,
         text: String,
-    ) -> Checked {
+    ) -> Result<u64, Violation> {
         self.clients.asked += 1;
         let attempt = self.clients.asked;
         let payload = op.as_ref().map_or_else(Bytes::new, |op| op.encode(id.unwrap_or(attempt), 0));
@@ -57,7 +63,8 @@ impl World {
             self.reference.submitted(&payload);
         }
         self.clients.scripted.insert(attempt, Scripted { text, op });
-        self.asked(of, Ask { client: 0, worker: 0, attempt, session, kind, payload })
+        self.asked(of, Ask { client: 0, worker: 0, attempt, session, kind, payload })?;
+        Ok(attempt)
     }
 
     fn answer_in_script(&mut self, scripted: &Scripted, response: &Response) {
@@ -100,6 +107,9 @@ impl World {
     }
 
     pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) -> Checked {
+        if error == RequestError::TooLarge {
+            self.situations.see(&Sight::Refuses);
+        }
         self.answer_request(of, request, Outcome::Error(error))
     }
 

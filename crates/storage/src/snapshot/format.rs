@@ -84,6 +84,13 @@ impl Header {
     }
 }
 
+/// The version of a header that is whole and of another one than this program reads.
+pub(crate) fn other_version(bytes: &[u8; HEADER_BYTES]) -> Option<u32> {
+    let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+    let whole = bytes[..8] == MAGIC && crc32fast::hash(&bytes[..HEADER_BYTES - 4]) == half(HEADER_BYTES - 4);
+    (whole && half(8) != VERSION).then(|| half(8))
+}
+
 /// The name of a snapshot's file.
 pub(crate) fn file_name(slot: Slot) -> String {
     format!("snapshot-{:020}.snap", slot.0)

@@ -40,11 +40,13 @@ pub struct SnapshotFile {
     pub file_bytes: u64,
 }
 
-/// A snapshot that could not be used, and was renamed to `*.damaged`.
+/// A snapshot that cannot be used; see [`SnapshotStore::set_aside`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedSnapshot {
     /// Which.
     pub slot: Slot,
+    /// Its file.
+    pub path: PathBuf,
     /// What is wrong with it.
     pub reason: String,
 }
@@ -116,10 +118,10 @@ impl SnapshotStore {
     }
 
     /// The newest snapshot that is whole. Each one is read through once in the life of the process; one that is
-    /// damaged is logged, renamed to `*.damaged` and passed over.
+    /// damaged is logged and passed over. Nothing is changed.
     ///
     /// # Errors
-    /// The directory or a file cannot be read.
+    /// The directory cannot be read, or the newest snapshot that may be whole is of another version.
     pub fn latest(&self) -> Result<LatestSnapshot, StorageError> {
         let mut damaged = Vec::new();
         for slot in self.slots()?.into_iter().rev() {
@@ -138,9 +140,8 @@ impl SnapshotStore {
                     return Ok(LatestSnapshot { snapshot, damaged });
                 }
                 Err(StorageError::SnapshotRejected { reason, .. }) => {
-                    tracing::error!(file = %path.display(), reason, "a snapshot is damaged and is set aside");
-                    self.set_aside(&path)?;
-                    damaged.push(DamagedSnapshot { slot, reason });
+                    tracing::error!(file = %path.display(), reason, "a snapshot is damaged and is not used");
+                    damaged.push(DamagedSnapshot { slot, path, reason });
                 }
                 Err(error) => return Err(error),
             }
@@ -148,10 +149,18 @@ impl SnapshotStore {
         Ok(LatestSnapshot { snapshot: None, damaged })
     }
 
-    fn set_aside(&self, path: &Path) -> Result<(), StorageError> {
-        let renamed = self.disk.rename(path, &path.with_extension("snap.damaged"));
-        renamed.map_err(|error| StorageError::io("rename", path, error))?;
-        sync_dir(&*self.disk, &self.dir)
+    /// Renames snapshots that cannot be used to `*.damaged`, so that they are not read again and can still be looked at.
+    /// A replica that nobody else can give another keeps them as they are: the disk may read them tomorrow.
+    ///
+    /// # Errors
+    /// A file cannot be renamed.
+    pub fn set_aside(&self, damaged: &[DamagedSnapshot]) -> Result<(), StorageError> {
+        for DamagedSnapshot { path, .. } in damaged {
+            tracing::warn!(file = %path.display(), "set a damaged snapshot aside");
+            let renamed = self.disk.rename(path, &path.with_extension("snap.damaged"));
+            renamed.map_err(|error| StorageError::io("rename", path, error))?;
+        }
+        if damaged.is_empty() { Ok(()) } else { sync_dir(&*self.disk, &self.dir) }
     }
 
     /// Reads a snapshot's contents.

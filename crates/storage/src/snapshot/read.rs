@@ -7,7 +7,9 @@ use std::{
 
 use synod_wire::{ClusterId, Slot};
 
-use super::format::{CHUNK_BYTES, CHUNK_CRC_BYTES, HEADER_BYTES, Header, TRAILER_BYTES};
+use super::format::{
+    CHUNK_BYTES, CHUNK_CRC_BYTES, HEADER_BYTES, Header, TRAILER_BYTES, VERSION, other_version,
+};
 use crate::{
     StorageError,
     disk::{Disk, DiskFile, How, is_unreadable, read_exact_at},
@@ -50,6 +52,9 @@ impl SnapshotReader {
         }
         let mut bytes = [0; HEADER_BYTES];
         read_exact_at(&*file, &mut bytes, 0).map_err(failed)?;
+        if let Some(found) = other_version(&bytes) {
+            return Err(StorageError::Version { path: path.to_owned(), found, supported: VERSION });
+        }
         let header = Header::decode(&bytes).map_err(rejected)?;
         if header.cluster != cluster {
             return Err(rejected(format!("it is of cluster {}, not {cluster}", header.cluster)));

@@ -17,7 +17,9 @@ use synod_wire::Lsn;
 use super::format::{PAGE, u32_at, u64_at};
 use crate::{
     Identity, StorageError,
-    disk::{Disk, DiskFile, How, open, read_file, replace_file, sync_file, write_all_at},
+    disk::{
+        Disk, DiskFile, How, open, read_file, remove_file, replace_file, sync_dir, sync_file, write_all_at,
+    },
 };
 
 const FILE_NAME: &str = "log.mark";
@@ -41,6 +43,12 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path, identity: Identity) -> Lsn {
     // A file that cannot be read says nothing; the log is as if it had not been idle.
     let bytes = read_file(disk, &dir.join(FILE_NAME)).unwrap_or_default();
     places(&bytes, identity).into_iter().flatten().max().unwrap_or(Lsn::ZERO)
+}
+
+/// Removes the marks, durably: the log that they are of was set aside.
+pub(crate) fn forget(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
+    remove_file(disk, &dir.join(FILE_NAME))?;
+    sync_dir(disk, dir)
 }
 
 fn places(bytes: &[u8], identity: Identity) -> [Option<Lsn>; 2] {

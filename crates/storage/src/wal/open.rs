@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -61,6 +60,9 @@ impl Wal {
             segments.iter_mut().for_each(|segment| segment.scan.end_at(last));
         }
         let suspects = suspects(&listed, &segments);
+        if previous.is_set_aside(&found, segments.is_empty()) {
+            mark::forget(&*disk, dir)?;
+        }
         let unused = split_off_unused(&mut segments);
         let marked = mark::read(&*disk, dir, identity);
         let (scans, files): (Vec<_>, Vec<_>) = segments.into_iter().map(|s| (s.scan, s.bytes)).unzip();
@@ -79,6 +81,7 @@ impl Wal {
             LogState { loss: loss.clone(), ..LogState::opened(identity, options.durability, disk.boot()) };
         if let Previous::Read(previous) = &previous {
             state.begins = previous.begins;
+            state.unsynced = previous.unsynced_since().map(str::to_owned);
         }
         let mut wal = Wal {
             dir: dir.to_owned(),
@@ -120,6 +123,10 @@ impl Wal {
             return Ok((wal, recovered));
         }
         if wal.options.durability == Durability::Memory {
+            if matches!(found, Listed::Read(_)) {
+                // Without what was set aside, and what an unfinished attempt has listed: no note of them is kept below.
+                wal.list(wal.listed.clone()).write()?;
+            }
             wal.state.write(&*wal.disk, dir)?;
         } else {
             wal.go_on(&scans, &verdict, unused)?;
@@ -135,6 +142,8 @@ impl Wal {
         verdict: &Assessment,
         unused: Vec<ReadSegment>,
     ) -> Result<(), StorageError> {
+        // The state is written when all that is gone on with is.
+        self.state.unsynced = None;
         let Some(end) = verdict.end else {
             self.list([]).write()?;
             // The newest first, as below.
@@ -257,15 +266,16 @@ impl Wal {
         }
         // A failed fsync may have left records in the kernel's memory that are marked as written and are not.
         // Records that nothing proves durable are therefore written once more before anybody relies on them.
+        // The head was written with the first record, and may be all that is left of that commit.
+        let head_is_proven = scan.first_lsn().is_some_and(|first| first <= proven);
         let unproven = scan
             .records
             .iter()
             .filter(|r| !r.header.restated && r.header.lsn > proven && r.offset < end.offset);
-        if let Some(first) = unproven.map(|record| record.offset).min() {
-            let first_of_segment = scan.head_end() == first;
+        let from = if head_is_proven { unproven.map(|record| record.offset).min() } else { Some(0) };
+        if let Some(from) = from {
             // The padding of the last record may be missing.
-            let to = end.offset.min(scan.file_bytes);
-            rewrite(&*file, path, if first_of_segment { 0 } else { first }, to)?;
+            rewrite(&*file, path, from, end.offset.min(scan.file_bytes))?;
         }
         // What is torn must not come back when shorter records are written over a part of it.
         let torn_end = scan.trace_end.unwrap_or(0).max(scan.end);
@@ -365,7 +375,8 @@ fn tidy(
     previous: &Previous,
     listed: &BTreeMap<u64, Entry>,
 ) -> Result<(), StorageError> {
-    let Range { start: begins, end: unfinished } = previous.segments();
+    let begins = previous.segments().start;
+    let unfinished = previous.unfinished();
     let trimmed_below = listed.keys().next().copied().unwrap_or(0);
     let mut changed = false;
     for name in file_names(disk, dir)? {
@@ -374,11 +385,11 @@ fn tidy(
             remove_file(disk, &path)?;
         }
         let Some(segment) = segment_number(&name) else { continue };
-        if segment < begins {
-            set_aside(disk, &path)?;
-            changed = true;
-        } else if segment >= unfinished || segment < trimmed_below {
+        if segment >= unfinished || (begins..trimmed_below).contains(&segment) {
             remove_file(disk, &path)?;
+            changed = true;
+        } else if segment < begins {
+            set_aside(disk, &path)?;
             changed = true;
         }
     }
@@ -417,9 +428,12 @@ pub(crate) fn suspects(listed: &BTreeMap<u64, Entry>, segments: &[ReadSegment]) 
     suspects
 }
 
+/// What is added to the name of a file that is set aside.
+pub(super) const SET_ASIDE: &str = ".damaged";
+
 /// Renames a damaged file, so that it is not read any more and can still be looked at.
 pub(crate) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
-    let to = path.with_extension("wal.damaged");
+    let to = path.with_added_extension(&SET_ASIDE[1..]);
     tracing::warn!(file = %to.display(), "set a damaged log file aside");
     disk.rename(path, &to).map_err(|error| StorageError::io("rename", path, error))
 }

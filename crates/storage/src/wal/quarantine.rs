@@ -2,7 +2,12 @@
 
 use synod_wire::{Encoded, Lsn};
 
-use super::{Durability, Keep, Wal, format::segment_number, open::set_aside, writer::Body};
+use super::{
+    Durability, Keep, Wal,
+    format::segment_number,
+    open::{SET_ASIDE, set_aside},
+    writer::Body,
+};
 use crate::{
     Loss, StorageError,
     disk::{file_names, sync_dir},
@@ -50,13 +55,13 @@ impl Wal {
     ) -> Result<(), StorageError> {
         self.pending.clear();
         self.pending_bytes = 0;
-        let old: Vec<_> = file_names(&*self.disk, &self.dir)?
-            .into_iter()
-            .filter(|name| segment_number(name).is_some())
-            .collect();
-        let numbers = old.iter().filter_map(|name| segment_number(name));
-        // Not that of one that is missing either: it is on the list until this is finished.
-        let first = numbers.chain(self.listed.keys().copied()).max().map_or(1, |last| last + 1);
+        let names = file_names(&*self.disk, &self.dir)?;
+        // Not the number of one that was set aside before, which the next setting aside would write over, nor that of
+        // one that is missing: it is on the list until this is finished.
+        let numbers = names.iter().filter_map(|name| segment_number(name.trim_end_matches(SET_ASIDE)));
+        let last = numbers.chain(self.listed.keys().copied()).max();
+        let first = last.map_or(1, |last| last + 1).max(self.state.begins);
+        let old: Vec<_> = names.into_iter().filter(|name| segment_number(name).is_some()).collect();
 
         // From here until `begins` is written, a restart removes what is written below.
         self.state.loss = Some(Loss::Quarantined(reason));
@@ -83,6 +88,7 @@ impl Wal {
 
         self.state.begins = first;
         self.state.unfinished = None;
+        self.state.unsynced = None;
         self.state.write(&*self.disk, &self.dir)?;
         for name in &old {
             set_aside(&*self.disk, &self.dir.join(name))?;

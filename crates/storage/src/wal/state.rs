@@ -7,6 +7,7 @@ use std::{ops::Range, path::Path};
 
 use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId};
 
+use super::list::Listed;
 use crate::{Durability, Identity, Loss, StorageError, disk::Disk, fields::Fields};
 
 pub(crate) const FILE_NAME: &str = "log.state";
@@ -30,6 +31,9 @@ pub(crate) struct LogState {
     pub begins: u64,
     /// Segments from this one on are from an attempt to begin afresh that was not finished.
     pub unfinished: Option<u64>,
+    /// The boot of the machine under which an earlier life wrote the segments without waiting for the disk, if no life
+    /// has made them durable since: those in memory leave them as they are.
+    pub unsynced: Option<String>,
 }
 
 /// What the file says when a log is opened.
@@ -41,12 +45,29 @@ pub(crate) enum Previous {
 }
 
 impl Previous {
+    /// Segments from this one on are from an attempt to begin afresh that was not finished.
+    pub(crate) fn unfinished(&self) -> u64 {
+        match self {
+            Previous::Read(state) => state.unfinished.unwrap_or(u64::MAX),
+            _ => u64::MAX,
+        }
+    }
+
     /// The segments that make the log: those before were set aside, those behind were never finished.
     pub(crate) fn segments(&self) -> Range<u64> {
         match self {
-            Previous::Read(state) => state.begins..state.unfinished.unwrap_or(u64::MAX),
+            // Earlier programs noted attempts to begin afresh below what was set aside.
+            Previous::Read(state) => state.begins..self.unfinished().max(state.begins),
             _ => 0..u64::MAX,
         }
+    }
+
+    /// Whether the log has no segment because all that it had were set aside by a life in memory, which begins none.
+    /// `listed`: what the list says of its segments; `is_empty`: whether none of them is there. What `log.mark` says is
+    /// then of records that were set aside.
+    pub(crate) fn is_set_aside(&self, listed: &Listed, is_empty: bool) -> bool {
+        let none_listed = matches!(listed, Listed::Read(_)) && listed.within(self.segments()).is_empty();
+        is_empty && none_listed && self.segments().start > 0
     }
 
     /// The last record, if the log was closed in good order.
@@ -74,7 +95,8 @@ impl Previous {
 impl LogState {
     /// The state of a log that begins to be written now.
     pub(crate) fn opened(identity: Identity, durability: Durability, boot: String) -> LogState {
-        LogState { identity, durability, boot, closed_at: None, loss: None, begins: 0, unfinished: None }
+        let (closed_at, loss, unfinished, unsynced) = (None, None, None, None);
+        LogState { identity, durability, boot, closed_at, loss, begins: 0, unfinished, unsynced }
     }
 
     pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Previous, StorageError> {
@@ -107,10 +129,16 @@ impl LogState {
         }
     }
 
+    /// The boot of the machine under which the segments were written without waiting for the disk; `None` if they are
+    /// durable.
+    pub(crate) fn unsynced_since(&self) -> Option<&str> {
+        let by_this_life = self.durability == Durability::Async && self.closed_at.is_none();
+        self.unsynced.as_deref().or(by_this_life.then_some(&self.boot))
+    }
+
     /// Whether the machine went down, before the boot `boot`, under a life that did not wait for the disk.
     pub(crate) fn lost_unsynced(&self, boot: &str) -> bool {
-        let rebooted = self.boot.is_empty() || self.boot != boot;
-        self.durability == Durability::Async && self.closed_at.is_none() && rebooted
+        self.unsynced_since().is_some_and(|since| since.is_empty() || since != boot)
     }
 
     fn to_fields(&self) -> Fields {
@@ -125,6 +153,9 @@ impl LogState {
         fields.set("begins", self.begins);
         fields.set("unfinished", self.unfinished.map_or("no".to_owned(), |segment| segment.to_string()));
         fields.set("closed_at", self.closed_at.map_or("open".to_owned(), |lsn| lsn.to_string()));
+        if let Some(boot) = &self.unsynced {
+            fields.set("unsynced", boot);
+        }
         let (loss, detail) = match &self.loss {
             None => ("none", ""),
             Some(Loss::Memory) => ("memory", ""),
@@ -166,6 +197,7 @@ impl LogState {
             loss,
             begins: fields.parse("begins")?,
             unfinished: optional("unfinished", "no")?,
+            unsynced: fields.text("unsynced").ok().map(str::to_owned),
         })
     }
 }
@@ -197,9 +229,12 @@ mod tests {
         ];
         for loss in losses {
             for closed_at in [None, Some(Lsn(0)), Some(Lsn(9))] {
-                let state =
-                    LogState { loss: loss.clone(), closed_at, begins: 4, unfinished: Some(7), ..state() };
-                assert_eq!(LogState::from_fields(&state.to_fields()), Ok(state));
+                for unsynced in [None, Some(String::new()), Some("b7".to_owned())] {
+                    let loss = loss.clone();
+                    let unfinished = Some(7);
+                    let state = LogState { loss, closed_at, begins: 4, unfinished, unsynced, ..state() };
+                    assert_eq!(LogState::from_fields(&state.to_fields()), Ok(state));
+                }
             }
         }
     }

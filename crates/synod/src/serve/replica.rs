@@ -308,6 +308,7 @@ fn error(error: synod_replica::RequestError) -> RequestError {
         Core::Timeout | Core::OutcomeUnknown | Core::Superseded => RequestError::Timeout,
         Core::Overloaded | Core::TooFarAhead => RequestError::Overloaded,
         Core::NotCaughtUp => RequestError::NotCaughtUp,
+        Core::Unhealthy => RequestError::Unhealthy,
         Core::TooLarge => RequestError::TooLarge,
         Core::ReplyGone => RequestError::ReplyGone,
         Core::SessionExpired => RequestError::SessionExpired,

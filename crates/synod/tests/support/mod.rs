@@ -34,6 +34,17 @@ struct Replica {
 impl Cluster {
     /// Starts replicas on free ports, with data and logs below `folder`; `flags` are given to all.
     pub fn start(program: &Path, folder: &Path, replicas: usize, flags: &[&str]) -> Cluster {
+        Cluster::start_some(program, folder, replicas, replicas, flags)
+    }
+
+    /// Starts the first `started` of so many replicas.
+    pub fn start_some(
+        program: &Path,
+        folder: &Path,
+        replicas: usize,
+        started: usize,
+        flags: &[&str],
+    ) -> Cluster {
         let ports = free_ports(2 * replicas);
         let (clients, peers) = ports.split_at(replicas);
         let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -63,7 +74,7 @@ impl Cluster {
             }
         });
         let mut cluster = Cluster { replicas: replicas.collect() };
-        (0..cluster.replicas.len()).for_each(|index| cluster.restart(index));
+        (0..started).for_each(|index| cluster.restart(index));
         cluster
     }
 

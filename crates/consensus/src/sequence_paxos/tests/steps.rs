@@ -366,6 +366,91 @@ fn a_new_leaders_heartbeat_is_enough_to_join_it() {
     assert_eq!(cluster.replica(C).extent().accepted_in, ballot(1, A));
 }
 
+/// A leads and has five elements, one to a page, of which neither B nor C has any. Time stands still.
+fn led_with_pages() -> Cluster {
+    let mut cluster = led(Options { promise_bytes_max: 1, ..options() });
+    ["a", "b", "c", "d", "e"].into_iter().for_each(|text| cluster.propose(A, text));
+    cluster.lose_all();
+    cluster
+}
+
+/// The pages that are under way from the leader, by their first slots.
+fn pages(cluster: &Cluster, whom: usize) -> Vec<u64> {
+    let page = |message: &&Message| match message {
+        Message::AcceptSync(sync) => Some(sync.from.0),
+        _ => None,
+    };
+    cluster.waiting(A, whom).iter().filter_map(page).collect()
+}
+
+#[test]
+fn a_question_or_a_promise_more_does_not_begin_again_with_the_first_page() {
+    let mut cluster = led_with_pages();
+    cluster.restart(B, cluster.records(B), false);
+    cluster.link(A, B);
+    let prepare = cluster.waiting(A, B)[0].clone();
+    let question = Message::PrepareReq { promised: ballot(1, A) };
+    cluster.hand(B, A, question.clone());
+    assert_eq!(cluster.waiting(A, B).len(), 1, "it is asked already");
+    cluster.pass(A, B);
+    let promise = cluster.take(B, A).pop().expect("a promise");
+    cluster.hand(B, A, promise.clone());
+    cluster.pass(A, B);
+    cluster.pass(B, A);
+    assert_eq!(pages(&cluster, B), [2]);
+    // Both come late, or twice.
+    cluster.hand(B, A, promise);
+    cluster.hand(B, A, question.clone());
+    assert_eq!((pages(&cluster, B), cluster.waiting(A, B).len()), (vec![2], 1));
+    // The follower does not ask sooner, either.
+    cluster.wait(B, Duration::from_millis(900));
+    assert_eq!(cluster.waiting(B, A), [] as [&Message; 0]);
+    cluster.pass(A, B);
+    cluster.pass(B, A);
+    assert_eq!(pages(&cluster, B), [3]);
+    // The page is lost, and those that are sent again. The question is heard in the end.
+    for round in 0..3 {
+        let ack = Message::HeartbeatAck { ballot: ballot(1, A), round };
+        cluster.hand(B, A, ack);
+        cluster.wait(A, Duration::ZERO);
+        cluster.now += Duration::from_millis(400);
+    }
+    cluster.lose_all();
+    cluster.hand(B, A, question);
+    assert_eq!(cluster.waiting(A, B), [&prepare]);
+    cluster.pass(A, B);
+    cluster.pass(B, A);
+    cluster.pass(A, B);
+    cluster.pass(B, A);
+    assert_eq!(pages(&cluster, B), [3], "what it has is not sent again");
+    cluster.talk(A, B);
+    assert_eq!(cluster.delivered(B), "abcde");
+}
+
+#[test]
+fn a_follower_that_accepts_goes_on_when_it_is_asked_again() {
+    let mut cluster = led(options());
+    cluster.propose(A, "x");
+    let accept = cluster.take(A, B).pop().expect("an Accept");
+    cluster.link(A, B);
+    cluster.pass(A, B);
+    let [Message::Promise(promise)] = cluster.waiting(B, A)[..] else { panic!() };
+    assert_eq!(promise.has.last, Slot(0));
+    // It was not lost.
+    cluster.hand(A, B, accept);
+    assert_eq!(cluster.replica(B).extent().last, Slot(1));
+    cluster.propose(A, "y");
+    cluster.talk(A, B);
+    assert_eq!((cluster.delivered(A), cluster.replica(B).extent().last), ("xy", Slot(2)));
+
+    // What it lacks it is sent, also if that is lost and a later one is not.
+    cluster.propose(A, "z");
+    cluster.lose_all();
+    cluster.link(A, B);
+    cluster.talk(A, B);
+    assert_eq!((cluster.delivered(A), cluster.replica(B).extent().last), ("xyz", Slot(3)));
+}
+
 #[test]
 fn an_element_that_nobody_answers_is_sent_again() {
     let mut cluster = led(options());
@@ -454,4 +539,35 @@ fn a_backlogged_replica_takes_nothing_in() {
     cluster.wait(A, Duration::from_millis(100));
     cluster.talk(A, B);
     assert_eq!(cluster.replica(B).extent().last, Slot(1));
+}
+
+#[test]
+fn a_leader_goes_on_while_pages_arrive_and_no_longer() {
+    let mut cluster = led(Options { promise_bytes_max: 1, ..options() });
+    "abcdefghijklmnopqrst".split_inclusive(|_| true).for_each(|text| cluster.propose(A, text));
+    cluster.lose_all();
+    cluster.restart(B, cluster.records(B), false);
+    cluster.link(A, B);
+    cluster.pass(A, B);
+    cluster.pass(B, A);
+    // Nothing is decided for much longer than a leader of no use has.
+    for page in 1..=16 {
+        assert_eq!(pages(&cluster, B), [page]);
+        cluster.pass(A, B);
+        cluster.now += Duration::from_millis(500);
+        cluster.pass(B, A);
+        let sent = cluster.take(A, B);
+        wants(&mut cluster, A, vec![Input::Timer]);
+        assert_eq!(cluster.replica(A).status().role, Role::Leader, "with page {page}");
+        sent.into_iter().for_each(|message| cluster.wire.push((A, B, message)));
+    }
+    // No page arrives any more, although B answers.
+    let mut rounds = 0;
+    while cluster.replica(A).status().role == Role::Leader && rounds < 100 {
+        cluster.now += Duration::from_millis(500);
+        rounds += 1;
+        let ack = Message::HeartbeatAck { ballot: ballot(1, A), round: rounds };
+        wants(&mut cluster, A, vec![receive(B, ack), Input::Timer]);
+    }
+    assert_eq!(rounds, 9, "after four time-outs");
 }

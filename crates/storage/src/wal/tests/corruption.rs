@@ -463,6 +463,161 @@ fn a_setting_aside_that_ended_before_the_renames_is_finished() {
     assert!(damaged(2).exists());
 }
 
+fn open_with(dir: &Path, durability: Durability) -> (Wal, Recovered) {
+    let options = Options { durability, ..options() };
+    Wal::open_on(Arc::new(TestDisk::default()), dir, IDENTITY, options).unwrap()
+}
+
+/// A life in memory sets the log aside and begins none, so the marks and the list of what was set aside stay. They say
+/// nothing of the log that a later life begins.
+#[test]
+fn a_log_that_was_set_aside_in_memory_is_not_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, _) = build(dir.path());
+    let (wal, _) = open(dir.path());
+    wal.files.as_ref().unwrap().preparer.settle();
+    drop(wal);
+    let damaged = |segment| segment_path(dir.path(), segment).with_extension("wal.damaged");
+    change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 200] ^= 0xff);
+    let evidence = std::fs::read(segment_path(dir.path(), 2)).unwrap();
+    let (mut wal, recovered) = open_with(dir.path(), Durability::Memory);
+    assert!(recovered.damage.is_some());
+    wal.quarantine(as_written(&recovered.records)).unwrap();
+    drop(wal);
+    for durability in [Durability::Memory, Durability::Async, Durability::Sync] {
+        assert_eq!(inspect::verify(dir.path()).unwrap().damage, None, "then {durability}");
+        let (mut wal, recovered) = open_with(dir.path(), durability);
+        assert_eq!((&recovered.records[..], &recovered.damage), (&[][..], &None), "then {durability}");
+        assert!(recovered.loss.is_some());
+        if durability == Durability::Memory {
+            continue;
+        }
+        assert!(wal.tail().0 > segment_path(dir.path(), 4), "numbers are used once");
+        let last = append(&mut wal, slot(40), b"after");
+        wal.commit().unwrap();
+        drop(wal);
+        let (mut wal, recovered) = open_with(dir.path(), durability);
+        assert_eq!((&recovered.records[..], recovered.damage), (&[last][..], None));
+        // What is damaged next is set aside beside what was before.
+        drop(wal);
+        std::fs::remove_file(segment_path(dir.path(), 5)).unwrap();
+        let recovered;
+        (wal, recovered) = open_with(dir.path(), durability);
+        assert!(recovered.damage.is_some());
+        wal.quarantine([]).unwrap();
+        drop(wal);
+        assert_eq!(std::fs::read(damaged(2)).unwrap(), evidence);
+        break;
+    }
+}
+
+/// The disk did not read a sector for a while, and reads it again.
+#[test]
+fn an_attempt_that_is_not_needed_any_more_is_not_missed_after_a_life_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (written, _) = build(dir.path());
+    drop(open(dir.path()));
+    let flip = || change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 200] ^= 0xff);
+    flip();
+    let disk = TestDisk::default();
+    let (mut wal, recovered) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options()).unwrap();
+    disk.set_room(21_000);
+    wal.quarantine(as_written(&recovered.records)).unwrap_err();
+    drop(wal);
+    flip();
+    for durability in [Durability::Memory, Durability::Sync] {
+        let (_, recovered) = open_with(dir.path(), durability);
+        assert_eq!((recovered.records.len(), recovered.damage), (written.len(), None), "{durability}");
+        assert!(recovered.loss.is_some());
+    }
+}
+
+/// Earlier programs began again from segment 1 after a life in memory had set the log aside, and noted so in `log.state`.
+#[test]
+fn an_attempt_below_what_was_set_aside_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, _) = build(dir.path());
+    let damaged = |segment| segment_path(dir.path(), segment).with_extension("wal.damaged");
+    let (wal, _) = open(dir.path());
+    wal.files.as_ref().unwrap().preparer.settle();
+    drop(wal);
+    for segment in 1..=4 {
+        std::fs::rename(segment_path(dir.path(), segment), damaged(segment)).unwrap();
+    }
+    let evidence = std::fs::read(damaged(1)).unwrap();
+    std::fs::write(segment_path(dir.path(), 1), [0; 16 << 10]).unwrap();
+    let crate::wal::state::Previous::Read(mut state) =
+        crate::wal::LogState::read(&RealDisk, dir.path()).unwrap()
+    else {
+        panic!("the log was opened before")
+    };
+    (state.begins, state.unfinished, state.loss) = (5, Some(1), Some(Loss::Quarantined("x".to_owned())));
+    state.write(&RealDisk, dir.path()).unwrap();
+    assert_eq!(inspect::verify(dir.path()).unwrap().damage, None);
+    let (wal, recovered) = open(dir.path());
+    assert_eq!((recovered.records.len(), recovered.damage), (0, None));
+    assert!(matches!(recovered.loss, Some(Loss::Quarantined(_))));
+    assert_eq!(wal.tail().0, segment_path(dir.path(), 5));
+    assert_eq!(std::fs::read(damaged(1)).unwrap(), evidence);
+}
+
+/// Wherever a power failure ends it, a setting aside in memory is undone or done, and every later start says the truth.
+#[test]
+fn a_setting_aside_in_memory_may_be_interrupted_anywhere() {
+    let open_on = |disk: &FaultyDisk, durability| {
+        let options = Options { durability, ..options() };
+        Wal::open_on(Arc::new(disk.clone()), Path::new("/wal"), IDENTITY, options)
+    };
+    let (mut undone, mut done) = (0, 0);
+    for operations in 0..120 {
+        let disk = FaultyDisk::new(operations);
+        let (mut wal, _) = open_on(&disk, Durability::Sync).unwrap();
+        for i in 1..=20 {
+            append(&mut wal, slot(i), &[i as u8; 1000]);
+            wal.commit().unwrap();
+        }
+        wal.mark_durable().unwrap();
+        drop(wal);
+        disk.rot(|path| path.ends_with("00000000000000000001.wal"));
+        disk.kill();
+        let (wal, recovered) = open_on(&disk, Durability::Memory).unwrap();
+        disk.kill();
+        drop(wal);
+        if recovered.damage.is_none() {
+            continue;
+        }
+        // One life in memory after the other, then one that waits for the disk, each interrupted somewhere.
+        for durability in [Durability::Memory, Durability::Memory, Durability::Sync, Durability::Sync] {
+            disk.crash_after(operations % 40);
+            if let Ok((mut wal, recovered)) = open_on(&disk, durability)
+                && recovered.damage.is_some()
+            {
+                _ = wal.quarantine(as_written(&recovered.records));
+            }
+            disk.power_failure();
+        }
+        let (mut wal, mut recovered) = open_on(&disk, Durability::Sync).unwrap();
+        assert!(recovered.damage.is_some() || recovered.loss.is_some());
+        if recovered.damage.is_some() {
+            undone += 1;
+            wal.quarantine([]).unwrap();
+            disk.kill();
+            drop(wal);
+            (wal, recovered) = open_on(&disk, Durability::Sync).unwrap();
+        } else {
+            done += 1;
+        }
+        assert_eq!(recovered.damage, None, "after {operations} operations");
+        append(&mut wal, slot(50), b"after");
+        wal.commit().unwrap();
+        disk.power_failure();
+        drop(wal);
+        let (_, recovered) = open_on(&disk, Durability::Sync).unwrap();
+        assert_eq!((recovered.records.len(), recovered.damage), (1, None), "after {operations} operations");
+    }
+    assert!(undone > 0 && done > 10, "{undone} undone, {done} done");
+}
+
 #[test]
 fn tools_see_what_a_start_sees() {
     let dir = tempfile::tempdir().unwrap();

@@ -15,6 +15,7 @@ fn pretend_reboot(dir: &Path) {
         panic!("the log was opened before")
     };
     state.boot = "another boot".to_owned();
+    state.unsynced = state.unsynced.map(|_| state.boot.clone());
     state.write(&RealDisk, dir).unwrap();
 }
 
@@ -103,4 +104,45 @@ fn an_unreadable_state_file_is_no_comfort() {
     std::fs::remove_file(&file).unwrap();
     let (_, recovered) = open_as(dir.path(), Durability::Sync, 3);
     assert!(matches!(recovered.loss, Some(Loss::StateUnreadable(why)) if why.contains("missing")));
+}
+
+/// A power failure under durability `async` leaves holes. Lives in memory do not touch the log, so what they note of
+/// themselves must not make the next one believe what its records say was durable.
+#[test]
+fn a_hole_that_a_power_failure_left_is_none_the_worse_for_lives_in_memory() {
+    for lives in 0..3 {
+        for reboots_before in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut wal, _) = open_as(dir.path(), Durability::Async, 1);
+            for i in 1..=9 {
+                append(&mut wal, slot(i), &[i as u8; 1000]);
+                wal.commit().unwrap();
+            }
+            drop(wal);
+            let tear = || {
+                change(&segment_path(dir.path(), 1), |bytes| bytes[8192..12_288].fill(0));
+                pretend_reboot(dir.path());
+            };
+            if reboots_before {
+                tear();
+            }
+            for life in 0..lives {
+                let (_, recovered) = open_as(dir.path(), Durability::Memory, 2 + life);
+                assert_eq!(recovered.damage, None, "life {life} of {lives}");
+            }
+            if !reboots_before {
+                tear();
+            }
+            let (mut wal, recovered) = open_as(dir.path(), Durability::Sync, 9);
+            assert_eq!((lsns(&recovered.records), &recovered.damage), (vec![1, 2, 3], &None), "{lives}");
+            assert!(recovered.loss.is_some());
+            append(&mut wal, slot(4), b"after");
+            wal.commit().unwrap();
+            drop(wal);
+            // From here on the log waits for the disk, so a hole is damage again.
+            change(&segment_path(dir.path(), 1), |bytes| bytes[4096 + 1200] ^= 1);
+            pretend_reboot(dir.path());
+            assert!(open_as(dir.path(), Durability::Sync, 10).1.damage.is_some());
+        }
+    }
 }

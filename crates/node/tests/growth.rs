@@ -1,0 +1,113 @@
+//! What a replica may do after a loss that began as the only one: that depends on who came since.
+
+mod common;
+
+use std::{fs, thread, time::Duration};
+
+use common::{Group, append, block, tape, until};
+use synod_consensus::{ProtocolKind, Role};
+use synod_node::{Config, Node, Origin, StartError};
+use synod_replica::{Change, Goal, MemberInfo};
+use synod_storage::Durability;
+
+fn founder(group: &Group) -> Config {
+    let mut config = group.config(1);
+    config.members.truncate(1);
+    config
+}
+
+fn start(config: Config) -> Result<Node, StartError> {
+    Node::start(config, common::Tape::default())
+}
+
+/// Adds a replica to those that run, and starts it.
+fn join(group: &Group, of: &Node, id: u64, goal: Goal) -> Node {
+    let member = &group.members[id as usize - 1];
+    let info = MemberInfo {
+        name: member.name.clone(),
+        peer_urls: vec![format!("http://{}", member.address)],
+        client_urls: Vec::new(),
+    };
+    let handle = of.handle();
+    block(handle.change(handle.group().version, Change::Add { info, goal })).unwrap().unwrap();
+    let mut config = group.config(id);
+    config.durability = Durability::Sync;
+    let asked = [group.members[0].address.as_str()];
+    config.joins = Some(Origin::ask(asked, Duration::from_secs(20)).unwrap());
+    let node = start(config).unwrap();
+    until("it is what it came for", || {
+        let known = handle.group();
+        let votes = known.voters().any(|voter| voter == member.id);
+        known.member(member.id).is_some() && (votes || goal == Goal::Learn)
+    });
+    node
+}
+
+/// It began alone and its log never said otherwise, or said so only in what is lost. It must not take itself for the only
+/// one, neither decide by itself nor refuse to learn from the others.
+#[test]
+fn a_founder_that_lost_its_log_learns_from_those_who_came() {
+    let memory: fn(&mut Config) = |config| config.durability = Durability::Memory;
+    let raft: fn(&mut Config) = |config| config.settings.consensus.protocol = ProtocolKind::Raft;
+    for tune in [memory, raft] {
+        let group = Group::new(3, tune);
+        let first = start(founder(&group)).unwrap();
+        append(&first.handle(), "a");
+        let others = [2, 3].map(|id| join(&group, &first, id, Goal::Vote));
+        append(&first.handle(), "b");
+        until("all have it", || {
+            others.iter().all(|node| node.handle().status().executed >= first.handle().status().executed)
+        });
+        first.stop().unwrap();
+        others.into_iter().for_each(|node| node.stop().unwrap());
+        if group.config(1).durability == Durability::Sync {
+            fs::remove_dir_all(group.dir.path().join("r1/wal")).unwrap();
+        }
+
+        let first = start(founder(&group)).unwrap();
+        // Elections are over by then, if there can be any.
+        thread::sleep(Duration::from_secs(2));
+        assert_eq!(first.handle().status().role, Role::Recovering);
+        let _others = [2, 3].map(|id| {
+            let mut config = group.config(id);
+            config.durability = Durability::Sync;
+            start(config).unwrap()
+        });
+        until("it votes again", || first.handle().status().role == Role::Follower);
+        assert_eq!(tape(&first.handle()), "ab");
+    }
+}
+
+/// A learner may hold what the only voter lost: if that went on, they would follow two histories.
+#[test]
+fn the_only_voter_does_not_go_on_before_a_learner_that_may_hold_more() {
+    let group = Group::new(2, |config| config.durability = Durability::Memory);
+    let first = start(founder(&group)).unwrap();
+    append(&first.handle(), "a");
+    let learner = join(&group, &first, 2, Goal::Learn);
+    first.stop().unwrap();
+    let error = start(founder(&group)).unwrap_err();
+    assert!(matches!(error, StartError::LostBeforeLearners(..)), "{error}");
+    assert!(error.to_string().contains("synod recover --force-new-cluster"), "{error}");
+    learner.stop().unwrap();
+}
+
+/// What its log knew of one that was removed is lost with it, and nobody waits for that one.
+#[test]
+fn who_is_alone_again_goes_on() {
+    let group = Group::new(2, |config| config.durability = Durability::Memory);
+    let first = start(founder(&group)).unwrap();
+    let other = join(&group, &first, 2, Goal::Vote);
+    let handle = first.handle();
+    block(handle.change(handle.group().version, Change::Remove(group.members[1].id))).unwrap().unwrap();
+    until("it is alone", || handle.group().members.len() == 1);
+    append(&handle, "a");
+    drop(other);
+    first.stop().unwrap();
+    let first = start(founder(&group)).unwrap();
+    append(&first.handle(), "b");
+    // Its id is given again, to one with other data.
+    fs::remove_dir_all(group.dir.path().join("r2")).unwrap();
+    let _other = join(&group, &first, 2, Goal::Vote);
+    append(&first.handle(), "c");
+}

@@ -1,0 +1,244 @@
+//! A way to the leader by another voter, for a replica that misses the leader.
+//!
+//! A follower may lose its link to the leader and keep those to the others. No election ends the leader's work for that
+//! (`synod_consensus::election`), so the follower's own clients would wait until the link is mended. Instead:
+//!
+//! - A replica that has not heard its leader for an election time-out, or has waited for so long for an answer, asks all
+//!   voters again and again whether they hear the leader ([`PeerMessage::SeekLeader`]). Those that do say who it is and
+//!   how far they are ([`PeerMessage::Standing`]); what was decided then comes from them by catch-up.
+//! - What it has for the leader goes by way of one of them, in an envelope that names its origin and whom it is for
+//!   ([`PeerMessage::Relayed`]). The voter passes the envelope on as it is and remembers nothing of it; the leader's
+//!   answer comes back the same way.
+//! - **One hop**: an envelope is passed on only if it came from its origin. So none goes in circles.
+//! - **Bounded**: a replica has no more batches under way than to a leader that it hears, an envelope is as large as what it
+//!   holds, and the voter that passes it on keeps it only as long as its queue to that peer has room.
+//!
+//! Nothing about safety depends on it. An envelope holds only what the replica layer has for the leader, and the
+//! leader's answers ([`Routed`]): never a message of a protocol. So a vote or a promise still comes from the replica at
+//! the other end of a session. A batch may be ordered twice, as ever, and is executed once. The answer to a read names the
+//! question by a token that no other question of the asker's has; the token goes with the name of the asker.
+
+use synod_consensus::Bug;
+use synod_wire::{Lsn, ReplicaId, Time};
+
+use crate::{Action, PeerMessage, Replica, message::Routed};
+
+/// How a message goes from here to another replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The replica that it is for.
+    pub to: ReplicaId,
+    /// The voter that passes it on; `None`: it goes directly.
+    pub via: Option<ReplicaId>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Relay {
+    /// When the leader was heard last.
+    heard: Time,
+    /// The leader is heard, and does not answer.
+    unanswered: bool,
+    /// When voters were asked last whether they hear the leader.
+    asked: Option<Time>,
+    /// Voters that said so.
+    guides: Vec<Guide>,
+    /// The one that passes messages on at the moment.
+    via: Option<ReplicaId>,
+}
+
+/// A voter that hears the leader.
+#[derive(Clone, Copy, Debug)]
+struct Guide {
+    id: ReplicaId,
+    leader: ReplicaId,
+    /// When it said so.
+    told: Time,
+    /// When something that it was to pass on was not answered in time.
+    failed: Option<Time>,
+}
+
+impl Relay {
+    /// A replica that starts, and gives the leader a while to be heard.
+    pub fn new(now: Time) -> Relay {
+        Relay { heard: now, unanswered: false, asked: None, guides: Vec::new(), via: None }
+    }
+
+    fn guide(&self) -> Option<&Guide> {
+        self.guides.iter().find(|guide| Some(guide.id) == self.via)
+    }
+
+    /// A voter hears this leader.
+    fn told(&mut self, id: ReplicaId, leader: ReplicaId, now: Time) {
+        match self.guides.iter_mut().find(|guide| guide.id == id) {
+            Some(guide) => (guide.leader, guide.told) = (leader, now),
+            None => self.guides.push(Guide { id, leader, told: now, failed: None }),
+        }
+    }
+
+    /// What was sent was not answered in time.
+    fn not_answered(&mut self, now: Time) {
+        match self.guides.iter_mut().find(|guide| Some(guide.id) == self.via) {
+            Some(guide) => {
+                guide.failed = Some(now);
+                self.via = None;
+            }
+            None if self.unanswered => {}
+            None => (self.unanswered, self.asked) = (true, None),
+        }
+    }
+
+    /// Keeps the guide as long as it is one, and else takes the one that has not failed, or not for the longest time.
+    fn choose(&mut self) {
+        if self.guide().is_none() {
+            self.via = self.guides.iter().min_by_key(|guide| (guide.failed, guide.id)).map(|guide| guide.id);
+        }
+    }
+}
+
+impl Replica {
+    /// Looks for a way to the leader if this replica misses it, and goes back to the direct one if it does not.
+    pub(crate) fn find_way(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let before = self.relay.via;
+        if self.route().is_some() && self.is_answer_overdue(now) {
+            self.relay.not_answered(now);
+        }
+        if self.misses_leader(now) {
+            let (group, catch_up) = (&self.group, &self.catch_up);
+            let believed = self.settings.consensus.election_timeout;
+            self.relay.guides.retain(|guide| {
+                group.votes(guide.id) && !catch_up.is_down(guide.id) && now < guide.told + believed
+            });
+            self.relay.choose();
+            self.seek_leader(now, actions);
+        } else {
+            self.relay.guides.clear();
+            self.relay.via = None;
+        }
+        if self.relay.via != before {
+            // What was sent the other way may be lost.
+            self.proposals.forget_sent();
+            self.reads.ask_again();
+        }
+    }
+
+    /// How what is for the leader goes there.
+    pub(crate) fn route(&self) -> Option<Route> {
+        match self.relay.guide() {
+            Some(guide) => Some(Route { to: guide.leader, via: Some(guide.id) }),
+            None => self.view.leader.map(|to| Route { to, via: None }),
+        }
+    }
+
+    /// The leader that another voter hears, if this replica goes by way of that one.
+    pub(crate) fn leader_of_guide(&self) -> Option<ReplicaId> {
+        self.relay.guide().map(|guide| guide.leader)
+    }
+
+    /// Whether this replica, which does not lead, does not hear the leader, or is not heard by it.
+    pub(crate) fn misses_leader(&self, now: Time) -> bool {
+        self.group.member(self.me).is_some()
+            && !self.leads()
+            && (self.relay.unanswered || now >= self.relay.heard + self.settings.consensus.election_timeout)
+    }
+
+    /// When [`Replica::find_way`] has something to do, though nothing happens.
+    pub(crate) fn find_way_at(&self, now: Time) -> Option<Time> {
+        if self.group.member(self.me).is_none() || self.leads() {
+            return None;
+        }
+        if !self.misses_leader(now) {
+            return Some(self.relay.heard + self.settings.consensus.election_timeout);
+        }
+        self.relay.asked.map(|asked| asked + self.seek_interval())
+    }
+
+    /// While somebody hears the leader, what is decided is heard of as often as from a leader that has nothing to say.
+    fn seek_interval(&self) -> std::time::Duration {
+        let options = &self.settings.consensus;
+        if self.relay.guides.is_empty() { options.election_timeout / 2 } else { options.heartbeat_interval }
+    }
+
+    fn seek_leader(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.relay.asked.is_some_and(|asked| now < asked + self.seek_interval()) {
+            return;
+        }
+        self.relay.asked = Some(now);
+        let others = self.group.voters().filter(|&id| id != self.me && !self.catch_up.is_down(id));
+        actions.extend(others.map(|to| Action::Send {
+            to,
+            message: PeerMessage::SeekLeader,
+            after: Lsn::ZERO,
+        }));
+    }
+
+    /// Another replica misses the leader. One that was removed and does not know it misses whoever led it: it hears how far
+    /// the log is, fetches what it lacks, and finds its removal there. Nobody else speaks to it.
+    pub(crate) fn leader_sought(&self, now: Time, from: ReplicaId, actions: &mut Vec<Action>) {
+        let hears = |leader| leader == self.me || !self.misses_leader(now) && !self.catch_up.is_down(leader);
+        let member = self.group.member(from).is_some();
+        let removed = !member && from < self.group.next_id;
+        if removed || member && self.view.leader.is_some_and(hears) {
+            actions.push(self.standing(from, member));
+        }
+    }
+
+    /// A voter that was asked says who leads.
+    pub(crate) fn leader_found(&mut self, now: Time, from: ReplicaId, leader: ReplicaId) {
+        if leader == from && self.view.leader == Some(from) {
+            // The leader itself: it was reached, and is heard.
+            (self.relay.heard, self.relay.unanswered) = (now, false);
+        } else if leader != self.me && self.group.votes(from) {
+            self.relay.told(from, leader, now);
+        }
+    }
+
+    /// A message came from this replica itself.
+    pub(crate) fn heard_from(&mut self, now: Time, from: ReplicaId) {
+        if self.view.leader == Some(from) && !self.catch_up.is_down(from) {
+            self.relay.heard = now;
+        }
+    }
+
+    /// Somebody new leads, or this replica did until now, or the session to the leader is a new one.
+    pub(crate) fn expect_leader(&mut self, now: Time) {
+        (self.relay.heard, self.relay.unanswered) = (now, false);
+    }
+
+    /// An envelope came.
+    pub(crate) fn relayed(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        (origin, to): (ReplicaId, ReplicaId),
+        message: Routed,
+        actions: &mut Vec<Action>,
+    ) {
+        if to == self.me && origin != self.me {
+            let back = Route { to: origin, via: Some(from).filter(|&from| from != origin) };
+            self.routed(now, back, message, actions);
+        } else if from == origin && self.group.member(origin).is_some() && self.group.member(to).is_some() {
+            if let Routed::ReadIndexAnswer { slot, .. } = message
+                && self.has(Bug::KeepRelayedAnswer)
+                && let Some(own) = self.reads.first_asked()
+            {
+                self.reads_answered(own, slot);
+            }
+            let message = PeerMessage::Relayed { origin, to, message };
+            actions.push(Action::Send { to, message, after: Lsn::ZERO });
+        }
+    }
+
+    /// Sends something for the leader, or the leader's answer.
+    pub(crate) fn send_on(&self, route: Route, message: Routed, actions: &mut Vec<Action>) {
+        let Route { to, via } = route;
+        let action = match via {
+            None => Action::Send { to, message: PeerMessage::Direct(message), after: Lsn::ZERO },
+            Some(via) => {
+                let message = PeerMessage::Relayed { origin: self.me, to, message };
+                Action::Send { to: via, message, after: Lsn::ZERO }
+            }
+        };
+        actions.push(action);
+    }
+}
