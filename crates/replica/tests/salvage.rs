@@ -168,7 +168,7 @@ impl Run {
 
     /// A second passes.
     fn wait(&mut self) {
-        self.now = self.now + std::time::Duration::from_secs(1);
+        self.now += std::time::Duration::from_secs(1);
         let mut actions = Vec::new();
         self.replica.step(self.now, Event::Timer, &mut actions);
         self.replica.flush(self.now, &mut actions);
