@@ -22,6 +22,7 @@ mod options;
 mod overrides;
 mod planted;
 mod progress_watch;
+mod proofs;
 mod protocol;
 pub mod raft;
 mod read_rounds;
@@ -38,6 +39,7 @@ pub use options::{
 };
 pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
+pub use proofs::Proofs;
 pub use protocol::{
     ChangeRefused, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Role, Status,
 };

@@ -241,7 +241,9 @@ impl Options {
         page.saturating_add(MESSAGE_HEAD_BYTES)
     }
 
-    pub(crate) fn has(&self, bug: Bug) -> bool {
+    /// Whether this bug is planted; see [`Bug`]. Outside of tests none is.
+    #[must_use]
+    pub fn has(&self, bug: Bug) -> bool {
         cfg!(any(test, feature = "planted-bugs")) && self.planted == Some(bug)
     }
 }

@@ -57,6 +57,12 @@ pub enum Bug {
     ReadWithoutConfirmation,
     /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
     LeakRemoteReads,
+    /// The replies that a session keeps are bounded in number and not in bytes.
+    KeepEveryReply,
+    /// Decided batches that wait for the executor are bounded in number and not in bytes.
+    QueueForExecutorWithoutBound,
+    /// Messages that wait for the disk are not bounded.
+    HoldWithoutBound,
     /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
     KeepRelayedAnswer,
     /// A new leader puts no-ops where acceptors reported values.
@@ -115,6 +121,8 @@ pub enum Bug {
     RaftUnionMajority,
     /// Raft: voters are changed before the leader has committed anything, or the change before.
     RaftChangeAtOnce,
+    /// Raft: a candidate that learns what the leader of its own term decided goes on asking for votes.
+    RaftCandidateLearnsWinner,
     /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
     ElectionMajorityOffByOne,
     /// Its replies carry the highest ballot known instead of the replier's own (E4).
@@ -155,6 +163,10 @@ impl Bug {
         Bug::RaftChangeAtOnce,
         Bug::RaftUnionMajority,
     ];
+
+    /// Those of what waits, or is kept, without a bound in bytes.
+    pub const BOUNDS: &'static [Bug] =
+        &[Bug::KeepEveryReply, Bug::QueueForExecutorWithoutBound, Bug::HoldWithoutBound];
 
     /// Those of elections that break no rule of a protocol: with them a group serves too late, or changes its leader for
     /// nothing, when a fault lasts.

@@ -40,6 +40,9 @@ use crate::{Bug, Message, Options, Record, VoterSets};
 /// between the two forgets the knowledge, or keeps both; where the snapshot was durable before the promise was, the next
 /// life promises before it says anything ([`crate::Options::start`]).
 ///
+/// Where a ballot is a term, several replicas may be candidates in it. One that learns what the term's leader decided has
+/// lost, and gives up: the voters that it asks from then on may be others than those that elected that leader.
+///
 /// Promising is always safe. It costs a leader its place only if another leader decided something in a higher ballot,
 /// which has cost it that place already. A replica that must not vote promises too: its next life may vote.
 pub trait Protocol: std::fmt::Debug + Send {
@@ -85,6 +88,10 @@ pub trait Protocol: std::fmt::Debug + Send {
 
     /// How many batches this replica may propose now; zero unless it leads and its window has room.
     fn room(&self) -> usize;
+
+    /// Whether executing or the disk is so far behind that nothing more should be taken in. A protocol may drop what
+    /// it is sent meanwhile, and need not remember that it did: the replica around it asks the leader to send it again.
+    fn is_congested(&self) -> bool;
 
     /// What this replica knows, for routing, reads, catch-up and metrics.
     fn status(&self) -> Status;

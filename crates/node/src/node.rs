@@ -14,7 +14,8 @@ use std::{
 use crossbeam_channel::{Sender, bounded, unbounded};
 use synod_consensus::Role;
 use synod_replica::{
-    Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo, StateMachine,
+    Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo,
+    StateMachine, salvage,
 };
 use synod_storage::{DataDir, Lives, PeerBook, SnapshotStore, StorageError, Wal};
 use synod_transport::{Transport, Unreadable};
@@ -159,12 +160,16 @@ pub(crate) fn open<S: StateMachine>(
             Company::Nobody => return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal())),
             Company::Learners => return Err(StartError::LostBeforeLearners(damage.to_string())),
             Company::Voters => {
+                // What can still be read may be older than what was promised. But what it proves to be decided is so.
+                let found = found.records.iter().map(|record| record.lsn).zip(records);
+                records = salvage(found, executor.applied());
+                last_lsn = wal.quarantine(records.iter().map(|record| (record.keep(), record.encode())))?;
+                let (slots, bytes) = (records.len(), wal.bytes());
                 tracing::error!(
-                    %damage, "the log is damaged: set aside; this replica learns from its peers before it votes"
+                    %damage, slots, bytes,
+                    "the log is damaged: set aside, but for what it proves to be decided; this replica learns the rest \
+                     from its peers before it votes"
                 );
-                // What can still be read may be older than what was promised: believe none of it.
-                last_lsn = wal.quarantine(&[])?;
-                records.clear();
                 verdict = Some(Verdict::Learn);
             }
         }

@@ -103,6 +103,16 @@ pub fn force_new_cluster<S: StateMachine>(
     let incarnation = recovered.incarnation;
     execute_decided(config, origin, recovered, &mut executor);
     let decided = executor.applied();
+    let holds_more = |record: &LogRecord| match record {
+        LogRecord::Decided { epoch, slot, .. } => *slot > decided && *epoch >= executor.group().epoch,
+        _ => false,
+    };
+    if records.iter().any(holds_more) {
+        let missing = decided.next();
+        warnings.push(format!(
+            "slot {missing} is missing in this replica's log: what it holds behind that is lost"
+        ));
+    }
     for record in &records {
         match record {
             LogRecord::Trimmed(slot) if *slot > decided => {

@@ -9,11 +9,11 @@ use std::{
 
 use bytes::Bytes;
 use common::{Group, Tape, append, block, tape, until};
-use synod_consensus::Role;
-use synod_node::{Config, Node, StartError};
-use synod_replica::{RequestError, SessionCommand};
+use synod_consensus::{ProtocolKind, Role};
+use synod_node::{Config, Node, NodeStatus, StartError};
+use synod_replica::{LogRecord, RequestError, SessionCommand};
 use synod_storage::Durability;
-use synod_wire::{ClusterId, Slot};
+use synod_wire::{ClusterId, Epoch, Slot};
 
 #[test]
 fn commands_and_reads_work_at_every_replica() {
@@ -99,7 +99,8 @@ fn without_a_quorum_requests_fail_in_time_and_nothing_is_lost() {
     assert_eq!(append(&first.handle(), "b"), "1");
 }
 
-fn corrupt(log: &Path) {
+/// Changes a few bytes at a share of the first segment's records.
+fn corrupt(log: &Path, share: f64) {
     let mut segments: Vec<_> = std::fs::read_dir(log)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -107,11 +108,76 @@ fn corrupt(log: &Path) {
         .collect();
     segments.sort();
     let mut bytes = std::fs::read(&segments[0]).unwrap();
-    // The middle of the records, which follow the header's page: well before the tail.
-    let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();
-    let middle = (4096 + end) / 2;
-    bytes[middle..middle + 40].fill(0xff);
+    // Records follow the header's page. Well before the tail, which is what a crash leaves half-written.
+    let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() - 40;
+    let at = 4096 + ((end - 4096) as f64 * share) as usize;
+    bytes[at..at + 40].fill(0xff);
     std::fs::write(&segments[0], bytes).unwrap();
+}
+
+/// How many slots a log that was repaired has from the one before it, and how many came from others.
+fn kept_and_fetched(log: &Path) -> (usize, usize) {
+    let (mut kept, mut fetched) = (0, 0);
+    synod_storage::inspect::dump(log, |entry| {
+        let synod_storage::inspect::Entry::Record { bytes: Some(bytes), .. } = entry else { return };
+        match LogRecord::decode(bytes).unwrap() {
+            LogRecord::Decided { .. } => kept += 1,
+            LogRecord::Learned { .. } => fetched += 1,
+            _ => {}
+        }
+    })
+    .unwrap();
+    (kept, fetched)
+}
+
+/// One after the other, at the beginning of the log, in its middle and at its end; then all three agree, and go on.
+fn damaged_logs_are_repaired(tune: fn(&mut Config)) {
+    let group = Group::new(3, tune);
+    let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(group.start(id))).collect();
+    let mut expected = String::new();
+    for _ in 0..60 {
+        append(&nodes[0].as_ref().unwrap().handle(), "z");
+        expected.push('z');
+    }
+    for (id, share) in [(3, 0.0), (2, 0.5), (1, 1.0)] {
+        nodes[id - 1].take().unwrap().stop().unwrap();
+        let log = group.dir.path().join(format!("r{id}/wal"));
+        corrupt(&log, share);
+        let node = nodes[id - 1].insert(group.start(id as u64));
+        // Before its first step it tells nothing.
+        let votes = |status: NodeStatus| status.epoch > Epoch(0) && !status.without_memory;
+        until("it votes again", || votes(node.handle().status()));
+        assert_eq!(tape(&node.handle()), expected);
+        let (kept, fetched) = kept_and_fetched(&log);
+        assert!(kept > 40 && fetched < 20, "r{id}: {kept} slots were kept, and {fetched} came from others");
+        append(&node.handle(), "!");
+        expected.push('!');
+    }
+    let digests = || nodes.iter().flatten().map(|node| block(node.handle().digest()).unwrap());
+    until("equal digests", || digests().all(|digest| digest == digests().next().unwrap()));
+    nodes.iter_mut().for_each(|node| node.take().unwrap().stop().unwrap());
+    let nodes = [group.start(1), group.start(2), group.start(3)];
+    nodes.iter().for_each(|node| assert_eq!(tape(&node.handle()), expected));
+}
+
+#[test]
+fn damaged_logs_are_repaired_with_multipaxos() {
+    damaged_logs_are_repaired(|_| {});
+}
+
+#[test]
+fn damaged_logs_are_repaired_with_sequence_paxos() {
+    damaged_logs_are_repaired(|config| {
+        config.settings.consensus.protocol = ProtocolKind::SequencePaxos;
+    });
+}
+
+#[test]
+fn damaged_logs_are_repaired_with_raft() {
+    damaged_logs_are_repaired(|config| {
+        config.settings.consensus.protocol = ProtocolKind::Raft;
+        config.settings.consensus.election = ProtocolKind::Raft.elections()[0];
+    });
 }
 
 #[test]
@@ -122,7 +188,7 @@ fn a_replica_with_a_corrupt_log_learns_from_its_peers_before_it_votes() {
         append(&nodes[0].as_ref().unwrap().handle(), "z");
     }
     nodes[2].take().unwrap().stop().unwrap();
-    corrupt(&group.dir.path().join("r3/wal"));
+    corrupt(&group.dir.path().join("r3/wal"), 0.5);
     let third = group.start(3);
     let set_aside = std::fs::read_dir(group.dir.path().join("r3/wal")).unwrap();
     let set_aside =

@@ -2,7 +2,9 @@
 //! that are not on stable storage, and messages that wait for these records. Each is bounded in bytes.
 //!
 //! - **Batches and records.** Beyond their bounds the replica is backlogged: it proposes, accepts, learns and fetches
-//!   nothing until half of it is done. What it had accepted before may still be decided and come on top.
+//!   nothing until half of it is done. What it had accepted before may still be decided and come on top. What its
+//!   protocol was sent meanwhile is dropped; its leader hears of that once there is room again
+//!   ([`PeerMessage::Missed`](crate::PeerMessage::Missed)), and sends it again at once.
 //! - **Messages.** While a disk does not answer, peers go on asking, and every answer waits: a promise may hold a page of
 //!   a megabyte, and is asked for again every retransmission. The bound is kept by not sending what does not fit. A
 //!   message that is not sent is a lost message, which every protocol survives: it may not promise anything by *not*
@@ -11,6 +13,7 @@
 
 use std::collections::VecDeque;
 
+use synod_consensus::Bug;
 use synod_wire::{Lsn, Slot};
 
 use crate::Settings;
@@ -101,7 +104,8 @@ impl Backlog {
     pub(crate) fn may_hold(&mut self, after: Lsn, bytes: u64, settings: &Settings) -> bool {
         let waits = after > self.durable;
         // One may always wait, however large it is: otherwise it would never be sent.
-        if waits && self.held.bytes > 0 && self.held.bytes + bytes > settings.held_bytes_max {
+        let bounded = !settings.consensus.has(Bug::HoldWithoutBound);
+        if waits && bounded && self.held.bytes > 0 && self.held.bytes + bytes > settings.held_bytes_max {
             self.given_up += 1;
             return false;
         }
@@ -117,6 +121,7 @@ impl Backlog {
         let slots = self.unexecuted.entries.len() as u64;
         let too_much = slots > settings.backlog_slots_max / share
             || self.unexecuted.bytes > settings.backlog_bytes_max / share
+                && !settings.consensus.has(Bug::QueueForExecutorWithoutBound)
             || self.undurable.bytes > settings.undurable_bytes_max / share;
         std::mem::replace(&mut self.too_much, too_much) != too_much
     }

@@ -16,7 +16,7 @@ mod peers;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use synod_wire::{ReplicaId, Slot, Time};
 
@@ -88,6 +88,8 @@ pub struct CatchUp {
     /// The last one asked for what is needed next did not answer, so that it is the leader's turn.
     leader_next: bool,
     ahead: Ahead,
+    /// Runs of slots that this replica holds itself, behind others that it lacks.
+    held: VecDeque<Range<Slot>>,
     /// About the bytes of a slot, as the last answer had them.
     slot_bytes: usize,
     snapshot: Option<Receiving>,
@@ -163,6 +165,7 @@ impl CatchUp {
             questions: Vec::new(),
             leader_next: false,
             ahead: Ahead::default(),
+            held: VecDeque::new(),
             slot_bytes: SLOT_BYTES,
             snapshot: None,
         }
@@ -212,6 +215,11 @@ impl CatchUp {
     /// Whether there is no session to a peer.
     pub fn is_down(&self, id: ReplicaId) -> bool {
         self.peers.iter().any(|peer| peer.id == id && peer.down)
+    }
+
+    /// This replica holds these runs of slots itself, in order, behind others that it lacks: they are not asked for.
+    pub fn holds(&mut self, runs: VecDeque<Range<Slot>>) {
+        self.held = runs;
     }
 
     // Asking.
@@ -284,7 +292,9 @@ impl CatchUp {
                 break;
             }
             let asked = self.questions.iter().map(|question| question.from);
-            let next = asked.filter(|&begins| begins > from).chain(self.ahead.begins_behind(from)).min();
+            let held = self.held.iter().map(|run| run.start).find(|&begins| begins > from);
+            let here = self.ahead.begins_behind(from).into_iter().chain(held);
+            let next = asked.filter(|&begins| begins > from).chain(here).min();
             // Segments become shorter towards the end, so that all peers are done at about the same time.
             let share = (self.goal.0 - from.0 + 1).div_ceil(shares).max(SEGMENT_SLOTS_MIN);
             let mut through = Slot(from.0.saturating_add(len.min(share) - 1)).min(self.goal);
@@ -312,7 +322,12 @@ impl CatchUp {
         loop {
             let asked =
                 self.questions.iter().find(|question| question.from <= slot && slot <= question.through);
-            match asked.map(|question| question.through.next()).or_else(|| self.ahead.end_of(slot)) {
+            let held = || self.held.iter().find(|run| run.contains(&slot)).map(|run| run.end);
+            match asked
+                .map(|question| question.through.next())
+                .or_else(|| self.ahead.end_of(slot))
+                .or_else(held)
+            {
                 Some(behind) => slot = behind,
                 None => return slot,
             }

@@ -14,6 +14,10 @@ pub struct Decided {
 }
 
 impl Decided {
+    pub(crate) fn into_parts(self) -> (Ballots, Batch) {
+        (self.ballots, self.batch)
+    }
+
     /// About the bytes that it takes in a message: an empty batch takes some too.
     pub(crate) fn size(&self) -> usize {
         self.batch.bytes().len() + 40

@@ -46,7 +46,7 @@ use synod_wire::{Ballot, Ballots, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaI
 
 use crate::{
     Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, LogRecord, PeerMessage, Refusal, Replica,
-    StateTransfer,
+    StateTransfer, salvage::Salvaged,
 };
 
 /// What a replica knows of epochs.
@@ -61,6 +61,8 @@ pub(crate) struct Known {
     first: Slot,
     /// Records of slots through this one may be gone: a snapshot covered them, perhaps one that was lost since.
     trimmed: Slot,
+    /// What the own log holds behind slots that it lacks.
+    pub(crate) salvaged: Salvaged,
     /// What its protocol wrote down in an earlier life, until it runs.
     parked: Vec<Record>,
     /// An earlier life may have said something in that epoch that this one does not remember.
@@ -89,6 +91,7 @@ impl Known {
             entered: Lsn::ZERO,
             first: group.first,
             trimmed: Slot::ZERO,
+            salvaged: Salvaged::default(),
             parked: Vec::new(),
             amnesia,
             ended: false,
@@ -106,7 +109,7 @@ impl Known {
     /// Without the slots through this one the present epoch's protocol can not run here: they are decided, and no
     /// record of that protocol holds them.
     fn needed(&self) -> Slot {
-        self.first.prev().max(self.trimmed)
+        self.first.prev().max(self.trimmed).max(self.salvaged.last())
     }
 }
 
@@ -192,6 +195,9 @@ impl Replica {
                     (written, amnesia) = (group.epoch, lost);
                     entered = Some(group);
                 }
+                LogRecord::Decided { epoch, slot, ballots, batch } => {
+                    self.known.salvaged.insert(epoch, slot, ballots, batch);
+                }
                 LogRecord::Ended { slot, ballots } => _ = ended.insert(slot, ballots),
                 LogRecord::Trimmed(slot) => self.known.trimmed = self.known.trimmed.max(slot),
             }
@@ -213,8 +219,11 @@ impl Replica {
         self.known.replaying = true;
         loop {
             let before = self.decided.last();
-            while let Some((ballots, batch)) = learned.remove(&self.decided.last().next()) {
-                self.deliver(now, self.decided.last().next(), ballots, batch, actions);
+            loop {
+                let (slot, epoch) = (self.decided.last().next(), self.group.epoch);
+                let salvaged = || Some(self.known.salvaged.take(slot, epoch)?.into_parts());
+                let Some((ballots, batch)) = learned.remove(&slot).or_else(salvaged) else { break };
+                self.deliver(now, slot, ballots, batch, actions);
             }
             // A snapshot that is lost may have come from another replica, and have covered other values than the log
             // holds: what it held comes from the others.
@@ -256,6 +265,8 @@ impl Replica {
             self.write_trimmed(snapshot.slot, actions);
         }
         self.group_changed(actions);
+        self.watch_salvaged();
+        self.known.elsewhere = self.known.elsewhere.max(self.known.salvaged.last());
         self.begin(now, false);
         self.carry_out(now, actions);
     }
@@ -330,6 +341,7 @@ impl Replica {
             self.group = group;
         }
         self.group_changed(actions);
+        self.watch_salvaged();
         // What the old protocol still wanted is written before the next one begins.
         self.carry_out(now, actions);
         self.begin(now, false);
@@ -413,7 +425,7 @@ impl Replica {
     }
 
     /// Starts the present epoch's protocol, if this replica takes part in it and has the state with which it began.
-    fn begin(&mut self, now: Time, head_start: bool) {
+    pub(crate) fn begin(&mut self, now: Time, head_start: bool) {
         // One without memory that does not vote would not hear from the leader: it fetches what is decided.
         let hears = !self.known.amnesia || self.group.counts(self.me);
         let here = self.group.epoch == self.known.running
@@ -504,8 +516,10 @@ impl Replica {
             }
             self.deliver(now, slot, ballots, batch, actions);
             self.carry_out(now, actions);
+            self.watch_salvaged();
             self.begin(now, false);
             self.carry_out(now, actions);
+            self.take_salvaged(now, actions);
         }
     }
 
@@ -548,6 +562,12 @@ impl Replica {
             view: self.view,
             sought,
         };
+        Action::Send { to, message, after: self.known.entered }
+    }
+
+    /// What was sent here in this epoch and could not be taken in.
+    pub(crate) fn tell_missed(&self, to: ReplicaId) -> Action {
+        let message = PeerMessage::Missed { epoch: self.known.running };
         Action::Send { to, message, after: self.known.entered }
     }
 

@@ -56,6 +56,15 @@ impl<S: StateMachine> Executor<S> {
         self.execute_repeats = true;
     }
 
+    /// Plants [`synod_consensus::Bug::KeepEveryReply`], until the group's limits change.
+    #[cfg(feature = "planted-bugs")]
+    pub fn keep_every_reply(&mut self) {
+        let (session_reply_bytes_max, reply_bytes_max) = (u64::MAX, u64::MAX);
+        let limits = self.group.limits.sessions;
+        let unbounded = crate::SessionLimits { session_reply_bytes_max, reply_bytes_max, ..limits };
+        self.sessions.set_limits(unbounded);
+    }
+
     /// Plants [`synod_consensus::Bug::ClockCountsTwice`].
     #[cfg(feature = "planted-bugs")]
     pub fn count_twice(&mut self) {

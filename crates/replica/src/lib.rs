@@ -24,6 +24,7 @@
 //! | `voters.rs` | changes of voters within an epoch; learners |
 //! | `epochs.rs` | from one epoch to the next; restarts; replicas that do not vote |
 //! | `record.rs` | what a replica writes down |
+//! | `salvage.rs` | what is kept of a log that lacks records |
 //! | `message.rs` | what replicas say to each other |
 
 mod ahead;
@@ -46,6 +47,7 @@ mod reads;
 mod record;
 mod relay;
 mod replica;
+mod salvage;
 pub mod session;
 mod settings;
 mod state_machine;
@@ -67,6 +69,7 @@ pub use limits::{LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
 pub use message::{PeerMessage, Routed};
 pub use record::LogRecord;
 pub use replica::Replica;
+pub use salvage::salvage;
 pub use session::SessionLimits;
 pub use settings::{Settings, StateTransfer, UnknownTransfer};
 pub use state_machine::{Frozen, StateMachine};

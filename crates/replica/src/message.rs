@@ -47,6 +47,12 @@ pub enum PeerMessage {
         /// It answers `SeekLeader`: the sender hears that leader, or leads.
         sought: bool,
     },
+    /// To the leader: the sender's protocol could not take in what came, and dropped some of it; now it can. What was
+    /// sent to it before may be lost, as when a session begins.
+    Missed {
+        /// The epoch of the instance that dropped it.
+        epoch: Epoch,
+    },
     /// To voters: the sender misses its leader; who hears it? Answered with `Standing`, or not at all.
     SeekLeader,
     /// For the leader, or an answer of the leader.
@@ -159,6 +165,7 @@ const PUSHED: u8 = 11;
 const SEEK_LEADER: u8 = 12;
 const RELAYED: u8 = 13;
 const TURNED_DOWN: u8 = 14;
+const MISSED: u8 = 15;
 
 /// Bytes that anything but batches and pieces of snapshots takes in a message at most, roughly.
 const OTHER_BYTES: u64 = 256;
@@ -204,6 +211,10 @@ impl PeerMessage {
                 writer.ballot(view.ballot);
                 writer.replica(view.leader.unwrap_or_default());
                 writer.bool(*sought);
+            }
+            PeerMessage::Missed { epoch } => {
+                writer.u8(MISSED);
+                writer.u64(epoch.0);
             }
             PeerMessage::SeekLeader => writer.u8(SEEK_LEADER),
             PeerMessage::Direct(message) => message.encode(&mut writer),
@@ -284,6 +295,7 @@ impl PeerMessage {
                 let sought = reader.bool("sought")?;
                 PeerMessage::Standing { epoch, kept, decided, view: LeaderView { ballot, leader }, sought }
             }
+            MISSED => PeerMessage::Missed { epoch: Epoch(reader.u64("epoch")?) },
             SEEK_LEADER => PeerMessage::SeekLeader,
             kind @ (FORWARD | TURNED_DOWN | READ_INDEX | READ_INDEX_ANSWER) => {
                 PeerMessage::Direct(Routed::decode(kind, &mut reader)?)
@@ -474,6 +486,7 @@ mod tests {
                 to: ReplicaId(1),
                 message: Routed::ReadIndexAnswer { token: 3, slot: None },
             },
+            PeerMessage::Missed { epoch: Epoch(2) },
             PeerMessage::Fetch { from: Slot(9), through: Slot(12) },
             PeerMessage::Fetched {
                 from: Slot(9),

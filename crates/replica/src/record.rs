@@ -44,6 +44,17 @@ pub enum LogRecord {
         /// What.
         batch: Batch,
     },
+    /// An earlier log, of which records were lost, proves that this was decided; see `salvage.rs`.
+    Decided {
+        /// In this epoch: it counts if the slot belongs to it.
+        epoch: Epoch,
+        /// Where.
+        slot: Slot,
+        /// As it was delivered, or could have been.
+        ballots: Ballots,
+        /// What.
+        batch: Batch,
+    },
 }
 
 const PROTOCOL: u8 = 1;
@@ -51,6 +62,7 @@ const ENTERED: u8 = 2;
 const LEARNED: u8 = 3;
 const TRIMMED: u8 = 4;
 const ENDED: u8 = 5;
+const DECIDED: u8 = 6;
 
 /// Protocols number their states from 1.
 const STATE_ENTERED: u8 = 200;
@@ -64,7 +76,7 @@ impl LogRecord {
     pub(crate) fn weight(&self) -> u64 {
         let batches = match self {
             LogRecord::Protocol { record, .. } => record.batch_bytes(),
-            LogRecord::Learned { batch, .. } => batch.bytes().len() as u64,
+            LogRecord::Learned { batch, .. } | LogRecord::Decided { batch, .. } => batch.bytes().len() as u64,
             LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Trimmed(_) => 0,
         };
         batches + OTHER_BYTES
@@ -78,7 +90,9 @@ impl LogRecord {
             LogRecord::Protocol { record, .. } => record.keep(),
             LogRecord::Entered { .. } => Keep::State(STATE_ENTERED),
             LogRecord::Trimmed(_) => Keep::State(STATE_TRIMMED),
-            LogRecord::Learned { slot, .. } | LogRecord::Ended { slot, .. } => Keep::Slot(*slot),
+            LogRecord::Learned { slot, .. }
+            | LogRecord::Decided { slot, .. }
+            | LogRecord::Ended { slot, .. } => Keep::Slot(*slot),
         }
     }
 
@@ -112,6 +126,13 @@ impl LogRecord {
                 writer.ballots(*ballots);
                 writer.batch(batch);
             }
+            LogRecord::Decided { epoch, slot, ballots, batch } => {
+                writer.u8(DECIDED);
+                writer.u64(epoch.0);
+                writer.slot(*slot);
+                writer.ballots(*ballots);
+                writer.batch(batch);
+            }
         }
         writer.finish()
     }
@@ -134,6 +155,12 @@ impl LogRecord {
             ENDED => LogRecord::Ended { slot: reader.slot("slot")?, ballots: reader.ballots("ballots")? },
             TRIMMED => LogRecord::Trimmed(reader.slot("trimmed")?),
             LEARNED => LogRecord::Learned {
+                slot: reader.slot("slot")?,
+                ballots: reader.ballots("ballots")?,
+                batch: reader.batch("batch")?,
+            },
+            DECIDED => LogRecord::Decided {
+                epoch: Epoch(reader.u64("epoch")?),
                 slot: reader.slot("slot")?,
                 ballots: reader.ballots("ballots")?,
                 batch: reader.batch("batch")?,
@@ -164,6 +191,12 @@ mod tests {
             LogRecord::Ended { slot: Slot(8), ballots: Ballots::both(ballot) },
             LogRecord::Trimmed(Slot(7)),
             LogRecord::Learned { slot: Slot(4), ballots: Ballots::both(ballot), batch: Batch::noop() },
+            LogRecord::Decided {
+                epoch: Epoch(2),
+                slot: Slot(4),
+                ballots: Ballots::both(ballot),
+                batch: Batch::noop(),
+            },
         ] {
             assert_eq!(LogRecord::decode(record.encode().to_bytes()), Ok(record));
         }

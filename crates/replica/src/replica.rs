@@ -67,6 +67,8 @@ pub struct Replica {
     pub(crate) pushes: Pushes,
     pub(crate) executed: Slot,
     backlog: Backlog,
+    /// Whether the protocol was sent batches while it could not take any in.
+    missed: bool,
     pub(crate) snapshot: Option<SnapshotInfo>,
     pub(crate) taking_snapshot: bool,
     pub(crate) slots_since_snapshot: u64,
@@ -122,6 +124,7 @@ impl Replica {
             pushes: Pushes::default(),
             executed: base,
             backlog: Backlog::new(last_lsn),
+            missed: false,
             snapshot: info,
             taking_snapshot: false,
             slots_since_snapshot: 0,
@@ -214,10 +217,12 @@ impl Replica {
         }
         self.carry_out(now, actions);
         self.release_reads(actions);
+        self.take_salvaged(now, actions);
         self.catch_up(now, actions);
         self.advance_clock(now);
         self.tell_standing(now, actions);
         self.push_state(now, actions);
+        self.ask_for_missed(actions);
         self.batcher.end_burst();
         self.weigh(now, before, actions);
         self.ask_for_timer(now, actions);
@@ -260,7 +265,7 @@ impl Replica {
             held_bytes: self.backlog.held_bytes(),
             sends_given_up: self.backlog.given_up(),
             backlogged: self.is_backlogged(),
-            waits_for_disk: protocol.waits_for_disk || self.backlog.waits_for_disk(),
+            waits_for_disk: protocol.waits_for_disk || self.backlog.waits_for_disk() || self.missed,
             receiving: self.catch_up.receiving(),
             sources: self.catch_up.sources(),
             ahead_bytes: self.catch_up.ahead_bytes(),
@@ -359,7 +364,10 @@ impl Replica {
         self.heard_from(now, from);
         match message {
             PeerMessage::Protocol { epoch, message } => {
-                if epoch == self.known.running && self.protocol.is_some() {
+                if epoch == self.known.running
+                    && let Some(protocol) = &self.protocol
+                {
+                    self.missed |= protocol.is_congested() && message.batch_bytes() > 0;
                     self.meets(from);
                     self.input(now, Input::Receive { from, message }, actions);
                     self.heard_in_epoch(from);
@@ -371,6 +379,11 @@ impl Replica {
                 self.heard_standing(now, from, epoch, (kept, decided), view, actions);
                 if let Some(leader) = view.leader.filter(|_| sought) {
                     self.leader_found(now, from, leader);
+                }
+            }
+            PeerMessage::Missed { epoch } => {
+                if epoch == self.known.running {
+                    self.input(now, Input::Link { peer: from, up: true }, actions);
                 }
             }
             PeerMessage::SeekLeader => self.leader_sought(now, from, actions),
@@ -628,6 +641,20 @@ impl Replica {
         {
             let backlogged = Control::Backlogged(self.backlog.is_too_much());
             protocol.step(now, Input::Control(backlogged), &mut self.effects);
+        }
+    }
+
+    /// Once the protocol takes batches in again, its leader hears of it at once. It would send again what was dropped
+    /// by itself, but only when an answer is overdue; and by then the bounds may be reached again, so that a small bound
+    /// would leave a group one window of commands a time-out.
+    fn ask_for_missed(&mut self, actions: &mut Vec<Action>) {
+        let Some(protocol) = self.protocol.as_ref().filter(|_| self.missed) else { return };
+        if protocol.is_congested() {
+            return;
+        }
+        self.missed = false;
+        if let Some(to) = self.view.leader.filter(|&leader| leader != self.me) {
+            actions.push(self.tell_missed(to));
         }
     }
 

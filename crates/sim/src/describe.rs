@@ -29,6 +29,7 @@ pub fn message(message: &PeerMessage) -> String {
             let leader = view.leader.map_or("no leader".to_owned(), |leader| format!("{leader} leads"));
             format!("Standing: epoch {epoch}, decided {decided}, {leader}")
         }
+        PeerMessage::Missed { epoch } => format!("{}Missed", in_epoch(*epoch)),
         PeerMessage::SeekLeader => "SeekLeader".to_owned(),
         PeerMessage::Direct(message) => routed(message),
         PeerMessage::Relayed { origin, to, message } => {
@@ -105,6 +106,7 @@ pub fn class(message: &PeerMessage) -> &'static str {
         PeerMessage::Protocol { message: Message::Raft(message), .. } => raft_class(message),
         PeerMessage::Protocol { message: Message::Election(_), .. } => "election",
         PeerMessage::Standing { .. } | PeerMessage::SeekLeader => "standing",
+        PeerMessage::Missed { .. } => "missed",
         PeerMessage::Direct(message) | PeerMessage::Relayed { message, .. } => match message {
             Routed::Forward(_) | Routed::TurnedDown { .. } => "forward",
             Routed::ReadIndex { .. } | Routed::ReadIndexAnswer { .. } => "read",
@@ -397,6 +399,9 @@ pub fn record(record: &LogRecord) -> String {
         }
         LogRecord::Trimmed(slot) => format!("the log begins behind slot {slot}"),
         LogRecord::Learned { slot, batch: learned, .. } => format!("learned slot {slot}: {}", batch(learned)),
+        LogRecord::Decided { epoch, slot, batch: decided, .. } => {
+            format!("{}decided in slot {slot}: {}", in_epoch(*epoch), batch(decided))
+        }
     }
 }
 

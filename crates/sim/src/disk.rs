@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::LogRecord;
+use synod_replica::{LogRecord, salvage};
 use synod_wire::{Keep, Lsn, Slot};
 
 use crate::check::slots;
@@ -221,6 +221,20 @@ impl Disk {
     pub fn damage_log(&mut self, rng: &mut Rng) {
         self.log.retain(|_| rng.u8(0..4) > 0);
         (self.lost, self.amnesia) = (true, true);
+    }
+
+    /// Some records are damaged, and recognised as such; what the rest proves becomes the log, behind the last number that
+    /// was used, as a server does it. Returns of how many slots it says what was decided.
+    pub fn repair_log(&mut self, rng: &mut Rng) -> u64 {
+        let lost = if rng.u8(0..4) > 0 { rng.usize(1..4) } else { self.log.len() / 4 };
+        for _ in 0..lost.min(self.log.len()) {
+            self.log.remove(rng.usize(..self.log.len()));
+        }
+        let kept = salvage(self.records().collect::<Vec<_>>(), self.newest_snapshot());
+        self.log.clear();
+        kept.iter().for_each(|record| self.append(self.last.next(), record));
+        (self.durable, self.lost, self.amnesia) = (self.last, true, true);
+        kept.iter().map(|record| slots(record).count() as u64).sum()
     }
 
     /// What a replica finds when it starts.

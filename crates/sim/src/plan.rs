@@ -77,6 +77,8 @@ pub struct DiskPlan {
     pub trim_waits: Odds,
     /// After the loss of a log in memory, snapshot files are lost as well.
     pub snapshots_lost: Odds,
+    /// What the rest of a damaged log proves is kept, as a server does; otherwise the rest is what it is.
+    pub repairs: bool,
 }
 
 /// What goes wrong, and how often.
@@ -94,6 +96,36 @@ pub struct FaultPlan {
     pub any_step: Odds,
     /// The weight of each kind; zero: it does not happen.
     pub weights: FaultWeights,
+    /// How often a replica crashes right after it has sent a page of a promise that is not the last.
+    pub between_pages: Odds,
+    /// What else happens with a bridge.
+    pub bridge: BridgePlan,
+    /// What happens as soon as two groups of voters have to agree.
+    pub joint: JointPlan,
+}
+
+/// What happens together with [`FaultWeights::bridge`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BridgePlan {
+    /// The leader is asked just before to hand over to the other side.
+    pub transfer: Odds,
+    /// The disk of the leader stalls.
+    pub stall: Odds,
+    /// One on the leader's side is asked to lead as well: it becomes a candidate that reaches no quorum.
+    pub rival: Odds,
+    /// An operator on the other side wants the epoch to end.
+    pub epoch: Odds,
+}
+
+/// Who crashes within some time after a change of voters has begun that takes two steps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JointPlan {
+    /// The leader.
+    pub leader: Odds,
+    /// All replicas.
+    pub all: Odds,
+    /// How long after.
+    pub wait_max: Duration,
 }
 
 /// Weights of faults; see [`FaultPlan`].
@@ -183,6 +215,8 @@ pub enum Family {
     Recovery,
     /// Groups that change all the time, while everything else goes wrong.
     Change,
+    /// Logs that rot: what is left of them is kept, and only what is lost comes from others. No seed draws it by itself.
+    Disk,
 }
 
 impl Family {
@@ -193,16 +227,17 @@ impl Family {
         ("sleep", Family::Sleep),
         ("recovery", Family::Recovery),
         ("change", Family::Change),
+        ("disk", Family::Disk),
     ];
 
     /// That of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Family {
         match Rng::with_seed(seed ^ 0xfa_41_17).u8(0..16) {
-            0..10 => Family::General,
-            10..12 => Family::Bridge,
-            12 => Family::Sleep,
-            13 => Family::Recovery,
+            0..8 => Family::General,
+            8..11 => Family::Bridge,
+            11 => Family::Sleep,
+            12..14 => Family::Recovery,
             _ => Family::Change,
         }
     }
@@ -374,12 +409,24 @@ impl Plan {
                 self.faults.gap = (timeout / 2, timeout * 2);
                 self.faults.lasts = (timeout / 2, timeout * 3);
                 self.faults.any_step = Odds::NEVER;
+                self.faults.bridge = BridgePlan {
+                    transfer: Odds::percent(pick(rng, &[30, 80])),
+                    stall: Odds::percent(pick(rng, &[0, 40])),
+                    rival: Odds::percent(pick(rng, &[0, 60])),
+                    epoch: Odds::percent(pick(rng, &[0, 0, 30])),
+                };
+                self.network.delay_max = self.network.delay_max.min(timeout / 40);
+                self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
                 // A laggard learns slot by slot, many at once, or by a snapshot.
                 self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
                 if rng.bool() {
                     self.settings.snapshot_slots = pick(rng, &[2, 5]);
                     (self.settings.keep_slots, self.settings.keep_bytes) = (0, 1_000);
+                    self.settings.chunk_bytes_max = 1 << 20;
                     self.disk.snapshot = (Duration::ZERO, 50 * US);
+                }
+                if rng.u8(0..4) > 0 {
+                    self.some_are_patient();
                 }
             }
             Family::Sleep => {
@@ -415,12 +462,36 @@ impl Plan {
                 self.faults.gap = (timeout / 8, timeout);
                 self.faults.lasts = (timeout / 20, timeout);
                 self.faults.any_step = Odds::per_million(1_000);
+                if rng.bool() {
+                    // Who tries to lead lacks much that others hold: that takes several pages, while those crash.
+                    self.faults.weights =
+                        FaultWeights { crash: 6, partial: 4, one_way: 3, transfer: 2, lose_log: 1, ..none };
+                    self.faults.between_pages = Odds::percent(10);
+                    self.settings.consensus.window_max = pick(rng, &[4, 16]);
+                    self.settings.snapshot_slots = pick(rng, &[2, 5, 50]);
+                    self.disk.snapshot = (Duration::ZERO, 50 * US);
+                    self.faults.leader = Odds::percent(80);
+                    self.faults.any_step = Odds::per_million(4_000);
+                    self.faults.lasts = (timeout / 50, timeout / 4);
+                }
             }
             Family::Change => {
-                self.replicas = pick(rng, &[3, 5]);
+                self.replicas = pick(rng, &[3, 5, 5]);
                 let mut weights = FaultWeights::default();
                 let changes = draw_changes(1 | self.seed, timeout, &mut weights);
                 self.changes = ChangePlan { spares: SPARES_MAX, learners: rng.usize(0..2), ..changes };
+                if self.settings.consensus.protocol.changes_voters_itself() && rng.bool() {
+                    // A stop-sign would hide what voters do that change within an epoch.
+                    (self.changes.orders, self.changes.readmit) = (false, Odds::NEVER);
+                }
+                self.faults.bridge = BridgePlan {
+                    transfer: Odds::percent(75),
+                    stall: Odds::percent(20),
+                    rival: Odds::percent(60),
+                    epoch: Odds::percent(60),
+                };
+                self.faults.joint =
+                    JointPlan { leader: Odds::percent(40), all: Odds::NEVER, wait_max: timeout / 50 };
                 self.faults.weights = FaultWeights {
                     change: 10,
                     transfer: 2,
@@ -435,17 +506,64 @@ impl Plan {
                 self.faults.lasts = (timeout / 4, timeout * 2);
                 self.settings.snapshot_slots = pick(rng, &[5, 20]);
                 self.settings.keep_slots = pick(rng, &[0, 20]);
+                if rng.bool() {
+                    self.some_are_patient();
+                }
+            }
+            Family::Disk => {
+                self.replicas = pick(rng, &[3, 3, 5, 7]);
+                self.durability = Durability::Sync;
+                self.disk.repairs = true;
+                if rng.bool() {
+                    let mut weights = FaultWeights::default();
+                    let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+                    self.changes = ChangePlan { spares: SPARES_MAX, ..changes };
+                } else {
+                    self.changes = ChangePlan::NONE;
+                }
+                self.faults.weights = FaultWeights {
+                    lose_log: 6,
+                    lose_snapshot: rng.u32(0..2),
+                    crash: 2,
+                    partial: 2,
+                    pause: 1,
+                    change: if self.changes.spares > 0 { 4 } else { 0 },
+                    transfer: 1,
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 8, timeout * 2);
+                // Mostly the log is all that there is.
+                self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
+                self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
+                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
             }
         }
-        let consensus = &mut self.settings.consensus;
-        consensus.retransmit_after = consensus.retransmit_after.max(self.network.delay_max * 2);
-        keep_up(&mut self.settings, &self.network, &self.disk, &self.clients);
+        for settings in std::iter::once(&mut self.settings).chain(&mut self.own) {
+            let consensus = &mut settings.consensus;
+            consensus.retransmit_after = consensus.retransmit_after.max(self.network.delay_max * 2);
+            keep_up(settings, &self.network, &self.disk, &self.clients);
+        }
         // Each family brings its own trouble.
         self.trials = 0;
         self.duration = self.duration.max(timeout * 12);
         self.clients.operations = self.clients.operations.max(150);
         self.clients.think = (Duration::ZERO, self.duration / 50);
+        if family == Family::Bridge {
+            // What leads on each side has proposals that the other does not know.
+            self.clients.operations = self.clients.operations.max(250);
+            self.clients.think.1 = self.clients.think.1.min(timeout / 8);
+        }
         self
+    }
+
+    /// Some miss nobody for longer than the others do: as leaders they do not know for long that they are replaced.
+    fn some_are_patient(&mut self) {
+        let some = self.replicas / 2;
+        let mut patient = self.settings.clone();
+        patient.consensus.election_timeout *= 3;
+        self.own = vec![patient; some];
+        self.priorities = vec![1; some];
     }
 
     /// Adds trials, and makes the rest such that a cluster without faults answers at once: in a trial there are
@@ -719,6 +837,7 @@ fn draw_disk(rng: &mut Rng) -> DiskPlan {
         snapshot_fails: pick(rng, &[Odds::NEVER, Odds::percent(10)]),
         trim_waits: pick(rng, &[Odds::NEVER, Odds::percent(50)]),
         snapshots_lost: pick(rng, &[Odds::NEVER, Odds::percent(50), Odds::ALWAYS]),
+        repairs: false,
     }
 }
 
@@ -751,6 +870,9 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         leader: Odds::percent(50),
         any_step: Odds::per_million(pick(rng, &[0, 0, 200, 1_000])),
         weights,
+        between_pages: Odds::NEVER,
+        bridge: BridgePlan::default(),
+        joint: JointPlan::default(),
     }
 }
 

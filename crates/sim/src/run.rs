@@ -12,6 +12,7 @@ use synod_consensus::{ElectionKind, ProtocolKind};
 use crate::{
     check::{Invariant, Violation},
     plan::{Family, Plan},
+    situations::Reached,
     trace::Trace,
     world::{Outcome, World},
 };
@@ -28,6 +29,8 @@ pub struct Failure {
     pub family: Family,
     /// What did not hold.
     pub violation: Violation,
+    /// The dangerous situations that the run had reached by then.
+    pub reached: Reached,
     /// The last events before it was noticed.
     pub trace: Vec<String>,
 }
@@ -57,9 +60,9 @@ impl Failure {
 /// Runs a plan. If something does not hold, the run is repeated with a trace: runs are repeatable.
 pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     let seed = plan.seed;
-    let (result, _) = attempt(plan, Trace::Off);
+    let (result, ..) = attempt(plan, Trace::Off);
     result.map_err(|first| {
-        let (again, trace) = attempt(plan, Trace::last(TRACE_LINES));
+        let (again, reached, trace) = attempt(plan, Trace::last(TRACE_LINES));
         let violation = match again {
             Err(violation) => violation,
             Ok(_) => Violation {
@@ -67,21 +70,23 @@ pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
                 detail: format!("a run with the same seed went another way; the first one: {first}"),
             },
         };
-        Box::new(Failure { seed, family: plan.family, violation, trace })
+        Box::new(Failure { seed, family: plan.family, violation, reached, trace })
     })
 }
 
 /// Runs a plan and prints every event.
 pub fn run_with_trace(plan: &Plan) -> Result<Outcome, Box<Failure>> {
-    let (result, trace) = attempt(plan, Trace::Print);
-    result.map_err(|violation| Box::new(Failure { seed: plan.seed, family: plan.family, violation, trace }))
+    let (result, reached, trace) = attempt(plan, Trace::Print);
+    result.map_err(|violation| {
+        Box::new(Failure { seed: plan.seed, family: plan.family, violation, reached, trace })
+    })
 }
 
-fn attempt(plan: &Plan, trace: Trace) -> (Result<Outcome, Violation>, Vec<String>) {
+fn attempt(plan: &Plan, trace: Trace) -> (Result<Outcome, Violation>, Reached, Vec<String>) {
     let mut world = World::new(plan.clone(), trace);
     let result = catch(|| world.run());
     let result = result.unwrap_or_else(|detail| Err(Violation { invariant: Invariant::Sound, detail }));
-    (result, world.take_trace())
+    (result, world.reached(), world.take_trace())
 }
 
 thread_local! {

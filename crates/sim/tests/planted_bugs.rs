@@ -6,7 +6,7 @@ use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
 use synod_sim::{
     Odds, Wire,
     outage::{Lasting, Outage, election_timeout, play},
-    plan::{ChangePlan, Durability, Family, FaultWeights, Plan, SPARES_MAX},
+    plan::{ChangePlan, Durability, Family, FaultWeights, JointPlan, Plan, SPARES_MAX},
     scenario::CASTS,
 };
 
@@ -238,6 +238,8 @@ fn find_within(seeds: u64, protocol: ProtocolKind, bug: Bug, plan: fn(u64, Proto
         }
         if let Err(failure) = found {
             println!("{protocol}, {bug:?}: found after {} seeds by {}", seed + 1, failure.violation);
+            let rows: Vec<&str> = failure.reached.iter().map(|row| row.name()).collect();
+            println!("ROWS {bug:?}: {}", rows.join("; "));
             return;
         }
     }
@@ -314,7 +316,9 @@ fn plan_of_voters(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.settings.snapshot_slots = 1;
             (plan.settings.chunk_bytes_max, plan.settings.fetch_bytes_max) = (1 << 20, 1 << 20);
             plan.settings.keep_slots = 100;
-            FaultWeights { crash_all: 6, ..weights }
+            plan.faults.joint =
+                JointPlan { leader: Odds::NEVER, all: Odds::percent(60), wait_max: timeout / 10 };
+            weights
         }
         Bug::RaftChangeAtOnce => FaultWeights { crash: 6, transfer: 6, ..weights },
         // A change takes longer to settle than a removed replica needs to hear from the others.
@@ -411,6 +415,66 @@ fn a_leader_that_learns_and_leads_on_is_found_across_bridges() {
     find(ProtocolKind::MultiPaxos, Bug::LearnWithoutPromise, |seed, protocol, _| {
         let election = Plan::draw_election(seed, protocol);
         Plan::draw_general(seed, protocol, election).of_family(Family::Bridge)
+    });
+}
+
+/// What a seed draws, with small bounds and much that waits.
+fn plan_of_bounds(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = plan(seed, protocol, bug);
+    let timeout = plan.settings.consensus.election_timeout;
+    let none = FaultWeights::default();
+    plan.replicas = plan.replicas.max(3);
+    plan.changes = ChangePlan::NONE;
+    plan.durability = Durability::Sync;
+    plan.clients.operations = 400;
+    plan.clients.think = (Duration::ZERO, timeout / 50);
+    match bug {
+        Bug::KeepEveryReply => {
+            let limits = &mut plan.settings.limits.sessions;
+            (limits.session_reply_bytes_max, limits.reply_bytes_max) = (400, 800);
+            plan.clients.sessions = 3;
+        }
+        // Who lags gets more decided slots at once than it can execute.
+        Bug::QueueForExecutorWithoutBound => {
+            plan.settings.backlog_bytes_max = 300;
+            plan.settings.backlog_slots_max = 1_000;
+            plan.settings.undurable_bytes_max = 1 << 20;
+            (plan.settings.batch_bytes_max, plan.settings.consensus.window_max) = (1, 4);
+            (plan.settings.snapshot_slots, plan.settings.snapshot_log_bytes) = (1_000, 1 << 20);
+            (plan.settings.keep_slots, plan.settings.fetch_bytes_max) = (1_000, 1 << 20);
+            plan.execute = (Duration::from_millis(1), Duration::from_millis(20));
+            (plan.clients.direct, plan.clients.padding_max) = (16, 0);
+            plan.faults.weights = FaultWeights { split: 1, pause: 1, ..none };
+            plan.faults.lasts = (timeout, timeout * 8);
+        }
+        // A disk hangs while candidates ask again and again for pages of a promise.
+        Bug::HoldWithoutBound => {
+            plan.settings.held_bytes_max = 6_000;
+            plan.settings.undurable_bytes_max = 1 << 20;
+            plan.settings.consensus.window_max = 16;
+            plan.settings.consensus.retransmit_after = timeout / 10;
+            plan.clients.padding_max = 3_000;
+            plan.faults.weights = FaultWeights { stall: 4, crash: 2, ..none };
+            plan.faults.lasts = (timeout, timeout * 8);
+        }
+        other => panic!("{other:?} is for another test"),
+    }
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_bounds_is_found_and_nothing_without_it() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        Bug::BOUNDS.iter().for_each(|&bug| find(protocol, bug, plan_of_bounds));
+    }
+}
+
+/// It takes a candidate that a learner tells of the leader of its own term, which has replaced a voter meanwhile.
+#[test]
+fn a_candidate_that_learns_who_won_and_goes_on_is_found() {
+    find(ProtocolKind::Raft, Bug::RaftCandidateLearnsWinner, |seed, protocol, _| {
+        let election = Plan::draw_election(seed, protocol);
+        Plan::draw_general(seed, protocol, election).of_family(Family::Change)
     });
 }
 

@@ -606,7 +606,7 @@ impl Run {
         let mut files = files;
         if recovered.damage.is_some() {
             self.covered.insert("damage was found");
-            let last = files.wal.quarantine(&[]).unwrap();
+            let last = files.wal.quarantine([]).unwrap();
             assert!(last >= recovered.last);
             drop(files);
             self.disk.power_failure();

@@ -55,6 +55,9 @@ pub struct Meeting {
 /// See [`Config::recognise`].
 pub type Recognise = dyn Fn(ReplicaId, &Introduction, Meeting) -> Result<(), Unrecognised> + Send + Sync;
 
+/// See [`Config::outlived`].
+pub type Outlived = dyn Fn(ReplicaId, &Stranger) + Send + Sync;
+
 /// The settings of a [`Transport`](crate::Transport).
 ///
 /// [`Config::new`] fills in everything that has a sensible default.
@@ -75,13 +78,13 @@ pub struct Config {
     pub versions: RangeInclusive<u16>,
     /// Whether somebody who introduces itself as the replica of this id is the one that this replica knows. Asked
     /// about every peer before a session with it begins, in either direction; one that is not recognised is refused.
-    /// [`Meeting`] says what else is known. Called from
-    /// several threads at a time; it may block (to remember a life durably, before it says yes), but must return once
-    /// the transport is being shut down. Default: everybody is recognised.
+    /// [`Meeting`] says what else is known. Called from several threads at a time; it may block (to remember a life
+    /// durably, before it says yes), but must return once the transport is being shut down. Default: everybody is
+    /// recognised.
     pub recognise: Arc<Recognise>,
     /// A peer refuses this replica: another life of it outlived this one. Called once for each refusal. Default:
     /// nothing.
-    pub outlived: Arc<dyn Fn(ReplicaId, &Stranger) + Send + Sync>,
+    pub outlived: Arc<Outlived>,
     /// What an [`inquiry`](crate::inquire) is answered with, at most [`ANSWER_BYTES_MAX`](crate::ANSWER_BYTES_MAX)
     /// bytes. Anybody who reaches a listening address gets it. Called from several threads at a time; it must return
     /// once the transport is being shut down. Default: nothing, that is, zero bytes.

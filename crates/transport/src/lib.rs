@@ -46,7 +46,7 @@ mod socket;
 mod sync;
 mod transport;
 
-pub use config::{Config, Meeting, Peer, Recognise, TransportError, Unrecognised};
+pub use config::{Config, Meeting, Outlived, Peer, Recognise, TransportError, Unrecognised};
 pub use handshake::{ANSWER_BYTES_MAX, VERSION, VERSION_OLDEST};
 pub use inquiry::{InquireError, inquire};
 pub use transport::{Event, Metrics, PeerMetrics, Sender, Transport, Unreadable};

@@ -3,7 +3,7 @@
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Promise, Record, State, Votes};
-use crate::{Batches, Bug, Decision, Effects, LeaderView, ReplicaSet, batches::last_of};
+use crate::{Batches, Bug, Decision, Effects, LeaderView, Protocol, ReplicaSet, batches::last_of};
 
 impl MultiPaxos {
     /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.

@@ -199,6 +199,13 @@ impl Protocol for MultiPaxos {
         }
     }
 
+    // Where others decide without this replica, its decided prefix goes on, so the window alone would not bound what it
+    // has to write.
+    fn is_congested(&self) -> bool {
+        let records = self.appended.0.saturating_sub(self.durable.0);
+        self.backlogged || records.max(self.undurable_slots) > 2 * self.options.accept_ahead_max()
+    }
+
     fn status(&self) -> Status {
         Status {
             role: match self.state {
@@ -308,13 +315,6 @@ impl MultiPaxos {
     /// The last slot of the decided prefix.
     fn decided(&self) -> Slot {
         self.slots.first().prev()
-    }
-
-    /// Whether executing or the disk is so far behind that nothing more should be taken in. Where others decide
-    /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
-    fn is_congested(&self) -> bool {
-        let records = self.appended.0.saturating_sub(self.durable.0);
-        self.backlogged || records.max(self.undurable_slots) > 2 * self.options.accept_ahead_max()
     }
 
     /// Slots that are proposed and not decided.

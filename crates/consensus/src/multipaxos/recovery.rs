@@ -44,12 +44,12 @@
 
 use std::collections::BTreeMap;
 
-use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State, lives::Lives};
 use crate::{
-    Bug, Effects, LeaderView, Members, Options, ReplicaSet, Restart, election::Election, resend::Resend,
-    slots::Slots,
+    Bug, Effects, LeaderView, Members, Options, Proofs, ReplicaSet, Restart, election::Election,
+    resend::Resend, slots::Slots,
 };
 
 /// A replica that must not vote.
@@ -88,6 +88,22 @@ impl Recovering {
             (self.target, self.after) = (None, None);
         }
         outlived
+    }
+}
+
+impl Record {
+    /// What it proves, with what the log holds, if records are lost: the values of slots are independent.
+    pub(crate) fn prove(&self, proofs: &mut Proofs) {
+        match self {
+            Record::Accepted { ballot, first, decided, batches } => {
+                proofs.decide(*decided, Ballots::both);
+                proofs.hold(*first, batches.iter().map(|batch| (*ballot, batch)));
+            }
+            Record::Learned(AcceptedValue { slot, ballot, batch }) => {
+                proofs.learn(*slot, Ballots::both(*ballot), batch);
+            }
+            Record::Promised(_) | Record::Lives(_) | Record::Amnesia(_) => {}
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use synod_wire::{Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Raft, State};
 use crate::{Bug, Effects, resend::Resend};
@@ -330,12 +330,25 @@ impl Raft {
         }
     }
 
+    /// What the leader of a term decided was learned from a peer: if this replica is a candidate in that term, it has lost. Its
+    /// votes must not count any longer: that leader may have changed who votes, and voters that are new since then have
+    /// not voted in this term.
+    pub(super) fn heed_winner(&mut self, now: Time, decided_in: Ballot, effects: &mut Effects) {
+        let lost = match &self.state {
+            State::Candidate(candidate) => !candidate.rehearsal && candidate.term == decided_in.round,
+            _ => false,
+        };
+        if lost && !self.options.has(Bug::RaftCandidateLearnsWinner) {
+            self.step_down(now, effects);
+        }
+    }
+
     /// The leader, who is well, wants this replica to lead.
     pub(super) fn on_timeout_now(
         &mut self,
         now: Time,
         from: ReplicaId,
-        ballot: synod_wire::Ballot,
+        ballot: Ballot,
         effects: &mut Effects,
     ) {
         let current = ballot.replica == from && ballot.round == self.term;

@@ -3,7 +3,7 @@
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{Entries, Entry, Message, Raft, State};
-use crate::{Bug, Effects, LeaderView, batches::last_of};
+use crate::{Bug, Effects, LeaderView, Protocol, batches::last_of};
 
 impl Raft {
     /// Handles the term of a leader's message; false if it is too low to be obeyed.

@@ -164,6 +164,13 @@ impl Protocol for Raft {
         }
     }
 
+    // Where others decide without this replica, its decided prefix goes on, so the window alone would not bound what it
+    // has to write.
+    fn is_congested(&self) -> bool {
+        self.backlogged
+            || self.log.last().0.saturating_sub(self.stable.0) > 2 * self.options.accept_ahead_max()
+    }
+
     fn status(&self) -> Status {
         Status {
             role: match self.state {
@@ -254,10 +261,12 @@ impl Raft {
         match control {
             Control::ReadIndex(token) => self.read_index(token, effects),
             Control::Learn { slot, ballots, batch, voters } => {
+                self.heed_winner(now, ballots.decided, effects);
                 let entry = Entry { ballot: ballots.proposed, batch, voters };
                 self.learn(slot, entry, ballots.decided, effects);
             }
             Control::Installed { slot, ballots, voters } => {
+                self.heed_winner(now, ballots.decided, effects);
                 let base = Configuration { slot, ballot: ballots.proposed, voters };
                 self.installed(base, ballots.decided, effects);
             }
@@ -268,13 +277,6 @@ impl Raft {
             Control::Transfer(to) => self.transfer(now, to, effects),
             Control::ChangeVoters { voters, batch } => self.change_voters(now, voters, batch, effects),
         }
-    }
-
-    /// Whether executing or the disk is so far behind that nothing more should be taken in. Where others decide
-    /// without this replica, its decided prefix goes on, so the window alone would not bound what it has to write.
-    fn is_congested(&self) -> bool {
-        self.backlogged
-            || self.log.last().0.saturating_sub(self.stable.0) > 2 * self.options.accept_ahead_max()
     }
 
     /// Goes on in a higher term, or votes in the present one; nothing may leave that speaks of it before it is durable.

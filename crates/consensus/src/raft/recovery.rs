@@ -13,10 +13,10 @@
 
 use std::collections::BTreeMap;
 
-use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use super::{Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log};
-use crate::{Bug, Effects, LeaderView, Members, Options, Restart, batches::last_of};
+use crate::{Bug, Effects, LeaderView, Members, Options, Proofs, Protocol, Restart, batches::last_of};
 
 /// What the records of earlier lives say.
 #[derive(Default)]
@@ -216,11 +216,27 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
     replayed
 }
 
+impl Record {
+    /// What it proves, with what the log holds, if records are lost.
+    pub(crate) fn prove(&self, proofs: &mut Proofs) {
+        match self {
+            Record::Entries { start, entries, decided, decided_in } => {
+                proofs.cut(*start);
+                proofs.hold(*start, entries.iter().map(|entry| (entry.ballot, &entry.batch)));
+                // These entries are among them if a peer told them.
+                proofs.decide(*decided, |proposed| Ballots { proposed, decided: *decided_in });
+            }
+            Record::Truncated { from, .. } => proofs.cut(*from),
+            Record::Term { .. } | Record::Amnesia(_) => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Effect, Input, Protocol, ProtocolKind, Restart};
-    use synod_wire::{Ballots, Batch, Incarnation, Keep};
+    use synod_wire::{Batch, Incarnation, Keep};
 
     /// A follower's disk, and what its log should be.
     struct Disk {

@@ -4,7 +4,7 @@
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptSync, Extent, Message, Prepare, Promise, Record, SequencePaxos, State};
-use crate::{Batches, Bug, Effects, LeaderView, batches::last_of, resend::Resend};
+use crate::{Batches, Bug, Effects, LeaderView, Protocol, batches::last_of, resend::Resend};
 
 /// How far a follower is with the leader of its ballot (Ng 2020: the second half of the state; the specification's
 /// section 5 adds RECOVER).

@@ -73,6 +73,8 @@ mod tests;
 
 pub use messages::{AcceptSync, Extent, Message, Prepare, Promise, Record};
 
+pub(crate) use recovery::Staged;
+
 use follower::{Follower, Phase};
 use leader::{Candidate, Leader};
 use sequence::Sequence;
@@ -184,6 +186,11 @@ impl Protocol for SequencePaxos {
             }
             _ => 0,
         }
+    }
+
+    fn is_congested(&self) -> bool {
+        self.backlogged
+            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
     }
 
     fn status(&self) -> Status {
@@ -310,12 +317,6 @@ impl SequencePaxos {
     /// What it has accepted, in short.
     fn extent(&self) -> Extent {
         Extent { accepted_in: self.accepted_in, last: self.log.last(), decided: self.log.decided() }
-    }
-
-    /// Whether executing or the disk is so far behind that nothing more should be taken in.
-    fn is_congested(&self) -> bool {
-        self.backlogged
-            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
     }
 
     /// Slots that this leader has in its sequence and that are not decided.

@@ -1,10 +1,10 @@
 //! Starting: from an intact log, or with one that may have lost records.
 
-use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
 use crate::{
-    Bug, Effect, Effects, LeaderView, Members, Options, Restart, batches::last_of, election::Election,
+    Bug, Effect, Effects, LeaderView, Members, Options, Proofs, Restart, batches::last_of, election::Election,
 };
 
 impl SequencePaxos {
@@ -204,6 +204,45 @@ impl SequencePaxos {
     }
 }
 
+impl Record {
+    /// What it proves, with what the log holds, if records are lost. Each says through which slot all was decided before
+    /// it, in no ballot above that of the sequence.
+    pub(crate) fn prove(&self, proofs: &mut Proofs) {
+        let decide = |proofs: &mut Proofs, through| {
+            let ballots = Ballots::both(proofs.sequence());
+            proofs.decide(through, |_| ballots);
+        };
+        match self {
+            Record::Accepted { ballot, start, decided, batches } => {
+                decide(proofs, *decided);
+                proofs.accepted_in(*ballot);
+                proofs.cut(*start);
+                proofs.hold(*start, batches.iter().map(|batch| (*ballot, batch)));
+            }
+            Record::Staged { ballot, start, from, batches } => {
+                proofs.staged.add(*ballot, *start, *from, batches);
+            }
+            Record::Adopted { ballot, start, from, decided, batches, .. } => {
+                decide(proofs, *decided);
+                proofs.accepted_in(*ballot);
+                proofs.cut(*start);
+                let (first, mut elements) = proofs.staged.take(*ballot, *start, *from, Slot::ZERO);
+                elements.extend(batches.iter().cloned());
+                proofs.hold(first, elements.iter().map(|batch| (*ballot, batch)));
+            }
+            Record::Learned { slot, ballots, batch } => {
+                decide(proofs, slot.prev());
+                proofs.learn(*slot, *ballots, batch);
+            }
+            Record::Trimmed { slot, accepted_in } => {
+                proofs.accepted_in(*accepted_in);
+                proofs.cover(*slot);
+            }
+            Record::Promised(_) | Record::Amnesia(_) => {}
+        }
+    }
+}
+
 fn own(record: crate::Record) -> Option<Record> {
     match record {
         crate::Record::SequencePaxos(record) => Some(record),
@@ -213,7 +252,7 @@ fn own(record: crate::Record) -> Option<Record> {
 
 /// Pages of which no record says yet that they count.
 #[derive(Clone, Debug, Default)]
-struct Staged {
+pub(crate) struct Staged {
     ballot: Ballot,
     start: Slot,
     /// The first of them; behind `start` if those before it are trimmed.
@@ -222,7 +261,7 @@ struct Staged {
 }
 
 impl Staged {
-    fn add(&mut self, ballot: Ballot, start: Slot, from: Slot, batches: &[Batch]) {
+    pub(crate) fn add(&mut self, ballot: Ballot, start: Slot, from: Slot, batches: &[Batch]) {
         let follows = (self.ballot, self.start) == (ballot, start)
             && from > start
             && from == last_of(self.first, &self.batches).next();
@@ -234,7 +273,7 @@ impl Staged {
 
     /// The pages before `from`, and where they begin. If pages are missing although they lie behind the base, what is
     /// returned leaves a gap.
-    fn take(&mut self, ballot: Ballot, start: Slot, from: Slot, base: Slot) -> (Slot, Vec<Batch>) {
+    pub(crate) fn take(&mut self, ballot: Ballot, start: Slot, from: Slot, base: Slot) -> (Slot, Vec<Batch>) {
         if from == start {
             return (from, Vec::new());
         }

@@ -127,7 +127,7 @@ pub enum Fact {
 pub fn is_learned(record: &LogRecord) -> bool {
     match record {
         LogRecord::Protocol { record, .. } => record.is_decision(),
-        LogRecord::Learned { .. } => true,
+        LogRecord::Learned { .. } | LogRecord::Decided { .. } => true,
         LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Trimmed(_) => false,
     }
 }
@@ -136,7 +136,7 @@ pub fn is_learned(record: &LogRecord) -> bool {
 pub fn slots(record: &LogRecord) -> std::ops::Range<u64> {
     let run = |from: Slot, len: usize| from.0..from.0 + len as u64;
     match record {
-        LogRecord::Learned { slot, .. } => run(*slot, 1),
+        LogRecord::Learned { slot, .. } | LogRecord::Decided { slot, .. } => run(*slot, 1),
         LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Trimmed(_) => 0..0,
         LogRecord::Protocol {
             record: Record::Raft(raft::Record::Entries { start, entries, .. }), ..
@@ -157,7 +157,9 @@ pub fn slots(record: &LogRecord) -> std::ops::Range<u64> {
 pub fn values(record: &LogRecord) -> Vec<(Slot, Batch)> {
     let run = |from: Slot, batches: Vec<Batch>| (from.0..).map(Slot).zip(batches).collect();
     match record {
-        LogRecord::Learned { slot, batch, .. } => vec![(*slot, batch.clone())],
+        LogRecord::Learned { slot, batch, .. } | LogRecord::Decided { slot, batch, .. } => {
+            vec![(*slot, batch.clone())]
+        }
         LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Trimmed(_) => Vec::new(),
         LogRecord::Protocol {
             record: Record::Raft(raft::Record::Entries { start, entries, .. }), ..

@@ -160,7 +160,7 @@ impl Terms {
                 self.covered(replica, *slot);
                 Ok(())
             }
-            LogRecord::Entered { .. } | LogRecord::Ended { .. } => Ok(()),
+            LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Decided { .. } => Ok(()),
         }
     }
 
@@ -184,7 +184,9 @@ impl Terms {
                 LogRecord::Protocol { epoch, record } => {
                     by_epoch.entry(epoch).or_default().push((lsn, record));
                 }
-                LogRecord::Learned { slot, .. } if slot == base.next() => base = slot,
+                LogRecord::Learned { slot, .. } | LogRecord::Decided { slot, .. } if slot == base.next() => {
+                    base = slot;
+                }
                 _ => {}
             }
         }

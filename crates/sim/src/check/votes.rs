@@ -124,7 +124,10 @@ impl Votes {
                 self.covered(replica, *slot);
                 Ok(())
             }
-            LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Learned { .. } => Ok(()),
+            LogRecord::Entered { .. }
+            | LogRecord::Ended { .. }
+            | LogRecord::Learned { .. }
+            | LogRecord::Decided { .. } => Ok(()),
         }
     }
 
@@ -170,7 +173,10 @@ impl Votes {
                     epoch.is_durable(replica, fact)?;
                 }
                 LogRecord::Trimmed(slot) => self.covered(replica, slot),
-                LogRecord::Entered { .. } | LogRecord::Ended { .. } | LogRecord::Learned { .. } => {}
+                LogRecord::Entered { .. }
+                | LogRecord::Ended { .. }
+                | LogRecord::Learned { .. }
+                | LogRecord::Decided { .. } => {}
             }
         }
         Ok(())

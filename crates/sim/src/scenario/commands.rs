@@ -12,7 +12,10 @@ use crate::{
     network::{NetworkPlan, Wire},
     odds::Odds,
     ops::{Answer, Op},
-    plan::{ChangePlan, ClientPlan, DiskPlan, Durability, Family, FaultPlan, FaultWeights, Plan, SPARES_MAX},
+    plan::{
+        BridgePlan, ChangePlan, ClientPlan, DiskPlan, Durability, Family, FaultPlan, FaultWeights, JointPlan,
+        Plan, SPARES_MAX,
+    },
     trace::Trace,
     world::{UnderWay, World, member_info},
 };
@@ -61,6 +64,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("lose-log N [keep-snapshots]", "a crashed replica loses its log and its snapshots, or only its log"),
     ("pause N", "stop a replica as it is"),
     ("resume N", "let it go on"),
+    ("jump N TIME", "the clock of a replica jumps forward"),
     ("stall-disk N", "from now on nothing becomes durable at N"),
     ("sync N", "make durable what N has written so far; the disk stays stalled"),
     ("unstall-disk N", "let the disk go on"),
@@ -71,7 +75,8 @@ pub const COMMANDS: &[(&str, &str)] = &[
 
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
-                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, state-transfer, clock-interval, latency";
+                        snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, undurable-bytes, state-transfer, clock-interval, \
+                        latency";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -210,6 +215,11 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             checked(world.resume(of))?;
             checked(world.settle())
         }
+        "jump" => {
+            let (of, by) = words.split_first().ok_or("which replica? write jump 1 2s")?;
+            world.jump(replica(world, of)?, time(by)?);
+            checked(world.settle())
+        }
         "stall-disk" => {
             world.stall(one_replica(world, words)?);
             Ok(())
@@ -304,6 +314,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             snapshot_fails: Odds::NEVER,
             trim_waits: Odds::NEVER,
             snapshots_lost: Odds::NEVER,
+            repairs: false,
         },
         clock_drift_ppm: 0,
         timer_late: Duration::ZERO,
@@ -316,6 +327,9 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             leader: Odds::NEVER,
             any_step: Odds::NEVER,
             weights: FaultWeights::default(),
+            between_pages: Odds::NEVER,
+            bridge: BridgePlan::default(),
+            joint: JointPlan::default(),
         },
         trials: 0,
         priorities: Vec::new(),
@@ -371,6 +385,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "snapshot-slots" => settings.snapshot_slots = number(key, value)?,
         "keep-slots" => settings.keep_slots = number(key, value)?,
         "chunk-bytes" => settings.chunk_bytes_max = number(key, value)?,
+        "undurable-bytes" => settings.undurable_bytes_max = number(key, value)?,
         "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
         "state-transfer" => settings.state_transfer = value.parse().map_err(|error| format!("{error}"))?,
         "latency" => plan.network.delay_min = duration(value)?,

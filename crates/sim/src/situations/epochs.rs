@@ -1,15 +1,56 @@
 //! Changes of the group in the midst of other trouble.
 
+use std::collections::BTreeMap;
+
 use synod_consensus::Role;
-use synod_replica::{Event, Group};
-use synod_wire::Slot;
+use synod_replica::{Event, Group, PeerMessage};
+use synod_wire::{Epoch, Slot};
 
 use super::{
     Reached, Sight, Situation, links,
     scene::{Scene, index_of},
 };
 
-pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
+/// When epochs began.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    /// The first slot of each epoch but the first.
+    first: BTreeMap<Epoch, Slot>,
+    /// The newest epoch in which each replica was seen, and the life in which it came there.
+    entered: Vec<(Epoch, u64)>,
+}
+
+impl Watcher {
+    pub(super) fn new(capacity: usize) -> Watcher {
+        Watcher { first: BTreeMap::new(), entered: vec![(Epoch(0), 0); capacity] }
+    }
+
+    pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
+        match *sight {
+            Sight::Regroups { slot, before, group } if group.epoch > before.epoch => {
+                self.first.insert(group.epoch, slot.next());
+            }
+            Sight::Stepped { of, face } if face.epoch > self.entered[of].0 => {
+                self.entered[of] = (face.epoch, scene.actors[of].lives);
+            }
+            Sight::Sends { from, message, .. } => {
+                let (PeerMessage::Fetched { from: slot, batches, .. }
+                | PeerMessage::Pushed { from: slot, batches, .. }) = message
+                else {
+                    return;
+                };
+                let (epoch, life) = self.entered[from];
+                let old = self.first.get(&epoch).is_some_and(|first| slot < first);
+                let later = scene.actors[from].lives > life;
+                reached.mark(Situation::OldSlotOfLaterLife, !batches.is_empty() && old && later);
+            }
+            _ => {}
+        }
+        see(scene, sight, reached);
+    }
+}
+
+fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
     match *sight {
         Sight::Regroups { slot, before, group } => regroup(scene, slot, before, group, reached),
         Sight::Takes { of, event: Event::SnapshotInstalled(Some(installed)) } => {
@@ -162,6 +203,38 @@ pub(super) mod tests {
              run 1s
              put 1 k4=2
              put 1 k5=3
+             run 1s
+             restart 3
+             run 2s",
+        ),
+        (
+            &[Situation::OldSlotOfLaterLife],
+            &["multipaxos+rotating"],
+            "cluster 3
+             elect 1
+             run 300ms
+             crash 3
+             put 1 k1=1
+             reconfigure 1 multipaxos ballot
+             run 2s
+             crash 1
+             restart 1
+             run 1s
+             restart 3
+             run 2s",
+        ),
+        (
+            &[Situation::OldSlotOfLaterLife],
+            &["sequence-paxos+rotating"],
+            "cluster 3
+             elect 1
+             run 300ms
+             crash 3
+             put 1 k1=1
+             reconfigure 1 sequence-paxos ballot
+             run 2s
+             crash 1
+             restart 1
              run 1s
              restart 3
              run 2s",

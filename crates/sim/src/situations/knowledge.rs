@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use synod_consensus::Role;
+use synod_consensus::{ProtocolKind, Role};
 use synod_replica::{Event, LogRecord, PeerMessage};
-use synod_wire::{Ballot, Batch, Slot};
+use synod_wire::{Ballot, Batch, ReplicaId, Slot};
 
 use super::{
     Reached, Sight, Situation,
@@ -74,6 +74,10 @@ impl Watcher {
             reached.mark(Situation::LeaderLearnsOther, own.is_some_and(|own| own != batch));
             reached.mark(Situation::CandidateLearnsHigher, higher && role == Role::Candidate);
             reached.mark(Situation::FollowerLearnsHigher, higher && follows(scene, of));
+            // As far as it knew, nobody led in its term.
+            let nobody = Ballot { round: ballot.round, replica: ReplicaId::default() };
+            let won = role == Role::Candidate && actor.face.ballot == nobody && ballot.replica != actor.id;
+            reached.mark(Situation::CandidateLearnsWinner, won && scene.orders == ProtocolKind::Raft);
         }
     }
 }
@@ -219,6 +223,33 @@ pub(super) mod tests {
              run 10s
              put 5 k1=3
              run 200ms",
+        ),
+        (
+            &[Situation::CandidateLearnsWinner],
+            &["raft"],
+            "cluster 3
+             elect 1
+             run 200ms
+             partition 1 | 2 | 3
+             tick 3s
+             links 1-3
+             timeout 3
+             deliver 3->1
+             deliver 1->3
+             links 1-2
+             drop 1->2
+             timeout 2
+             deliver 2->1
+             deliver 1->2
+             deliver 2->1
+             deliver 1->2
+             run 100ms
+             member 2 add replace 1
+             stabilize
+             links 1-2 1-4 2-4
+             run 500ms
+             links 2-4 3-4
+             run 300ms",
         ),
         (
             &[Situation::FollowerLearnsHigher],

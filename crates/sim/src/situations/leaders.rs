@@ -26,6 +26,9 @@ pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
             let replaced = scene.leaders().any(|(_, leader)| scene.outranks(leader, me));
             reached.mark(Situation::PausedLeaderReturns, replaced);
         }
+        Sight::Jumps { of, long: true } => {
+            reached.mark(Situation::ClockJump, scene.actors[of].face.role == Role::Leader);
+        }
         Sight::Stepped { of, .. } => match scene.actors[of].face.role {
             Role::Leader => leads(scene, of, reached),
             Role::Candidate => {
@@ -46,6 +49,9 @@ pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
 /// A leader has done something.
 fn leads(scene: &Scene, of: usize, reached: &mut Reached) {
     let me = &scene.actors[of];
+    if !reached.has(Situation::HungQuorum) && !me.proposed.is_empty() {
+        reached.mark(Situation::HungQuorum, has_hung_quorum(scene, of));
+    }
     for (other, leader) in scene.leaders().filter(|(other, _)| *other != of) {
         let stalled = |lower: &Actor, higher: &Actor| lower.face.stalled && scene.outranks(higher, lower);
         reached.mark(Situation::StalledLeader, stalled(me, leader) || stalled(leader, me));
@@ -56,9 +62,23 @@ fn leads(scene: &Scene, of: usize, reached: &mut Reached) {
     }
 }
 
+/// Whether a leader needs everybody that it reaches, and a disk among them does not answer.
+fn has_hung_quorum(scene: &Scene, of: usize) -> bool {
+    let peers = scene.voters.iter().filter(|&&voter| voter != of && scene.linked(of, voter));
+    let (mut quorum, mut hung) = (1, false);
+    for &peer in peers {
+        quorum += 1;
+        hung |= scene.actors[peer].face.stalled;
+    }
+    hung && quorum < scene.voters.len() && quorum == scene.voters.len() / 2 + 1
+}
+
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{super::stories::Story, *};
+    use super::{
+        super::stories::{ALL, Story},
+        *,
+    };
 
     /// What is reached, by whom, and how.
     pub(crate) const STORIES: &[Story] = &[
@@ -140,6 +160,27 @@ pub(super) mod tests {
              partition 1 | 2 3
              put 1 k1=1
              elect 2",
+        ),
+        (
+            &[Situation::HungQuorum],
+            ALL,
+            "cluster 3
+             elect 1
+             run 200ms
+             crash 3
+             stall-disk 2
+             run 200ms
+             put 1 k1=1",
+        ),
+        (
+            &[Situation::ClockJump],
+            ALL,
+            "cluster 3
+             elect 1
+             run 200ms
+             jump 2 10s
+             jump 1 10ms
+             jump 1 10s",
         ),
         (
             &[Situation::Duel],

@@ -12,7 +12,7 @@
 //! | `links.rs` | cuts that leave some links |
 //! | `leaders.rs` | several leaders and candidates at once |
 //! | `lives.rs` | crashes, restarts, lost logs |
-//! | `order.rs` | messages that overtake others, or come late |
+//! | `order.rs` | messages that overtake others, come late, or do not fit |
 //! | `epochs.rs` | changes of the group in the midst of all that |
 //! | `table.rs` | the rows of many runs, for people |
 //!
@@ -34,6 +34,7 @@ use std::fmt;
 use synod_consensus::ProtocolKind;
 use synod_replica::Group;
 
+pub(crate) use order::is_followed_by_a_page;
 use scene::Scene;
 pub(crate) use scene::{Face, Sight, is_long};
 pub use table::Table;
@@ -87,6 +88,8 @@ situations! {
     CandidateLearns = "learned while candidate";
     /// A candidate learns what a ballot above its own decided.
     CandidateLearnsHigher = "a candidate learns what a higher ballot decided";
+    /// A candidate learns what somebody else decided as the leader of its own term.
+    CandidateLearnsWinner = "a candidate learns who won its own term";
     /// A follower learns what a ballot above the one that it follows decided.
     FollowerLearnsHigher = "learned while following a lower ballot";
     /// A leader installs a snapshot.
@@ -107,6 +110,10 @@ situations! {
     PausedLeaderReturns = "a leader that slept while others elected another";
     /// A replica whose disk is stalled leads while another leads in a higher ballot.
     StalledLeader = "a leader with a stalled disk while another leads";
+    /// A leader reaches a quorum of voters and no more, one of which has a stalled disk, and something waits for them.
+    HungQuorum = "a hung follower in the leader's only quorum";
+    /// The clock of a leader jumps by more than the election time-out.
+    ClockJump = "the clock of a leader jumps";
     /// Two replicas are candidates in different ballots.
     Duel = "two candidates at once";
     /// Two replicas that run have lost records that they have not made good.
@@ -132,6 +139,10 @@ situations! {
     LateAnswer = "an answer to a candidacy that is over";
     /// A page of a promise behind the first was sent in another life than the page before it.
     PagesOfTwoLives = "promise pages of two lives";
+    /// A page of a promise behind the first begins with a slot that its sender has delivered since the page before it.
+    DropsBetweenPages = "a teller drops elements between two pages";
+    /// A request is refused for its size.
+    RefusedForSize = "a request refused for its size";
     /// Decided slots arrive that were asked for in an earlier epoch.
     LateCatchUp = "decided slots asked for in an earlier epoch";
     /// An epoch ends while there is a bridge.
@@ -148,6 +159,8 @@ situations! {
     EndLearned = "the end of an epoch learned while leading or candidate";
     /// A replica installs a snapshot of a later epoch.
     EndInstalled = "the end of an epoch behind a snapshot";
+    /// A replica hands out a slot of an epoch that was over before its present life began.
+    OldSlotOfLaterLife = "a slot of an ended epoch told by a later life";
     /// The replica that leads is taken out of the group.
     LeaderRemoved = "the leader is removed";
     /// A learner gets a vote, and has not delivered everything.
@@ -163,7 +176,12 @@ impl Situation {
     /// With the reason why not.
     pub fn applies(self, protocol: ProtocolKind) -> Result<(), &'static str> {
         match (self, protocol) {
-            (Situation::PagesOfTwoLives, ProtocolKind::Raft) => Err("a vote of Raft is one message"),
+            (Situation::PagesOfTwoLives | Situation::DropsBetweenPages, ProtocolKind::Raft) => {
+                Err("a vote of Raft is one message")
+            }
+            (Situation::CandidateLearnsWinner, ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos) => {
+                Err("a ballot has one owner, who alone can win it")
+            }
             (Situation::JointLeader, ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos) => {
                 Err("only Raft changes voters within an epoch")
             }
@@ -215,6 +233,7 @@ pub(crate) struct Situations {
     knowledge: knowledge::Watcher,
     lives: lives::Watcher,
     order: order::Watcher,
+    epochs: epochs::Watcher,
 }
 
 impl Situations {
@@ -228,6 +247,7 @@ impl Situations {
             knowledge: knowledge::Watcher::new(capacity),
             lives: lives::Watcher::new(capacity),
             order: order::Watcher::new(capacity),
+            epochs: epochs::Watcher::new(capacity),
         }
     }
 
@@ -244,11 +264,11 @@ impl Situations {
         let (scene, mut now) = (&self.scene, self.reached);
         links::see(scene, sight, &mut now);
         leaders::see(scene, sight, &mut now);
-        epochs::see(scene, sight, &mut now);
         // These remember what they saw, also while another protocol orders.
         self.knowledge.see(scene, sight, &mut now);
         self.lives.see(scene, sight, &mut now);
         self.order.see(scene, sight, &mut now);
+        self.epochs.see(scene, sight, &mut now);
         if counts {
             self.reached = now;
         }
@@ -318,7 +338,12 @@ mod stories {
     }
 
     /// Those that no script comes to, since its network is too orderly. They have tests of their own.
-    const SHOWN: &[Situation] = &[Situation::LateCatchUp, Situation::FollowerInstallsHigher];
+    const SHOWN: &[Situation] = &[
+        Situation::LateCatchUp,
+        Situation::FollowerInstallsHigher,
+        Situation::DropsBetweenPages,
+        Situation::RefusedForSize,
+    ];
 
     #[test]
     fn every_situation_has_a_story() {

@@ -1,4 +1,4 @@
-//! Messages that overtake others, or come late.
+//! Messages that overtake others, come late, or do not fit.
 
 use std::collections::BTreeMap;
 
@@ -32,15 +32,18 @@ impl Watcher {
                 self.asked[from] = scene.actors[from].face.epoch;
             }
             Sight::Sends { from, to, message: PeerMessage::Protocol { message, .. } } => {
-                if let Some((ballot, first)) = page(message) {
+                if let Some(Page { ballot, first, delivered }) = page(message) {
                     let life = scene.actors[from].lives;
                     let before = self.pages.insert((from, to), (ballot, first, life));
-                    let differs = before.is_some_and(|(in_ballot, begins, sent_by)| {
-                        in_ballot == ballot && begins < first && sent_by != life
-                    });
-                    reached.mark(Situation::PagesOfTwoLives, differs);
+                    let before = before.filter(|(sent, begins, _)| *sent == ballot && *begins < first);
+                    reached.mark(
+                        Situation::PagesOfTwoLives,
+                        before.is_some_and(|(.., sent_by)| sent_by != life),
+                    );
+                    reached.mark(Situation::DropsBetweenPages, before.is_some() && delivered >= first);
                 }
             }
+            Sight::Refuses => reached.mark(Situation::RefusedForSize, true),
             Sight::Takes { of, event: Event::Receive { message, .. } } => {
                 let actor = &scene.actors[of];
                 match message {
@@ -70,14 +73,33 @@ fn hands_out(message: &PeerMessage) -> bool {
     }
 }
 
-/// The ballot of a promise, and where its page begins.
-fn page(message: &Message) -> Option<(Ballot, Slot)> {
+/// A page of a promise.
+struct Page {
+    ballot: Ballot,
+    /// The slot from which on it was asked for.
+    first: Slot,
+    /// What its sender has delivered, and need not hold any more.
+    delivered: Slot,
+}
+
+fn page(message: &Message) -> Option<Page> {
     match message {
-        Message::MultiPaxos(multipaxos::Message::Promise(promise)) => Some((promise.ballot, promise.from)),
+        Message::MultiPaxos(multipaxos::Message::Promise(promise)) => {
+            Some(Page { ballot: promise.ballot, first: promise.from, delivered: promise.decided })
+        }
         Message::SequencePaxos(sequence_paxos::Message::Promise(promise)) => {
-            Some((promise.ballot, promise.page))
+            Some(Page { ballot: promise.ballot, first: promise.page, delivered: promise.start.prev() })
         }
         _ => None,
+    }
+}
+
+/// Whether a message is a page of a promise, and others are to follow.
+pub(crate) fn is_followed_by_a_page(message: &Message) -> bool {
+    match message {
+        Message::MultiPaxos(multipaxos::Message::Promise(promise)) => promise.next.is_some(),
+        Message::SequencePaxos(sequence_paxos::Message::Promise(promise)) => promise.more,
+        _ => false,
     }
 }
 
@@ -87,7 +109,7 @@ fn answers(message: &Message, me: ReplicaId) -> Option<Ballot> {
         Message::Raft(raft::Message::VoteReply { term, rehearsal: false, .. }) => {
             Some(Ballot { round: *term, replica: me })
         }
-        _ => page(message).map(|(ballot, _)| ballot).filter(|ballot| ballot.replica == me),
+        _ => page(message).map(|page| page.ballot).filter(|ballot| ballot.replica == me),
     }
 }
 
@@ -192,6 +214,36 @@ pub(super) mod tests {
     #[test]
     fn each_situation_is_seen_when_it_comes_to_be_and_not_before() {
         crate::situations::stories::play(STORIES);
+    }
+
+    #[test]
+    fn a_request_may_be_too_large() {
+        let mut seen = crate::situations::stories::three();
+        assert!(!seen.reached().has(Situation::RefusedForSize));
+        seen.see(&Sight::Refuses);
+        assert!(seen.reached().has(Situation::RefusedForSize));
+    }
+
+    #[test]
+    fn what_a_page_begins_with_may_be_dropped_since_the_page_before() {
+        let ballot = Ballot { round: 3, replica: ReplicaId(1) };
+        let promise = |page: u64, start: u64| {
+            let (page, start, batches) = (Slot(page), Slot(start), [synod_wire::Batch::noop()].into());
+            let has = sequence_paxos::Extent { accepted_in: Ballot::ZERO, last: Slot(9), decided: Slot(1) };
+            let promise = sequence_paxos::Promise { ballot, has, page, start, batches, more: true };
+            PeerMessage::Protocol {
+                epoch: Epoch(1),
+                message: sequence_paxos::Message::Promise(promise).into(),
+            }
+        };
+        let mut seen = crate::situations::stories::three();
+        // The first page begins wherever the elements do.
+        for (page, start) in [(0, 4), (5, 5), (6, 6)] {
+            seen.see(&Sight::Sends { from: 1, to: 0, message: &promise(page, start) });
+            assert!(!seen.reached().has(Situation::DropsBetweenPages), "page {page}");
+        }
+        seen.see(&Sight::Sends { from: 1, to: 0, message: &promise(7, 9) });
+        assert!(seen.reached().has(Situation::DropsBetweenPages));
     }
 
     #[test]

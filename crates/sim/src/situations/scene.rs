@@ -65,6 +65,10 @@ pub(crate) enum Sight<'a> {
     Pauses { of: usize },
     /// It goes on. `long`: after more than the election time-out.
     Resumes { of: usize, long: bool },
+    /// Its clock jumps forward. `long`: by more than the election time-out.
+    Jumps { of: usize, long: bool },
+    /// A request is refused for its size.
+    Refuses,
     /// A replica is about to take an event.
     Takes { of: usize, event: &'a Event },
     /// It writes a record because of it.
@@ -177,7 +181,12 @@ impl Scene {
             Sight::Cuts(links) => links.iter().for_each(|link| self.cut(*link, true)),
             Sight::Mends(links) => links.iter().for_each(|link| self.cut(*link, false)),
             Sight::Regroups { group, .. } => self.regroup(group),
-            Sight::Takes { .. } | Sight::Delivers { .. } | Sight::Overtakes { .. } | Sight::Sends { .. } => {}
+            Sight::Takes { .. }
+            | Sight::Delivers { .. }
+            | Sight::Overtakes { .. }
+            | Sight::Sends { .. }
+            | Sight::Jumps { .. }
+            | Sight::Refuses => {}
         }
     }
 

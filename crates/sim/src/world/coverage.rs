@@ -48,6 +48,10 @@ coverage! {
     stalls = "stalls",
     /// Logs lost or damaged.
     logs_lost = "logs lost",
+    /// Those of which what was left proved something, ...
+    logs_repaired = "logs repaired",
+    /// ... and the slots that were kept by that.
+    slots_kept = "slots kept of damaged logs",
     /// Newest snapshots lost at a crash.
     snapshots_damaged = "snapshots damaged",
     /// Replicas that had lost their log and vote again.

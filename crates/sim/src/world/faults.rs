@@ -13,7 +13,7 @@ use crate::{
     clock::Moment,
     network::{Wire, between},
     odds::Odds,
-    plan::Durability,
+    plan::{Durability, JointPlan},
     situations::Sight,
 };
 
@@ -24,6 +24,8 @@ const RECOVERY_EXTRA: Duration = Duration::from_secs(5);
 
 /// Once nobody asks for anything more, nobody waits after so many request time-outs and election time-outs.
 const REST_TIMEOUTS: u32 = 8;
+/// An operator looks so often, ten times in an election time-out, whether a replica leads.
+const EPOCH_TRIES: u32 = 15;
 /// A long pause, and the jump of a clock, are so many times as long as another fault.
 const LONG: u32 = 20;
 
@@ -196,13 +198,7 @@ impl World {
                 self.partition(|_, from, to| deaf && to == of || mute && from == of);
             }
             Kind::Bridge => return self.bridge(),
-            Kind::Stall => {
-                self.note(of, || "disk stalls".to_owned());
-                self.coverage.stalls += 1;
-                self.machines[of].disk.stall(true);
-                let lasts = self.lasts();
-                self.queue.push(self.now + lasts, Happening::Unstall { of });
-            }
+            Kind::Stall => self.stall_for_a_while(of),
             Kind::Reset => {
                 for from in 0..self.machines.len() {
                     for to in (0..self.machines.len()).filter(|&to| to != from) {
@@ -218,6 +214,14 @@ impl World {
             Kind::Wipe => self.wipe(of),
         }
         Ok(())
+    }
+
+    fn stall_for_a_while(&mut self, of: usize) {
+        self.note(of, || "disk stalls".to_owned());
+        self.coverage.stalls += 1;
+        self.machines[of].disk.stall(true);
+        let lasts = self.lasts();
+        self.queue.push(self.now + lasts, Happening::Unstall { of });
     }
 
     /// With a quorum's memory gone, acknowledged writes may be gone by right. So only a minority may lose its log: of
@@ -256,7 +260,10 @@ impl World {
         }
         self.crash(of);
         let disk = &mut self.machines[of].disk;
-        if self.faults.rng.bool() {
+        if self.plan.disk.repairs && self.faults.rng.u8(0..8) > 0 {
+            self.coverage.slots_kept += disk.repair_log(&mut self.faults.rng);
+            self.coverage.logs_repaired += 1;
+        } else if self.faults.rng.bool() {
             let snapshots = self.plan.disk.snapshots_lost.hit(&mut self.faults.rng);
             disk.lose_log(snapshots);
         } else {
@@ -292,13 +299,28 @@ impl World {
         let links: Vec<(usize, usize)> =
             pairs.filter(|&(from, to)| from != bridge && to != bridge && side(from) != side(to)).collect();
         let Some(&heir) = others.first() else { return Ok(()) };
-        let transfers = self.faults.rng.u8(0..4) > 0;
+        let transfers = self.plan.faults.bridge.transfer.hit(&mut self.faults.rng);
         let travels = self.plan.network.delay_max * 3;
+        let timeout = self.plan.settings.consensus.election_timeout;
         let wait =
             if transfers { between(&mut self.faults.rng, Duration::ZERO, travels) } else { Duration::ZERO };
         self.coverage.bridges += 1;
         self.queue.push(self.now + wait, Happening::Part { links });
-        if transfers { self.hand_over(heir) } else { Ok(()) }
+        let plan = self.plan.faults.bridge;
+        let rng = &mut self.faults.rng;
+        let rival = voters.get(quorum..).and_then(|left| rng.choice(left)).copied();
+        let rival = rival.filter(|_| plan.rival.hit(rng));
+        if plan.stall.hit(rng) {
+            self.stall_for_a_while(leader);
+        }
+        if self.plan.faults.bridge.epoch.hit(&mut self.faults.rng) {
+            let wait = between(&mut self.faults.rng, travels, timeout / 4);
+            self.queue.push(self.now + wait, Happening::EpochEnds { of: heir, tries: EPOCH_TRIES });
+        }
+        if transfers {
+            self.hand_over(heir)?;
+        }
+        rival.map_or(Ok(()), |rival| self.hand_over(rival))
     }
 
     /// A partition begins.
@@ -383,6 +405,8 @@ impl World {
         self.network.calm();
         self.plan.disk.snapshot_fails = Odds::NEVER;
         self.plan.faults.any_step = Odds::NEVER;
+        self.plan.faults.between_pages = Odds::NEVER;
+        self.plan.faults.joint = JointPlan::default();
         self.plan.clients.cancels = Odds::NEVER;
         // Clients are patient from now on: whoever gives up early and asks for more keeps a small cluster overloaded.
         self.plan.clients.timeout = self.plan.clients.timeout.max(self.plan.settings.request_timeout * 2);

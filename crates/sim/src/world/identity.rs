@@ -21,7 +21,7 @@ use crate::{
 /// The files that say who a replica is, and whom it knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
-    birth: u64,
+    pub(super) birth: u64,
     pub(crate) incarnation: Incarnation,
     nonces: BTreeMap<Incarnation, u64>,
     since: Incarnation,
@@ -122,6 +122,13 @@ impl World {
         life.is_some_and(|life| life.recognised.get(&from) == Some(&self.machines[from].lives))
     }
 
+    /// Whether this is the birth under which a replica knows another: a session is one of two births, so what was sent in
+    /// an earlier one is not heard in it, however late it comes.
+    pub(super) fn knows_birth(&self, of: usize, peer: usize, birth: u64) -> bool {
+        let known = self.machines[of].files.book.get(&self.machines[peer].id);
+        known.is_some_and(|known| known.birth == birth)
+    }
+
     fn recognises(&mut self, of: usize, peer: usize) -> bool {
         let (id, number) = (self.machines[peer].id, self.machines[peer].lives);
         let who = self.machines[peer].files.introduction(self.machines[peer].disk.durable());
@@ -172,8 +179,8 @@ impl World {
     }
 
     /// A message of a protocol counts with a replica: each that ever counts under an id is of one birth.
-    pub(super) fn counts(&mut self, from: usize) -> Checked {
-        let (id, birth) = (self.machines[from].id, self.machines[from].files.birth);
+    pub(super) fn counts(&mut self, from: usize, birth: u64) -> Checked {
+        let id = self.machines[from].id;
         let first = *self.births.entry(id).or_insert(birth);
         demand(first == birth, Invariant::OneBirth, || {
             format!("{id} is heard with birth {birth:x}, and was with birth {first:x}")

@@ -11,7 +11,7 @@ use crate::{
     check::{Checked, Invariant, Violation, claims, demand},
     describe,
     network::{Wire, between},
-    situations::Sight,
+    situations::{Sight, is_followed_by_a_page},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -29,6 +29,9 @@ impl World {
         let life = self.machines[from].lives;
         self.situations.see(&Sight::Sends { from, to, message });
         if let PeerMessage::Protocol { epoch, message } = message {
+            if is_followed_by_a_page(message) && self.plan.faults.between_pages.hit(&mut self.rng) {
+                self.queue.push(self.now, Happening::Crash { of: from, life });
+            }
             let id = self.machines[from].id;
             let delivered =
                 self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
@@ -67,21 +70,30 @@ impl World {
     }
 
     fn expect(&mut self, from: usize, to: usize, mut arrivals: Vec<crate::network::Arrival>) {
+        let birth = self.machines[from].files.birth;
         for arrival in arrivals.drain(..) {
             let (session, body) = (arrival.session, arrival.body);
-            self.queue.push(arrival.at, Happening::Arrive { from, to, session, body });
+            self.queue.push(arrival.at, Happening::Arrive { from, birth, to, session, body });
         }
         self.arrivals = arrivals;
     }
 
-    pub(super) fn arrive(&mut self, from: usize, to: usize, session: u64, body: Option<Bytes>) -> Checked {
+    /// `sender`: who sent it, and of which birth it was then.
+    pub(super) fn arrive(
+        &mut self,
+        sender: (usize, u64),
+        to: usize,
+        session: u64,
+        body: Option<Bytes>,
+    ) -> Checked {
+        let from = sender.0;
         let Some(body) = self.network.arrive(from, to, session, body) else { return Ok(()) };
         match self.network.damage(&body) {
             Some(damaged) => {
                 self.is_damaged(from, to, damaged);
                 Ok(())
             }
-            None => self.receive(from, to, body),
+            None => self.receive(sender, to, body),
         }
     }
 
@@ -96,12 +108,15 @@ impl World {
         }
     }
 
-    /// A replica gets a message, if it lives.
-    pub(crate) fn receive(&mut self, from: usize, to: usize, body: Bytes) -> Checked {
+    /// A replica gets a message, if it lives. `birth`: that of the sender when it sent it, which may have lost everything
+    /// since.
+    pub(crate) fn receive(&mut self, (from, birth): (usize, u64), to: usize, body: Bytes) -> Checked {
         if !self.machines[to].is_alive() {
             return Ok(());
         }
-        if self.network.wire() == Wire::Datagram && !self.is_heard(to, from) {
+        if self.network.wire() == Wire::Datagram
+            && !(self.is_heard(to, from) && self.knows_birth(to, from, birth))
+        {
             self.coverage.messages_lost += 1;
             return Ok(());
         }
@@ -124,7 +139,7 @@ impl World {
         // What an earlier life said may come late, also when the machine holds something else by now.
         let present = self.machines[from].is_alive() && self.is_heard(to, from);
         if present && matches!(message, PeerMessage::Protocol { .. }) {
-            self.counts(from)?;
+            self.counts(from, birth)?;
         }
         let from = self.machines[from].id;
         self.step(to, Event::Receive { from, message })

@@ -66,6 +66,10 @@ impl World {
             let (ballots, group) = (executor.ballots(), executor.group().clone());
             snapshot = Some(Installed { info, ballots, group });
         }
+        #[cfg(feature = "planted-bugs")]
+        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::KeepEveryReply) {
+            executor.keep_every_reply();
+        }
         let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
 
         let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
@@ -205,6 +209,8 @@ impl World {
         life.timer_at = None;
         self.jumps += 1;
         self.coverage.jumps += 1;
+        let long = is_long(by, self.plan.settings.consensus.election_timeout);
+        self.situations.see(&Sight::Jumps { of, long });
         self.note(of, || format!("its clock jumps by {by:?}"));
         self.set_timer(of);
     }

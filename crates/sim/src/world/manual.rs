@@ -130,7 +130,8 @@ impl World {
     /// Delivers the message at a place in a stream.
     pub(crate) fn deliver(&mut self, from: usize, to: usize, place: usize) -> Checked {
         let Some(body) = self.network.take(from, to, place) else { return Ok(()) };
-        self.receive(from, to, body)?;
+        let birth = self.machines[from].files.birth;
+        self.receive((from, birth), to, body)?;
         self.settle()
     }
 

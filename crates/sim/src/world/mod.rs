@@ -69,7 +69,7 @@ const EVENTS_MAX: u64 = 3_000_000;
 #[derive(Debug)]
 pub(crate) enum Happening {
     /// A message arrives: the front of the stream of that session, or `body`.
-    Arrive { from: usize, to: usize, session: u64, body: Option<Bytes> },
+    Arrive { from: usize, birth: u64, to: usize, session: u64, body: Option<Bytes> },
     /// A replica tries to begin a session to a peer.
     Dial { from: usize, to: usize },
     /// A session that is cut ends, if it still is.
@@ -110,6 +110,8 @@ pub(crate) enum Happening {
     Unstall { of: usize },
     /// A replica that nobody needs any more stops for good.
     Stop { of: usize },
+    /// An operator wants the epoch to end, and another like it to begin; so often it tries until the replica leads.
+    EpochEnds { of: usize, tries: u32 },
     /// A partition begins.
     Part { links: Vec<(usize, usize)> },
     /// A partition ends.
@@ -332,7 +334,9 @@ impl World {
             return Ok(());
         }
         match happening {
-            Happening::Arrive { from, to, session, body } => self.arrive(from, to, session, body),
+            Happening::Arrive { from, birth, to, session, body } => {
+                self.arrive((from, birth), to, session, body)
+            }
             Happening::Dial { from, to } => self.dial(from, to),
             Happening::Hangup { from, to, session } => {
                 if self.network.is_cut(from, to) && self.network.session(from, to) == session {
@@ -374,6 +378,7 @@ impl World {
                 self.unstall(of);
                 Ok(())
             }
+            Happening::EpochEnds { of, tries } => self.end_epoch(of, tries),
             Happening::Part { links } => {
                 self.part_for_a_while(links);
                 Ok(())

@@ -247,6 +247,21 @@ impl World {
         self.settle()
     }
 
+    /// An operator asks a replica for another epoch of the same order, once it leads.
+    pub(super) fn end_epoch(&mut self, of: usize, tries: u32) -> Checked {
+        let running = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running());
+        let Some(group) = running.map(|life| life.replica.group()) else { return Ok(()) };
+        if self.leads_in(of).is_none() && tries > 0 {
+            let wait = self.plan.settings.consensus.election_timeout / 10;
+            self.queue.push(self.now + wait, Happening::EpochEnds { of, tries: tries - 1 });
+            return Ok(());
+        }
+        let (protocol, election, overrides) = (group.protocol, group.election, group.overrides.clone());
+        let change = Change::Order { protocol, election, overrides };
+        let request = ChangeRequest { expected: group.version, change };
+        self.ask_for_change(of, request)
+    }
+
     /// An operator wants another replica to lead.
     pub(super) fn hand_over(&mut self, to: usize) -> Checked {
         let of = self.leader().map_or(to, |leader| self.index(leader));
@@ -283,6 +298,9 @@ impl World {
         self.memory.epoch_begins(&group);
         self.terms.epoch_begins(&group);
         self.operator.possible.retain(|(version, _)| *version >= group.version);
+        if before.outgoing.is_empty() && !group.outgoing.is_empty() {
+            self.crash_while_joint();
+        }
         while (self.machines.len() as u64) < group.next_id.0 - 1 {
             let of = self.machines.len();
             let id = ReplicaId(of as u64 + 1);
@@ -297,6 +315,20 @@ impl World {
             self.dial_newcomer(of);
         }
         Ok(())
+    }
+
+    /// Two groups of voters have to agree from now on: some crash before that is over.
+    fn crash_while_joint(&mut self) {
+        let plan = self.plan.faults.joint;
+        let all = plan.all.hit(&mut self.operator.rng);
+        let leader = plan.leader.hit(&mut self.operator.rng).then(|| self.leader()).flatten();
+        let wait = between(&mut self.operator.rng, Duration::ZERO, plan.wait_max);
+        for of in 0..self.machines.len() {
+            let machine = &self.machines[of];
+            if machine.is_alive() && (all || leader == Some(machine.id)) {
+                self.queue.push(self.now + wait, Happening::Crash { of, life: machine.lives });
+            }
+        }
     }
 
     fn count_change(&mut self, before: &Group, group: &Group) {

@@ -13,6 +13,7 @@ use crate::{
     check::{Checked, Invariant, Violation, demand},
     network::between,
     ops::{Answer, Op},
+    situations::Sight,
 };
 
 impl World {
@@ -106,6 +107,9 @@ impl World {
     }
 
     pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) -> Checked {
+        if error == RequestError::TooLarge {
+            self.situations.see(&Sight::Refuses);
+        }
         self.answer_request(of, request, Outcome::Error(error))
     }
 

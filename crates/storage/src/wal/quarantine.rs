@@ -1,9 +1,9 @@
 //! Setting damaged files aside and beginning afresh.
 
-use synod_wire::Lsn;
+use synod_wire::{Encoded, Lsn};
 
 use super::{
-    Durability, Keep, RecoveredRecord, Wal,
+    Durability, Keep, Wal,
     format::segment_number,
     open::{SET_ASIDE, set_aside},
     writer::Body,
@@ -21,7 +21,8 @@ impl Wal {
     /// all older files aside as `*.damaged`. Returns the number of the last record; the next one that is
     /// appended follows it.
     ///
-    /// `keep` is what the caller still believes in, usually all of [`super::Recovered::records`]. Every later
+    /// `keep` is what the caller still believes in, usually made of [`super::Recovered::records`]: they are written out
+    /// piece by piece, so what they share with these takes no memory of its own, but room on the disk. Every later
     /// start is told [`Loss::Quarantined`] until [`Wal::loss_made_good`]: what the damaged records promised is
     /// not known to this replica any more.
     ///
@@ -32,7 +33,10 @@ impl Wal {
     ///
     /// # Panics
     /// If the log was not found damaged when it was opened.
-    pub fn quarantine(&mut self, keep: &[RecoveredRecord]) -> Result<Lsn, StorageError> {
+    pub fn quarantine(
+        &mut self,
+        keep: impl IntoIterator<Item = (Keep, Encoded)>,
+    ) -> Result<Lsn, StorageError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -44,7 +48,11 @@ impl Wal {
         done.map(|()| self.durable)
     }
 
-    fn begin_afresh(&mut self, keep: &[RecoveredRecord], reason: String) -> Result<(), StorageError> {
+    fn begin_afresh(
+        &mut self,
+        keep: impl IntoIterator<Item = (Keep, Encoded)>,
+        reason: String,
+    ) -> Result<(), StorageError> {
         self.pending.clear();
         self.pending_bytes = 0;
         let names = file_names(&*self.disk, &self.dir)?;
@@ -66,8 +74,11 @@ impl Wal {
         if self.options.durability != Durability::Memory {
             self.files = Some(self.first_files(first, self.durable.next(), self.listed.clone())?);
         }
-        for record in keep {
-            self.push(self.appended.next(), record.keep, Body::Read(record.bytes.clone()));
+        let (mut records, mut promises) = (0_u64, 0_u64);
+        for (keep, record) in keep {
+            records += 1;
+            promises += u64::from(matches!(keep, Keep::State(_)));
+            self.push(self.appended.next(), keep, Body::Encoded(record));
             if self.pending_bytes >= COMMIT_BYTES {
                 self.commit()?;
             }
@@ -83,8 +94,7 @@ impl Wal {
             set_aside(&*self.disk, &self.dir.join(name))?;
         }
         sync_dir(&*self.disk, &self.dir)?;
-        let promises = keep.iter().filter(|record| matches!(record.keep, Keep::State(_))).count();
-        tracing::warn!(records = keep.len(), promises, segment = first, "began a fresh log");
+        tracing::warn!(records, promises, segment = first, "began a fresh log");
         Ok(())
     }
 }

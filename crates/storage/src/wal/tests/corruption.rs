@@ -165,7 +165,7 @@ fn set_aside(dir: &Path, mut wal: Wal, recovered: Recovered, what: &str) {
     let (mut wal, again) = open(dir);
     assert_eq!((&again.records, &again.damage), (&recovered.records, &recovered.damage), "{what}");
 
-    let last = wal.quarantine(&again.records).unwrap();
+    let last = wal.quarantine(as_written(&again.records)).unwrap();
     assert_eq!(last.0, again.last.0 + again.records.len() as u64, "{what}");
     let next = append(&mut wal, slot(100), b"after");
     wal.commit().unwrap();
@@ -433,7 +433,7 @@ fn a_setting_aside_that_was_interrupted_is_undone() {
             "room for {room}"
         );
         disk.set_room(room);
-        let error = wal.quarantine(&recovered.records).unwrap_err();
+        let error = wal.quarantine(as_written(&recovered.records)).unwrap_err();
         assert!(matches!(error, StorageError::Full { .. }), "{error}");
         assert!(wal.commit().is_err());
         disk.set_room(None);
@@ -441,7 +441,7 @@ fn a_setting_aside_that_was_interrupted_is_undone() {
 
     let (mut wal, after) = open(dir.path());
     assert_eq!((&after.records, &after.damage), (&before.records, &before.damage));
-    wal.quarantine(&after.records).unwrap();
+    wal.quarantine(as_written(&after.records)).unwrap();
     wal.loss_made_good().unwrap();
     drop(wal);
     let (_, fresh) = open(dir.path());
@@ -454,7 +454,7 @@ fn a_setting_aside_that_ended_before_the_renames_is_finished() {
     build(dir.path());
     change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 200] ^= 0xff);
     let (mut wal, recovered) = open(dir.path());
-    wal.quarantine(&recovered.records).unwrap();
+    wal.quarantine(as_written(&recovered.records)).unwrap();
     drop(wal);
     let damaged = |segment| segment_path(dir.path(), segment).with_extension("wal.damaged");
     std::fs::rename(damaged(2), segment_path(dir.path(), 2)).unwrap();
@@ -482,7 +482,7 @@ fn a_log_that_was_set_aside_in_memory_is_not_missed() {
     let evidence = std::fs::read(segment_path(dir.path(), 2)).unwrap();
     let (mut wal, recovered) = open_with(dir.path(), Durability::Memory);
     assert!(recovered.damage.is_some());
-    wal.quarantine(&recovered.records).unwrap();
+    wal.quarantine(as_written(&recovered.records)).unwrap();
     drop(wal);
     for durability in [Durability::Memory, Durability::Async, Durability::Sync] {
         assert_eq!(inspect::verify(dir.path()).unwrap().damage, None, "then {durability}");
@@ -504,7 +504,7 @@ fn a_log_that_was_set_aside_in_memory_is_not_missed() {
         let recovered;
         (wal, recovered) = open_with(dir.path(), durability);
         assert!(recovered.damage.is_some());
-        wal.quarantine(&[]).unwrap();
+        wal.quarantine([]).unwrap();
         drop(wal);
         assert_eq!(std::fs::read(damaged(2)).unwrap(), evidence);
         break;
@@ -522,7 +522,7 @@ fn an_attempt_that_is_not_needed_any_more_is_not_missed_after_a_life_in_memory()
     let disk = TestDisk::default();
     let (mut wal, recovered) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options()).unwrap();
     disk.set_room(21_000);
-    wal.quarantine(&recovered.records).unwrap_err();
+    wal.quarantine(as_written(&recovered.records)).unwrap_err();
     drop(wal);
     flip();
     for durability in [Durability::Memory, Durability::Sync] {
@@ -592,7 +592,7 @@ fn a_setting_aside_in_memory_may_be_interrupted_anywhere() {
             if let Ok((mut wal, recovered)) = open_on(&disk, durability)
                 && recovered.damage.is_some()
             {
-                _ = wal.quarantine(&recovered.records);
+                _ = wal.quarantine(as_written(&recovered.records));
             }
             disk.power_failure();
         }
@@ -600,7 +600,7 @@ fn a_setting_aside_in_memory_may_be_interrupted_anywhere() {
         assert!(recovered.damage.is_some() || recovered.loss.is_some());
         if recovered.damage.is_some() {
             undone += 1;
-            wal.quarantine(&[]).unwrap();
+            wal.quarantine([]).unwrap();
             disk.kill();
             drop(wal);
             (wal, recovered) = open_on(&disk, Durability::Sync).unwrap();

@@ -182,6 +182,11 @@ fn append(wal: &mut Wal, keep: Keep, bytes: &[u8]) -> RecoveredRecord {
     RecoveredRecord { lsn, keep, bytes }
 }
 
+/// The records again, to be written.
+fn as_written(records: &[RecoveredRecord]) -> Vec<(Keep, Encoded)> {
+    records.iter().map(|record| (record.keep, encoded(&record.bytes))).collect()
+}
+
 fn slot(slot: u64) -> Keep {
     Keep::Slot(Slot(slot))
 }

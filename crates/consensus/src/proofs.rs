@@ -1,0 +1,209 @@
+//! What a log proves to be decided although records of it are lost.
+//!
+//! A record is proof of a decision together with a later one that says through which slot all was decided "with the values
+//! that the log holds". What the log held is known only from the last lost record on: that one may have replaced anything.
+//! So records are read in stretches without a gap, each of which begins knowing nothing. docs/repair.md has the argument;
+//! what each protocol's records say is in its folder, beside what a restart makes of them.
+
+use std::collections::BTreeMap;
+
+use synod_wire::{Ballot, Ballots, Batch, Slot};
+
+use crate::Record;
+
+/// What the records of one epoch's instance prove, read in the order of the log.
+#[derive(Clone, Debug, Default)]
+pub struct Proofs {
+    /// What the log is known to hold: of each slot, in which ballot it was proposed, and the batch. Nothing proves yet
+    /// that it is decided.
+    held: BTreeMap<Slot, (Ballot, Batch)>,
+    /// The ballot of the whole sequence, where there is one.
+    sequence: Ballot,
+    pub(crate) staged: crate::sequence_paxos::Staged,
+    decided: BTreeMap<Slot, (Ballots, Batch)>,
+}
+
+impl Proofs {
+    /// Takes in the record that follows the last one.
+    pub fn read(&mut self, record: &Record) {
+        if record.amnesia() == Some(true) {
+            // The life that wrote it did not know all that was written before.
+            self.skip();
+        }
+        match record {
+            Record::MultiPaxos(record) => record.prove(self),
+            Record::SequencePaxos(record) => record.prove(self),
+            Record::Raft(record) => record.prove(self),
+        }
+    }
+
+    /// Records are lost here.
+    pub fn skip(&mut self) {
+        let decided = std::mem::take(&mut self.decided);
+        *self = Proofs { decided, ..Proofs::default() };
+    }
+
+    /// Through this slot all is decided, perhaps with other values than the log holds.
+    pub fn cover(&mut self, through: Slot) {
+        self.held = self.held.split_off(&through.next());
+    }
+
+    /// What is proven, by slot.
+    #[must_use]
+    pub fn into_decided(self) -> BTreeMap<Slot, (Ballots, Batch)> {
+        self.decided
+    }
+
+    /// From here on the log holds these in consecutive slots.
+    pub(crate) fn hold<'a>(&mut self, first: Slot, batches: impl IntoIterator<Item = (Ballot, &'a Batch)>) {
+        let held = batches.into_iter().map(|(ballot, batch)| (ballot, batch.clone()));
+        self.held.extend((first.0..).map(Slot).zip(held));
+    }
+
+    /// From here on the log holds nothing from this slot on.
+    pub(crate) fn cut(&mut self, from: Slot) {
+        self.held.split_off(&from);
+    }
+
+    /// The ballot of the sequence is at least this one.
+    pub(crate) fn accepted_in(&mut self, ballot: Ballot) {
+        self.sequence = self.sequence.max(ballot);
+    }
+
+    /// The ballot of the sequence, as far as it is known. It is known if anything is held: the record that holds it says
+    /// it, and so does every one that makes it higher.
+    pub(crate) fn sequence(&self) -> Ballot {
+        self.sequence
+    }
+
+    /// What the log holds through this slot is decided, in `ballots` of the one in which it was proposed.
+    pub(crate) fn decide(&mut self, through: Slot, ballots: impl Fn(Ballot) -> Ballots) {
+        let behind = self.held.split_off(&through.next());
+        let held = std::mem::replace(&mut self.held, behind);
+        for (slot, (ballot, batch)) in held {
+            // What is decided stays so, though it may be held a second time.
+            self.decided.entry(slot).or_insert_with(|| (ballots(ballot), batch));
+        }
+    }
+
+    /// A peer told that this is decided.
+    pub(crate) fn learn(&mut self, slot: Slot, ballots: Ballots, batch: &Batch) {
+        self.held.remove(&slot);
+        self.decided.insert(slot, (ballots, batch.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_wire::{BatchBuilder, ReplicaId, SessionId};
+
+    use super::*;
+    use crate::{multipaxos, raft, sequence_paxos};
+
+    fn ballot(round: u64) -> Ballot {
+        Ballot { round, replica: ReplicaId(1) }
+    }
+
+    fn batch(text: &str) -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.push(SessionId(1), 1, 1, text.as_bytes());
+        builder.finish()
+    }
+
+    /// What is proven by these records; `None` is a lost one.
+    fn proven(records: Vec<Option<Record>>) -> Vec<(u64, Ballots, Batch)> {
+        let mut proofs = Proofs::default();
+        for record in records {
+            match record {
+                Some(record) => proofs.read(&record),
+                None => proofs.skip(),
+            }
+        }
+        let decided = proofs.into_decided().into_iter();
+        decided.map(|(slot, (ballots, batch))| (slot.0, ballots, batch)).collect()
+    }
+
+    fn voted(round: u64, first: u64, decided: u64, texts: &[&str]) -> Option<Record> {
+        let (ballot, first, decided) = (ballot(round), Slot(first), Slot(decided));
+        let batches = texts.iter().map(|text| batch(text)).collect();
+        Some(multipaxos::Record::Accepted { ballot, first, decided, batches }.into())
+    }
+
+    #[test]
+    fn a_vote_counts_only_if_no_lost_record_lies_between_it_and_the_proof() {
+        let of = |round| Ballots::both(ballot(round));
+        let whole = proven(vec![voted(1, 1, 0, &["a", "b"]), voted(2, 2, 0, &["B"]), voted(2, 3, 2, &["c"])]);
+        assert_eq!(whole, [(1, of(1), batch("a")), (2, of(2), batch("B"))], "the last one counts");
+        // The second is lost: slot 2 held something else when it was decided.
+        let lost =
+            proven(vec![voted(1, 1, 0, &["a", "b"]), None, voted(2, 3, 2, &["c"]), voted(2, 4, 3, &["d"])]);
+        assert_eq!(lost, [(3, of(2), batch("c"))]);
+    }
+
+    #[test]
+    fn what_a_peer_told_counts_by_itself() {
+        let value = multipaxos::AcceptedValue { slot: Slot(7), ballot: ballot(3), batch: batch("x") };
+        let learned = Some(multipaxos::Record::Learned(value).into());
+        assert_eq!(proven(vec![None, learned, None]), [(7, Ballots::both(ballot(3)), batch("x"))]);
+    }
+
+    fn appended(round: u64, start: u64, decided: (u64, u64), texts: &[&str]) -> Option<Record> {
+        let entry = |text: &&str| raft::Entry { ballot: ballot(round), batch: batch(text), voters: None };
+        let entries = texts.iter().map(entry).collect();
+        let (decided, decided_in) = (Slot(decided.0), ballot(decided.1));
+        Some(raft::Record::Entries { start: Slot(start), entries, decided, decided_in }.into())
+    }
+
+    #[test]
+    fn entries_that_were_removed_prove_nothing() {
+        let removed = Some(raft::Record::Truncated { from: Slot(2), last: Slot(3) }.into());
+        let records = vec![appended(1, 1, (0, 0), &["a", "b", "c"]), removed, appended(3, 4, (3, 3), &["d"])];
+        let both = |proposed, decided| Ballots { proposed: ballot(proposed), decided: ballot(decided) };
+        assert_eq!(proven(records), [(1, both(1, 3), batch("a"))]);
+        // What a longer record replaced behind its end is gone, too.
+        let records = vec![appended(1, 1, (0, 0), &["a", "b", "c"]), appended(2, 2, (3, 2), &["B"])];
+        assert_eq!(proven(records), [(1, both(1, 2), batch("a")), (2, both(2, 2), batch("B"))]);
+    }
+
+    fn page(from: u64, texts: &[&str]) -> Option<Record> {
+        let batches = texts.iter().map(|text| batch(text)).collect();
+        let (start, from) = (Slot(1), Slot(from));
+        Some(sequence_paxos::Record::Staged { ballot: ballot(2), start, from, batches }.into())
+    }
+
+    fn adopted(from: u64, decided: u64, texts: &[&str]) -> Option<Record> {
+        let batches = texts.iter().map(|text| batch(text)).collect();
+        let (start, from, decided, covers) = (Slot(1), Slot(from), Slot(decided), Slot(9));
+        Some(
+            sequence_paxos::Record::Adopted { ballot: ballot(2), start, from, decided, covers, batches }
+                .into(),
+        )
+    }
+
+    fn extended(start: u64, decided: u64, texts: &[&str]) -> Option<Record> {
+        let batches = texts.iter().map(|text| batch(text)).collect();
+        let (start, decided) = (Slot(start), Slot(decided));
+        Some(sequence_paxos::Record::Accepted { ballot: ballot(2), start, decided, batches }.into())
+    }
+
+    #[test]
+    fn a_sequence_without_one_of_its_pages_proves_only_what_lies_in_the_others() {
+        let of = Ballots::both(ballot(2));
+        let whole = vec![page(1, &["a"]), page(2, &["b"]), adopted(3, 0, &["c"]), extended(4, 3, &["d"])];
+        let all = [(1, of, batch("a")), (2, of, batch("b")), (3, of, batch("c"))];
+        assert_eq!(proven(whole), all);
+        let torn = vec![page(1, &["a"]), None, adopted(3, 0, &["c"]), extended(4, 3, &["d"])];
+        assert_eq!(proven(torn), [(3, of, batch("c"))]);
+        // What it says of decisions is of the sequence before it.
+        let before = vec![extended(1, 0, &["A"]), adopted(1, 1, &["a", "b"]), extended(3, 1, &["c"])];
+        assert_eq!(proven(before)[0].2, batch("A"));
+    }
+
+    #[test]
+    fn what_was_written_before_a_loss_is_not_known_to_be_held_behind_it() {
+        let lost = Some(multipaxos::Record::Amnesia(true).into());
+        assert_eq!(proven(vec![voted(1, 1, 0, &["a"]), lost, voted(2, 2, 1, &["b"])]), []);
+        let born = Some(multipaxos::Record::Amnesia(false).into());
+        assert_eq!(proven(vec![born, voted(1, 1, 0, &["a"]), voted(2, 2, 1, &["b"])]).len(), 1);
+    }
+}

@@ -1,0 +1,160 @@
+//! What a replica keeps of a log of which records are lost, and how it goes on from there.
+//!
+//! Promises and votes may be among what is lost, so the replica has no memory, as if the whole log were gone. But what was
+//! decided was decided, whatever else is lost: [`salvage`] finds what the rest of the log proves, and that becomes the
+//! new log ([`LogRecord::Decided`]). There are gaps in it. Slots in front of the first gap are delivered at once; the
+//! replica asks others for the gaps alone, and takes the rest from its own log as its turn comes. Only then does it run
+//! the present epoch's protocol, as a replica without memory. docs/repair.md has the argument.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+};
+
+use synod_consensus::Proofs;
+use synod_wire::{Ballots, Batch, Epoch, Lsn, Slot, Time};
+
+use crate::{Action, Decided, LogRecord, Replica};
+
+/// What the records of a log say although some between them are lost, which shows in their numbers: what was decided
+/// behind slot `base`, which a snapshot covers, and which epoch was entered last. All of it holds whatever the lost
+/// records said.
+#[must_use]
+pub fn salvage(records: impl IntoIterator<Item = (Lsn, LogRecord)>, base: Slot) -> Vec<LogRecord> {
+    let mut proofs: BTreeMap<Epoch, Proofs> = BTreeMap::new();
+    // What says by itself in which slot it counts, or in which epoch.
+    let mut certain: BTreeMap<Slot, LogRecord> = BTreeMap::new();
+    let mut trimmed = Slot::ZERO;
+    let mut entered = None;
+    let mut expected = None;
+    for (lsn, record) in records {
+        if expected.is_some_and(|expected| expected != lsn) {
+            proofs.values_mut().for_each(Proofs::skip);
+        }
+        expected = Some(lsn.next());
+        match record {
+            LogRecord::Protocol { epoch, record } => proofs.entry(epoch).or_default().read(&record),
+            LogRecord::Entered { group, amnesia } => {
+                if amnesia {
+                    // Records were lost in front of this one.
+                    proofs.values_mut().for_each(Proofs::skip);
+                }
+                entered = entered
+                    .take()
+                    .filter(|entered: &crate::Group| entered.epoch > group.epoch)
+                    .or(Some(group));
+            }
+            LogRecord::Trimmed(slot) => {
+                // The snapshot may be another replica's, with other values than were accepted here.
+                proofs.values_mut().for_each(|proofs| proofs.cover(slot));
+                trimmed = trimmed.max(slot);
+            }
+            LogRecord::Learned { slot, .. } => {
+                proofs.values_mut().for_each(|proofs| proofs.cover(slot));
+                certain.insert(slot, record);
+            }
+            LogRecord::Decided { slot, .. } => {
+                certain.entry(slot).or_insert(record);
+            }
+            // Each slot that is kept says in which ballots it was decided.
+            LogRecord::Ended { .. } => {}
+        }
+    }
+    let mut kept = Vec::new();
+    kept.extend(entered.map(|group| LogRecord::Entered { group, amnesia: true }));
+    if trimmed > Slot::ZERO {
+        kept.push(LogRecord::Trimmed(trimmed));
+    }
+    let learned: std::collections::BTreeSet<Slot> = certain.keys().copied().collect();
+    kept.extend(certain.into_values().filter(|record| slot_of(record) > base));
+    for (epoch, proofs) in proofs {
+        let decided = proofs.into_decided().into_iter();
+        // Behind the end of its epoch a decision is void, so one slot may have been decided in several.
+        kept.extend(
+            decided
+                .filter(|(slot, _)| *slot > base && !learned.contains(slot))
+                .map(|(slot, (ballots, batch))| LogRecord::Decided { epoch, slot, ballots, batch }),
+        );
+    }
+    kept.sort_by_key(slot_of);
+    kept
+}
+
+/// The slot that a record is about; those that are about none come first.
+fn slot_of(record: &LogRecord) -> Slot {
+    match record {
+        LogRecord::Learned { slot, .. } | LogRecord::Decided { slot, .. } => *slot,
+        _ => Slot::ZERO,
+    }
+}
+
+/// Decided slots of the own log that wait for those in front of them, which were lost. No more than the log holds.
+#[derive(Debug, Default)]
+pub(crate) struct Salvaged {
+    /// In a slot, each epoch may have decided something. It counts if the slot belongs to that epoch.
+    slots: BTreeMap<(Slot, Epoch), Decided>,
+}
+
+impl Salvaged {
+    pub(crate) fn insert(&mut self, epoch: Epoch, slot: Slot, ballots: Ballots, batch: Batch) {
+        self.slots.insert((slot, epoch), Decided { ballots, batch });
+    }
+
+    /// Through which slot something waits.
+    pub(crate) fn last(&self) -> Slot {
+        self.slots.last_key_value().map_or(Slot::ZERO, |((slot, _), _)| *slot)
+    }
+
+    /// What waits in the slot with which `epoch` goes on, or begins.
+    pub(crate) fn take(&mut self, slot: Slot, epoch: Epoch) -> Option<Decided> {
+        self.slots.remove(&(slot, epoch))
+    }
+
+    /// Everything through `delivered` is delivered, and `epoch` goes on behind it. Whether that let go of anything.
+    pub(crate) fn release(&mut self, delivered: Slot, epoch: Epoch) -> bool {
+        let before = self.slots.len();
+        self.slots.retain(|(slot, of), _| *slot > delivered && *of >= epoch);
+        self.slots.len() < before
+    }
+
+    /// The slots in which something waits that will be taken: of the epoch that goes on now.
+    pub(crate) fn runs(&self, epoch: Epoch) -> VecDeque<Range<Slot>> {
+        let mut runs: VecDeque<Range<Slot>> = VecDeque::new();
+        for (slot, _) in self.slots.keys().filter(|(_, of)| *of == epoch) {
+            match runs.back_mut() {
+                Some(run) if run.end == *slot => run.end = slot.next(),
+                _ => runs.push_back(*slot..slot.next()),
+            }
+        }
+        runs
+    }
+}
+
+impl Replica {
+    /// Takes what the own log holds of slots whose turn has come.
+    pub(crate) fn take_salvaged(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let mut taken = false;
+        while !self.is_backlogged() && self.protocol.is_none() {
+            let slot = self.decided.last().next();
+            let Some(Decided { ballots, batch }) = self.known.salvaged.take(slot, self.group.epoch) else {
+                break;
+            };
+            taken = true;
+            self.deliver(now, slot, ballots, batch, actions);
+            self.carry_out(now, actions);
+            // What waits there may have been void.
+            self.known.salvaged.release(self.decided.last(), self.group.epoch);
+            self.begin(now, false);
+            self.carry_out(now, actions);
+        }
+        if taken {
+            self.watch_salvaged();
+        }
+    }
+
+    /// Forgets what is delivered or void of what the own log holds, and sees to it that only the rest is asked for.
+    pub(crate) fn watch_salvaged(&mut self) {
+        self.known.salvaged.release(self.decided.last(), self.group.epoch);
+        self.catch_up.holds(self.known.salvaged.runs(self.group.epoch));
+    }
+}
