@@ -54,7 +54,8 @@ impl Peer {
     /// It is sent something that it was not sent before.
     fn goes_on(&mut self, now: Time, resend_after: Duration, timeout: Duration) {
         self.resend = Resend::first(now, resend_after);
-        self.ask_at = now + timeout;
+        // It asks a time-out after the last page that it took, which was a while before this one was sent.
+        self.ask_at = now + timeout / 2;
     }
 
     /// Whether the leader is about to bring it to its sequence.

@@ -428,6 +428,30 @@ fn a_question_or_a_promise_more_does_not_begin_again_with_the_first_page() {
 }
 
 #[test]
+fn a_follower_that_waited_a_time_out_for_a_page_is_heard_the_first_time() {
+    let mut cluster = led_with_pages();
+    cluster.restart(B, cluster.records(B), false);
+    cluster.link(A, B);
+    cluster.pass(A, B);
+    cluster.pass(B, A);
+    cluster.pass(A, B);
+    // Its disk is full of the first page: it takes in no other one for a while.
+    let latency = Duration::from_millis(10);
+    cluster.now += latency;
+    cluster.pass(B, A);
+    assert_eq!(pages(&cluster, B), [2]);
+    for round in 0..2 {
+        let ack = Message::HeartbeatAck { ballot: ballot(1, A), round };
+        cluster.now += (Duration::from_secs(1) - latency) / 2;
+        cluster.hand(B, A, ack);
+        cluster.wait(A, Duration::ZERO);
+    }
+    cluster.lose_all();
+    cluster.hand(B, A, Message::PrepareReq { promised: ballot(1, A) });
+    assert!(matches!(cluster.waiting(A, B)[..], [Message::Prepare(_)]));
+}
+
+#[test]
 fn a_follower_that_accepts_goes_on_when_it_is_asked_again() {
     let mut cluster = led(options());
     cluster.propose(A, "x");
@@ -546,6 +570,9 @@ fn a_leader_goes_on_while_pages_arrive_and_no_longer() {
     let mut cluster = led(Options { promise_bytes_max: 1, ..options() });
     "abcdefghijklmnopqrst".split_inclusive(|_| true).for_each(|text| cluster.propose(A, text));
     cluster.lose_all();
+    // It leads again, and does not know any more what it decided: it serves no reads before the last page, either.
+    cluster.elect(A, C, 4);
+    cluster.lose_all();
     cluster.restart(B, cluster.records(B), false);
     cluster.link(A, B);
     cluster.pass(A, B);
@@ -566,7 +593,7 @@ fn a_leader_goes_on_while_pages_arrive_and_no_longer() {
     while cluster.replica(A).status().role == Role::Leader && rounds < 100 {
         cluster.now += Duration::from_millis(500);
         rounds += 1;
-        let ack = Message::HeartbeatAck { ballot: ballot(1, A), round: rounds };
+        let ack = Message::HeartbeatAck { ballot: ballot(4, A), round: rounds };
         wants(&mut cluster, A, vec![receive(B, ack), Input::Timer]);
     }
     assert_eq!(rounds, 9, "after four time-outs");
