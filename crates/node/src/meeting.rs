@@ -2,15 +2,19 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use synod_replica::Event;
 use synod_storage::{Lives, PeerBook, StorageError};
-use synod_sync::channel::{Receiver, RecvTimeoutError, Sender};
+use synod_sync::{
+    Mutex, PoisonError,
+    channel::{Receiver, RecvTimeoutError, Sender},
+    time::Instant,
+};
 use synod_transport::{Meeting, Unrecognised};
 use synod_wire::{Introduction, ReplicaId, Stranger};
 
