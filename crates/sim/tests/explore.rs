@@ -45,7 +45,7 @@ fn multipaxos_holds_in_every_state() {
 #[test]
 fn sequence_paxos_holds_in_every_state() {
     everything(ProtocolKind::SequencePaxos, Bounds { commands: 0, crashes: 1, ..CALM }, 80_000);
-    everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, crashes: 1, losses: 1, ..CALM }, 100_000);
+    everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, crashes: 1, losses: 1, ..CALM }, 30_000);
     everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, catch_ups: 2, ..CALM }, 100);
 }
 

@@ -491,7 +491,11 @@ fn every_planted_bug_of_voters_that_change_is_found_and_nothing_without_it() {
 #[test]
 fn every_planted_bug_is_found_and_nothing_without_it() {
     for &(_, protocol) in ProtocolKind::ALL {
-        Bug::of(protocol).iter().for_each(|&bug| find(protocol, bug, plan));
+        for &bug in Bug::of(protocol) {
+            // It shows only if the leader takes questions of two replicas with the same number at nearly the same time.
+            let seeds = if bug == Bug::KeepRelayedAnswer { 8 * SEEDS_MAX } else { SEEDS_MAX };
+            find_within(seeds, protocol, bug, plan);
+        }
     }
 }
 
