@@ -11,7 +11,7 @@ use synod_transport::{InquireError, Peer};
 use synod_wire::{ClusterId, DecodeError, Format, Reader, ReplicaId, Writer, Written};
 
 /// What a replica must know to begin or to join, and who is a member: kept in its data directory from its first start on,
-/// written again with each change of the group, and given to whoever asks for it ([`Origin::ask`]).
+/// written again with each change of the group, and given to those who ask for it ([`Origin::ask`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The cluster.

@@ -138,7 +138,7 @@ impl SnapshotStage {
         match self.add_chunk(info, offset, bytes) {
             Ok(end) => self.tell(Event::ChunkWritten { slot: info.slot, end }),
             Err(error) => {
-                tracing::error!(slot = info.slot.0, %error, "a snapshot can not be received");
+                tracing::error!(slot = info.slot.0, %error, "a snapshot cannot be received");
                 self.receiving = None;
                 self.tell(Event::SnapshotInstalled(None));
             }

@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use synod_wire::{Encoded, Lsn, ReplicaId};
 
-/// See the module.
+/// Sees every message of a replica twice: when it is said, and when it leaves.
 #[derive(Debug, Default)]
 pub(crate) struct Watch(Mutex<Seen>);
 

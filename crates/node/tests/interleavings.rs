@@ -3,8 +3,9 @@
 //! Runs with `cargo test -p synod-node --features shuttle --test interleavings`; `SYNOD_INTERLEAVINGS=0..5000` explores
 //! other seeds than the few that CI takes.
 
+mod common;
+
 use std::{
-    io::{self, Read, Write},
     ops::Range,
     path::Path,
     sync::{
@@ -15,9 +16,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use common::Tape;
 use synod_consensus::{ProtocolKind, Role};
 use synod_node::{Config, Handle, MemberAddress, Node};
-use synod_replica::{Frozen, StateMachine};
 use synod_storage::{
     DataDir, Durability, Keep, Options, Wal,
     explored::{durable_in, new_disk},
@@ -28,42 +29,6 @@ use synod_sync::{
     net, thread,
 };
 use synod_wire::{ClusterId, ReplicaId, Slot, Writer};
-
-/// Remembers every command, in order.
-#[derive(Clone, Default)]
-struct Tape(Vec<u8>);
-
-impl Frozen for Tape {
-    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
-        out.write_all(&self.0)
-    }
-}
-
-impl StateMachine for Tape {
-    fn apply(&mut self, command: &Bytes) -> Bytes {
-        self.0.extend_from_slice(command);
-        Bytes::from(self.0.len().to_string())
-    }
-
-    fn query(&self, _query: &Bytes) -> Bytes {
-        Bytes::copy_from_slice(&self.0)
-    }
-
-    fn freeze(&self) -> Box<dyn Frozen> {
-        Box::new(self.clone())
-    }
-
-    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
-        let mut tape = Vec::new();
-        snapshot.read_to_end(&mut tape)?;
-        self.0 = tape;
-        Ok(())
-    }
-
-    fn digest(&self) -> u64 {
-        self.0.iter().fold(0, |digest: u64, &byte| digest.wrapping_mul(31).wrapping_add(byte.into()))
-    }
-}
 
 /// Far more than anything here takes.
 const LONG: Duration = Duration::from_secs(120);

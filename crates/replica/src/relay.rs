@@ -32,7 +32,7 @@ pub struct Route {
     pub via: Option<ReplicaId>,
 }
 
-/// See the module.
+/// Whether this replica misses its leader, and by way of whom it reaches it then.
 #[derive(Debug)]
 pub struct Relay {
     /// When the leader was heard last.
@@ -172,7 +172,7 @@ impl Replica {
         }));
     }
 
-    /// Another replica misses the leader. One that was removed and does not know it misses whoever led it: it hears how far
+    /// Another replica misses the leader. One that was removed and does not know it misses the last leader that it had: it hears how far
     /// the log is, fetches what it lacks, and finds its removal there. Nobody else speaks to it.
     pub(crate) fn leader_sought(&self, now: Time, from: ReplicaId, actions: &mut Vec<Action>) {
         let hears = |leader| leader == self.me || !self.misses_leader(now) && !self.catch_up.is_down(leader);

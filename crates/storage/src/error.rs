@@ -69,7 +69,7 @@ pub enum StorageError {
         expected: String,
     },
     /// A file of a version that this program cannot read. It is left as it is.
-    #[error("{} can not be read: {error}", path.display())]
+    #[error("{} cannot be read: {error}", path.display())]
     Version {
         /// The file.
         path: PathBuf,

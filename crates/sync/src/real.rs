@@ -24,9 +24,9 @@ pub mod net {
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    /// Dropping it wakes whoever waits with its [`Woken`].
+    /// Dropping it wakes who waits with its [`Woken`].
     #[derive(Debug)]
-    pub struct Waker(#[allow(dead_code)] UnixStream);
+    pub struct Waker(#[allow(dead_code, reason = "it is there to be dropped")] UnixStream);
 
     /// See [`Waker`].
     #[derive(Debug)]

@@ -21,7 +21,7 @@
 //! **Versions.** A caller names the oldest and the newest version that it speaks, and the acceptor takes the highest
 //! that both do: the verdict of a welcome names it, and the session's messages are written in it. The verdict of a
 //! refusal names the newest version of the acceptor. What is drawn above is the same in every version from 4 on, with
-//! this freedom: fields may get longer at their end, and whoever does not know what stands there ignores it. Callers
+//! this freedom: fields may get longer at their end, and a reader that does not know what stands there ignores it. Callers
 //! of versions 1 to 3 named one version only, and no length; they get a verdict of the same form.
 //!
 //! A replica is (id, birth): one that lost its data and comes back under its old id shows another birth, has forgotten
@@ -112,7 +112,7 @@ pub(crate) struct Welcome {
 pub(crate) const OTHER_BIRTH: &str = "a replica of this id with other data was seen before; a replica that lost its \
      data can not come back under its old id, since it forgot what it promised: replace it (`synod member replace`)";
 
-/// The lesson for whoever uses a copy of a data directory.
+/// The lesson where a copy of a data directory is used.
 pub(crate) const OUTLIVED: &str =
     "its data directory was restored from a copy, or another process uses a copy of it";
 

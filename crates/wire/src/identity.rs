@@ -1,7 +1,7 @@
 //! Which replica somebody is, in which of its lives, and whether that can be.
 //!
 //! A replica is its id and its birth. A data directory that was restored from a copy shows the right birth and has
-//! forgotten what was promised since the copy; it cannot know that, but whoever heard the later life can. So each
+//! forgotten what was promised since the copy; it cannot know that, but those who heard the later life can. So each
 //! life draws a nonce and introduces itself with an [`Introduction`], and each replica remembers of every peer an
 //! [`Acquaintance`]. `docs/identity.md` has the argument, and what cannot be noticed.
 
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_knows_that_it_forgot_is_recognised_and_its_word_counts_from_then_on() {
+    fn who_knows_that_it_forgot_is_recognised_and_its_word_counts_from_then_on() {
         let forgot = Introduction { since: Incarnation(5), ..life(5, 0) };
         let after = known(4, 50).check(&forgot).unwrap();
         assert_eq!(after.told, Lsn::ZERO);

@@ -139,7 +139,7 @@ impl Election {
         }
     }
 
-    /// This replica leads, and decides nothing although it should, or does so again: whoever could lead may try.
+    /// This replica leads, and decides nothing although it should, or does so again: another that could lead may try.
     pub fn stalls(&mut self, stalls: bool) {
         match self {
             Election::Rotating(rotating) => rotating.stalls(stalls),

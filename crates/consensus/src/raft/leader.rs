@@ -34,7 +34,7 @@ pub(super) struct Leader {
     pub(super) awaited: Slot,
     heartbeat_at: Time,
     pub(super) rounds: ReadRounds,
-    /// Whether it decides nothing although it should: then whoever could lead may try.
+    /// Whether it decides nothing although it should: then another that could lead may try.
     pub(super) stalls: bool,
     transfer: Option<Transfer>,
 }

@@ -247,7 +247,7 @@ impl Raft {
                 if term > self.term && self.voters().contains(from) {
                     self.enter_term(now, term, None, effects);
                 } else if let State::Leader(leader) = &mut self.state {
-                    // A replica that does not vote can not end a leader's term. It is heeded when it is to vote.
+                    // A replica that does not vote cannot end a leader's term. It is heeded when it is to vote.
                     leader.is_behind(from, term);
                 }
             }

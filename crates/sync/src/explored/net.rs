@@ -342,7 +342,7 @@ impl Drop for TcpListener {
     }
 }
 
-/// Dropping it wakes whoever waits with its [`Woken`].
+/// Dropping it wakes who waits with its [`Woken`].
 #[derive(Debug)]
 pub struct Waker(Arc<Doorbell>, Arc<std::sync::atomic::AtomicBool>);
 
