@@ -297,13 +297,19 @@ impl Node {
             if !is_only_voter(config.me, group) {
                 return Err(damaged("what is left of it does not know yet that the others were removed"));
             }
+            if group.next_id != origin.present.next_id {
+                return Err(StartError::MembersForgotten);
+            }
             // Nobody is known any more whom it may have known.
             peers.forget_all_but(&[])?;
-            wal.loss_made_good()?;
         }
         if goes_on || group.version > origin.present.version {
             origin.present = group.clone();
             data_dir.set_origin(&origin.encode())?;
+        }
+        if goes_on {
+            // Last: a start that ended before would otherwise leave a group behind that the log never reaches.
+            wal.loss_made_good()?;
         }
         let data_dir = Arc::new(data_dir);
         let book = Arc::new(peers);
@@ -521,7 +527,8 @@ pub(crate) struct Notes {
 impl Notes {
     /// Writes down who is a member from now on; see [`crate::alone`]. Blocks for the disk.
     pub(crate) fn group(&mut self, group: &Group) -> Result<(), StorageError> {
-        if group.version > self.origin.present.version {
+        // A log that lost its end may come to another group of the same version.
+        if group.version >= self.origin.present.version && *group != self.origin.present {
             self.origin.present = group.clone();
             self.data_dir.set_origin(&self.origin.encode())?;
         }

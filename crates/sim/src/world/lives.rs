@@ -40,7 +40,7 @@ impl World {
             machine.copied = false;
         }
         let found = machine.disk.recover();
-        self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
+        self.votes.restarted(of, machine.disk.records(), machine.disk.lost, amnesia)?;
         if !machine.copied {
             // By the number that the replica and its peers know, which a copy may have used before.
             let life = machine.files.incarnation.0;
