@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::{LogRecord, salvage};
+use synod_consensus::{Bug, Proofs};
+use synod_replica::{LogRecord, salvage_with};
 use synod_storage::StorageError;
 use synod_wire::{Keep, Lsn, Slot};
 
@@ -19,6 +20,17 @@ use crate::{
     check::{Violation, slots},
     files::Files,
 };
+
+/// What repair begins with to find out what is proven.
+#[cfg(feature = "planted-bugs")]
+fn proofs(planted: Option<Bug>) -> Proofs {
+    Proofs::planted(planted)
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+fn proofs(_: Option<Bug>) -> Proofs {
+    Proofs::default()
+}
 
 /// A record as it lies in the log.
 #[derive(Clone, Debug)]
@@ -316,16 +328,40 @@ impl Disk {
 
     /// Some records are damaged, and recognised as such; what the rest proves becomes the log, behind the last number that
     /// was used, as a server does it. Returns of how many slots it says what was decided.
-    pub fn repair_log(&mut self, rng: &mut Rng) -> u64 {
+    pub fn repair_log(&mut self, rng: &mut Rng, planted: Option<Bug>) -> u64 {
         let lost = if rng.u8(0..4) > 0 { rng.usize(1..4) } else { self.log.len() / 4 };
-        for _ in 0..lost.min(self.log.len()) {
-            self.log.remove(rng.usize(..self.log.len()));
+        for _ in 0..lost {
+            if self.log.is_empty() {
+                break;
+            }
+            // What takes the place of an earlier record is what matters most.
+            let replacing = if rng.bool() { self.replacing() } else { Vec::new() };
+            let one = rng.choice(replacing).unwrap_or_else(|| rng.usize(..self.log.len()));
+            // Where one lies, there lie those that were written with it.
+            let first = if rng.bool() { one.saturating_sub(1) } else { one };
+            self.log.drain(first..=one);
         }
-        let kept = salvage(self.records().collect::<Vec<_>>(), self.newest_snapshot());
+        let keeps_votes = planted == Some(Bug::RepairKeepsVotes);
+        let kept = if keeps_votes {
+            self.records().map(|(_, record)| record).collect()
+        } else {
+            salvage_with(self.records().collect::<Vec<_>>(), self.newest_snapshot(), || proofs(planted))
+        };
         self.log.clear();
         kept.iter().for_each(|record| self.append(self.last.next(), record));
-        (self.durable, self.lost, self.amnesia) = (self.last, true, true);
+        (self.durable, self.lost, self.amnesia) = (self.last, true, !keeps_votes);
         kept.iter().map(|record| slots(record).count() as u64).sum()
+    }
+
+    /// The places of records that hold a slot which an earlier one held, too.
+    fn replacing(&self) -> Vec<usize> {
+        let mut held = BTreeSet::new();
+        let replaces = |(at, (_, record)): (usize, (Lsn, LogRecord))| {
+            let again = slots(&record).any(|slot| held.contains(&slot));
+            held.extend(slots(&record));
+            again.then_some(at)
+        };
+        self.records().enumerate().filter_map(replaces).collect()
     }
 
     /// What a replica finds when it starts.

@@ -268,9 +268,10 @@ impl World {
             return;
         }
         self.crash(of);
+        let planted = self.plan.settings.consensus.planted;
         let disk = &mut self.machines[of].disk;
         if self.plan.disk.repairs && self.faults.rng.u8(0..8) > 0 {
-            self.coverage.slots_kept += disk.repair_log(&mut self.faults.rng);
+            self.coverage.slots_kept += disk.repair_log(&mut self.faults.rng, planted);
             self.coverage.logs_repaired += 1;
         } else if self.faults.rng.bool() {
             let snapshots = self.plan.disk.snapshots_lost.hit(&mut self.faults.rng);
