@@ -133,6 +133,14 @@ pub enum Bug {
     ElectionOfHungDisk,
     /// A rotating election does not ask the others before it tries.
     ElectionWithoutRehearsal,
+    /// A replica whose log is damaged goes on with the promises and votes that are left of it.
+    RepairKeepsVotes,
+    /// Repair takes what was voted for and not decided for decided.
+    RepairBelievesVotes,
+    /// Repair heeds no gap: what lost records did to what is in front of them is not missed.
+    RepairAcrossGaps,
+    /// Repair keeps the value that was held first, though a later ballot replaced it.
+    RepairKeepsReplaced,
 }
 
 impl Bug {
@@ -165,6 +173,10 @@ impl Bug {
     /// Those of what waits, or is kept, without a bound in bytes.
     pub const BOUNDS: &'static [Bug] =
         &[Bug::KeepEveryReply, Bug::QueueForExecutorWithoutBound, Bug::HoldWithoutBound];
+
+    /// Those of what is kept of a damaged log.
+    pub const REPAIR: &'static [Bug] =
+        &[Bug::RepairKeepsVotes, Bug::RepairBelievesVotes, Bug::RepairAcrossGaps, Bug::RepairKeepsReplaced];
 
     /// Those of elections that break no rule of a protocol: with them a group serves too late, or changes its leader for
     /// nothing, when a fault lasts.

@@ -21,9 +21,31 @@ pub struct Proofs {
     sequence: Ballot,
     pub(crate) staged: crate::sequence_paxos::Staged,
     decided: BTreeMap<Slot, (Ballots, Batch)>,
+    /// Which bug is planted.
+    #[cfg(feature = "planted-bugs")]
+    planted: Option<crate::Bug>,
 }
 
 impl Proofs {
+    /// Knows nothing yet, and has a bug perhaps.
+    #[cfg(feature = "planted-bugs")]
+    #[must_use]
+    pub fn planted(planted: Option<crate::Bug>) -> Proofs {
+        Proofs { planted, ..Proofs::default() }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn has(&self, bug: crate::Bug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    /// Without the feature no bug is planted.
+    #[cfg(not(feature = "planted-bugs"))]
+    #[expect(clippy::unused_self, reason = "as with the feature")]
+    fn has(&self, _: crate::Bug) -> bool {
+        false
+    }
+
     /// Takes in the record that follows the last one.
     pub fn read(&mut self, record: &Record) {
         if record.amnesia() == Some(true) {
@@ -39,8 +61,12 @@ impl Proofs {
 
     /// Records are lost here.
     pub fn skip(&mut self) {
-        let decided = std::mem::take(&mut self.decided);
-        *self = Proofs { decided, ..Proofs::default() };
+        if self.has(crate::Bug::RepairAcrossGaps) {
+            return;
+        }
+        self.held.clear();
+        self.sequence = Ballot::ZERO;
+        self.staged = crate::sequence_paxos::Staged::default();
     }
 
     /// Through this slot all is decided, perhaps with other values than the log holds.
@@ -50,18 +76,29 @@ impl Proofs {
 
     /// What is proven, by slot.
     #[must_use]
-    pub fn into_decided(self) -> BTreeMap<Slot, (Ballots, Batch)> {
+    pub fn into_decided(mut self) -> BTreeMap<Slot, (Ballots, Batch)> {
+        if self.has(crate::Bug::RepairBelievesVotes) {
+            self.decide(Slot(u64::MAX - 1), Ballots::both);
+        }
         self.decided
     }
 
     /// From here on the log holds these in consecutive slots.
     pub(crate) fn hold<'a>(&mut self, first: Slot, batches: impl IntoIterator<Item = (Ballot, &'a Batch)>) {
         let held = batches.into_iter().map(|(ballot, batch)| (ballot, batch.clone()));
-        self.held.extend((first.0..).map(Slot).zip(held));
+        let first_counts = self.has(crate::Bug::RepairKeepsReplaced);
+        for (slot, held) in (first.0..).map(Slot).zip(held) {
+            if !first_counts || !self.held.contains_key(&slot) {
+                self.held.insert(slot, held);
+            }
+        }
     }
 
     /// From here on the log holds nothing from this slot on.
     pub(crate) fn cut(&mut self, from: Slot) {
+        if self.has(crate::Bug::RepairKeepsReplaced) {
+            return;
+        }
         self.held.split_off(&from);
     }
 

@@ -69,7 +69,7 @@ pub use limits::{LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
 pub use message::{PeerMessage, Routed};
 pub use record::LogRecord;
 pub use replica::Replica;
-pub use salvage::salvage;
+pub use salvage::{salvage, salvage_with};
 pub use session::SessionLimits;
 pub use settings::{Settings, StateTransfer, UnknownTransfer};
 pub use state_machine::{Frozen, StateMachine};

@@ -21,6 +21,17 @@ use crate::{Action, Decided, LogRecord, Replica};
 /// records said.
 #[must_use]
 pub fn salvage(records: impl IntoIterator<Item = (Lsn, LogRecord)>, base: Slot) -> Vec<LogRecord> {
+    salvage_with(records, base, Proofs::default)
+}
+
+/// [`salvage`], with what an epoch's proofs begin with.
+#[doc(hidden)]
+#[must_use]
+pub fn salvage_with(
+    records: impl IntoIterator<Item = (Lsn, LogRecord)>,
+    base: Slot,
+    begin: impl Fn() -> Proofs,
+) -> Vec<LogRecord> {
     let mut proofs: BTreeMap<Epoch, Proofs> = BTreeMap::new();
     // What says by itself in which slot it counts, or in which epoch.
     let mut certain: BTreeMap<Slot, LogRecord> = BTreeMap::new();
@@ -33,7 +44,9 @@ pub fn salvage(records: impl IntoIterator<Item = (Lsn, LogRecord)>, base: Slot) 
         }
         expected = Some(lsn.next());
         match record {
-            LogRecord::Protocol { epoch, record } => proofs.entry(epoch).or_default().read(&record),
+            LogRecord::Protocol { epoch, record } => {
+                proofs.entry(epoch).or_insert_with(&begin).read(&record);
+            }
             LogRecord::Entered { group, amnesia } => {
                 if amnesia {
                     // Records were lost in front of this one.

@@ -43,7 +43,8 @@ pub struct RunArgs {
     /// The election; by default each seed draws one of the protocol's.
     #[arg(long)]
     pub election: Option<ElectionKind>,
-    /// What all seeds are about: general, bridge, sleep, recovery or change; by default each seed draws that.
+    /// What all seeds are about: general, bridge, sleep, recovery, change, disk or files; by default each seed draws one of
+    /// the first five.
     #[arg(long)]
     pub family: Option<Family>,
     /// The seeds to run, from A up to and without B; a single number is one seed.

@@ -3,15 +3,34 @@
 //! Only the guarantees of `synod-storage` are modelled, the ones that replicas rely on: records become durable in
 //! order, all that were written before a sync began at its end. A crash keeps everything durable and any prefix of
 //! the rest; the record behind that prefix is torn, and recovery cuts it off.
+//!
+//! In runs of the family `files` the real files stand beside this model (`files.rs`). The model then says when records are
+//! durable and what must survive; what does survive a crash, the real files say.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_replica::{LogRecord, salvage};
+use synod_consensus::{Bug, Proofs};
+use synod_replica::{LogRecord, salvage_with};
+use synod_storage::StorageError;
 use synod_wire::{Keep, Lsn, Slot};
 
-use crate::check::slots;
+use crate::{
+    check::{Violation, slots},
+    files::Files,
+};
+
+/// What repair begins with to find out what is proven.
+#[cfg(feature = "planted-bugs")]
+fn proofs(planted: Option<Bug>) -> Proofs {
+    Proofs::planted(planted)
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+fn proofs(_: Option<Bug>) -> Proofs {
+    Proofs::default()
+}
 
 /// A record as it lies in the log.
 #[derive(Clone, Debug)]
@@ -22,7 +41,7 @@ struct Stored {
 }
 
 /// The disk of one replica. It outlives the replica's lives.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Disk {
     log: VecDeque<Stored>,
     last: Lsn,
@@ -39,6 +58,8 @@ pub struct Disk {
     pub(crate) lost: bool,
     /// Records were lost, and the log does not say so itself.
     pub(crate) amnesia: bool,
+    /// The real files, if the run has them.
+    files: Option<Files>,
 }
 
 /// What a replica finds on its disk.
@@ -53,6 +74,58 @@ pub struct Found {
 }
 
 impl Disk {
+    /// An empty one.
+    pub fn new(files: Option<Files>) -> Disk {
+        Disk { files, ..Disk::default() }
+    }
+
+    /// The disk of a replica that never ran, in place of this one.
+    pub fn wiped(&mut self) -> Disk {
+        Disk::new(self.files.as_mut().map(Files::wiped))
+    }
+
+    /// What is durable on this one, as it is now.
+    pub fn copy(&mut self) -> Disk {
+        let mut copy = Disk {
+            log: self.log.clone(),
+            trims: self.trims.clone(),
+            snapshots: self.snapshots.clone(),
+            files: None,
+            ..*self
+        };
+        copy.cut(self.durable);
+        copy.files = self.files.as_mut().map(Files::copy);
+        copy
+    }
+
+    /// The real files, if the run has them.
+    pub fn files(&mut self) -> Option<&mut Files> {
+        self.files.as_mut()
+    }
+
+    /// A process starts. Of how many slots the log proved what was decided, if it was damaged. The inner error says that
+    /// the process ended before it could begin.
+    pub fn start(&mut self) -> Result<Result<Option<u64>, StorageError>, Violation> {
+        let newest = self.snapshots.last_key_value().map(|(&slot, bytes)| (slot, bytes.clone()));
+        let Some(files) = &mut self.files else { return Ok(Ok(None)) };
+        let log = self.log.iter().map(|stored| (stored.lsn, &stored.bytes));
+        let started = match files.start(self.durable, log, newest)? {
+            Ok(started) => started,
+            Err(error) => return Ok(Err(error)),
+        };
+        let stored = |(lsn, record): (Lsn, LogRecord)| Stored {
+            lsn,
+            keep: record.keep(),
+            bytes: record.encode().to_bytes(),
+        };
+        self.log = started.records.into_iter().map(stored).collect();
+        (self.last, self.durable) = (started.last, started.last);
+        self.snapshots.extend(started.snapshot);
+        self.amnesia = started.lost;
+        self.lost = started.lost || self.lost && !started.unharmed;
+        Ok(Ok(started.kept))
+    }
+
     /// Appends a record; it is not durable yet.
     ///
     /// # Panics
@@ -60,6 +133,9 @@ impl Disk {
     pub fn append(&mut self, lsn: Lsn, record: &LogRecord) {
         assert_eq!(lsn, self.last.next(), "records are numbered without gaps");
         self.last = lsn;
+        if let Some(files) = &mut self.files {
+            files.append(lsn, record);
+        }
         self.log.push_back(Stored { lsn, keep: record.keep(), bytes: record.encode().to_bytes() });
     }
 
@@ -73,18 +149,25 @@ impl Disk {
     }
 
     /// The sync under way has done its work; what became durable. `None` if the disk is stalled: the sync goes on.
-    pub fn end_sync(&mut self) -> Option<Lsn> {
+    ///
+    /// # Errors
+    /// A write or the fsync failed: the replica ends.
+    pub fn end_sync(&mut self) -> Result<Option<Lsn>, StorageError> {
         if self.stalled {
-            return None;
+            return Ok(None);
         }
-        self.durable = self.syncing.take()?.max(self.durable);
+        let Some(through) = self.syncing.take() else { return Ok(None) };
+        if let Some(files) = &mut self.files {
+            files.commit(through)?;
+        }
+        self.durable = through.max(self.durable);
         while let Some(&(lsn, through)) = self.trims.front()
             && lsn <= self.durable
         {
             self.trims.pop_front();
             self.forget(through);
         }
-        Some(self.durable)
+        Ok(Some(self.durable))
     }
 
     /// Whether a sync is under way.
@@ -127,6 +210,9 @@ impl Disk {
     }
 
     fn forget(&mut self, through: Slot) {
+        if let Some(files) = &mut self.files {
+            files.trim(through).expect("a log that failed ends its replica");
+        }
         let durable = self.durable;
         let mut seen = [false; 256];
         let mut kept: VecDeque<Stored> = VecDeque::new();
@@ -162,16 +248,26 @@ impl Disk {
     }
 
     /// Writes a snapshot file; of the older ones the newest stays.
-    pub fn write_snapshot(&mut self, slot: Slot, bytes: Bytes) {
+    ///
+    /// # Errors
+    /// It could not be written. Older ones may be gone nevertheless.
+    pub fn write_snapshot(&mut self, slot: Slot, bytes: Bytes) -> Result<(), StorageError> {
+        if let Some(files) = &mut self.files {
+            files.write_snapshot(slot, &bytes)?;
+        }
         self.snapshots.insert(slot, bytes);
         while self.snapshots.len() > 2 {
             self.snapshots.pop_first();
         }
+        Ok(())
     }
 
     /// The newest snapshot file turns out to be damaged; recovery goes back to the one before it. Records that it
     /// covered may be gone from the log.
     pub fn damage_snapshot(&mut self) {
+        if let Some(files) = &mut self.files {
+            files.harm_snapshot();
+        }
         self.snapshots.pop_last();
         self.lost = true;
     }
@@ -190,6 +286,13 @@ impl Disk {
 
     /// The machine loses power: any prefix of what is not durable survives.
     pub fn crash(&mut self, rng: &mut Rng) {
+        if let Some(files) = &mut self.files {
+            // The next start says what survived.
+            files.crash();
+            self.syncing = None;
+            self.trims.clear();
+            return;
+        }
         let kept = rng.u64(self.durable.0..=self.last.0);
         self.cut(Lsn(kept));
     }
@@ -225,16 +328,40 @@ impl Disk {
 
     /// Some records are damaged, and recognised as such; what the rest proves becomes the log, behind the last number that
     /// was used, as a server does it. Returns of how many slots it says what was decided.
-    pub fn repair_log(&mut self, rng: &mut Rng) -> u64 {
+    pub fn repair_log(&mut self, rng: &mut Rng, planted: Option<Bug>) -> u64 {
         let lost = if rng.u8(0..4) > 0 { rng.usize(1..4) } else { self.log.len() / 4 };
-        for _ in 0..lost.min(self.log.len()) {
-            self.log.remove(rng.usize(..self.log.len()));
+        for _ in 0..lost {
+            if self.log.is_empty() {
+                break;
+            }
+            // What takes the place of an earlier record is what matters most.
+            let replacing = if rng.bool() { self.replacing() } else { Vec::new() };
+            let one = rng.choice(replacing).unwrap_or_else(|| rng.usize(..self.log.len()));
+            // Where one lies, there lie those that were written with it.
+            let first = if rng.bool() { one.saturating_sub(1) } else { one };
+            self.log.drain(first..=one);
         }
-        let kept = salvage(self.records().collect::<Vec<_>>(), self.newest_snapshot());
+        let keeps_votes = planted == Some(Bug::RepairKeepsVotes);
+        let kept = if keeps_votes {
+            self.records().map(|(_, record)| record).collect()
+        } else {
+            salvage_with(self.records().collect::<Vec<_>>(), self.newest_snapshot(), || proofs(planted))
+        };
         self.log.clear();
         kept.iter().for_each(|record| self.append(self.last.next(), record));
-        (self.durable, self.lost, self.amnesia) = (self.last, true, true);
+        (self.durable, self.lost, self.amnesia) = (self.last, true, !keeps_votes);
         kept.iter().map(|record| slots(record).count() as u64).sum()
+    }
+
+    /// The places of records that hold a slot which an earlier one held, too.
+    fn replacing(&self) -> Vec<usize> {
+        let mut held = BTreeSet::new();
+        let replaces = |(at, (_, record)): (usize, (Lsn, LogRecord))| {
+            let again = slots(&record).any(|slot| held.contains(&slot));
+            held.extend(slots(&record));
+            again.then_some(at)
+        };
+        self.records().enumerate().filter_map(replaces).collect()
     }
 
     /// What a replica finds when it starts.
@@ -278,12 +405,12 @@ mod tests {
         assert!(disk.begin_sync());
         disk.append(Lsn(2), &promised(2));
         assert!(!disk.begin_sync());
-        assert_eq!(disk.end_sync(), Some(Lsn(1)));
+        assert_eq!(disk.end_sync().unwrap(), Some(Lsn(1)));
         assert!(disk.begin_sync());
         disk.stall(true);
-        assert_eq!(disk.end_sync(), None);
+        assert_eq!(disk.end_sync().unwrap(), None);
         disk.stall(false);
-        assert_eq!(disk.end_sync(), Some(Lsn(2)));
+        assert_eq!(disk.end_sync().unwrap(), Some(Lsn(2)));
         assert!(!disk.begin_sync());
     }
 
@@ -294,7 +421,7 @@ mod tests {
             let mut disk = Disk::default();
             disk.append(Lsn(1), &promised(1));
             disk.begin_sync();
-            disk.end_sync();
+            disk.end_sync().unwrap();
             for n in 2..=4 {
                 disk.append(Lsn(n), &promised(n));
             }
@@ -315,14 +442,14 @@ mod tests {
             disk.append(Lsn(lsn), record);
             if lsn == 5 {
                 disk.begin_sync();
-                disk.end_sync();
+                disk.end_sync().unwrap();
             }
         }
         disk.trim(Slot(2));
         assert_eq!(lsns(&disk), [1, 2, 3, 4, 5, 6], "nothing is forgotten before the last record is durable");
         disk.begin_sync();
         disk.append(Lsn(7), &promised(4));
-        disk.end_sync();
+        disk.end_sync().unwrap();
         assert_eq!(lsns(&disk), [5, 6, 7], "promise 4 is not durable, so promise 3 still matters");
     }
 
@@ -330,7 +457,7 @@ mod tests {
     fn a_damaged_snapshot_leaves_the_one_before_it() {
         let mut disk = Disk::default();
         for slot in 1..=3 {
-            disk.write_snapshot(Slot(slot), Bytes::from_static(b"state"));
+            disk.write_snapshot(Slot(slot), Bytes::from_static(b"state")).unwrap();
         }
         assert!(disk.snapshot(Slot(1)).is_none(), "two are kept");
         disk.damage_snapshot();

@@ -36,6 +36,7 @@ mod clock;
 pub mod describe;
 mod disk;
 pub mod explore;
+mod files;
 mod network;
 mod odds;
 mod ops;

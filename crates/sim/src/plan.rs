@@ -79,6 +79,27 @@ pub struct DiskPlan {
     pub snapshots_lost: Odds,
     /// What the rest of a damaged log proves is kept, as a server does; otherwise the rest is what it is.
     pub repairs: bool,
+    /// Replicas have real files, on disks that fail like this; otherwise a model of them.
+    pub files: Option<FilesPlan>,
+}
+
+/// How the disks fail that hold real files: numbers are thousandths of the operations of a kind.
+#[derive(Clone, Copy, Debug)]
+pub struct FilesPlan {
+    /// An fsync of a file fails.
+    pub sync_fails: u32,
+    /// An fsync of a directory fails.
+    pub dir_sync_fails: u32,
+    /// A write, or the creation of a file, finds no room.
+    pub full: u32,
+    /// Power fails soon after a process began to start, mostly before it has started.
+    pub starts_fail: Odds,
+}
+
+impl FilesPlan {
+    /// Nothing fails.
+    pub const CALM: FilesPlan =
+        FilesPlan { sync_fails: 0, dir_sync_fails: 0, full: 0, starts_fail: Odds::NEVER };
 }
 
 /// What goes wrong, and how often.
@@ -217,6 +238,8 @@ pub enum Family {
     Change,
     /// Logs that rot: what is left of them is kept, and only what is lost comes from others. No seed draws it by itself.
     Disk,
+    /// Real files on disks that fail: what a crash leaves of them, and what a start makes of it. No seed draws it by itself.
+    Files,
 }
 
 impl Family {
@@ -228,6 +251,7 @@ impl Family {
         ("recovery", Family::Recovery),
         ("change", Family::Change),
         ("disk", Family::Disk),
+        ("files", Family::Files),
     ];
 
     /// That of a seed.
@@ -509,6 +533,36 @@ impl Plan {
                 if rng.bool() {
                     self.some_are_patient();
                 }
+            }
+            Family::Files => {
+                self.replicas = pick(rng, &[3, 3, 5]);
+                self.durability = Durability::Sync;
+                self.disk.files = Some(FilesPlan {
+                    sync_fails: pick(rng, &[0, 0, 2, 10]),
+                    dir_sync_fails: pick(rng, &[0, 0, 5]),
+                    full: pick(rng, &[0, 0, 2, 10]),
+                    starts_fail: Odds::percent(pick(rng, &[0, 20, 50])),
+                });
+                self.changes = ChangePlan::NONE;
+                self.faults.weights = FaultWeights {
+                    crash: 6,
+                    crash_all: 1,
+                    lose_log: pick(rng, &[0, 3, 6]),
+                    lose_snapshot: rng.u32(0..2),
+                    partial: 2,
+                    restore: pick(rng, &[0, 2]),
+                    wipe: rng.u32(0..2),
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 8, timeout);
+                self.faults.any_step = Odds::per_million(pick(rng, &[0, 1_000]));
+                // Segments fill, and go.
+                self.clients.padding_max = pick(rng, &[50, 400]);
+                self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
+                self.settings.snapshot_log_bytes = 1 << 20;
+                self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
+                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
             }
             Family::Disk => {
                 self.replicas = pick(rng, &[3, 3, 5, 7]);
@@ -838,6 +892,7 @@ fn draw_disk(rng: &mut Rng) -> DiskPlan {
         trim_waits: pick(rng, &[Odds::NEVER, Odds::percent(50)]),
         snapshots_lost: pick(rng, &[Odds::NEVER, Odds::percent(50), Odds::ALWAYS]),
         repairs: false,
+        files: None,
     }
 }
 

@@ -477,6 +477,45 @@ fn every_planted_bug_of_bounds_is_found_and_nothing_without_it() {
     }
 }
 
+/// Leaders that change while much is in flight, so that logs hold what others have replaced; and logs that rot.
+fn plan_of_repairs(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let election = Plan::draw_election(seed, protocol);
+    let mut plan = Plan::draw_general(seed, protocol, election).of_family(Family::Disk);
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.own.clear();
+    plan.replicas = if bug == Bug::RepairKeepsVotes { 3 } else { 5 };
+    plan.changes = ChangePlan::NONE;
+    plan.faults.weights = FaultWeights {
+        crash: 2,
+        partial: 4,
+        one_way: 3,
+        lose_log: 5,
+        transfer: 2,
+        ..FaultWeights::default()
+    };
+    plan.faults.leader = Odds::percent(80);
+    plan.faults.any_step = Odds::per_million(500);
+    plan.faults.lasts = (timeout / 4, timeout * 2);
+    plan.faults.gap = (timeout / 8, timeout);
+    plan.network.delay_min = timeout / 50;
+    plan.network.delay_max = timeout / 12;
+    plan.settings.consensus.window_max = 16;
+    plan.settings.consensus.retransmit_after = timeout / 2;
+    (plan.settings.snapshot_slots, plan.settings.snapshot_log_bytes) = (1_000, 1 << 20);
+    (plan.settings.keep_slots, plan.settings.fetch_bytes_max) = (1_000, 1 << 20);
+    plan.clients.think = (Duration::ZERO, timeout / 50);
+    plan.clients.operations = 400;
+    plan.duration = timeout * 40;
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_repair_is_found_and_nothing_without_it() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        Bug::REPAIR.iter().for_each(|&bug| find(protocol, bug, plan_of_repairs));
+    }
+}
+
 #[test]
 fn every_planted_bug_of_epochs_is_found_and_nothing_without_it() {
     Bug::EPOCHS.iter().for_each(|&bug| find(ProtocolKind::MultiPaxos, bug, plan_of_changes));

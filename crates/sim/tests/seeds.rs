@@ -12,8 +12,9 @@ const PROTOCOL: ProtocolKind = ProtocolKind::MultiPaxos;
 /// What happens with Raft: other protocols change voters by a new epoch, unless they come to be Raft.
 const WITHIN_AN_EPOCH: [&str; 2] = ["changes of voters within an epoch", "joint changes"];
 
-/// What happens in a family of its own.
-const WHERE_LOGS_ROT: [&str; 2] = ["logs repaired", "slots kept of damaged logs"];
+/// What happens in families of their own.
+const WHERE_LOGS_ROT: [&str; 4] =
+    ["logs repaired", "slots kept of damaged logs", "logs that failed", "starts that failed"];
 
 /// Every seed passes, and enough happens in them: a world in which nothing happens would pass, too.
 fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
@@ -74,6 +75,32 @@ fn every_invariant_holds_where_logs_rot() {
             coverage.add(&outcome.coverage);
         }
         assert!(coverage.logs_repaired > 200 && coverage.slots_kept > 2_000, "{protocol}: {coverage}");
+    }
+}
+
+#[test]
+fn every_invariant_holds_on_real_files_that_fail() {
+    let run = |seed, protocol| {
+        let election = Plan::draw(seed, protocol).settings.consensus.election;
+        let plan = Plan::draw_general(seed, protocol, election).of_family(Family::Files);
+        synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(protocol, None)))
+    };
+    for &(_, protocol) in ProtocolKind::ALL {
+        let mut coverage = Coverage::default();
+        for seed in 0..60 {
+            coverage.add(&run(seed, protocol).coverage);
+        }
+        let Coverage { logs_repaired, logs_failed, starts_failed, copies_found, wiped, .. } = coverage;
+        for (what, count) in [
+            ("repairs", logs_repaired),
+            ("failures", logs_failed),
+            ("starts", starts_failed),
+            ("copies", copies_found),
+            ("wipes", wiped),
+        ] {
+            assert!(count >= 20, "{protocol}: only {count} {what}; {coverage}");
+        }
+        assert_eq!(run(3, protocol).fingerprint, run(3, protocol).fingerprint);
     }
 }
 

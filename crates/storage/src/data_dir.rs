@@ -12,7 +12,6 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -121,7 +120,7 @@ impl DataDir {
         let latest = previous.as_ref().map(|marker| marker.identity).or(log.identity());
         let outlived = lives::read(&*disk, path, None)?.map_or(Incarnation(0), |lives| lives.outlived);
         let lives = latest.map_or(0, |identity| identity.incarnation.0).max(outlived.0);
-        let birth = latest.map_or_else(random, |identity| identity.birth);
+        let birth = latest.map_or_else(|| disk.secret(), |identity| identity.birth);
         let identity = Identity { cluster, replica, birth, incarnation: Incarnation(lives + 1) };
         if let Some(found) = latest.filter(|found| !found.is_same_replica(&identity)) {
             return Err(StorageError::OtherIdentity {
@@ -164,7 +163,8 @@ impl DataDir {
     /// Sets the log aside of a directory that was restored from a copy: what it promised since is not in it. From now
     /// on it is missing, as if it was lost.
     fn set_log_aside(&self, outlived: Incarnation) -> Result<(), StorageError> {
-        let (wal, aside) = (self.wal(), beside(&self.wal(), &format!("outlived-{:016x}", random())));
+        let (wal, aside) =
+            (self.wal(), beside(&self.wal(), &format!("outlived-{:016x}", self.disk.secret())));
         tracing::error!(
             life = outlived.0, aside = %aside.display(),
             "this data directory is a copy that a later life of the replica outlived: its log is set aside, and it \
@@ -276,11 +276,6 @@ impl Marker {
             durability: fields.parse("durability")?,
         })
     }
-}
-
-/// A number that nobody else draws, and not 0: the hasher's keys come from the system's source of randomness.
-pub(crate) fn random() -> u64 {
-    RandomState::new().hash_one(std::time::SystemTime::now()).max(1)
 }
 
 #[cfg(test)]

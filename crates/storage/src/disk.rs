@@ -3,6 +3,7 @@
 use std::{
     fmt::Debug,
     fs::{self, File, TryLockError},
+    hash::{BuildHasher, RandomState},
     io::{self, IoSlice},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -81,6 +82,12 @@ pub(crate) trait Disk: Debug + Send + Sync {
     fn boot(&self) -> String {
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
         id.map(|id| id.trim().to_owned()).unwrap_or_default()
+    }
+
+    /// A number that nobody can guess and nobody else draws; never 0.
+    fn secret(&self) -> u64 {
+        // The hasher's keys come from the system's source of randomness.
+        RandomState::new().hash_one(std::time::SystemTime::now()).max(1)
     }
 
     /// Whether a thread of its own may work on it. Where none may, somebody calls the work step by step.

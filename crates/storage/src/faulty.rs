@@ -17,6 +17,10 @@ use std::{
 use fastrand::Rng;
 
 use crate::disk::{Disk, DiskFile, Guard, How};
+#[cfg(feature = "faulty-disk")]
+use crate::{DataDir, Durability, Options, Recovered, SnapshotStore, StorageError, Wal};
+#[cfg(feature = "faulty-disk")]
+use synod_wire::{ClusterId, ReplicaId};
 
 /// What a disk writes or loses as one.
 pub(crate) const SECTOR: usize = 512;
@@ -25,7 +29,7 @@ const ROOT: usize = 0;
 
 /// How often what goes wrong, each in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Odds {
+pub struct Odds {
     /// An fsync of a file fails.
     pub sync_fails: u32,
     /// An fsync of a directory fails.
@@ -40,13 +44,15 @@ pub(crate) struct Odds {
 
 /// The disk. Clones are the same one.
 #[derive(Clone, Debug)]
-pub(crate) struct FaultyDisk {
+pub struct FaultyDisk {
     state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug)]
 struct State {
     rng: Rng,
+    /// For what nobody can guess on a real disk; apart, so that it does not matter how often that is drawn.
+    secrets: Rng,
     odds: Odds,
     inodes: Vec<Inode>,
     locked: BTreeSet<usize>,
@@ -65,8 +71,10 @@ struct State {
 
 /// A sector that is not what was written to it last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SilentFault {
+pub struct SilentFault {
+    /// The file.
     pub path: PathBuf,
+    /// Which of its sectors, from 0 on.
     pub sector: usize,
 }
 
@@ -288,9 +296,10 @@ impl State {
 
 impl FaultyDisk {
     /// An empty one, with nothing but the root directory.
-    pub(crate) fn new(seed: u64) -> FaultyDisk {
+    pub fn new(seed: u64) -> FaultyDisk {
         let state = State {
             rng: Rng::with_seed(seed),
+            secrets: Rng::with_seed(!seed),
             odds: Odds::default(),
             inodes: vec![Inode::Dir(Dir::default())],
             locked: BTreeSet::new(),
@@ -305,7 +314,7 @@ impl FaultyDisk {
     }
 
     /// From now on names cannot be exchanged.
-    pub(crate) fn make_plain(&self) {
+    pub fn make_plain(&self) {
         self.lock_state().plain = true;
     }
 
@@ -321,18 +330,18 @@ impl FaultyDisk {
     }
 
     /// Sets what goes wrong from now on.
-    pub(crate) fn set_odds(&self, odds: Odds) {
+    pub fn set_odds(&self, odds: Odds) {
         self.lock_state().odds = odds;
     }
 
     /// After so many operations that change something, all fail; until [`FaultyDisk::power_failure`] or
     /// [`FaultyDisk::kill`].
-    pub(crate) fn crash_after(&self, operations: u64) {
+    pub fn crash_after(&self, operations: u64) {
         self.lock_state().left = Some(operations);
     }
 
     /// The process ends: what it had open is closed. Nothing is lost, but perhaps from the cache.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         let mut state = self.lock_state();
         state.process += 1;
         state.left = None;
@@ -347,7 +356,7 @@ impl FaultyDisk {
     }
 
     /// The machine loses power, and starts again.
-    pub(crate) fn power_failure(&self) {
+    pub fn power_failure(&self) {
         let mut state = self.lock_state();
         let mut rng = state.rng.fork();
         state.process += 1;
@@ -384,7 +393,7 @@ impl FaultyDisk {
     }
 
     /// A bit of a durable sector of a file for which `fits` holds changes. Returns where, if there is such a file.
-    pub(crate) fn rot(&self, fits: impl Fn(&Path) -> bool) -> Option<SilentFault> {
+    pub fn rot(&self, fits: impl Fn(&Path) -> bool) -> Option<SilentFault> {
         let mut state = self.lock_state();
         let (path, inode, sector) = state.some_sector(&fits)?;
         let bit = state.rng.usize(..SECTOR * 8);
@@ -398,7 +407,7 @@ impl FaultyDisk {
     }
 
     /// A sector of a file for which `fits` holds cannot be read any more, until it is written. Returns where.
-    pub(crate) fn spoil(&self, fits: impl Fn(&Path) -> bool) -> Option<SilentFault> {
+    pub fn spoil(&self, fits: impl Fn(&Path) -> bool) -> Option<SilentFault> {
         let mut state = self.lock_state();
         let (path, inode, sector) = state.some_sector(&fits)?;
         state.file(inode).ok()?.unreadable.insert(sector);
@@ -406,20 +415,40 @@ impl FaultyDisk {
     }
 
     /// Writes that were lost or misdirected since this was asked.
-    pub(crate) fn silent_faults(&self) -> Vec<SilentFault> {
+    pub fn silent_faults(&self) -> Vec<SilentFault> {
         std::mem::take(&mut self.lock_state().silent)
     }
 
     /// The durable contents of all files below `dir`, by path.
-    pub(crate) fn image(&self, dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    pub fn image(&self, dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut state = self.lock_state();
         let below = state.paths().into_iter().filter(|(path, _)| path.starts_with(dir));
         let below: Vec<_> = below.collect();
         below.into_iter().map(|(path, inode)| (path, state.file(inode).unwrap().durable.clone())).collect()
     }
 
+    /// Another disk, with all that is durable on this one.
+    #[must_use]
+    pub fn copy(&self, seed: u64) -> FaultyDisk {
+        let copy = FaultyDisk::new(seed);
+        let state = self.lock_state();
+        let inodes = state.inodes.iter().map(|inode| match inode {
+            Inode::Dir(dir) => {
+                let durable = dir.durable.clone();
+                Inode::Dir(Dir { names: durable.clone(), durable, pending: Vec::new() })
+            }
+            Inode::File(file) => {
+                let durable = file.durable.clone();
+                let unreadable = file.unreadable.clone();
+                Inode::File(Contents { bytes: durable.clone(), durable, unreadable, ..Contents::default() })
+            }
+        });
+        copy.lock_state().inodes = inodes.collect();
+        copy
+    }
+
     /// Puts files back that [`FaultyDisk::image`] has shown; others below `dir` are gone.
-    pub(crate) fn put_back(&self, dir: &Path, image: &BTreeMap<PathBuf, Vec<u8>>) {
+    pub fn put_back(&self, dir: &Path, image: &BTreeMap<PathBuf, Vec<u8>>) {
         for path in self.image(dir).into_keys().filter(|path| !image.contains_key(path)) {
             self.delete(&path);
         }
@@ -429,7 +458,7 @@ impl FaultyDisk {
     }
 
     /// Makes a file hold these bytes, durably.
-    pub(crate) fn put(&self, path: &Path, bytes: &[u8]) {
+    pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut state = self.lock_state();
         let (dir, name) = state.place(path).unwrap();
         let contents = Contents { bytes: bytes.to_vec(), durable: bytes.to_vec(), ..Contents::default() };
@@ -441,12 +470,45 @@ impl FaultyDisk {
     }
 
     /// Deletes a file, durably.
-    pub(crate) fn delete(&self, path: &Path) {
+    pub fn delete(&self, path: &Path) {
         let mut state = self.lock_state();
         let (dir, name) = state.place(path).unwrap();
         let dir = state.dir(dir).unwrap();
         dir.names.remove(&name);
         dir.durable.remove(&name);
+    }
+}
+
+#[cfg(feature = "faulty-disk")]
+impl FaultyDisk {
+    /// As [`DataDir::open`], on this disk.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn open_dir(
+        &self,
+        path: &Path,
+        cluster: ClusterId,
+        replica: ReplicaId,
+    ) -> Result<DataDir, StorageError> {
+        let disk = Arc::new(self.clone());
+        DataDir::open_on(disk, path, cluster, replica, &replica.to_string(), Durability::Sync)
+    }
+
+    /// As [`Wal::open`], on this disk.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn open_wal(&self, dir: &DataDir, options: Options) -> Result<(Wal, Recovered), StorageError> {
+        Wal::open_on(Arc::new(self.clone()), &dir.wal(), dir.identity(), options)
+    }
+
+    /// As [`SnapshotStore::open`], on this disk.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn open_snapshots(&self, dir: &DataDir) -> Result<SnapshotStore, StorageError> {
+        SnapshotStore::open_on(Arc::new(self.clone()), &dir.snapshots(), dir.identity().cluster)
     }
 }
 
@@ -581,6 +643,10 @@ impl Disk for FaultyDisk {
 
     fn boot(&self) -> String {
         format!("boot {}", self.lock_state().boot)
+    }
+
+    fn secret(&self) -> u64 {
+        self.lock_state().secrets.u64(1..)
     }
 
     fn has_threads(&self) -> bool {

@@ -40,8 +40,8 @@ mod disk;
 mod error;
 #[cfg(feature = "shuttle")]
 pub mod explored;
-#[cfg(any(test, feature = "shuttle"))]
-#[cfg_attr(not(test), expect(dead_code, reason = "the soak alone lets it fail"))]
+#[cfg(any(test, feature = "shuttle", feature = "faulty-disk"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "the soak alone lets it fail in every way"))]
 mod faulty;
 mod fields;
 mod group;
@@ -60,6 +60,8 @@ mod wal;
 pub use damage::{Damage, DamageSpot, Loss};
 pub use data_dir::{DataDir, Identity, Marker};
 pub use error::StorageError;
+#[cfg(feature = "faulty-disk")]
+pub use faulty::{FaultyDisk, Odds, SilentFault};
 pub use group::GROUP_BYTES_MAX;
 pub use lives::Lives;
 pub use peer_book::PeerBook;

@@ -62,7 +62,7 @@ impl Lives {
         while state.nonces.len() > EARLIER_LIVES_MAX - 1 {
             state.nonces.pop_first();
         }
-        state.nonces.insert(me.incarnation, crate::data_dir::random());
+        state.nonces.insert(me.incarnation, disk.secret());
         if std::mem::take(&mut state.outlived) > Incarnation(0) {
             state.since = me.incarnation;
         }

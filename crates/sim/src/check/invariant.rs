@@ -117,6 +117,9 @@ invariants! {
     /// Nothing waits forever: once nobody asks for anything more, no replica keeps a read, a command, a change, a batch to
     /// execute or a message that waits for its disk.
     NothingWaits = "nothing-waits", "ARCHITECTURE.md: whatever waits is bounded; each question is answered, refused or given up in time";
+    /// A start finds what was durable in the files, and a prefix of the rest, each record as it was written; or it says that
+    /// something is lost, and something was harmed.
+    FilesKeep = "files-keep", "crates/storage/src/lib.rs: what is promised";
     /// What a replica sends and writes can be read again, and no replica panics.
     Sound = "sound", "STYLE.md: panic! is for broken invariants only";
 }

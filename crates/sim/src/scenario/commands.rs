@@ -315,6 +315,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             trim_waits: Odds::NEVER,
             snapshots_lost: Odds::NEVER,
             repairs: false,
+            files: None,
         },
         clock_drift_ppm: 0,
         timer_late: Duration::ZERO,

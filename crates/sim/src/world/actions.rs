@@ -9,6 +9,7 @@ use super::{Happening, World, machine::Task};
 use crate::{
     check::{Checked, Invariant, demand, is_learned},
     describe,
+    files::Files,
     network::{Wire, between},
     plan::Durability,
     situations::Sight,
@@ -185,8 +186,23 @@ impl World {
         if machine.in_life(life).is_none() {
             return Ok(());
         }
-        let Some(lsn) = machine.disk.end_sync() else { return Ok(()) };
+        let lsn = match machine.disk.end_sync() {
+            Ok(Some(lsn)) => lsn,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                self.disk_fails(of, &error);
+                return Ok(());
+            }
+        };
         let disk = &mut machine.disk;
+        if let Some(life) = &machine.life
+            && life.replica.may_vote()
+            && lsn == disk.last()
+            && let Some(Err(error)) = disk.files().map(Files::loss_made_good)
+        {
+            self.disk_fails(of, &error);
+            return Ok(());
+        }
         if let Some(life) = &mut machine.life {
             if life.confesses_at.take_if(|at| *at <= lsn).is_some() {
                 disk.amnesia = false;

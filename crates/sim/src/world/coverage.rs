@@ -52,6 +52,10 @@ coverage! {
     logs_repaired = "logs repaired",
     /// ... and the slots that were kept by that.
     slots_kept = "slots kept of damaged logs",
+    /// Replicas that ended since their log could not be written.
+    logs_failed = "logs that failed",
+    /// Starts that a disk, or a crash, did not let come to their end.
+    starts_failed = "starts that failed",
     /// Newest snapshots lost at a crash.
     snapshots_damaged = "snapshots damaged",
     /// Replicas that had lost their log and vote again.

@@ -148,7 +148,11 @@ impl World {
             return Ok(());
         }
         let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
-        machine.disk.write_snapshot(slot, bytes);
+        if let Err(error) = machine.disk.write_snapshot(slot, bytes) {
+            self.note(of, || format!("can not write a snapshot: {error}"));
+            self.notice_after(of, Duration::ZERO, Event::SnapshotTaken(None));
+            return Ok(());
+        }
         if let Some(life) = &mut machine.life {
             life.watch.snapshot(slot)?;
         }
@@ -169,7 +173,11 @@ impl World {
         if info.slot > life.executor.applied() {
             restore(&mut life.executor, info.slot, &bytes)?;
         }
-        machine.disk.write_snapshot(info.slot, bytes);
+        if let Err(error) = machine.disk.write_snapshot(info.slot, bytes) {
+            // Its state is ahead of its files already.
+            self.disk_fails(of, &error);
+            return Ok(());
+        }
         self.coverage.snapshots_installed += 1;
         self.note(of, || format!("installs the snapshot to slot {}", info.slot));
         self.check_state(of)?;

@@ -11,9 +11,10 @@ use super::{Happening, World, machine::Machine};
 use crate::{
     check::{Checked, Invariant, Violation},
     clock::Moment,
+    files::Files,
     network::{Wire, between},
     odds::Odds,
-    plan::{Durability, JointPlan},
+    plan::{Durability, FilesPlan, JointPlan},
     situations::Sight,
 };
 
@@ -258,10 +259,19 @@ impl World {
         if !self.may_lose(of) {
             return;
         }
+        if let Some(files) = self.machines[of].disk.files() {
+            // Only what a log that was idle lost is always noticed; and one harm at a time.
+            if files.idle() {
+                self.crash(of);
+                self.harm_files(of);
+            }
+            return;
+        }
         self.crash(of);
+        let planted = self.plan.settings.consensus.planted;
         let disk = &mut self.machines[of].disk;
         if self.plan.disk.repairs && self.faults.rng.u8(0..8) > 0 {
-            self.coverage.slots_kept += disk.repair_log(&mut self.faults.rng);
+            self.coverage.slots_kept += disk.repair_log(&mut self.faults.rng, planted);
             self.coverage.logs_repaired += 1;
         } else if self.faults.rng.bool() {
             let snapshots = self.plan.disk.snapshots_lost.hit(&mut self.faults.rng);
@@ -273,6 +283,15 @@ impl World {
         self.coverage.logs_lost += 1;
         let lasts = self.lasts();
         self.queue.push(self.now + lasts, Happening::Restart { of });
+    }
+
+    fn harm_files(&mut self, of: usize) {
+        let disk = &mut self.machines[of].disk;
+        let lost = std::mem::replace(&mut disk.lost, true);
+        let harm = disk.files().map(|files| files.harm(lost)).unwrap_or_default();
+        self.note(of, || format!("has its log harmed: {harm}"));
+        self.coverage.logs_lost += 1;
+        self.restart_later(of);
     }
 
     /// The leader and fewer voters than a quorum are cut off from the others, and one replica reaches both: a learner, if there
@@ -404,6 +423,8 @@ impl World {
         self.faults.over = true;
         self.network.calm();
         self.plan.disk.snapshot_fails = Odds::NEVER;
+        self.plan.disk.files = self.plan.disk.files.map(|_| FilesPlan::CALM);
+        self.machines.iter_mut().filter_map(|machine| machine.disk.files()).for_each(Files::calm);
         self.plan.faults.any_step = Odds::NEVER;
         self.plan.faults.between_pages = Odds::NEVER;
         self.plan.faults.joint = JointPlan::default();

@@ -159,8 +159,11 @@ impl World {
             Err(stranger) if !believes => {
                 self.coverage.copies_found += u64::from(self.machines[peer].copied);
                 self.note(of, || format!("does not recognise r{}: {stranger}", peer + 1));
+                let noted = self.machines[peer].disk.files().is_none_or(|files| files.outlived());
                 let files = &mut self.machines[peer].files;
-                files.outlived = files.outlived.max(stranger.known.incarnation).max(files.incarnation);
+                if noted {
+                    files.outlived = files.outlived.max(stranger.known.incarnation).max(files.incarnation);
+                }
                 self.queue.push(self.now, Happening::Outlived { of: peer, life: number });
                 return false;
             }
@@ -220,11 +223,10 @@ impl World {
     /// The first time, a replica's disk is copied. Later the copy takes the place of what is there, if all others would
     /// notice: where nobody of a quorum heard the later life, nobody can.
     pub(super) fn restore(&mut self, of: usize) {
-        let machine = &self.machines[of];
-        let Some((disk, files)) = machine.copy.as_deref().cloned() else {
+        let machine = &mut self.machines[of];
+        let Some(copy) = machine.copy.take() else {
             if machine.is_alive() {
-                let mut disk: Disk = machine.disk.clone();
-                disk.crash_hard();
+                let disk = machine.disk.copy();
                 let files = machine.files.clone();
                 self.note(of, || format!("has its disk copied, with a log to {}", disk.durable()));
                 self.machines[of].copy = Some(Box::new((disk, files)));
@@ -232,9 +234,11 @@ impl World {
             return;
         };
         self.spread_marks();
-        if !self.may_lose(of) || !self.all_would_notice(of, &disk, &files) {
+        if !self.may_lose(of) || !self.all_would_notice(of, &copy.0, &copy.1) {
+            self.machines[of].copy = Some(copy);
             return;
         }
+        let (disk, files) = *copy;
         self.crash(of);
         self.note(of, || format!("has an older copy of its disk restored, with a log to {}", disk.durable()));
         self.coverage.copies_restored += 1;
@@ -268,7 +272,7 @@ impl World {
         self.note(of, || "loses all its data, and is started as if it never was".to_owned());
         self.coverage.wiped += 1;
         let machine = &mut self.machines[of];
-        machine.disk = Disk::default();
+        machine.disk = machine.disk.wiped();
         machine.disk.lost = true;
         machine.files = Files::new(machine.files.birth + 1000);
         (machine.wiped, machine.copied, machine.copy) = (true, false, None);

@@ -7,6 +7,7 @@ use std::{
 
 use synod_kv::KvStore;
 use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
+use synod_storage::StorageError;
 use synod_wire::{ReplicaId, Slot, Time};
 
 use super::{
@@ -26,11 +27,25 @@ impl World {
     pub(crate) fn start(&mut self, of: usize) -> Checked {
         let machine = &mut self.machines[of];
         assert!(machine.life.is_none(), "one life at a time");
+        match machine.disk.start()? {
+            Ok(kept) => {
+                self.coverage.logs_repaired += u64::from(kept.is_some());
+                self.coverage.slots_kept += kept.unwrap_or_default();
+            }
+            Err(error) => {
+                self.note(of, || format!("does not come to start: {error}"));
+                self.coverage.starts_failed += 1;
+                self.restart_later(of);
+                return Ok(());
+            }
+        }
         machine.lives += 1;
         // No two lives draw the same nonce, whichever disk they run on.
         if machine.files.begin(machine.lives) {
-            // As if the log was lost; what the replica had decided is still what was decided.
-            machine.disk.lose_log(false);
+            // As if the log was lost; what the replica had decided is still what was decided. Real files know it.
+            if machine.disk.files().is_none() {
+                machine.disk.lose_log(false);
+            }
             machine.copied = false;
         }
         let (number, amnesia) = (machine.lives, machine.disk.amnesia);
@@ -174,6 +189,14 @@ impl World {
         }
         self.break_sessions(of);
         self.hang_up_clients(of);
+    }
+
+    /// A write or an fsync of a replica's log failed: it ends, and is started again.
+    pub(super) fn disk_fails(&mut self, of: usize, error: &StorageError) {
+        self.note(of, || format!("its log failed: {error}"));
+        self.coverage.logs_failed += 1;
+        self.crash(of);
+        self.restart_later(of);
     }
 
     /// A replica stops doing anything; what is meant for it waits.

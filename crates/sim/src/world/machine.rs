@@ -11,6 +11,8 @@ use crate::{
     check::{Held, Watch},
     clock::{Clock, Moment},
     disk::Disk,
+    files::Files as RealFiles,
+    plan::Plan,
 };
 
 /// See the module.
@@ -96,10 +98,10 @@ pub(crate) enum Task {
 
 impl Machine {
     /// A machine with an empty disk.
-    pub(crate) fn new(id: ReplicaId) -> Machine {
+    pub(crate) fn new(id: ReplicaId, plan: &Plan) -> Machine {
         Machine {
             id,
-            disk: Disk::default(),
+            disk: Disk::new(plan.disk.files.map(|files| RealFiles::new(id, files, plan.seed))),
             files: Files::new(id.0),
             copy: None,
             copied: false,

@@ -209,7 +209,7 @@ impl World {
         World {
             now: Moment::START,
             queue: EventQueue::default(),
-            machines: (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id))).collect(),
+            machines: (1..=replicas as u64).map(|id| Machine::new(ReplicaId(id), &plan)).collect(),
             births: BTreeMap::new(),
             network: Network::new(plan.network, capacity, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),

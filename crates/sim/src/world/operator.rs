@@ -307,7 +307,7 @@ impl World {
             demand(of < self.plan.replicas + self.plan.changes.spares, Invariant::Sound, || {
                 format!("{id} was added, and nobody asked for so many")
             })?;
-            self.machines.push(Machine::new(id));
+            self.machines.push(Machine::new(id, &self.plan));
             self.note(of, || "is set up".to_owned());
             let (low, high) = self.plan.changes.joins;
             let wait = between(&mut self.operator.rng, low, high);

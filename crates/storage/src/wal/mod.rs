@@ -180,8 +180,8 @@ pub struct Wal {
     last_state: Lsn,
     /// `None` for durability `memory`, and while damage is not dealt with.
     files: Option<LogFiles>,
-    /// The damage that waits for [`Wal::quarantine`].
-    damage: Option<Damage>,
+    /// The damage that waits for [`Wal::quarantine`], and what `log.state` said when it was found.
+    damage: Option<(Damage, LogState)>,
     failure: Option<StorageError>,
     stats: WalStats,
     /// Last, so that the directory is free only when nothing here works on it any more.
@@ -269,7 +269,9 @@ impl Wal {
             return Err(failure.clone());
         }
         match &self.damage {
-            Some(damage) => Err(StorageError::Damaged { dir: self.dir.clone(), reason: damage.to_string() }),
+            Some((damage, _)) => {
+                Err(StorageError::Damaged { dir: self.dir.clone(), reason: damage.to_string() })
+            }
             None => Ok(()),
         }
     }
@@ -438,8 +440,8 @@ impl Wal {
     }
 
     /// Does one thing that waits to be done in the background, where the disk allows no threads; false if nothing waits.
-    #[cfg(test)]
-    pub(crate) fn work_a_step(&mut self) -> bool {
+    #[cfg(any(test, feature = "faulty-disk"))]
+    pub fn work_a_step(&mut self) -> bool {
         self.files.as_mut().is_some_and(|files| files.preparer.step())
     }
 

@@ -18,7 +18,7 @@ use super::{
     prepare::{Pace, Prepared, Preparer, Workshop},
     scan::{Flaw, SegmentScan, scan},
     state::Previous,
-    writer::{Active, random_mark},
+    writer::Active,
 };
 use crate::{
     Durability, Identity, Keep, Loss, StorageError,
@@ -97,7 +97,7 @@ impl Wal {
             states: latest_states(&records),
             last_state: Lsn::ZERO,
             files: None,
-            damage: verdict.damage.clone(),
+            damage: None,
             failure: None,
             stats: WalStats::default(),
             _lock: lock,
@@ -120,6 +120,11 @@ impl Wal {
             recovered.last = verdict.last.max(used.unwrap_or(Lsn::ZERO));
             wal.appended = recovered.last;
             wal.durable = recovered.last;
+            let found = match previous {
+                Previous::Read(found) => found,
+                _ => LogState::opened(identity, Durability::Sync, wal.disk.boot()),
+            };
+            wal.damage = Some((damage.clone(), found));
             return Ok((wal, recovered));
         }
         if wal.options.durability == Durability::Memory {
@@ -182,7 +187,7 @@ impl Wal {
             let life = scan.life.expect("a segment that counts has records or a header");
             (scan.segment, Entry { bytes: scan.file_bytes.min(listed), life })
         });
-        let ready = ready.into_iter().next().map(|segment| (segment.scan, random_mark()));
+        let ready = ready.into_iter().next().map(|segment| (segment.scan, self.disk.secret()));
         let next_one =
             ready.iter().map(|(scan, life)| (scan.segment, Entry { bytes: scan.file_bytes, life: *life }));
         let list = self.list(begun.chain(next_one));
@@ -517,7 +522,7 @@ fn latest_states(records: &[RecoveredRecord]) -> BTreeMap<u8, (Lsn, Body)> {
 }
 
 /// What the identity may have forgotten, as far as the segments cannot show it.
-fn loss(
+pub(crate) fn loss(
     disk: &dyn Disk,
     previous: &Previous,
     listed: &Listed,

@@ -20,7 +20,6 @@ use synod_sync::{
 use super::{
     format::{PAGE, segment_name},
     list::{Entry, SegmentList},
-    writer::random_mark,
 };
 use crate::{
     StorageError,
@@ -122,7 +121,7 @@ impl Workshop {
         self.disk.rename(from, &path).map_err(|error| StorageError::io("rename to", &path, error))?;
         sync_dir(&*self.disk, &self.dir)?;
         let written = file.bytes().map_err(|error| StorageError::io("look at", &path, error))?;
-        let life = random_mark();
+        let life = self.disk.secret();
         self.list.add(segment, Entry { bytes: written, life })?;
         Ok(Prepared { segment, path, file, bytes, life })
     }
@@ -276,7 +275,7 @@ impl Preparer {
     }
 
     /// Does one thing that waits, if there is a bench rather than a thread; false if nothing waits.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "faulty-disk"))]
     pub(crate) fn step(&mut self) -> bool {
         match &mut self.worker {
             Worker::Bench(bench) => bench.step(),

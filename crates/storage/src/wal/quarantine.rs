@@ -6,6 +6,7 @@ use super::{
     Durability, Keep, Wal,
     format::segment_number,
     open::{SET_ASIDE, set_aside},
+    state::LogState,
     writer::Body,
 };
 use crate::{
@@ -40,8 +41,8 @@ impl Wal {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        let damage = self.damage.take().expect("only a damaged log is set aside");
-        let done = self.begin_afresh(keep, damage.to_string());
+        let (damage, found) = self.damage.take().expect("only a damaged log is set aside");
+        let done = self.begin_afresh(keep, damage.to_string(), found);
         if let Err(error) = &done {
             self.failure = Some(error.clone());
         }
@@ -52,6 +53,7 @@ impl Wal {
         &mut self,
         keep: impl IntoIterator<Item = (Keep, Encoded)>,
         reason: String,
+        found: LogState,
     ) -> Result<(), StorageError> {
         self.pending.clear();
         self.pending_bytes = 0;
@@ -63,10 +65,11 @@ impl Wal {
         let first = last.map_or(1, |last| last + 1).max(self.state.begins);
         let old: Vec<_> = names.into_iter().filter(|name| segment_number(name).is_some()).collect();
 
-        // From here until `begins` is written, a restart removes what is written below.
         self.state.loss = Some(Loss::Quarantined(reason));
-        self.state.unfinished = Some(first);
-        self.state.write(&*self.disk, &self.dir)?;
+        // From here until `begins` is written, a restart removes what is written below. It has to find the damage again,
+        // so all that tells damage from a torn end stays as it was: where the log was closed, and how it was written.
+        let (identity, loss, unfinished) = (self.identity, self.state.loss.clone(), Some(first));
+        LogState { identity, loss, unfinished, ..found }.write(&*self.disk, &self.dir)?;
 
         self.states.clear();
         self.last_state = Lsn::ZERO;
@@ -87,7 +90,6 @@ impl Wal {
         self.sync_everything()?;
 
         self.state.begins = first;
-        self.state.unfinished = None;
         self.state.unsynced = None;
         self.state.write(&*self.disk, &self.dir)?;
         for name in &old {

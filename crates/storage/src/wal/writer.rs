@@ -1,12 +1,6 @@
 //! Laying records out in a segment and writing them with as few calls as possible.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    io::IoSlice,
-    ops::Range,
-    path::PathBuf,
-    slice,
-};
+use std::{io::IoSlice, ops::Range, path::PathBuf, slice};
 
 use bytes::Bytes;
 use synod_wire::{Encoded, Lsn, Slot};
@@ -150,11 +144,6 @@ impl Active {
         debug_assert!(self.end >= PAGE as u64);
         Ok(())
     }
-}
-
-/// A mark that nobody can guess; never zero, which is what unused files are full of.
-pub(crate) fn random_mark() -> u64 {
-    RandomState::new().hash_one(std::time::SystemTime::now()).max(1)
 }
 
 /// Parts up to this many bytes are copied beside the headers: a gathered write costs more for another buffer
