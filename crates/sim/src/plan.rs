@@ -115,6 +115,8 @@ pub struct BridgePlan {
     pub rival: Odds,
     /// An operator on the other side wants the epoch to end.
     pub epoch: Odds,
+    /// The bridge reaches the leader's side only after a while: what it brings is much at once.
+    pub late: Odds,
 }
 
 /// Who crashes within some time after a change of voters has begun that takes two steps.
@@ -414,6 +416,7 @@ impl Plan {
                     stall: Odds::percent(pick(rng, &[0, 40])),
                     rival: Odds::percent(pick(rng, &[0, 60])),
                     epoch: Odds::percent(pick(rng, &[0, 0, 30])),
+                    late: Odds::percent(50),
                 };
                 self.network.delay_max = self.network.delay_max.min(timeout / 40);
                 self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
@@ -427,6 +430,14 @@ impl Plan {
                 }
                 if rng.u8(0..4) > 0 {
                     self.some_are_patient();
+                    if self.settings.consensus.protocol == ProtocolKind::Raft && rng.u8(0..4) > 0 {
+                        // A leader of Raft that hands over proposes nothing until it gives up leading. So those who are
+                        // not patient elect another by themselves, while it goes on.
+                        self.faults.bridge.transfer = Odds::percent(pick(rng, &[0, 20]));
+                        self.faults.gap = (timeout, timeout * 3);
+                        self.faults.lasts = (timeout * 2, timeout * 4);
+                        self.duration = self.duration.max(timeout * 18);
+                    }
                 }
             }
             Family::Sleep => {
@@ -473,6 +484,12 @@ impl Plan {
                     self.faults.leader = Odds::percent(80);
                     self.faults.any_step = Odds::per_million(4_000);
                     self.faults.lasts = (timeout / 50, timeout / 4);
+                    if self.settings.consensus.protocol == ProtocolKind::SequencePaxos {
+                        // Who tells holds more than its snapshot leaves it when it starts again.
+                        (self.settings.keep_slots, self.settings.keep_bytes) = (1_000, 1 << 20);
+                        self.settings.snapshot_slots = pick(rng, &[2, 5]);
+                        self.faults.between_pages = Odds::percent(30);
+                    }
                 }
             }
             Family::Change => {
@@ -489,6 +506,7 @@ impl Plan {
                     stall: Odds::percent(20),
                     rival: Odds::percent(60),
                     epoch: Odds::percent(60),
+                    late: Odds::percent(30),
                 };
                 self.faults.joint =
                     JointPlan { leader: Odds::percent(40), all: Odds::NEVER, wait_max: timeout / 50 };

@@ -479,8 +479,12 @@ impl World {
         if client.probe.is_none() {
             client.home = clients.rng.usize(0..self.machines.len());
         }
+        let probes = client.probe.is_some();
         client.workers[worker].attempt = NO_ATTEMPT;
-        self.think_later(index, worker, RETRY);
+        // A probe must not ask in step with anything that the replicas do at intervals, such as to take a snapshot: a replica
+        // that installs one over its command does not know the outcome.
+        let timeout = self.plan.settings.consensus.election_timeout;
+        self.think_later(index, worker, if probes { (Duration::ZERO, timeout) } else { RETRY });
     }
 
     /// The session is gone, and with it all knowledge of what is outstanding.

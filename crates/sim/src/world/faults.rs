@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use fastrand::Rng;
 use synod_consensus::Role;
 use synod_replica::{Goal, Waiting};
-use synod_wire::{ReplicaId, Slot};
+use synod_wire::{Lsn, ReplicaId, Slot};
 
 use super::{Happening, World, machine::Machine};
 use crate::{
@@ -305,9 +305,16 @@ impl World {
         let wait =
             if transfers { between(&mut self.faults.rng, Duration::ZERO, travels) } else { Duration::ZERO };
         self.coverage.bridges += 1;
-        self.queue.push(self.now + wait, Happening::Part { links });
+        let lasts = self.lasts();
+        self.queue.push(self.now + wait, Happening::Part { links, lasts });
         let plan = self.plan.faults.bridge;
         let rng = &mut self.faults.rng;
+        if plan.late.hit(rng) {
+            let lasts = between(rng, Duration::ZERO, lasts);
+            let mine = (0..count).filter(|&of| of != bridge && !side(of));
+            let links = mine.flat_map(|of| [(of, bridge), (bridge, of)]).collect();
+            self.queue.push(self.now + wait, Happening::Part { links, lasts });
+        }
         let rival = voters.get(quorum..).and_then(|left| rng.choice(left)).copied();
         let rival = rival.filter(|_| plan.rival.hit(rng));
         if plan.stall.hit(rng) {
@@ -324,11 +331,10 @@ impl World {
     }
 
     /// A partition begins.
-    pub(super) fn part_for_a_while(&mut self, links: Vec<(usize, usize)>) {
+    pub(super) fn part_for_a_while(&mut self, links: Vec<(usize, usize)>, lasts: Duration) {
         if self.faults.over || self.trials.is_on() {
             return;
         }
-        let lasts = self.lasts();
         let partition = self.cut(links);
         self.queue.push(self.now + lasts, Happening::Mend { partition });
     }
@@ -343,7 +349,8 @@ impl World {
                 }
             }
         }
-        self.part_for_a_while(links);
+        let lasts = self.lasts();
+        self.part_for_a_while(links, lasts);
     }
 
     /// Cuts links; sessions over them may end, at any time until the partition does.
@@ -463,12 +470,13 @@ impl World {
         let settings = &self.plan.settings;
         let timeout = settings.consensus.election_timeout;
         let end = self.now + settings.request_timeout * REST_TIMEOUTS + timeout * REST_TIMEOUTS;
-        let mut restless: Vec<usize> = (0..self.machines.len()).collect();
+        let mut restless: Vec<(usize, Lsn)> =
+            self.machines.iter().map(|machine| machine.disk.last()).enumerate().collect();
         loop {
-            restless.retain(|&of| self.waiters(of).is_some());
-            let Some(&of) = restless.first() else { break };
+            restless.retain(|&(of, written)| self.waiters(of, written).is_some());
+            let Some(&(of, written)) = restless.first() else { break };
             if self.now >= end {
-                let waits = self.waiters(of).unwrap_or_default();
+                let waits = self.waiters(of, written).unwrap_or_default();
                 let detail = format!("long after the last request was made, {waits}");
                 return Err(Violation { invariant: Invariant::NothingWaits, detail });
             }
@@ -479,12 +487,17 @@ impl World {
         (0..self.machines.len()).try_for_each(|of| self.check_state(of))
     }
 
-    /// What somebody waits for at a replica, for people.
-    fn waiters(&self, of: usize) -> Option<String> {
+    /// What somebody waits for at a replica, for people. A message waits for its disk if the record is as old as this one: a
+    /// disk that is slow always has something younger to write.
+    fn waiters(&self, of: usize, written: Lsn) -> Option<String> {
         let machine = &self.machines[of];
         let life = machine.life.as_ref()?;
-        let waiting = life.replica.waiting();
-        let (tasks, held, reads) = (life.tasks.len(), life.held.len(), life.reads.len());
+        let mut waiting = life.replica.waiting();
+        if !life.held.is_empty() {
+            waiting.held_bytes = 0;
+        }
+        let held = life.held.iter().filter(|(after, ..)| *after <= written).count();
+        let (tasks, reads) = (life.tasks.len(), life.reads.len());
         let busy = waiting != Waiting::default() || (tasks, held, reads) != (0, 0, 0);
         busy.then(|| {
             format!(
