@@ -411,7 +411,12 @@ impl World {
     }
 
     fn failed(&mut self, index: usize, worker: usize, error: RequestError) -> Checked {
-        let in_session = matches!(self.clients.clients[index].session, Session::Open { .. });
+        let client = &mut self.clients.clients[index];
+        let in_session = matches!(client.session, Session::Open { .. });
+        if error == RequestError::OutcomeUnknown && client.probe == Some(Probe::Write) {
+            // It was executed. A replica that lives on snapshots, since nobody keeps slots, hears no more of its writes.
+            client.probe = Some(Probe::Read);
+        }
         match error {
             RequestError::NoLeader
             | RequestError::Overloaded
@@ -479,12 +484,8 @@ impl World {
         if client.probe.is_none() {
             client.home = clients.rng.usize(0..self.machines.len());
         }
-        let probes = client.probe.is_some();
         client.workers[worker].attempt = NO_ATTEMPT;
-        // A probe must not ask in step with anything that the replicas do at intervals, such as to take a snapshot: a replica
-        // that installs one over its command does not know the outcome.
-        let timeout = self.plan.settings.consensus.election_timeout;
-        self.think_later(index, worker, if probes { (Duration::ZERO, timeout) } else { RETRY });
+        self.think_later(index, worker, RETRY);
     }
 
     /// The session is gone, and with it all knowledge of what is outstanding.

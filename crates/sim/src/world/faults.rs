@@ -474,14 +474,16 @@ impl World {
     }
 
     /// Nobody asks for anything more: soon nobody waits for anything. (The replicated clock ticks on, so there is always
-    /// something under way now and then; but at no replica at every moment.)
+    /// something under way now and then; but at no replica at every moment. A disk that takes longer than a tick always
+    /// holds some message back, but none for good: only what waits for a record of
+    /// before this began counts.)
     fn come_to_rest(&mut self) -> Checked {
         self.plan.clients.operations = 0;
         let settings = &self.plan.settings;
         let timeout = settings.consensus.election_timeout;
         let end = self.now + settings.request_timeout * REST_TIMEOUTS + timeout * REST_TIMEOUTS;
-        let mut restless: Vec<(usize, Lsn)> =
-            self.machines.iter().map(|machine| machine.disk.last()).enumerate().collect();
+        let written = |(of, machine): (usize, &Machine)| (of, machine.disk.last());
+        let mut restless: Vec<(usize, Lsn)> = self.machines.iter().enumerate().map(written).collect();
         loop {
             restless.retain(|&(of, written)| self.waiters(of, written).is_some());
             let Some(&(of, written)) = restless.first() else { break };
@@ -497,16 +499,15 @@ impl World {
         (0..self.machines.len()).try_for_each(|of| self.check_state(of))
     }
 
-    /// What somebody waits for at a replica, for people. A message waits for its disk if the record is as old as this one: a
-    /// disk that is slow always has something younger to write.
+    /// What somebody waits for at a replica whose log once ended with `written`, for people.
     fn waiters(&self, of: usize, written: Lsn) -> Option<String> {
         let machine = &self.machines[of];
         let life = machine.life.as_ref()?;
         let mut waiting = life.replica.waiting();
-        if !life.held.is_empty() {
+        let held = life.held.iter().filter(|(after, ..)| *after <= written).count();
+        if held == 0 {
             waiting.held_bytes = 0;
         }
-        let held = life.held.iter().filter(|(after, ..)| *after <= written).count();
         let (tasks, reads) = (life.tasks.len(), life.reads.len());
         let busy = waiting != Waiting::default() || (tasks, held, reads) != (0, 0, 0);
         busy.then(|| {

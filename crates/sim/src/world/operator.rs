@@ -256,7 +256,7 @@ impl World {
             self.queue.push(self.now + wait, Happening::EpochEnds { of, tries: tries - 1 });
             return Ok(());
         }
-        // An order that is as it was would be refused. (The first replica of a version asks with what no earlier one did.)
+        // An order that is as it was would be refused. Each version asks for a window of its own.
         let overrides = format!("window-max={}", 4 + group.version).parse().expect("it is accepted");
         let change = Change::Order { protocol: group.protocol, election: group.election, overrides };
         let request = ChangeRequest { expected: group.version, change };
