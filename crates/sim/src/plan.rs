@@ -580,8 +580,9 @@ impl Plan {
         self.priorities = vec![1; some];
     }
 
-    /// A leader of Raft that hands over proposes nothing until it gives up leading, so what it proposed is never another's
-    /// place. It must be one that is patient, and miss the others for so long that they elect another by themselves.
+    /// A leader of Raft that hands over proposes nothing until it gives up leading, so the next one proposes behind all that it
+    /// did. For both to propose in one slot, the leader must be patient, and be cut off for so long that the others elect
+    /// another by themselves.
     fn raft_elects_across_a_bridge(&mut self) {
         let timeout = self.settings.consensus.election_timeout;
         let epoch = self.faults.bridge.epoch;
