@@ -92,8 +92,8 @@ pub struct Votes {
     epochs: BTreeMap<Epoch, EpochVotes>,
     /// What a replica appended that is not durable yet: which epoch it belongs to.
     pending: Vec<VecDeque<(Lsn, Epoch)>>,
-    /// Through this record a replica's log has gaps: it says nothing of its owner's votes, since what was between two
-    /// records may have changed what the later one kept. The replica makes no use of them either.
+    /// Through this record a replica's log has gaps: it does not say which sequence its owner held, since what was between
+    /// two records may have changed what the later one kept. The replica makes no use of it either.
     gaps: Vec<Lsn>,
 }
 
@@ -179,9 +179,12 @@ impl Votes {
         }
         for (lsn, record) in records {
             match record {
-                LogRecord::Protocol { .. } if lsn <= self.gaps[replica] => {}
                 LogRecord::Protocol { epoch, record } => {
                     let fact = fact(&record);
+                    let of_a_sequence = matches!(fact, Fact::Adopted { .. } | Fact::Extended { .. });
+                    if of_a_sequence && lsn <= self.gaps[replica] {
+                        continue;
+                    }
                     let epoch = self.epoch(epoch);
                     epoch.acceptors[replica].latest.take_in(&fact);
                     epoch.is_durable(replica, fact)?;
