@@ -136,6 +136,9 @@ pub struct BridgePlan {
     pub rival: Odds,
     /// An operator on the other side wants the epoch to end.
     pub epoch: Odds,
+    /// Only a leader that is patient is cut off, and the others elect another by themselves while it leads on. Mostly the
+    /// bridge reaches its side only after that, and brings much at once.
+    pub elects: bool,
 }
 
 /// Who crashes within some time after a change of voters has begun that takes two steps.
@@ -416,6 +419,8 @@ impl Plan {
         let timeout = self.settings.consensus.election_timeout;
         let weights = self.faults.weights;
         let none = FaultWeights::default();
+        // There is always something that is not decided yet.
+        let mut busy = None;
         self.family = family;
         match family {
             Family::General => return self,
@@ -438,6 +443,7 @@ impl Plan {
                     stall: Odds::percent(pick(rng, &[0, 40])),
                     rival: Odds::percent(pick(rng, &[0, 60])),
                     epoch: Odds::percent(pick(rng, &[0, 0, 30])),
+                    elects: false,
                 };
                 self.network.delay_max = self.network.delay_max.min(timeout / 40);
                 self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
@@ -451,7 +457,11 @@ impl Plan {
                 }
                 if rng.u8(0..4) > 0 {
                     self.some_are_patient();
+                    if self.settings.consensus.protocol == ProtocolKind::Raft && rng.u8(0..4) > 0 {
+                        self.raft_elects_across_a_bridge();
+                    }
                 }
+                busy = Some(timeout / if self.faults.bridge.elects { 4 } else { 8 });
             }
             Family::Sleep => {
                 self.replicas = self.replicas.max(3);
@@ -497,6 +507,10 @@ impl Plan {
                     self.faults.leader = Odds::percent(80);
                     self.faults.any_step = Odds::per_million(4_000);
                     self.faults.lasts = (timeout / 50, timeout / 4);
+                    if self.settings.consensus.protocol == ProtocolKind::SequencePaxos {
+                        self.tellers_drop_what_they_held();
+                        busy = Some(timeout / 8);
+                    }
                 }
             }
             Family::Change => {
@@ -513,6 +527,7 @@ impl Plan {
                     stall: Odds::percent(20),
                     rival: Odds::percent(60),
                     epoch: Odds::percent(60),
+                    elects: false,
                 };
                 self.faults.joint =
                     JointPlan { leader: Odds::percent(40), all: Odds::NEVER, wait_max: timeout / 50 };
@@ -603,10 +618,9 @@ impl Plan {
         self.duration = self.duration.max(timeout * 12);
         self.clients.operations = self.clients.operations.max(150);
         self.clients.think = (Duration::ZERO, self.duration / 50);
-        if family == Family::Bridge {
-            // What leads on each side has proposals that the other does not know.
+        if let Some(think_max) = busy {
             self.clients.operations = self.clients.operations.max(250);
-            self.clients.think.1 = self.clients.think.1.min(timeout / 8);
+            self.clients.think.1 = self.clients.think.1.min(think_max);
         }
         self
     }
@@ -618,6 +632,56 @@ impl Plan {
         patient.consensus.election_timeout *= 3;
         self.own = vec![patient; some];
         self.priorities = vec![1; some];
+    }
+
+    /// A leader of Raft that hands over proposes nothing until it gives up leading, so the next one proposes behind all that it
+    /// did. For both to propose in one slot, the leader must be patient, and be cut off for so long that the others elect
+    /// another by themselves.
+    fn raft_elects_across_a_bridge(&mut self) {
+        let timeout = self.settings.consensus.election_timeout;
+        let epoch = self.faults.bridge.epoch;
+        self.faults.bridge = BridgePlan { elects: true, epoch, ..BridgePlan::default() };
+        (self.faults.weights.crash, self.faults.weights.pause) = (0, 0);
+        self.faults.gap = (timeout, timeout * 3);
+        self.faults.lasts = (timeout * 7 / 2, timeout * 4);
+        self.settings.consensus.window_max = 16;
+        // It learns by snapshots, which are many, and slots of which some are gone.
+        (self.settings.snapshot_slots, self.settings.keep_slots, self.settings.keep_bytes) = (2, 0, 1_000);
+        (self.settings.chunk_bytes_max, self.settings.fetch_bytes_max) = (1 << 20, 1 << 20);
+        self.disk.snapshot = (Duration::ZERO, 50 * US);
+        self.some_are_patient();
+        // There are commands for as long as there are cuts.
+        self.duration = self.duration.max(timeout * 18);
+        self.clients.operations = self.clients.operations.max(400);
+    }
+
+    /// Candidates that lag are told sequences by replicas that hold more than their snapshots will leave them when they start
+    /// again, and crash between two pages.
+    fn tellers_drop_what_they_held(&mut self) {
+        let timeout = self.settings.consensus.election_timeout;
+        self.settings.snapshot_slots = 2;
+        (self.settings.keep_slots, self.settings.keep_bytes) = (1_000, 1 << 20);
+        self.settings.fetch_bytes_max = 1 << 20;
+        self.settings.consensus.window_max = 16;
+        (self.network.delay_min, self.network.delay_max) = (timeout / 50, timeout / 12);
+        self.disk.snapshot = (Duration::ZERO, timeout / 1_000);
+        self.disk.trim_waits = Odds::NEVER;
+        // Anybody is asked to lead, also one that lags.
+        self.faults.leader = Odds::percent(10);
+        self.faults.weights = FaultWeights {
+            crash: 3,
+            partial: 4,
+            split: 2,
+            pause: 2,
+            one_way: 2,
+            transfer: 10,
+            lose_log: 1,
+            ..FaultWeights::default()
+        };
+        self.faults.between_pages = Odds::percent(60);
+        self.faults.any_step = Odds::per_million(1_000);
+        self.faults.lasts = (timeout / 50, timeout * 3 / 4);
+        self.own.clear();
     }
 
     /// Adds trials, and makes the rest such that a cluster without faults answers at once: in a trial there are

@@ -300,10 +300,20 @@ impl World {
         let Some(leader) = self.leader().map(|id| self.index(id)) else { return Ok(()) };
         let group = self.groups.latest();
         let index = |id: ReplicaId| usize::try_from(id.0).expect("a small number") - 1;
+        let patience = |of: usize| self.plan.settings_of(of).consensus.election_timeout;
+        let elects = self.plan.faults.bridge.elects;
+        let patient = group.voters().map(index).max_by_key(|&of| patience(of));
+        if let Some(patient) = patient.filter(|&of| elects && patience(of) > patience(leader)) {
+            return self.hand_over(patient);
+        }
         let mut voters: Vec<usize> = group.voters().map(index).filter(|&of| of != leader).collect();
         let learners: Vec<usize> = group.learners().map(|(id, _)| index(id)).collect();
         let rng = &mut self.faults.rng;
         rng.shuffle(&mut voters);
+        if elects {
+            // Those who miss a leader soonest are without one. Who is more patient votes for nobody.
+            voters.sort_by_key(|&of| patience(of));
+        }
         let voter = if rng.u8(0..4) == 0 { voters.pop() } else { None };
         let Some(bridge) =
             rng.choice(learners).filter(|_| voter.is_none()).or(voter).or_else(|| voters.pop())
@@ -324,9 +334,16 @@ impl World {
         let wait =
             if transfers { between(&mut self.faults.rng, Duration::ZERO, travels) } else { Duration::ZERO };
         self.coverage.bridges += 1;
-        self.queue.push(self.now + wait, Happening::Part { links });
+        let lasts = self.lasts();
+        self.queue.push(self.now + wait, Happening::Part { links, lasts });
         let plan = self.plan.faults.bridge;
         let rng = &mut self.faults.rng;
+        if plan.elects && rng.u8(0..5) > 0 {
+            let lasts = between(rng, lasts / 2, lasts * 3 / 4);
+            let mine = (0..count).filter(|&of| of != bridge && !side(of));
+            let links = mine.flat_map(|of| [(of, bridge), (bridge, of)]).collect();
+            self.queue.push(self.now + wait, Happening::Part { links, lasts });
+        }
         let rival = voters.get(quorum..).and_then(|left| rng.choice(left)).copied();
         let rival = rival.filter(|_| plan.rival.hit(rng));
         if plan.stall.hit(rng) {
@@ -343,11 +360,10 @@ impl World {
     }
 
     /// A partition begins.
-    pub(super) fn part_for_a_while(&mut self, links: Vec<(usize, usize)>) {
+    pub(super) fn part_for_a_while(&mut self, links: Vec<(usize, usize)>, lasts: Duration) {
         if self.faults.over || self.trials.is_on() {
             return;
         }
-        let lasts = self.lasts();
         let partition = self.cut(links);
         self.queue.push(self.now + lasts, Happening::Mend { partition });
     }
@@ -362,7 +378,8 @@ impl World {
                 }
             }
         }
-        self.part_for_a_while(links);
+        let lasts = self.lasts();
+        self.part_for_a_while(links, lasts);
     }
 
     /// Cuts links; sessions over them may end, at any time until the partition does.

@@ -35,7 +35,7 @@ mod outage;
 mod requests;
 mod trials;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -113,7 +113,7 @@ pub(crate) enum Happening {
     /// An operator wants the epoch to end, and another like it to begin; so often it tries until the replica leads.
     EpochEnds { of: usize, tries: u32 },
     /// A partition begins.
-    Part { links: Vec<(usize, usize)> },
+    Part { links: Vec<(usize, usize)>, lasts: Duration },
     /// A partition ends.
     Mend { partition: u64 },
     /// A trial begins or goes on.
@@ -379,8 +379,8 @@ impl World {
                 Ok(())
             }
             Happening::EpochEnds { of, tries } => self.end_epoch(of, tries),
-            Happening::Part { links } => {
-                self.part_for_a_while(links);
+            Happening::Part { links, lasts } => {
+                self.part_for_a_while(links, lasts);
                 Ok(())
             }
             Happening::Mend { partition } => {

@@ -256,8 +256,9 @@ impl World {
             self.queue.push(self.now + wait, Happening::EpochEnds { of, tries: tries - 1 });
             return Ok(());
         }
-        let (protocol, election, overrides) = (group.protocol, group.election, group.overrides.clone());
-        let change = Change::Order { protocol, election, overrides };
+        // An order that is as it was would be refused. Each version asks for a window of its own.
+        let overrides = format!("window-max={}", 4 + group.version).parse().expect("it is accepted");
+        let change = Change::Order { protocol: group.protocol, election: group.election, overrides };
         let request = ChangeRequest { expected: group.version, change };
         self.ask_for_change(of, request)
     }
