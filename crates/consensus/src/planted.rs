@@ -63,6 +63,8 @@ pub enum Bug {
     QueueForExecutorWithoutBound,
     /// Messages that wait for the disk are not bounded.
     HoldWithoutBound,
+    /// A replica whose state came from a snapshot begins its fingerprints of what was decided with that snapshot.
+    ForgetHistoryInSnapshot,
     /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
     KeepRelayedAnswer,
     /// A new leader puts no-ops where acceptors reported values.
@@ -216,6 +218,7 @@ impl Bug {
         Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
         Bug::KeepRelayedAnswer,
+        Bug::ForgetHistoryInSnapshot,
         Bug::DropAcceptedValue,
         Bug::DecideAcrossBallots,
         Bug::VoteWithAmnesia,

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use synod_replica::Event;
+use synod_replica::{Event, Fork};
 use synod_storage::{Lives, PeerBook, StorageError};
 use synod_sync::{
     Mutex, PoisonError,
@@ -113,6 +113,24 @@ pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger, alone:
         "{by} does not recognise this replica: {stranger}. Its data directory was restored from a copy, or another \
          process uses a copy of it. {next}. Make sure that no other process runs as this replica before you start it \
          again"
+    )
+}
+
+/// Two replicas have decided different things: what this one makes of it, for people.
+pub(crate) fn forked(me: ReplicaId, fork: &Fork) -> String {
+    let Fork { with, agreed, slot, ours, theirs, alone } = fork;
+    let then = if *alone {
+        "No majority of the voters may still agree with this replica, so it stops, and does so again after each start. \
+         Acknowledged writes are in one of the histories only: keep its data directory, compare what both hold, and then \
+         replace this replica (`synod member replace`), or make a new cluster of what it has \
+         (`synod recover --force-new-cluster`)"
+    } else {
+        "Nothing that the other one says counts here any more"
+    };
+    format!(
+        "this replica, {me}, and {with} have different histories: another command was decided somewhere in slots {} to \
+         {slot} (fingerprint {ours:016x} here, {theirs:016x} there). {then}. See 'Forks' in docs/identity.md",
+        agreed.next()
     )
 }
 

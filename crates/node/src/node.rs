@@ -134,7 +134,8 @@ pub(crate) fn open<S: StateMachine>(
                 .restore(&mut reader)
                 .map_err(|error| StartError::Unreadable(format!("{}: {error}", file.path.display())))?;
             let info = SnapshotInfo { slot: file.slot, bytes: file.file_bytes };
-            Some(Installed { info, ballots: executor.ballots(), group: executor.group().clone() })
+            let (ballots, group) = (executor.ballots(), executor.group().clone());
+            Some(Installed { info, ballots, group, history: executor.history().clone() })
         }
         None => None,
     };

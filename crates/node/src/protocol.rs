@@ -10,7 +10,9 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::Role;
-use synod_replica::{Action, Event, ReadId, Replica, RequestError, RequestId, SessionCommand, StateMachine};
+use synod_replica::{
+    Action, Event, Fork, ReadId, Replica, RequestError, RequestId, SessionCommand, StateMachine,
+};
 use synod_sync::{
     Planted,
     channel::{Receiver, RecvTimeoutError, Sender},
@@ -23,6 +25,7 @@ use crate::{
     executor::{ExecutorStage, Job},
     handle::Reply,
     log::{GatedSend, LogJob},
+    meeting::forked,
     node::Notes,
     snapshots::SnapshotJob,
     status::Shared,
@@ -283,6 +286,9 @@ impl<S: StateMachine> ProtocolStage<S> {
             Action::Append { lsn, record } => log.records.push((lsn, record.keep(), record.encode())),
             Action::Send { to, message, after } => {
                 let version = self.transport.version(to);
+                if !message.is_spoken_in(version) {
+                    return;
+                }
                 let body = message.encode_in(version);
                 #[cfg(feature = "shuttle")]
                 self.shared.watch.said(to, &body, after);
@@ -331,6 +337,11 @@ impl<S: StateMachine> ProtocolStage<S> {
                 }
                 self.shared.group.store(Some(Arc::new(group)));
             }
+            Action::Forked(fork) => self.differs(&fork),
+            Action::Agreed(with) => {
+                tracing::warn!(%with, "it had decided something else than this replica, and has learned again");
+                self.publish_forks();
+            }
             Action::Retired => {
                 tracing::warn!("this replica was removed from the group, and the others go on without it");
                 self.shared.retired.store(true, SeqCst);
@@ -346,6 +357,20 @@ impl<S: StateMachine> ProtocolStage<S> {
             Action::InstallSnapshot(info) => self.to_snapshots(SnapshotJob::Finish(info)),
             Action::Trim(through) => log.trim = Some(through),
         }
+    }
+
+    /// Another replica has decided something else than this one.
+    fn differs(&mut self, fork: &Fork) {
+        self.publish_forks();
+        let why = forked(self.me, fork);
+        tracing::error!("{why}");
+        if fork.alone {
+            self.failed.get_or_insert(why);
+        }
+    }
+
+    fn publish_forks(&self) {
+        self.shared.forked_with.store(Arc::new(self.replica.forks().map(|fork| fork.with).collect()));
     }
 
     /// Whether a message that rests on a record would leave before an earlier one, which the log's thread still has. What

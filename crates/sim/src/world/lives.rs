@@ -64,7 +64,8 @@ impl World {
             restore(&mut executor, slot, &bytes)?;
             let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
             let (ballots, group) = (executor.ballots(), executor.group().clone());
-            snapshot = Some(Installed { info, ballots, group });
+            let history = executor.history().clone();
+            snapshot = Some(Installed { info, ballots, group, history });
         }
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::KeepEveryReply) {
