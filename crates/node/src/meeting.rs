@@ -117,7 +117,7 @@ pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger, alone:
 }
 
 /// Two replicas have decided different things: what this one makes of it, for people.
-pub(crate) fn forked(me: ReplicaId, fork: &Fork) -> String {
+pub(crate) fn forked(me: &ReplicaId, fork: &Fork) -> String {
     let Fork { with, agreed, slot, ours, theirs, alone } = fork;
     let then = if *alone {
         "No majority of the voters may still agree with this replica, so it stops, and does so again after each start. \
@@ -127,6 +127,7 @@ pub(crate) fn forked(me: ReplicaId, fork: &Fork) -> String {
     } else {
         "Nothing that the other one says counts here any more"
     };
+    let with = if with == me { "an earlier life of it".to_owned() } else { with.to_string() };
     format!(
         "this replica, {me}, and {with} have different histories: another command was decided somewhere in slots {} to \
          {slot} (fingerprint {ours:016x} here, {theirs:016x} there). {then}. See 'Forks' in docs/identity.md",
@@ -134,16 +135,26 @@ pub(crate) fn forked(me: ReplicaId, fork: &Fork) -> String {
     )
 }
 
-/// Writes down how far peers have told, until the other end of `stop` is gone.
-pub(crate) fn write_what_is_heard(book: &PeerBook, transport: &synod_transport::Sender, stop: &Receiver<()>) {
+/// Writes down how far peers have told, and how far this replica knows the log to be decided, until the other end of `stop` is gone.
+pub(crate) fn write_what_is_heard(
+    book: &PeerBook,
+    transport: &synod_transport::Sender,
+    shared: &Shared,
+    stop: &Receiver<()>,
+) {
     let mut said = None;
     loop {
         let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
-        let written = book.heard(&transport.heard()).map_err(|error| error.to_string());
+        let reached = shared.reached.load().as_deref().copied();
+        let written = book.heard(&transport.heard()).and_then(|()| match reached {
+            Some(reached) => book.reach(Some(reached)),
+            None => Ok(()),
+        });
+        let written = written.map_err(|error| error.to_string());
         if let Err(error) = &written
             && said.as_ref() != Some(error)
         {
-            tracing::warn!(error, "how far peers have told cannot be written down now");
+            tracing::warn!(error, "how far peers have told, and what is decided, cannot be written down now");
         }
         said = written.err();
         if over {

@@ -9,10 +9,10 @@ use std::{
 
 use synod_consensus::Role;
 use synod_replica::{
-    Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo,
+    Event, Executor, Group, Installed, LogRecord, Mark, PeerMessage, Recovered, Replica, SnapshotInfo,
     StateMachine, salvage,
 };
-use synod_storage::{DataDir, Lives, PeerBook, SnapshotStore, StorageError, Wal};
+use synod_storage::{DataDir, Lives, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
     Arc, Condvar, Mutex, PoisonError,
     channel::{Sender, bounded, unbounded},
@@ -280,7 +280,7 @@ impl Node {
         let first = origin.first.clone();
         let clock = Clock::start();
         let mut actions = Vec::new();
-        let replica =
+        let mut replica =
             Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
         shared.group.store(Some(Arc::new(replica.group().clone())));
         // Nobody sees a replica that lost its log as the follower that it will be.
@@ -298,11 +298,16 @@ impl Node {
             }
             // Nobody is known any more whom it may have known.
             peers.forget_all_but(&[])?;
+            // And what is lost is not decided any more.
+            peers.reach(None)?;
             wal.loss_made_good()?;
         }
         if goes_on || group.version > origin.present.version {
             origin.present = group.clone();
             data_dir.set_origin(&origin.encode())?;
+        }
+        if let Some(Reached { since, slot, fingerprint }) = peers.reached() {
+            replica.remember(since, Mark { slot, fingerprint }, &mut actions);
         }
         let data_dir = Arc::new(data_dir);
         let book = Arc::new(peers);
@@ -368,8 +373,9 @@ impl Node {
             Ok(())
         }));
         let (heard, sender) = (Arc::clone(&meeting.book), transport.sender());
+        let reached = Arc::clone(&shared);
         threads.push(spawn(name("peers"), &end, move || {
-            write_what_is_heard(&heard, &sender, &stopped);
+            write_what_is_heard(&heard, &sender, &reached, &stopped);
             Ok(())
         }));
         let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
@@ -391,6 +397,7 @@ impl Node {
             durable,
             gated: 0,
             executed: snapshot_slot,
+            reached_at: Time::ZERO,
             deadline: Time::ZERO,
             waiting: Default::default(),
         };

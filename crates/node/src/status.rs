@@ -11,6 +11,7 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use synod_consensus::Role;
 use synod_replica::{Group, ReplicaStatus};
+use synod_storage::Reached;
 use synod_sync::{atomic, time::Instant};
 use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) waits_for: ArcSwap<Vec<ReplicaId>>,
     /// Those that have decided something else than this replica.
     pub(crate) forked_with: ArcSwap<Vec<ReplicaId>>,
+    /// What this replica knows to be decided, as of a while ago.
+    pub(crate) reached: ArcSwapOption<Reached>,
     pub(crate) receiving_bytes: Gauge,
     pub(crate) receiving_total: Gauge,
     pub(crate) sources: Gauge,

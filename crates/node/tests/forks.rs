@@ -12,9 +12,11 @@ use bytes::Bytes;
 use common::{Group, Tape, append, block, until};
 use synod_consensus::ProtocolKind;
 use synod_node::{Config, Node};
+use synod_storage::{DataDir, Durability, PeerBook};
 use synod_transport::{VERSION, VERSION_OLDEST};
-use synod_wire::ReplicaId;
+use synod_wire::{ClusterId, ReplicaId};
 
+const CLUSTER: ClusterId = ClusterId(7);
 const PROTOCOLS: [ProtocolKind; 3] =
     [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft];
 /// Messages of that version do not tell histories.
@@ -52,32 +54,33 @@ impl Forked {
         config.settings.request_timeout = Duration::from_secs(1);
         Node::start(config, Tape::default()).unwrap()
     }
+
+    fn dir(&self, id: u64) -> DataDir {
+        let path = self.group.dir.path().join(format!("r{id}"));
+        DataDir::open(&path, CLUSTER, ReplicaId(id), &format!("r{id}"), Durability::Sync).unwrap()
+    }
+
+    fn forget_later_lives(&self) {
+        let reached = PeerBook::open(&self.dir(1)).unwrap().reached();
+        assert!(reached.is_some(), "it was stopped in good order");
+        fs::copy(self.before.join("peers"), self.group.dir.path().join("r1/peers")).unwrap();
+        PeerBook::open(&self.dir(1)).unwrap().reach(reached).unwrap();
+    }
 }
 
-/// A log does not say how far it was decided; a snapshot does.
-fn each_slot_is_kept(config: &mut Config, protocol: ProtocolKind) {
-    config.settings.consensus.protocol = protocol;
-    config.settings.snapshot_slots = 1;
-}
-
-/// Waits until all of these have executed this, and hold snapshots of it.
-fn until_kept(nodes: &[Node], tape: &str) {
+fn until_all_have(nodes: &[Node], tape: &str) {
     until("all have it", || nodes.iter().all(|node| tape_of(node) == tape));
-    let slot = nodes.iter().map(|node| node.handle().status().executed).max().unwrap();
-    until("all keep it", || {
-        // A snapshot is due with the next slot.
-        append(&nodes[0].handle(), "");
-        nodes.iter().all(|node| node.handle().status().snapshot >= slot)
-    });
 }
 
 /// What docs/identity.md says that nobody can know: r1 and r2 acknowledge "b" while r3 is down. Then r2 is restored to a
 /// copy from before, and r2 and r3 acknowledge "c" and "d" while r1 is down.
 fn forked(protocol: ProtocolKind) -> Forked {
     let tune: fn(&mut Config) = match protocol {
-        ProtocolKind::MultiPaxos => |config| each_slot_is_kept(config, ProtocolKind::MultiPaxos),
-        ProtocolKind::SequencePaxos => |config| each_slot_is_kept(config, ProtocolKind::SequencePaxos),
-        ProtocolKind::Raft => |config| each_slot_is_kept(config, ProtocolKind::Raft),
+        ProtocolKind::MultiPaxos => |config| config.settings.consensus.protocol = ProtocolKind::MultiPaxos,
+        ProtocolKind::SequencePaxos => {
+            |config| config.settings.consensus.protocol = ProtocolKind::SequencePaxos
+        }
+        ProtocolKind::Raft => |config| config.settings.consensus.protocol = ProtocolKind::Raft,
     };
     let group = Group::new(3, tune);
     let dir = group.dir.path().to_owned();
@@ -91,7 +94,7 @@ fn forked(protocol: ProtocolKind) -> Forked {
 
     let two = [1, 2].map(|id| group.start(id));
     append(&two[0].handle(), "b");
-    until_kept(&two, "ab");
+    until_all_have(&two, "ab");
     stop(two);
 
     fs::remove_dir_all(dir.join("r2")).unwrap();
@@ -100,7 +103,7 @@ fn forked(protocol: ProtocolKind) -> Forked {
     for text in ["c", "d"] {
         append(&two[0].handle(), text);
     }
-    until_kept(&two, "acd");
+    until_all_have(&two, "acd");
     stop(two);
     Forked { group, before }
 }
@@ -128,13 +131,13 @@ fn two_of_three_that_differ_do_not_serve_together() {
     }
 }
 
-/// r2 would be found out by r1, which met the life that it does not remember. Not so if r1's book of peers is restored as
-/// well.
+/// r2 would be found out by r1, which met the life that it does not remember. Not so if r1's book of peers tells of an older
+/// one. What the book says of r1 itself stays.
 #[test]
 fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
     for protocol in PROTOCOLS {
         let forked = forked(protocol);
-        fs::copy(forked.before.join("peers"), forked.group.dir.path().join("r1/peers")).unwrap();
+        forked.forget_later_lives();
         let three = [1, 2, 3].map(|id| forked.start(id, VERSION));
         let why = three[0].wait(Duration::from_secs(30)).expect("it stops");
         assert!(why.contains("have different histories"), "{why}");
@@ -153,15 +156,35 @@ fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
     }
 }
 
-/// The same data, told in messages that know nothing of histories: the two serve, and a write that was acknowledged is gone.
+/// Where peers do not tell each other, one that learns something else than it knew to be decided finds that out by itself.
+#[test]
+fn one_that_learns_something_else_than_it_knew_stops() {
+    for protocol in PROTOCOLS {
+        let forked = forked(protocol);
+        let two = [1, 3].map(|id| forked.start(id, WITHOUT_HISTORY));
+        until("one stops", || {
+            // What is written brings the log to where it had come before.
+            let _ = block(two[1].handle().execute(Bytes::from_static(b"e")));
+            two.iter().any(|node| node.wait(Duration::ZERO).is_some())
+        });
+        let why = two.iter().find_map(|node| node.wait(Duration::ZERO)).unwrap();
+        assert!(why.contains("an earlier life of it have different histories"), "{why}");
+    }
+}
+
+/// The same data without either: the two serve, a write that was acknowledged is gone, and nobody says so.
 #[test]
 fn nobody_notices_without_histories() {
     for protocol in PROTOCOLS {
         let forked = forked(protocol);
+        for id in [1, 3] {
+            PeerBook::open(&forked.dir(id)).unwrap().reach(None).unwrap();
+        }
         let two = [1, 3].map(|id| forked.start(id, WITHOUT_HISTORY));
         until("they serve", || block(two[0].handle().execute(Bytes::from_static(b"e"))).is_ok());
         until("both have it", || two.iter().all(|node| tape_of(node).ends_with('e')));
-        assert!(two.iter().any(|node| !tape_of(node).contains('b')), "{protocol}");
+        let kept = |acknowledged: char| two.iter().all(|node| tape_of(node).contains(acknowledged));
+        assert!(!(kept('b') && kept('c') && kept('d')), "{protocol}");
         assert!(two.iter().all(|node| node.wait(Duration::ZERO).is_none()));
     }
 }

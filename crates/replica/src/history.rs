@@ -18,6 +18,10 @@
 //! again: it must stop ([`Fork::alone`]). Of three voters with one that differs, that one stops and two go on; where no
 //! majority agrees, all stop. A peer is heard again once it comes back without the slots that differed, or with the same
 //! as here: it has learned again.
+//!
+//! A log does not say how far it was decided, so a replica notes that beside it now and then, with the fingerprint
+//! ([`Replica::reached`]). The next life tells it to its peers as if it had come that far, and stops if it comes there
+//! another way ([`Replica::remember`]).
 
 use std::collections::BTreeMap;
 
@@ -56,7 +60,7 @@ pub struct History {
 /// Two replicas that decided different things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// With whom this replica differs.
+    /// With whom this replica differs: with itself, if an earlier life of it knew something else.
     pub with: ReplicaId,
     /// They agree through this slot at least.
     pub agreed: Slot,
@@ -75,11 +79,13 @@ pub struct Fork {
 pub(crate) struct Forks {
     told_at: Time,
     found: BTreeMap<ReplicaId, Fork>,
+    /// What an earlier life knew to be decided, until this one has come there: where its sums begin, and the last one.
+    earlier: Option<(Slot, Mark)>,
 }
 
 impl Forks {
     pub(crate) fn new(now: Time) -> Forks {
-        Forks { told_at: now, found: BTreeMap::new() }
+        Forks { told_at: now, found: BTreeMap::new(), earlier: None }
     }
 }
 
@@ -192,6 +198,44 @@ impl Replica {
         &self.history
     }
 
+    /// What this replica knows to be decided, for its next life: where the sums begin, and the last one. `None` as long as it
+    /// knows less than an earlier life did, or something else.
+    #[must_use]
+    pub fn reached(&self) -> Option<(Slot, Mark)> {
+        self.forks.earlier.is_none().then_some((self.history.since, self.history.end))
+    }
+
+    /// An earlier life knew this to be decided. To be called once, right after the start.
+    pub fn remember(&mut self, since: Slot, mark: Mark, actions: &mut Vec<Action>) {
+        self.forks.earlier = Some((since, mark)).filter(|_| since == self.history.since);
+        self.meet_earlier_life(actions);
+    }
+
+    /// Compares with what an earlier life knew, once this one has come there. A difference is never forgotten: what the
+    /// next life is told must stay as it is.
+    pub(crate) fn meet_earlier_life(&mut self, actions: &mut Vec<Action>) {
+        let Some((since, Mark { slot, fingerprint })) = self.forks.earlier else { return };
+        if slot > self.history.end.slot || self.forks.found.contains_key(&self.me) {
+            return;
+        }
+        match self.history.at(slot).filter(|_| since == self.history.since) {
+            Some(ours) if ours != fingerprint => {
+                let (with, agreed) = (self.me, Slot::ZERO);
+                let fork = Fork { with, agreed, slot, ours, theirs: fingerprint, alone: true };
+                self.forks.found.insert(with, fork);
+                actions.push(Action::Forked(fork));
+            }
+            _ => self.forks.earlier = None,
+        }
+    }
+
+    /// The fingerprint of a slot, as this life or an earlier one knows it.
+    fn fingerprint_at(&self, at: Slot) -> Option<u64> {
+        let earlier =
+            self.forks.earlier.filter(|(since, mark)| *since == self.history.since && mark.slot == at);
+        earlier.map(|(_, mark)| mark.fingerprint).or_else(|| self.history.at(at))
+    }
+
     /// Those with whom this replica differs: nothing that they say counts here.
     pub fn forks(&self) -> impl Iterator<Item = &Fork> {
         self.forks.found.values()
@@ -218,8 +262,11 @@ impl Replica {
     /// What is decided is decided, also where it is not durable here yet.
     pub(crate) fn history_for(&self, to: ReplicaId) -> Action {
         let mut marks = self.history.told();
+        if let Some((_, mark)) = self.forks.earlier.filter(|(since, _)| *since == self.history.since) {
+            marks.insert(0, mark);
+        }
         if let Some(fork) = self.forks.found.get(&to)
-            && let Some(fingerprint) = self.history.at(fork.slot)
+            && let Some(fingerprint) = self.fingerprint_at(fork.slot)
         {
             // It may be behind, and know no other slot that is told.
             marks.push(Mark { slot: fork.slot, fingerprint });
@@ -241,7 +288,7 @@ impl Replica {
         }
         let (mut agreed, mut differs) = (Slot::ZERO, None::<(Mark, u64)>);
         for mark in marks {
-            match self.history.at(mark.slot) {
+            match self.fingerprint_at(mark.slot) {
                 Some(ours) if ours == mark.fingerprint => agreed = agreed.max(mark.slot),
                 Some(ours) if differs.is_none_or(|(first, _)| mark.slot < first.slot) => {
                     differs = Some((*mark, ours));

@@ -614,6 +614,7 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         self.history.push(slot, &batch);
+        self.meet_earlier_life(actions);
         self.decided.push(slot, ballots, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
         self.backlog.delivered(slot, batch.bytes().len() as u64);

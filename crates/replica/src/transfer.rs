@@ -198,6 +198,7 @@ impl Replica {
             self.proposals.skipped();
             self.decided.restart_after(info.slot, ballots);
             self.history = self.of_snapshot(history);
+            self.meet_earlier_life(actions);
             self.slots_since_snapshot = 0;
             self.bytes_since_snapshot = 0;
             self.adopt_snapshot(now, info, actions);

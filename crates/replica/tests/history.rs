@@ -157,6 +157,32 @@ fn everybody_is_told_once_a_time_out_and_one_that_comes_at_once() {
 }
 
 #[test]
+fn what_an_earlier_life_knew_is_told_and_stays() {
+    let mut one = replica(3, "a");
+    let mut actions = Vec::new();
+    one.remember(Slot::ZERO, last("ab")[0], &mut actions);
+    assert!(actions.is_empty() && one.reached().is_none());
+    one.step(Time::ZERO, Event::Link { peer: R2, up: true }, &mut actions);
+    assert_eq!(told_to(&actions, R2).unwrap()[..2], marks("ab"));
+    assert!(!forks(&is_told(&mut one, R2, marks("ax"))).is_empty(), "r2 decided something else there");
+
+    // Of r3 it learns something else before it hears that.
+    for (letter, differs) in [("x", true), ("b", false)] {
+        let mut one = replica(3, "a");
+        one.remember(Slot::ZERO, last("ab")[0], &mut Vec::new());
+        let mut history = History::beginning();
+        ["a", letter].iter().zip(1..).for_each(|(text, slot)| history.push(Slot(slot), &batch(text)));
+        let group = Group::of(&Options::default(), [R1, R2, R3]);
+        let info = SnapshotInfo { slot: Slot(2), bytes: 1 };
+        let installed = Installed { info, ballots: BALLOTS, group, history };
+        let mut actions = Vec::new();
+        one.step(Time::ZERO, Event::SnapshotInstalled(Some(installed)), &mut actions);
+        let alone = forks(&actions).iter().any(|fork| fork.with == R1 && fork.alone);
+        assert_eq!((alone, one.reached().is_none()), (differs, differs));
+    }
+}
+
+#[test]
 fn a_snapshot_brings_the_history_that_it_covers() {
     let mut history = History::beginning();
     for (slot, text) in [(1, "a"), (2, "b")] {

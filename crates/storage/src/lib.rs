@@ -62,7 +62,7 @@ pub use data_dir::{DataDir, Identity, Marker};
 pub use error::StorageError;
 pub use group::GROUP_BYTES_MAX;
 pub use lives::Lives;
-pub use peer_book::PeerBook;
+pub use peer_book::{PeerBook, Reached};
 pub use snapshot::{
     DamagedSnapshot, LatestSnapshot, SnapshotFile, SnapshotReader, SnapshotReceiver, SnapshotStore,
     SnapshotWriter,

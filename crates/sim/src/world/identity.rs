@@ -8,8 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synod_consensus::Bug;
-use synod_replica::Event;
-use synod_wire::{Acquaintance, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId};
+use synod_replica::{Event, Mark};
+use synod_wire::{
+    Acquaintance, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Slot,
+};
 
 use super::{Happening, World};
 use crate::{
@@ -30,6 +32,8 @@ pub(crate) struct Files {
     /// Who has welcomed this replica.
     welcomed: BTreeSet<ReplicaId>,
     met_all: bool,
+    /// What the replica knew to be decided when that was written last.
+    pub(super) reached: Option<(Slot, Mark)>,
 }
 
 impl Files {
@@ -44,6 +48,7 @@ impl Files {
             book: BTreeMap::new(),
             welcomed: BTreeSet::new(),
             met_all: false,
+            reached: None,
         }
     }
 

@@ -76,6 +76,10 @@ impl World {
     /// What replicas tell of their histories changes nothing while all is well, and goes beside all else that they say: runs,
     /// and scripts, are the same without it. It may be lost, and may come late, as anything else.
     fn tell_history(&mut self, from: usize, to: usize, message: &PeerMessage) {
+        // As often as it is told it is written down.
+        let machine = &mut self.machines[from];
+        let reached = machine.life.as_ref().and_then(|life| life.replica.reached());
+        machine.files.reached = reached.or(machine.files.reached);
         let up = self.network.wire() == Wire::Datagram || self.network.is_up(from, to);
         if !up || self.network.is_cut(from, to) || !self.machines[to].is_alive() {
             return;

@@ -106,7 +106,10 @@ impl World {
         settings.consensus.planted = self.plan.settings.consensus.planted;
         settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
         let (me, group) = (self.machines[of].id, self.first_group());
-        let replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
+        let mut replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
+        if let Some((since, mark)) = self.machines[of].files.reached {
+            replica.remember(since, mark, &mut actions);
+        }
         self.machines[of].life = Some(Life {
             number,
             replica,
