@@ -155,6 +155,9 @@ impl Bug {
     /// Those of replicas that are not what they were.
     pub const IDENTITY: &'static [Bug] = &[Bug::VoteBeforeAllMet, Bug::BelieveCopies];
 
+    /// Those by which replicas that decided the same take each other for ones that did not.
+    pub const HISTORIES: &'static [Bug] = &[Bug::ForgetHistoryInSnapshot];
+
     /// Those of a group whose protocol changes voters itself.
     pub const VOTERS: &'static [Bug] = &[
         Bug::RetireUnsettled,
@@ -218,7 +221,6 @@ impl Bug {
         Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
         Bug::KeepRelayedAnswer,
-        Bug::ForgetHistoryInSnapshot,
         Bug::DropAcceptedValue,
         Bug::DecideAcrossBallots,
         Bug::VoteWithAmnesia,

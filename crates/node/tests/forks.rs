@@ -157,9 +157,11 @@ fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
 }
 
 /// Where peers do not tell each other, one that learns something else than it knew to be decided finds that out by itself.
+/// (MultiPaxos delivers after a restart what its snapshot does not cover as it finds it decided again; the others may take
+/// their own log for it.)
 #[test]
 fn one_that_learns_something_else_than_it_knew_stops() {
-    for protocol in PROTOCOLS {
+    for protocol in [ProtocolKind::MultiPaxos] {
         let forked = forked(protocol);
         let two = [1, 3].map(|id| forked.start(id, WITHOUT_HISTORY));
         until("one stops", || {
