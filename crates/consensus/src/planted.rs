@@ -63,6 +63,8 @@ pub enum Bug {
     QueueForExecutorWithoutBound,
     /// Messages that wait for the disk are not bounded.
     HoldWithoutBound,
+    /// A replica whose state came from a snapshot begins its fingerprints of what was decided with that snapshot.
+    ForgetHistoryInSnapshot,
     /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
     KeepRelayedAnswer,
     /// A new leader puts no-ops where acceptors reported values.
@@ -160,6 +162,9 @@ impl Bug {
 
     /// Those of replicas that are not what they were.
     pub const IDENTITY: &'static [Bug] = &[Bug::VoteBeforeAllMet, Bug::BelieveCopies];
+
+    /// Those by which replicas that decided the same take each other for ones that did not.
+    pub const HISTORIES: &'static [Bug] = &[Bug::ForgetHistoryInSnapshot];
 
     /// Those of a group whose protocol changes voters itself.
     pub const VOTERS: &'static [Bug] = &[

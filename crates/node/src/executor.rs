@@ -176,6 +176,7 @@ impl<S: StateMachine> ExecutorStage<S> {
         }
         self.applied_more();
         let (ballots, group) = (self.executor.ballots(), self.executor.group().clone());
-        Event::SnapshotInstalled(sound.then_some(Installed { info, ballots, group }))
+        let history = self.executor.history().clone();
+        Event::SnapshotInstalled(sound.then_some(Installed { info, ballots, group, history }))
     }
 }

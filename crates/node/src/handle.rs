@@ -263,6 +263,7 @@ impl Handle {
             client_sessions: shared.client_sessions.get(),
             peers: peers.iter().map(|peer| PeerLink { id: peer.peer, up: peer.connected }).collect(),
             waits_for: shared.waits_for.load().to_vec(),
+            forked_with: shared.forked_with.load().to_vec(),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use synod_replica::{Event, Group};
+use synod_replica::{Event, Fork, Group};
 use synod_storage::{Lives, PeerBook, StorageError};
 use synod_sync::{
     Mutex, MutexGuard, PoisonError,
@@ -126,16 +126,45 @@ pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger, alone:
     )
 }
 
-/// Writes down how far peers have told, until the other end of `stop` is gone.
-pub(crate) fn write_what_is_heard(book: &PeerBook, transport: &synod_transport::Sender, stop: &Receiver<()>) {
+/// Two replicas have decided different things: what this one makes of it, for people.
+pub(crate) fn forked(me: &ReplicaId, fork: &Fork) -> String {
+    let Fork { with, agreed, slot, ours, theirs, alone } = fork;
+    let then = if *alone {
+        "No majority of the voters may still agree with this replica, so it stops, and does so again after each start. \
+         Acknowledged writes are in one of the histories only: keep its data directory, compare what both hold, and then \
+         replace this replica (`synod member replace`), or make a new cluster of what it has \
+         (`synod recover --force-new-cluster`)"
+    } else {
+        "Nothing that the other one says counts here any more"
+    };
+    let with = if with == me { "an earlier life of it".to_owned() } else { with.to_string() };
+    format!(
+        "this replica, {me}, and {with} have different histories: another command was decided somewhere in slots {} to \
+         {slot} (fingerprint {ours:016x} here, {theirs:016x} there). {then}. See 'Forks' in docs/identity.md",
+        agreed.next()
+    )
+}
+
+/// Writes down how far peers have told, and how far this replica knows the log to be decided, until the other end of `stop` is gone.
+pub(crate) fn write_what_is_heard(
+    book: &PeerBook,
+    transport: &synod_transport::Sender,
+    shared: &Shared,
+    stop: &Receiver<()>,
+) {
     let mut said = None;
     loop {
         let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
-        let written = book.heard(&transport.heard()).map_err(|error| error.to_string());
+        let reached = shared.reached.load().as_deref().copied();
+        let written = book.heard(&transport.heard()).and_then(|()| match reached {
+            Some(reached) => book.reach(Some(reached)),
+            None => Ok(()),
+        });
+        let written = written.map_err(|error| error.to_string());
         if let Err(error) = &written
             && said.as_ref() != Some(error)
         {
-            tracing::warn!(error, "how far peers have told cannot be written down now");
+            tracing::warn!(error, "how far peers have told, and what is decided, cannot be written down now");
         }
         said = written.err();
         if over {

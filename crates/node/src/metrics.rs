@@ -64,6 +64,12 @@ impl Collector for NodeMetrics {
             "Whether the replica lost (part of) its log and does not vote yet",
             s.without_memory.load(std::sync::atomic::Ordering::Relaxed).into(),
         )?;
+        gauge(
+            e,
+            "synod_forked_peers",
+            "Replicas that have decided something else than this one",
+            s.forked_with.load().len() as u64,
+        )?;
         gauge(e, "synod_leader", "Id of the leader, 0 if none is known", s.leader.get())?;
         gauge(e, "synod_ballot_round", "Round of the highest ballot known", s.ballot_round.get())?;
         counter(e, "synod_leader_changes", "How often a leader was elected", s.leader_changes.get())?;

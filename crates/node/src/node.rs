@@ -9,10 +9,10 @@ use std::{
 
 use synod_consensus::Role;
 use synod_replica::{
-    Event, Executor, Group, Installed, LogRecord, PeerMessage, Recovered, Replica, SnapshotInfo,
+    Event, Executor, Group, Installed, LogRecord, Mark, PeerMessage, Recovered, Replica, SnapshotInfo,
     StateMachine, salvage,
 };
-use synod_storage::{DataDir, Lives, PeerBook, SnapshotStore, StorageError, Wal};
+use synod_storage::{DataDir, Lives, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
     Arc, Condvar, Mutex, PoisonError,
     channel::{Sender, bounded, unbounded},
@@ -134,7 +134,8 @@ pub(crate) fn open<S: StateMachine>(
                 .restore(&mut reader)
                 .map_err(|error| StartError::Unreadable(format!("{}: {error}", file.path.display())))?;
             let info = SnapshotInfo { slot: file.slot, bytes: file.file_bytes };
-            Some(Installed { info, ballots: executor.ballots(), group: executor.group().clone() })
+            let (ballots, group) = (executor.ballots(), executor.group().clone());
+            Some(Installed { info, ballots, group, history: executor.history().clone() })
         }
         None => None,
     };
@@ -281,7 +282,7 @@ impl Node {
         let first = origin.first.clone();
         let clock = Clock::start();
         let mut actions = Vec::new();
-        let replica =
+        let mut replica =
             Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
         shared.group.store(Some(Arc::new(replica.group().clone())));
         // Nobody sees a replica that lost its log as the follower that it will be.
@@ -302,6 +303,8 @@ impl Node {
             }
             // Nobody is known any more whom it may have known.
             peers.forget_all_but(&[])?;
+            // And what is lost is not decided any more.
+            peers.reach(None)?;
         }
         if goes_on || group.version > origin.present.version {
             origin.present = group.clone();
@@ -310,6 +313,9 @@ impl Node {
         if goes_on {
             // Last: a start that ended before would otherwise leave a group behind that the log never reaches.
             wal.loss_made_good()?;
+        }
+        if let Some(Reached { since, slot, fingerprint }) = peers.reached() {
+            replica.remember(since, Mark { slot, fingerprint }, &mut actions);
         }
         let data_dir = Arc::new(data_dir);
         let book = Arc::new(peers);
@@ -375,8 +381,9 @@ impl Node {
             Ok(())
         }));
         let (heard, sender) = (Arc::clone(&meeting.book), transport.sender());
+        let reached = Arc::clone(&shared);
         threads.push(spawn(name("peers"), &end, move || {
-            write_what_is_heard(&heard, &sender, &stopped);
+            write_what_is_heard(&heard, &sender, &reached, &stopped);
             Ok(())
         }));
         let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
@@ -398,6 +405,7 @@ impl Node {
             durable,
             gated: 0,
             executed: snapshot_slot,
+            reached_at: Time::ZERO,
             deadline: Time::ZERO,
             waiting: Default::default(),
         };

@@ -10,7 +10,10 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::Role;
-use synod_replica::{Action, Event, ReadId, Replica, RequestError, RequestId, SessionCommand, StateMachine};
+use synod_replica::{
+    Action, Event, Fork, Mark, ReadId, Replica, RequestError, RequestId, SessionCommand, StateMachine,
+};
+use synod_storage::Reached;
 use synod_sync::{
     Planted,
     channel::{Receiver, RecvTimeoutError, Sender},
@@ -23,6 +26,7 @@ use crate::{
     executor::{ExecutorStage, Job},
     handle::Reply,
     log::{GatedSend, LogJob},
+    meeting::forked,
     node::Notes,
     snapshots::SnapshotJob,
     status::Shared,
@@ -52,6 +56,9 @@ pub(crate) enum Input {
 
 /// Events and requests taken before what they caused leaves: bounds the delay of the first of them.
 const BURST_MAX: usize = 512;
+
+/// How old what the other threads know of what is decided gets.
+const REACHED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Elections are over by then, if there can be any.
 const STRANDED_AFTER: Duration = Duration::from_secs(30);
@@ -84,6 +91,8 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) loss_pending: bool,
     /// Whether it has long been without memory and without a leader.
     pub(crate) stranded: Stranded,
+    /// When the other threads last heard what is decided.
+    pub(crate) reached_at: Time,
     pub(crate) durable: Lsn,
     /// Messages that the log's thread was given so far.
     pub(crate) gated: u64,
@@ -163,6 +172,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             self.shared.store(&self.replica.status());
             self.warn_if_stranded(now);
             self.publish_progress();
+            self.publish_reached(now);
             self.look_again();
             self.shared.bursts.add(1);
             self.shared.protocol_busy.since(began);
@@ -283,6 +293,9 @@ impl<S: StateMachine> ProtocolStage<S> {
             Action::Append { lsn, record } => log.records.push((lsn, record.keep(), record.encode())),
             Action::Send { to, message, after } => {
                 let version = self.transport.version(to);
+                if !message.is_spoken_in(version) {
+                    return;
+                }
                 let body = message.encode_in(version);
                 #[cfg(feature = "shuttle")]
                 self.shared.watch.said(to, &body, after);
@@ -331,6 +344,11 @@ impl<S: StateMachine> ProtocolStage<S> {
                 }
                 self.shared.group.store(Some(Arc::new(group)));
             }
+            Action::Forked(fork) => self.differs(&fork),
+            Action::Agreed(with) => {
+                tracing::warn!(%with, "it had decided something else than this replica, and has learned again");
+                self.publish_forks();
+            }
             Action::Retired => {
                 tracing::warn!("this replica was removed from the group, and the others go on without it");
                 self.shared.retired.store(true, SeqCst);
@@ -346,6 +364,20 @@ impl<S: StateMachine> ProtocolStage<S> {
             Action::InstallSnapshot(info) => self.to_snapshots(SnapshotJob::Finish(info)),
             Action::Trim(through) => log.trim = Some(through),
         }
+    }
+
+    /// Another replica has decided something else than this one.
+    fn differs(&mut self, fork: &Fork) {
+        self.publish_forks();
+        let why = forked(&self.me, fork);
+        tracing::error!("{why}");
+        if fork.alone {
+            self.failed.get_or_insert(why);
+        }
+    }
+
+    fn publish_forks(&self) {
+        self.shared.forked_with.store(Arc::new(self.replica.forks().map(|fork| fork.with).collect()));
     }
 
     /// Whether a message that rests on a record would leave before an earlier one, which the log's thread still has. What
@@ -370,6 +402,20 @@ impl<S: StateMachine> ProtocolStage<S> {
                 "this replica has lost (part of) its log and has no vote, and nobody leads, so it waits. If most of the \
                  voters lost theirs, they wait for each other: see 'Replicas without memory' in docs/operating.md"
             );
+        }
+    }
+
+    /// What another thread writes down; see [`crate::meeting::write_what_is_heard`].
+    fn publish_reached(&mut self, now: Time) {
+        if now >= self.reached_at + REACHED_INTERVAL {
+            self.reached_at = now;
+            self.tell_reached();
+        }
+    }
+
+    fn tell_reached(&self) {
+        if let Some((since, Mark { slot, fingerprint })) = self.replica.reached() {
+            self.shared.reached.store(Some(Arc::new(Reached { since, slot, fingerprint })));
         }
     }
 
@@ -411,6 +457,7 @@ impl<S: StateMachine> ProtocolStage<S> {
 
     /// Fails everybody who waits; the other threads are told by whoever stops this one.
     fn stop(self) {
+        self.tell_reached();
         for (_, reply) in self.waiting.commands {
             reply.send(Err(RequestError::Stopping));
         }

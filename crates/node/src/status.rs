@@ -11,6 +11,7 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use synod_consensus::Role;
 use synod_replica::{Group, ReplicaStatus};
+use synod_storage::Reached;
 use synod_sync::{atomic, time::Instant};
 use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
@@ -70,6 +71,10 @@ pub(crate) struct Shared {
     pub(crate) progress: ArcSwap<Vec<(ReplicaId, Slot)>>,
     /// Members that this replica waits for before it votes.
     pub(crate) waits_for: ArcSwap<Vec<ReplicaId>>,
+    /// Those that have decided something else than this replica.
+    pub(crate) forked_with: ArcSwap<Vec<ReplicaId>>,
+    /// What this replica knows to be decided, as of a while ago.
+    pub(crate) reached: ArcSwapOption<Reached>,
     pub(crate) receiving_bytes: Gauge,
     pub(crate) receiving_total: Gauge,
     pub(crate) sources: Gauge,
@@ -207,6 +212,8 @@ pub struct NodeStatus {
     pub peers: Vec<PeerLink>,
     /// Members with which the group began that this replica has never met: it votes once it has met them all.
     pub waits_for: Vec<ReplicaId>,
+    /// Replicas that have decided something else than this one, so that nothing they say counts here.
+    pub forked_with: Vec<ReplicaId>,
 }
 
 /// The connection to another replica.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use synod_consensus::{LeaderView, Status as ProtocolStatus};
 use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use crate::{Group, LogRecord, PeerMessage, RequestError};
+use crate::{Fork, Group, History, LogRecord, PeerMessage, RequestError};
 
 /// Names a command of a local client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,6 +34,8 @@ pub struct Installed {
     pub ballots: Ballots,
     /// The group after that slot.
     pub group: Group,
+    /// What was decided through that slot.
+    pub history: History,
 }
 
 /// A command's place in the session of a client that identifies itself.
@@ -175,6 +177,11 @@ pub enum Action {
     Leader(LeaderView),
     /// The group has changed. Whoever is known to it must be reachable ([`Group::known`]).
     Group(Group),
+    /// Another replica has decided something else: nothing that it says counts here any more. If this replica is alone
+    /// with what it has, it must stop.
+    Forked(Fork),
+    /// One that had decided something else has learned again, and agrees as far as it is.
+    Agreed(ReplicaId),
     /// This replica is not a member any more, and nobody needs it.
     Retired,
     /// Call with [`Event::Timer`] at this instant; replaces the deadline before.

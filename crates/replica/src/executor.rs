@@ -9,12 +9,14 @@ use bytes::Bytes;
 use synod_wire::{Ballots, Batch, Command, CommandKind, Format, Reader, Slot, Writer, Written};
 
 use crate::{
-    Frozen, Group, Refusal, RequestError, StateMachine, Tick, encode_reply,
+    Frozen, Group, History, Refusal, RequestError, StateMachine, Tick, encode_reply,
     session::{SessionTable, Sessions, Verdict, is_replica},
 };
 
-/// Of what a snapshot holds besides the state machine. Version 4 and before did not say who can read it.
-const FORMAT: Format = Format::first(5);
+/// Of what a snapshot holds besides the state machine. Version 4 and before did not say who can read it; version 5 has no
+/// fingerprints of what was decided.
+const FORMAT: Format = Format { oldest: WITHOUT_HISTORY, ..Format::first(6) };
+const WITHOUT_HISTORY: u32 = 5;
 
 /// Bytes that are gathered before they are given to a snapshot file.
 const WRITE_BYTES: usize = 64 << 10;
@@ -38,6 +40,8 @@ pub struct Executor<S> {
     ballots: Ballots,
     /// The group after that slot.
     group: Group,
+    /// What was decided through that slot.
+    history: History,
     execute_repeats: bool,
     count_twice: bool,
 }
@@ -48,7 +52,9 @@ impl<S: StateMachine> Executor<S> {
     pub fn new(machine: S, group: Group) -> Executor<S> {
         let sessions = SessionTable::new(group.limits.sessions);
         let (applied, ballots) = (Slot::ZERO, Ballots::ZERO);
-        Executor { machine, sessions, applied, ballots, group, execute_repeats: false, count_twice: false }
+        let (execute_repeats, count_twice) = (false, false);
+        let history = History::beginning();
+        Executor { machine, sessions, applied, ballots, group, history, execute_repeats, count_twice }
     }
 
     /// Plants [`synod_consensus::Bug::ExecuteRetryTwice`].
@@ -96,6 +102,12 @@ impl<S: StateMachine> Executor<S> {
         &self.group
     }
 
+    /// What was decided through [`Executor::applied`].
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
     /// The state machine.
     #[must_use]
     pub fn machine(&self) -> &S {
@@ -126,6 +138,7 @@ impl<S: StateMachine> Executor<S> {
         }
         assert_eq!(slot, self.applied.next(), "slots are executed in order, without gaps");
         self.applied = slot;
+        self.history.push(slot, batch);
         self.ballots = self.ballots.followed_by(ballots);
         if let Some(changed) = self.group.behind(slot, batch) {
             return vec![Outcome::Reply(self.reconfigure(changed))];
@@ -211,6 +224,7 @@ impl<S: StateMachine> Executor<S> {
         head.slot(self.applied);
         head.ballots(self.ballots);
         head.shared(&self.group.encode().to_bytes());
+        self.history.encode(&mut head);
         let mut writer = Writer::new();
         writer.u32(FORMAT.written.packed());
         writer.shared(&head.finish().to_bytes());
@@ -237,13 +251,23 @@ impl<S: StateMachine> Executor<S> {
         let applied = reader.slot("slot").map_err(invalid)?;
         let ballots = reader.ballots("ballots").map_err(invalid)?;
         let group = Group::decode(reader.bytes("group").map_err(invalid)?).map_err(invalid)?;
+        let history = match written.version {
+            ..=WITHOUT_HISTORY => History::unknown(applied),
+            _ => History::decode(&mut reader).map_err(invalid)?,
+        };
         reader.finish().map_err(invalid)?;
+        if history.end().slot != applied {
+            let slot = history.end().slot;
+            let why = format!("a snapshot of slot {applied} with the fingerprints of slot {slot}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
         let sessions = Sessions::read_from(&mut snapshot)?;
         self.machine.restore(&mut snapshot)?;
         self.sessions = SessionTable::of(sessions, group.limits.sessions);
         self.applied = applied;
         self.ballots = ballots;
         self.group = group;
+        self.history = history;
         Ok(())
     }
 
@@ -381,6 +405,31 @@ mod tests {
         let first = executor.execute(Slot(2), Ballots::ZERO, &command);
         assert_eq!(executor.execute(Slot(3), Ballots::ZERO, &command), first, "the cached reply");
         assert_eq!(executor.query(&Bytes::new()), "x");
+    }
+
+    #[test]
+    fn a_snapshot_without_fingerprints_is_read_and_what_it_covers_is_unknown() {
+        let mut executor = executor();
+        for slot in 1..=3 {
+            executor.execute(Slot(slot), Ballots::ZERO, &batch(&[(MINE(), slot, b"x")]));
+        }
+        let mut bytes = Vec::new();
+        executor.freeze().write_to(&mut bytes).unwrap();
+        let mut history = Writer::new();
+        executor.history().encode(&mut history);
+        let history = history.finish().len();
+        let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let head = word(&bytes, 4) as usize;
+        bytes.drain(8 + head - history..8 + head);
+        bytes[..4].copy_from_slice(&Format::first(WITHOUT_HISTORY).written.packed().to_le_bytes());
+        bytes[4..8].copy_from_slice(&((head - history) as u32).to_le_bytes());
+
+        let mut restored = self::executor();
+        restored.restore(&mut &bytes[..]).unwrap();
+        assert_eq!(restored.digest(), executor.digest());
+        assert_eq!(*restored.history(), History::unknown(Slot(3)));
+        restored.execute(Slot(4), Ballots::ZERO, &batch(&[(MINE(), 4, b"y")]));
+        assert_eq!(restored.applied(), Slot(4));
     }
 
     #[test]

@@ -23,6 +23,7 @@
 //! | `limits.rs` | what all replicas of a group bound alike |
 //! | `voters.rs` | changes of voters within an epoch; learners |
 //! | `epochs.rs` | from one epoch to the next; restarts; replicas that do not vote |
+//! | `history.rs` | whether two replicas have decided the same |
 //! | `record.rs` | what a replica writes down |
 //! | `salvage.rs` | what is kept of a log that lacks records |
 //! | `message.rs` | what replicas say to each other |
@@ -39,6 +40,7 @@ mod error;
 mod events;
 mod executor;
 mod group;
+mod history;
 mod limits;
 mod message;
 mod proposals;
@@ -65,6 +67,7 @@ pub use events::{
 };
 pub use executor::{Executor, Outcome};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
+pub use history::{Fork, History, Mark};
 pub use limits::{LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
 pub use message::{PeerMessage, Routed};
 pub use record::LogRecord;

@@ -20,7 +20,7 @@ use synod_wire::{
     Batch, DecodeError, Encoded, Epoch, MESSAGES_VERSION, Reader, ReplicaId, SessionId, Slot, Writer,
 };
 
-use crate::decided::Decided;
+use crate::{Mark, decided::Decided};
 
 /// A message from one replica to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,13 @@ pub enum PeerMessage {
         view: LeaderView,
         /// It answers `SeekLeader`: the sender hears that leader, or leads.
         sought: bool,
+    },
+    /// What the sender has decided, as fingerprints tell it; see [`crate::History`]. Not spoken before version 5.
+    History {
+        /// What was decided through this slot is not in the fingerprints.
+        since: Slot,
+        /// Fingerprints: the newest one and some before it.
+        marks: Vec<Mark>,
     },
     /// To the leader: the sender's protocol could not take in what came, and dropped some of it; now it can. What was
     /// sent to it before may be lost, as when a session begins.
@@ -166,6 +173,12 @@ const SEEK_LEADER: u8 = 12;
 const RELAYED: u8 = 13;
 const TURNED_DOWN: u8 = 14;
 const MISSED: u8 = 15;
+const HISTORY: u8 = 16;
+
+/// The first version with `History`.
+const HISTORY_VERSION: u16 = 5;
+/// Bytes of a fingerprint with its slot.
+const MARK_BYTES: usize = 16;
 
 /// Bytes that anything but batches and pieces of snapshots takes in a message at most, roughly.
 const OTHER_BYTES: u64 = 256;
@@ -181,9 +194,16 @@ impl PeerMessage {
                 batches.iter().map(|decided| decided.size() as u64).sum()
             }
             PeerMessage::Chunk { bytes, .. } => bytes.len() as u64,
+            PeerMessage::History { marks, .. } => (marks.len() * MARK_BYTES) as u64,
             _ => 0,
         };
         contents + OTHER_BYTES
+    }
+
+    /// Whether a replica that speaks this version knows what this is; otherwise nothing is sent to it.
+    #[must_use]
+    pub fn is_spoken_in(&self, version: u16) -> bool {
+        version >= HISTORY_VERSION || !matches!(self, PeerMessage::History { .. })
     }
 
     /// The bytes for a frame, in the newest version.
@@ -211,6 +231,15 @@ impl PeerMessage {
                 writer.ballot(view.ballot);
                 writer.replica(view.leader.unwrap_or_default());
                 writer.bool(*sought);
+            }
+            PeerMessage::History { since, marks } => {
+                writer.u8(HISTORY);
+                writer.slot(*since);
+                writer.u32(u32::try_from(marks.len()).expect("a few"));
+                for mark in marks {
+                    writer.slot(mark.slot);
+                    writer.u64(mark.fingerprint);
+                }
             }
             PeerMessage::Missed { epoch } => {
                 writer.u8(MISSED);
@@ -294,6 +323,14 @@ impl PeerMessage {
                 let leader = Some(reader.replica("leader")?).filter(|leader| leader.0 != 0);
                 let sought = reader.bool("sought")?;
                 PeerMessage::Standing { epoch, kept, decided, view: LeaderView { ballot, leader }, sought }
+            }
+            HISTORY if version >= HISTORY_VERSION => {
+                let since = reader.slot("since")?;
+                let count = reader.u32("fingerprints")?;
+                let mark =
+                    |_| Ok(Mark { slot: reader.slot("slot")?, fingerprint: reader.u64("fingerprint")? });
+                let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;
+                PeerMessage::History { since, marks }
             }
             MISSED => PeerMessage::Missed { epoch: Epoch(reader.u64("epoch")?) },
             SEEK_LEADER => PeerMessage::SeekLeader,
@@ -487,6 +524,10 @@ mod tests {
                 message: Routed::ReadIndexAnswer { token: 3, slot: None },
             },
             PeerMessage::Missed { epoch: Epoch(2) },
+            PeerMessage::History {
+                since: Slot(2),
+                marks: vec![Mark { slot: Slot(9), fingerprint: u64::MAX }],
+            },
             PeerMessage::Fetch { from: Slot(9), through: Slot(12) },
             PeerMessage::Fetched {
                 from: Slot(9),

@@ -214,6 +214,9 @@ impl Replica {
         message: Routed,
         actions: &mut Vec<Action>,
     ) {
+        if self.differs(origin) {
+            return;
+        }
         if to == self.me && origin != self.me {
             let back = Route { to: origin, via: Some(from).filter(|&from| from != origin) };
             self.routed(now, back, message, actions);

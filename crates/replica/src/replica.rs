@@ -12,7 +12,7 @@ use synod_wire::{
 };
 
 use crate::{
-    Group, LogRecord, PeerMessage, RequestError, Settings,
+    Group, History, LogRecord, PeerMessage, RequestError, Settings,
     backlog::Backlog,
     batcher::{Batcher, Closed, Entry, Waiter},
     catch_up::{Arrived, CatchUp, Piece},
@@ -22,6 +22,7 @@ use crate::{
     events::{
         Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo, Waiting,
     },
+    history::Forks,
     message::Routed,
     proposals::Proposals,
     push::Pushes,
@@ -62,6 +63,9 @@ pub struct Replica {
     /// By which way what is for the leader goes there.
     pub(crate) relay: Relay,
     pub(crate) decided: DecidedLog,
+    /// Fingerprints of all that was decided, and who has others.
+    pub(crate) history: History,
+    pub(crate) forks: Forks,
     pub(crate) catch_up: CatchUp,
     /// Whom this replica sends decided slots without being asked.
     pub(crate) pushes: Pushes,
@@ -97,9 +101,9 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) -> Replica {
         let Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all } = recovered;
-        let (info, ballots, group) = match snapshot {
-            Some(Installed { info, ballots, group }) => (Some(info), ballots, group),
-            None => (None, Ballots::ZERO, first),
+        let (info, ballots, group, history) = match snapshot {
+            Some(Installed { info, ballots, group, history }) => (Some(info), ballots, group, history),
+            None => (None, Ballots::ZERO, first, History::beginning()),
         };
         let base = info.map_or(Slot::ZERO, |info| info.slot);
         let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
@@ -120,6 +124,8 @@ impl Replica {
             reads: Reads::new(incarnation),
             relay: Relay::new(now),
             decided: DecidedLog::new(base.next(), ballots),
+            history: History::beginning(),
+            forks: Forks::new(now),
             catch_up: CatchUp::new(peers),
             pushes: Pushes::default(),
             executed: base,
@@ -137,6 +143,7 @@ impl Replica {
             group,
             settings,
         };
+        replica.history = replica.of_snapshot(history);
         replica.replay(now, records, actions);
         replica.weigh(now, 0, actions);
         replica.flush(now, actions);
@@ -162,6 +169,7 @@ impl Replica {
                 }
                 self.catch_up.linked(peer, up);
                 if up {
+                    actions.push(self.history_for(peer));
                     self.greet(peer, actions);
                 }
                 self.input(now, Input::Link { peer, up }, actions);
@@ -221,6 +229,7 @@ impl Replica {
         self.catch_up(now, actions);
         self.advance_clock(now);
         self.tell_standing(now, actions);
+        self.tell_history(now, actions);
         self.push_state(now, actions);
         self.ask_for_missed(actions);
         self.batcher.end_burst();
@@ -361,8 +370,16 @@ impl Replica {
     }
 
     fn receive(&mut self, now: Time, from: ReplicaId, message: PeerMessage, actions: &mut Vec<Action>) {
+        let message = match message {
+            PeerMessage::History { since, marks } => return self.heard_history(from, since, &marks, actions),
+            message => message,
+        };
+        if self.differs(from) {
+            return;
+        }
         self.heard_from(now, from);
         match message {
+            PeerMessage::History { .. } => unreachable!("taken above"),
             PeerMessage::Protocol { epoch, message } => {
                 if epoch == self.known.running
                     && let Some(protocol) = &self.protocol
@@ -596,6 +613,8 @@ impl Replica {
         batch: Batch,
         actions: &mut Vec<Action>,
     ) {
+        self.history.push(slot, &batch);
+        self.meet_earlier_life(actions);
         self.decided.push(slot, ballots, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
         self.backlog.delivered(slot, batch.bytes().len() as u64);

@@ -192,11 +192,13 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         self.catch_up.snapshot_done(installed.is_some(), now);
-        let Some(Installed { info, ballots, group }) = installed else { return };
+        let Some(Installed { info, ballots, group, history }) = installed else { return };
         self.note_executed(info.slot);
         if info.slot > self.decided.last() {
             self.proposals.skipped();
             self.decided.restart_after(info.slot, ballots);
+            self.history = self.of_snapshot(history);
+            self.meet_earlier_life(actions);
             self.slots_since_snapshot = 0;
             self.bytes_since_snapshot = 0;
             self.adopt_snapshot(now, info, actions);

@@ -9,8 +9,8 @@ use synod_consensus::{
     sequence_paxos,
 };
 use synod_replica::{
-    Action, Change, ChangeRequest, Decided, Event, Group, Installed, LogRecord, PeerMessage, Recovered,
-    Replica, Settings, SnapshotInfo,
+    Action, Change, ChangeRequest, Decided, Event, Group, History, Installed, LogRecord, PeerMessage,
+    Recovered, Replica, Settings, SnapshotInfo,
 };
 use synod_wire::{
     Ballot, Ballots, Batch, BatchBuilder, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot,
@@ -168,7 +168,8 @@ fn what_a_lost_snapshot_covered_stays_forgotten_when_an_older_one_takes_its_plac
     let mut replica = Replica::start(Settings::default(), R1, first.clone(), recovered, now, &mut actions);
     let info = SnapshotInfo { slot: Slot(3), bytes: 1 };
     let ballot = Ballot { round: 1, replica: R1 };
-    let older = Installed { info, ballots: Ballots::both(ballot), group: first };
+    let older =
+        Installed { info, ballots: Ballots::both(ballot), group: first, history: History::unknown(Slot(3)) };
     replica.step(now, Event::SnapshotInstalled(Some(older)), &mut actions);
     assert_eq!(trimmed(&actions), [Slot(5)]);
     assert!(!replica.may_vote(), "slots 4 and 5 are still to come from others");
@@ -211,6 +212,7 @@ fn a_start_writes_what_its_snapshot_covers_if_a_crash_came_before() {
             info,
             ballots: Ballots::both(Ballot { round: 1, replica: R1 }),
             group: group.clone(),
+            history: History::unknown(info.slot),
         };
         let recovered = Recovered { snapshot: Some(installed), ..recovered(records) };
         let mut actions = Vec::new();
@@ -263,6 +265,7 @@ fn snapshot_of_epoch_2(first: &Group) -> Installed {
         info: SnapshotInfo { slot: Slot(3), bytes: 1 },
         ballots: Ballots::both(Ballot { round: 1, replica: R1 }),
         group,
+        history: History::unknown(Slot(3)),
     }
 }
 

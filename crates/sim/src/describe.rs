@@ -29,6 +29,10 @@ pub fn message(message: &PeerMessage) -> String {
             let leader = view.leader.map_or("no leader".to_owned(), |leader| format!("{leader} leads"));
             format!("Standing: epoch {epoch}, decided {decided}, {leader}")
         }
+        PeerMessage::History { marks, .. } => match marks.first() {
+            Some(mark) => format!("History through slot {}: {:016x}", mark.slot, mark.fingerprint),
+            None => "History of nothing".to_owned(),
+        },
         PeerMessage::Missed { epoch } => format!("{}Missed", in_epoch(*epoch)),
         PeerMessage::SeekLeader => "SeekLeader".to_owned(),
         PeerMessage::Direct(message) => routed(message),
@@ -107,6 +111,7 @@ pub fn class(message: &PeerMessage) -> &'static str {
         PeerMessage::Protocol { message: Message::Election(_), .. } => "election",
         PeerMessage::Standing { .. } | PeerMessage::SeekLeader => "standing",
         PeerMessage::Missed { .. } => "missed",
+        PeerMessage::History { .. } => "history",
         PeerMessage::Direct(message) | PeerMessage::Relayed { message, .. } => match message {
             Routed::Forward(_) | Routed::TurnedDown { .. } => "forward",
             Routed::ReadIndex { .. } | Routed::ReadIndexAnswer { .. } => "read",

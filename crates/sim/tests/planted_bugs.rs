@@ -397,6 +397,14 @@ fn every_planted_bug_of_identities_is_found_and_nothing_without_it() {
     }
 }
 
+/// Replicas that hold the same must not stop for a fork.
+#[test]
+fn every_planted_bug_of_histories_is_found_and_nothing_without_it() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        Bug::HISTORIES.iter().for_each(|&bug| find(protocol, bug, plan));
+    }
+}
+
 #[test]
 fn who_names_too_low_a_ballot_after_a_restart_is_found() {
     find(ProtocolKind::SequencePaxos, Bug::ForgetLearnedBallot, plan_of_bridges);

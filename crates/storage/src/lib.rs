@@ -64,7 +64,7 @@ pub use error::StorageError;
 pub use faulty::{FaultyDisk, Odds, SilentFault};
 pub use group::GROUP_BYTES_MAX;
 pub use lives::Lives;
-pub use peer_book::PeerBook;
+pub use peer_book::{PeerBook, Reached};
 pub use snapshot::{
     DamagedSnapshot, LatestSnapshot, SnapshotFile, SnapshotReader, SnapshotReceiver, SnapshotStore,
     SnapshotWriter,

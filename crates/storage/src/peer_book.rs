@@ -5,12 +5,14 @@
 //! birth = 5f0c...        of this replica itself, whose book it is
 //! birth.2 = 91ab...      of replica 2
 //! cluster = 00000000000000a1
+//! decided = 0 700 5e01.. this replica itself knew slots through 700 to be decided, with this fingerprint; it counts slots
+//!                        behind slot 0
 //! life.2 = 4 07e2... 512 replica 2 was last seen in its life 4, which drew this nonce; what it said rests on its log
 //!                        through record 512, if not further
 //! met = yes              every replica with which the cluster began welcomed this one once
 //! replica = 1
 //! readers = 3
-//! version = 3
+//! version = 4
 //! welcomed.2 = yes       replica 2 has welcomed this one: it takes it for the one that it knows
 //! checksum = 7d1c9f02
 //! ```
@@ -28,17 +30,20 @@ use std::{
 };
 
 use synod_sync::{Mutex, PoisonError};
-use synod_wire::{Acquaintance, ClusterId, Format, Incarnation, Introduction, Lsn, ReplicaId, Stranger};
+use synod_wire::{
+    Acquaintance, ClusterId, Format, Incarnation, Introduction, Lsn, ReplicaId, Slot, Stranger, Written,
+};
 
 use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 
 const FILE_NAME: &str = "peers";
 const TITLE: &str = "synod peers";
-/// Version 1 knew births only, and version 2 did not say who can read it.
-const FORMAT: Format = Format { oldest: 1, ..Format::first(3) };
+/// Version 1 knew births only, version 2 did not say who can read it, and version 3 did not say what was decided.
+const FORMAT: Format = Format { written: Written { version: 4, readers: 3 }, oldest: 1, ..Format::first(3) };
 const BIRTH: &str = "birth.";
 const LIFE: &str = "life.";
 const WELCOMED: &str = "welcomed.";
+const REACHED: &str = "decided";
 
 /// What is remembered of other replicas. Usable from several threads.
 ///
@@ -57,12 +62,24 @@ struct State {
     book: Book,
 }
 
+/// What a replica knew to be decided. Its log does not say that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// The fingerprint is of slots behind this one.
+    pub since: Slot,
+    /// Slots through this one were decided.
+    pub slot: Slot,
+    /// Of what was decided in them.
+    pub fingerprint: u64,
+}
+
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Book {
     peers: BTreeMap<ReplicaId, Acquaintance>,
     welcomed: BTreeSet<ReplicaId>,
     met: bool,
+    reached: Option<Reached>,
 }
 
 impl PeerBook {
@@ -176,6 +193,21 @@ impl PeerBook {
         })
     }
 
+    /// Remembers what this replica itself knows to be decided: durably when it returns. `None`: nothing of that counts any
+    /// more.
+    ///
+    /// # Errors
+    /// As those of [`meet`](PeerBook::meet).
+    pub fn reach(&self, reached: Option<Reached>) -> Result<(), StorageError> {
+        self.look(|book| ((), (book.reached != reached).then(|| Book { reached, ..book.clone() })))
+    }
+
+    /// What this replica knew to be decided, if it said so.
+    #[must_use]
+    pub fn reached(&self) -> Option<Reached> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).book.reached
+    }
+
     /// The births that are known.
     #[must_use]
     pub fn births(&self) -> BTreeMap<ReplicaId, u64> {
@@ -211,6 +243,9 @@ fn write(disk: &dyn Disk, path: &Path, me: Identity, book: &Book) -> Result<(), 
     fields.set("replica", me.replica.0);
     fields.set("birth", format_args!("{:016x}", me.birth));
     fields.set("met", if book.met { "yes" } else { "no" });
+    if let Some(Reached { since, slot, fingerprint }) = book.reached {
+        fields.set(REACHED, format_args!("{since} {slot} {fingerprint:016x}"));
+    }
     for (id, known) in &book.peers {
         let Acquaintance { birth, incarnation, nonce, told } = known;
         fields.set(&format!("{BIRTH}{}", id.0), format_args!("{birth:016x}"));
@@ -262,6 +297,15 @@ fn parse(fields: &Fields, version: u32) -> Result<Book, String> {
     }
     // A version that did not note it did not wait either.
     book.met = version == 1 || fields.text("met")? == "yes";
+    if let Ok(text) = fields.text(REACHED) {
+        let reached = || {
+            let [since, slot, fingerprint] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
+            let (since, slot) = (Slot(since.parse().ok()?), Slot(slot.parse().ok()?));
+            Some(Reached { since, slot, fingerprint: u64::from_str_radix(fingerprint, 16).ok()? })
+        };
+        let malformed = || format!("\"{REACHED} = {text}\" makes no sense");
+        book.reached = Some(reached().ok_or_else(malformed)?);
+    }
     Ok(book)
 }
 
@@ -317,6 +361,19 @@ mod tests {
             book = open(dir.path());
         }
         assert_eq!(book.births(), BTreeMap::from([(TWO, 20), (THREE, 30)]));
+    }
+
+    #[test]
+    fn what_was_decided_is_remembered_until_it_does_not_count_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(open(dir.path()).reached(), None);
+        let reached = Reached { since: Slot(3), slot: Slot(70), fingerprint: 0x5e01 };
+        open(dir.path()).reach(Some(reached)).unwrap();
+        assert_eq!(open(dir.path()).reached(), Some(reached));
+        assert!(recognises(&open(dir.path()), TWO, 20));
+        assert_eq!(open(dir.path()).reached(), Some(reached));
+        open(dir.path()).reach(None).unwrap();
+        assert_eq!(open(dir.path()).reached(), None);
     }
 
     #[test]

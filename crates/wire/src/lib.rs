@@ -9,7 +9,7 @@
 
 /// The newest version of what replicas say to each other that this build speaks. Grows whenever a message is encoded in
 /// another way.
-pub const MESSAGES_VERSION: u16 = 4;
+pub const MESSAGES_VERSION: u16 = 5;
 /// The oldest version that this build speaks as well, so that replicas can be replaced one after the other.
 pub const MESSAGES_VERSION_OLDEST: u16 = 4;
 

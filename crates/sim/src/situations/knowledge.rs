@@ -465,7 +465,8 @@ pub(super) mod tests {
             let info = synod_replica::SnapshotInfo { slot: Slot(9), bytes: 1 };
             let ballots = synod_wire::Ballots::both(Ballot { round, replica: synod_wire::ReplicaId(1) });
             let group = synod_replica::Group::of(&synod_consensus::Options::default(), []);
-            Event::SnapshotInstalled(Some(synod_replica::Installed { info, ballots, group }))
+            let history = synod_replica::History::unknown(Slot(9));
+            Event::SnapshotInstalled(Some(synod_replica::Installed { info, ballots, group, history }))
         };
         seen.follows(1, 1, 5);
         seen.takes(1, &installed(5));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use synod_replica::{Action, Event, LogRecord, PeerMessage};
+use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage};
 use synod_wire::{Epoch, ReplicaId};
 
 use super::{Happening, World, machine::Task};
@@ -102,6 +102,18 @@ impl World {
                 self.groups.agrees(machine.id, life.watch.delivered(), &group)?;
                 self.has_members(of, &group);
             }
+            Action::Forked(fork) => {
+                // Whatever is delivered is compared with what others delivered, so a real fork is found before.
+                return demand(false, Invariant::Agreement, || {
+                    let Fork { with, agreed, slot, ours, theirs, .. } = fork;
+                    format!(
+                        "r{} finds that {with} has another history between slots {agreed} and {slot}: {theirs:016x} there, \
+                         {ours:016x} here",
+                        of + 1
+                    )
+                });
+            }
+            Action::Agreed(_) => {}
             Action::Retired => {
                 let delivered = life.watch.delivered();
                 self.retires(of, delivered)?;

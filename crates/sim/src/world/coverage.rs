@@ -70,6 +70,8 @@ coverage! {
     messages_lost = "messages lost",
     /// Messages that arrived damaged.
     messages_damaged = "messages damaged",
+    /// How often a replica compared its history with another one's.
+    histories_compared = "histories compared",
     /// Slots that replicas learned from others.
     slots_fetched = "slots fetched",
     /// Slots that replicas sent to others that join, unasked.

@@ -183,7 +183,9 @@ impl World {
         self.check_state(of)?;
         let Some(life) = &self.machines[of].life else { return Ok(()) };
         let (ballots, group) = (life.executor.ballots(), life.executor.group().clone());
-        self.notice_after_disk(of, Event::SnapshotInstalled(Some(Installed { info, ballots, group })));
+        let history = life.executor.history().clone();
+        let installed = Installed { info, ballots, group, history };
+        self.notice_after_disk(of, Event::SnapshotInstalled(Some(installed)));
         Ok(())
     }
 }

@@ -8,8 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synod_consensus::Bug;
-use synod_replica::{Event, Group};
-use synod_wire::{Acquaintance, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId};
+use synod_replica::{Event, Group, Mark};
+use synod_wire::{
+    Acquaintance, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Slot,
+};
 
 use super::{Happening, World};
 use crate::{
@@ -32,6 +34,8 @@ pub(crate) struct Files {
     /// Who was a member at first and is not any more: nobody waits for them.
     gone: BTreeSet<ReplicaId>,
     met_all: bool,
+    /// What the replica knew to be decided when that was written last.
+    pub(super) reached: Option<(Slot, Mark)>,
 }
 
 impl Files {
@@ -47,6 +51,7 @@ impl Files {
             welcomed: BTreeSet::new(),
             gone: BTreeSet::new(),
             met_all: false,
+            reached: None,
         }
     }
 

@@ -26,6 +26,10 @@ impl World {
             // Nobody listens: all others would notice, or the copy would not have been restored.
             return Ok(());
         }
+        if matches!(message, PeerMessage::History { .. }) {
+            self.tell_history(from, to, message);
+            return Ok(());
+        }
         let life = self.machines[from].lives;
         self.situations.see(&Sight::Sends { from, to, message });
         if let PeerMessage::Protocol { epoch, message } = message {
@@ -67,6 +71,51 @@ impl World {
             self.end_session(from, to);
         }
         Ok(())
+    }
+
+    /// What replicas tell of their histories changes nothing while all is well, and goes beside all else that they say: runs,
+    /// and scripts, are the same without it. It may be lost, and may come late, as anything else.
+    fn tell_history(&mut self, from: usize, to: usize, message: &PeerMessage) {
+        // As often as it is told it is written down.
+        let machine = &mut self.machines[from];
+        let reached = machine.life.as_ref().and_then(|life| life.replica.reached());
+        machine.files.reached = reached.or(machine.files.reached);
+        let up = self.network.wire() == Wire::Datagram || self.network.is_up(from, to);
+        if !up || self.network.is_cut(from, to) || !self.machines[to].is_alive() {
+            return;
+        }
+        let body = message.encode().to_bytes();
+        let wait = between(&mut self.telling, self.plan.network.delay_min, self.plan.network.delay_max * 2);
+        let session = self.network.session(from, to);
+        let birth = self.machines[from].files.birth;
+        self.queue.push(self.now + wait, Happening::Tell { from, birth, to, session, body });
+    }
+
+    /// A history arrives that was told in a session which still lasts.
+    pub(super) fn hear_history(
+        &mut self,
+        (from, birth): (usize, u64),
+        to: usize,
+        session: u64,
+        body: Bytes,
+    ) -> Checked {
+        let lasts = match self.network.wire() {
+            Wire::Datagram => self.is_heard(to, from) && self.knows_birth(to, from, birth),
+            Wire::Stream | Wire::Manual => {
+                self.network.is_up(from, to) && self.network.session(from, to) == session
+            }
+        };
+        let message = PeerMessage::decode(body).map_err(|error| Violation {
+            invariant: Invariant::Sound,
+            detail: format!("r{} can not read the history of r{}: {error}", to + 1, from + 1),
+        })?;
+        let now = self.now;
+        let sender = self.machines[from].id;
+        let Some(life) = self.machines[to].life.as_mut().filter(|_| lasts) else { return Ok(()) };
+        self.coverage.histories_compared += 1;
+        let mut actions = Vec::new();
+        life.replica.step(life.clock.read(now), Event::Receive { from: sender, message }, &mut actions);
+        self.carry_out(to, actions)
     }
 
     fn expect(&mut self, from: usize, to: usize, mut arrivals: Vec<crate::network::Arrival>) {

@@ -79,7 +79,8 @@ impl World {
             restore(&mut executor, slot, &bytes)?;
             let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
             let (ballots, group) = (executor.ballots(), executor.group().clone());
-            snapshot = Some(Installed { info, ballots, group });
+            let history = executor.history().clone();
+            snapshot = Some(Installed { info, ballots, group, history });
         }
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::KeepEveryReply) {
@@ -123,7 +124,10 @@ impl World {
         settings.consensus.planted = self.plan.settings.consensus.planted;
         settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
         let (me, group) = (self.machines[of].id, self.first_group());
-        let replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
+        let mut replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
+        if let Some((since, mark)) = self.machines[of].files.reached {
+            replica.remember(since, mark, &mut actions);
+        }
         self.machines[of].life = Some(Life {
             number,
             replica,

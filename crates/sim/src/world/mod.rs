@@ -72,6 +72,8 @@ pub(crate) enum Happening {
     Arrive { from: usize, birth: u64, to: usize, session: u64, body: Option<Bytes> },
     /// A replica tries to begin a session to a peer.
     Dial { from: usize, to: usize },
+    /// What a replica tells of its history arrives.
+    Tell { from: usize, birth: u64, to: usize, session: u64, body: Bytes },
     /// A session that is cut ends, if it still is.
     Hangup { from: usize, to: usize, session: u64 },
     /// A replica is told something by its own threads.
@@ -142,6 +144,8 @@ pub struct World {
     situations: Situations,
     trace: Trace,
     rng: Rng,
+    /// How long what replicas tell of their histories takes.
+    telling: Rng,
     events: u64,
     /// Folds what happened when; equal for equal runs.
     fingerprint: u64,
@@ -225,6 +229,7 @@ impl World {
             reference,
             trace,
             rng,
+            telling: Rng::with_seed(plan.seed ^ 0x7e11),
             events: 0,
             fingerprint: 0,
             coverage: Coverage::default(),
@@ -315,7 +320,7 @@ impl World {
     /// A process that something is addressed to.
     fn addressee(happening: &Happening) -> Option<usize> {
         match happening {
-            Happening::Arrive { to, .. } => Some(*to),
+            Happening::Arrive { to, .. } | Happening::Tell { to, .. } => Some(*to),
             Happening::Notice { of, .. }
             | Happening::Timer { of, .. }
             | Happening::Flush { of, .. }
@@ -336,6 +341,9 @@ impl World {
         match happening {
             Happening::Arrive { from, birth, to, session, body } => {
                 self.arrive((from, birth), to, session, body)
+            }
+            Happening::Tell { from, birth, to, session, body } => {
+                self.hear_history((from, birth), to, session, body)
             }
             Happening::Dial { from, to } => self.dial(from, to),
             Happening::Hangup { from, to, session } => {

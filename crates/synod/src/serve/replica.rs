@@ -126,6 +126,14 @@ impl Replica for Served {
                 waits_for.join(", ")
             ));
         }
+        let forked: Vec<String> = status.forked_with.iter().map(|&id| group.name_of(id)).collect();
+        if !forked.is_empty() {
+            troubles.push(format!(
+                "synod: this replica and {} have different histories, and ignore each other: acknowledged writes are in one \
+                 of them only; see 'Forks' in docs/identity.md",
+                forked.join(", ")
+            ));
+        }
         if status.without_memory {
             let trouble = "synod: this replica has lost (part of) its log and has no vote; it votes again by itself while \
                            most voters have kept theirs: see 'Replicas without memory' in docs/operating.md";

@@ -147,6 +147,10 @@ impl Machine {
                 Action::Group(group) => burst.group = Some(group),
                 Action::Leader(_) => burst.leader = true,
                 Action::Retired => self.retired = true,
+                Action::Forked(fork) => {
+                    return Err(LabError::Replicas(format!("replicas that decided the same: {fork:?}")));
+                }
+                Action::Agreed(_) => {}
                 Action::TakeSnapshot
                 | Action::ReadChunk { .. }
                 | Action::WriteChunk { .. }

@@ -1,0 +1,192 @@
+//! Replicas that decided different things, and what nobody could notice when it happened.
+
+mod common;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use common::{Group, Tape, append, block, until};
+use synod_consensus::ProtocolKind;
+use synod_node::{Config, Node};
+use synod_storage::{DataDir, Durability, PeerBook};
+use synod_transport::{VERSION, VERSION_OLDEST};
+use synod_wire::{ClusterId, ReplicaId};
+
+const CLUSTER: ClusterId = ClusterId(7);
+const PROTOCOLS: [ProtocolKind; 3] =
+    [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft];
+/// Messages of that version do not tell histories.
+const WITHOUT_HISTORY: u16 = VERSION_OLDEST;
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy(&path, &target) } else { _ = fs::copy(&path, &target).unwrap() }
+    }
+}
+
+fn stop(nodes: impl IntoIterator<Item = Node>) {
+    nodes.into_iter().for_each(|node| node.stop().unwrap());
+}
+
+/// What a replica has executed, whoever leads.
+fn tape_of(node: &Node) -> String {
+    let handle = node.handle();
+    String::from_utf8(block(handle.query_stale(Bytes::new())).unwrap().to_vec()).unwrap()
+}
+
+struct Forked {
+    group: Group,
+    /// The first replica's files as they were before the histories parted.
+    before: PathBuf,
+}
+
+impl Forked {
+    fn start(&self, id: u64, newest: u16) -> Node {
+        let versions = VERSION_OLDEST..=newest;
+        let mut config = Config { versions, ..self.group.config(id) };
+        config.settings.request_timeout = Duration::from_secs(1);
+        Node::start(config, Tape::default()).unwrap()
+    }
+
+    fn dir(&self, id: u64) -> DataDir {
+        let path = self.group.dir.path().join(format!("r{id}"));
+        DataDir::open(&path, CLUSTER, ReplicaId(id), &format!("r{id}"), Durability::Sync).unwrap()
+    }
+
+    fn forget_later_lives(&self) {
+        let reached = PeerBook::open(&self.dir(1)).unwrap().reached();
+        assert!(reached.is_some(), "it was stopped in good order");
+        fs::copy(self.before.join("peers"), self.group.dir.path().join("r1/peers")).unwrap();
+        PeerBook::open(&self.dir(1)).unwrap().reach(reached).unwrap();
+    }
+}
+
+fn until_all_have(nodes: &[Node], tape: &str) {
+    until("all have it", || nodes.iter().all(|node| tape_of(node) == tape));
+}
+
+/// What docs/identity.md says that nobody can know: r1 and r2 acknowledge "b" while r3 is down. Then r2 is restored to a
+/// copy from before, and r2 and r3 acknowledge "c" and "d" while r1 is down.
+fn forked(protocol: ProtocolKind) -> Forked {
+    let tune: fn(&mut Config) = match protocol {
+        ProtocolKind::MultiPaxos => |config| config.settings.consensus.protocol = ProtocolKind::MultiPaxos,
+        ProtocolKind::SequencePaxos => {
+            |config| config.settings.consensus.protocol = ProtocolKind::SequencePaxos
+        }
+        ProtocolKind::Raft => |config| config.settings.consensus.protocol = ProtocolKind::Raft,
+    };
+    let group = Group::new(3, tune);
+    let dir = group.dir.path().to_owned();
+    let nodes = [1, 2, 3].map(|id| group.start(id));
+    append(&nodes[0].handle(), "a");
+    until("all have it", || nodes.iter().all(|node| tape_of(node) == "a"));
+    stop(nodes);
+    let (before, copied) = (dir.join("r1-before"), dir.join("r2-before"));
+    copy(&dir.join("r1"), &before);
+    copy(&dir.join("r2"), &copied);
+
+    let two = [1, 2].map(|id| group.start(id));
+    append(&two[0].handle(), "b");
+    until_all_have(&two, "ab");
+    stop(two);
+
+    fs::remove_dir_all(dir.join("r2")).unwrap();
+    fs::rename(copied, dir.join("r2")).unwrap();
+    let two = [2, 3].map(|id| group.start(id));
+    for text in ["c", "d"] {
+        append(&two[0].handle(), text);
+    }
+    until_all_have(&two, "acd");
+    stop(two);
+    Forked { group, before }
+}
+
+/// r1 and r3 are a majority, recognise each other, and hold different things.
+#[test]
+fn two_of_three_that_differ_do_not_serve_together() {
+    for protocol in PROTOCOLS {
+        let forked = forked(protocol);
+        let two = [1, 3].map(|id| forked.start(id, VERSION));
+        until("both know", || {
+            let differs =
+                |(at, with): (usize, u64)| two[at].handle().status().forked_with == [ReplicaId(with)];
+            [(0, 3), (1, 1)].into_iter().all(differs)
+        });
+        let refused = block(two[0].handle().execute(Bytes::from_static(b"e")));
+        assert!(refused.is_err(), "{protocol}: {refused:?}");
+        let refused = block(two[1].handle().query(Bytes::new()));
+        assert!(refused.is_err(), "{protocol}: no quorum confirms a read");
+        assert!(
+            two.iter().all(|node| node.wait(Duration::ZERO).is_none()),
+            "the third may agree with either"
+        );
+        drop(two);
+    }
+}
+
+/// r2 would be found out by r1, which met the life that it does not remember. Not so if r1's book of peers tells of an older
+/// one. What the book says of r1 itself stays.
+#[test]
+fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
+    for protocol in PROTOCOLS {
+        let forked = forked(protocol);
+        forked.forget_later_lives();
+        let three = [1, 2, 3].map(|id| forked.start(id, VERSION));
+        let why = three[0].wait(Duration::from_secs(30)).expect("it stops");
+        assert!(why.contains("have different histories"), "{why}");
+        assert!(why.contains("this replica, r1, and r"), "{why}");
+        assert!(why.contains("synod member replace"), "{why}");
+        append(&three[2].handle(), "e");
+        until("both have it", || three[1..].iter().all(|node| tape_of(node) == "acde"));
+        assert!(three[1..].iter().all(|node| node.wait(Duration::ZERO).is_none()));
+        drop(three);
+        // And again.
+        let again = forked.start(1, VERSION);
+        let two = [2, 3].map(|id| forked.start(id, VERSION));
+        let why = again.wait(Duration::from_secs(30)).expect("it stops again");
+        assert!(why.contains("have different histories"), "{why}");
+        drop((again, two));
+    }
+}
+
+/// Where peers do not tell each other, one that learns something else than it knew to be decided finds that out by itself.
+/// (MultiPaxos delivers after a restart what its snapshot does not cover as it finds it decided again; the others may take
+/// their own log for it.)
+#[test]
+fn one_that_learns_something_else_than_it_knew_stops() {
+    for protocol in [ProtocolKind::MultiPaxos] {
+        let forked = forked(protocol);
+        let two = [1, 3].map(|id| forked.start(id, WITHOUT_HISTORY));
+        until("one stops", || {
+            // What is written brings the log to where it had come before.
+            let _ = block(two[1].handle().execute(Bytes::from_static(b"e")));
+            two.iter().any(|node| node.wait(Duration::ZERO).is_some())
+        });
+        let why = two.iter().find_map(|node| node.wait(Duration::ZERO)).unwrap();
+        assert!(why.contains("an earlier life of it have different histories"), "{why}");
+    }
+}
+
+/// The same data without either: the two serve, a write that was acknowledged is gone, and nobody says so.
+#[test]
+fn nobody_notices_without_histories() {
+    for protocol in PROTOCOLS {
+        let forked = forked(protocol);
+        for id in [1, 3] {
+            PeerBook::open(&forked.dir(id)).unwrap().reach(None).unwrap();
+        }
+        let two = [1, 3].map(|id| forked.start(id, WITHOUT_HISTORY));
+        until("they serve", || block(two[0].handle().execute(Bytes::from_static(b"e"))).is_ok());
+        until("both have it", || two.iter().all(|node| tape_of(node).ends_with('e')));
+        let kept = |acknowledged: char| two.iter().all(|node| tape_of(node).contains(acknowledged));
+        assert!(!(kept('b') && kept('c') && kept('d')), "{protocol}");
+        assert!(two.iter().all(|node| node.wait(Duration::ZERO).is_none()));
+    }
+}

@@ -1,0 +1,413 @@
+//! Whether replicas have decided the same: a fingerprint of the decided prefix, compared between every two of them.
+//!
+//! Replicas that follow the protocol decide the same, and nothing here is needed for that. It is for what no protocol
+//! survives: promises that were forgotten without anybody's knowledge, such as those of a data directory that was restored
+//! from a copy while nobody was there who could notice (`docs/identity.md`). Then two replicas hold different histories,
+//! and a client that writes at one of them and reads at the other sees what never happened.
+//!
+//! The fingerprint of a prefix is a sum over its slots, each with its number and what was decided in it, so all replicas
+//! have the same one at the same slot, whatever messages, snapshots and restarts brought them there. A replica tells its
+//! peers its newest fingerprint, and those at ever rounder slots before it, when a session begins and once an election
+//! time-out from then on. Of two replicas the one that is ahead finds a slot that both know: fingerprints are kept for
+//! all of the last [`DENSE`] slots, for the even ones among twice as many, for those that 4 divides among four times as
+//! many, and so on. Snapshots carry some of them.
+//!
+//! **What comes of a difference.** Nothing that the other replica says counts here any more, so no quorum is ever made
+//! of both histories; and the other one is told, so that nothing counts there either. Which of the two is wrong, two
+//! replicas cannot know. But a replica without a majority of voters that may still agree with it can be part of no quorum
+//! again: it must stop ([`Fork::alone`]). Of three voters with one that differs, that one stops and two go on; where no
+//! majority agrees, all stop. A peer is heard again once it comes back without the slots that differed, or with the same
+//! as here: it has learned again.
+//!
+//! A log does not say how far it was decided, so a replica notes that beside it now and then, with the fingerprint
+//! ([`Replica::reached`]). The next life tells it to its peers as if it had come that far, and stops if it comes there
+//! another way ([`Replica::remember`]).
+
+use std::collections::BTreeMap;
+
+use synod_consensus::Bug;
+use synod_wire::{Batch, DecodeError, Lsn, Reader, ReplicaId, Slot, Time, Writer};
+
+use crate::{Action, PeerMessage, Replica};
+
+/// Fingerprints of all of so many slots before the newest are kept; a power of two.
+const DENSE: u64 = 4096;
+/// And in a snapshot, which is sent from replica to replica.
+const DENSE_IN_SNAPSHOT: u64 = 128;
+/// At most so many are told at a time.
+const TOLD_MAX: usize = 24;
+
+/// The fingerprint of everything that was decided through a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The slot.
+    pub slot: Slot,
+    /// The sum over all slots through it.
+    pub fingerprint: u64,
+}
+
+/// What was decided through a slot, as fingerprints tell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// What was decided through this slot is not in the sums: [`Slot::ZERO`], unless a snapshot of a version without
+    /// fingerprints was found.
+    since: Slot,
+    end: Mark,
+    /// See [`History::push`].
+    marks: BTreeMap<Slot, u64>,
+}
+
+/// Two replicas that decided different things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// With whom this replica differs: with itself, if an earlier life of it knew something else.
+    pub with: ReplicaId,
+    /// They agree through this slot at least.
+    pub agreed: Slot,
+    /// They differ in this slot, or in one behind `agreed` and before it.
+    pub slot: Slot,
+    /// The fingerprint of this replica there, ...
+    pub ours: u64,
+    /// ... and of the other one.
+    pub theirs: u64,
+    /// The voters that may agree with this replica, itself among them, are no majority: it must stop.
+    pub alone: bool,
+}
+
+/// With whom this replica differs.
+#[derive(Debug)]
+pub(crate) struct Forks {
+    told_at: Time,
+    found: BTreeMap<ReplicaId, Fork>,
+    /// What an earlier life knew to be decided, until this one has come there: where its sums begin, and the last one.
+    earlier: Option<(Slot, Mark)>,
+}
+
+impl Forks {
+    pub(crate) fn new(now: Time) -> Forks {
+        Forks { told_at: now, found: BTreeMap::new(), earlier: None }
+    }
+}
+
+/// How many slots behind this one there must be until its fingerprint is dropped, if those of so many slots are all kept.
+fn span(slot: Slot, dense: u64) -> u64 {
+    dense.saturating_mul(1 << slot.0.trailing_zeros())
+}
+
+/// What a slot adds to the sum: its number and the checksum and length of the batch, mixed so that each bit of them
+/// changes half of the bits of the result (the finaliser of SplitMix64).
+fn fingerprint(slot: Slot, batch: &Batch) -> u64 {
+    let content = u64::from(batch.crc()) << 32 | batch.bytes().len() as u64 & 0xffff_ffff;
+    let mix = |mut word: u64| {
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    };
+    mix(mix(slot.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ content)
+}
+
+impl History {
+    /// Of a log in which nothing was decided yet.
+    #[must_use]
+    pub fn beginning() -> History {
+        History::unknown(Slot::ZERO)
+    }
+
+    /// Nothing is known of what was decided through `slot`.
+    #[must_use]
+    pub fn unknown(slot: Slot) -> History {
+        History { since: slot, end: Mark { slot, fingerprint: 0 }, marks: BTreeMap::new() }
+    }
+
+    /// The newest fingerprint.
+    #[must_use]
+    pub fn end(&self) -> Mark {
+        self.end
+    }
+
+    /// The next slot is decided. The fingerprint of a slot that 2^k divides, but not 2^(k+1), is dropped when there are
+    /// [`DENSE`] * 2^k slots behind it: that is one of each slot's own kind, so there is one to drop a slot.
+    ///
+    /// # Panics
+    /// If a slot was left out.
+    pub fn push(&mut self, slot: Slot, batch: &Batch) {
+        assert_eq!(slot, self.end.slot.next(), "slots are decided in order");
+        let sum = self.end.fingerprint.wrapping_add(fingerprint(slot, batch));
+        self.end = Mark { slot, fingerprint: sum };
+        self.marks.insert(slot, sum);
+        if let Some(dropped) = slot.0.checked_sub(span(slot, DENSE)) {
+            self.marks.remove(&Slot(dropped));
+        }
+    }
+
+    fn at(&self, slot: Slot) -> Option<u64> {
+        if slot == self.end.slot { Some(self.end.fingerprint) } else { self.marks.get(&slot).copied() }
+    }
+
+    /// The newest fingerprint, and those at ever rounder slots before it: some of them are kept by a replica that is
+    /// ahead, however far.
+    fn told(&self) -> Vec<Mark> {
+        let rounder = |slot: &Slot| Some(Slot(slot.0 & (slot.0 - 1))).filter(|slot| slot.0 > 0);
+        let slots = std::iter::successors(Some(self.end.slot).filter(|slot| slot.0 > 0), rounder);
+        let marks = slots.map_while(|slot| Some(Mark { slot, fingerprint: self.at(slot)? }));
+        marks.take(TOLD_MAX).collect()
+    }
+
+    /// Takes over from a peer what is unknown here: of two replicas whose sums begin at different slots, the one that begins
+    /// later believes the other, at the first slot that both know.
+    fn take_over(&mut self, since: Slot, marks: &[Mark]) {
+        if since >= self.since {
+            return;
+        }
+        let known = marks.iter().find_map(|mark| Some((mark.fingerprint, self.at(mark.slot)?)));
+        let Some((theirs, ours)) = known else { return };
+        let lacks = theirs.wrapping_sub(ours);
+        self.since = since;
+        self.end.fingerprint = self.end.fingerprint.wrapping_add(lacks);
+        self.marks.values_mut().for_each(|sum| *sum = sum.wrapping_add(lacks));
+    }
+
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.slot(self.since);
+        writer.slot(self.end.slot);
+        writer.u64(self.end.fingerprint);
+        let end = self.end.slot.0;
+        let kept = |slot: Slot| end - slot.0 < span(slot, DENSE_IN_SNAPSHOT);
+        let marks: Vec<_> = self.marks.iter().filter(|(slot, _)| kept(**slot)).collect();
+        writer.u32(u32::try_from(marks.len()).expect("a few for each power of two"));
+        for (slot, sum) in marks {
+            writer.slot(*slot);
+            writer.u64(*sum);
+        }
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<History, DecodeError> {
+        let since = reader.slot("since")?;
+        let end = Mark { slot: reader.slot("slot")?, fingerprint: reader.u64("fingerprint")? };
+        let count = reader.u32("fingerprints")?;
+        let mark = |_| Ok((reader.slot("slot")?, reader.u64("fingerprint")?));
+        let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;
+        Ok(History { since, end, marks })
+    }
+}
+
+impl Replica {
+    /// What was decided here, as fingerprints tell it.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// What this replica knows to be decided, for its next life: where the sums begin, and the last one. `None` as long as it
+    /// knows less than an earlier life did, or something else.
+    #[must_use]
+    pub fn reached(&self) -> Option<(Slot, Mark)> {
+        self.forks.earlier.is_none().then_some((self.history.since, self.history.end))
+    }
+
+    /// An earlier life knew this to be decided. To be called once, right after the start.
+    pub fn remember(&mut self, since: Slot, mark: Mark, actions: &mut Vec<Action>) {
+        self.forks.earlier = Some((since, mark)).filter(|_| since == self.history.since);
+        self.meet_earlier_life(actions);
+    }
+
+    /// Compares with what an earlier life knew, once this one has come there. A difference is never forgotten: what the
+    /// next life is told must stay as it is.
+    pub(crate) fn meet_earlier_life(&mut self, actions: &mut Vec<Action>) {
+        let Some((since, Mark { slot, fingerprint })) = self.forks.earlier else { return };
+        if slot > self.history.end.slot || self.forks.found.contains_key(&self.me) {
+            return;
+        }
+        match self.history.at(slot).filter(|_| since == self.history.since) {
+            Some(ours) if ours != fingerprint => {
+                let (with, agreed) = (self.me, Slot::ZERO);
+                let fork = Fork { with, agreed, slot, ours, theirs: fingerprint, alone: true };
+                self.forks.found.insert(with, fork);
+                actions.push(Action::Forked(fork));
+            }
+            _ => self.forks.earlier = None,
+        }
+    }
+
+    /// The fingerprint of a slot, as this life or an earlier one knows it.
+    fn fingerprint_at(&self, at: Slot) -> Option<u64> {
+        let earlier =
+            self.forks.earlier.filter(|(since, mark)| *since == self.history.since && mark.slot == at);
+        earlier.map(|(_, mark)| mark.fingerprint).or_else(|| self.history.at(at))
+    }
+
+    /// Those with whom this replica differs: nothing that they say counts here.
+    pub fn forks(&self) -> impl Iterator<Item = &Fork> {
+        self.forks.found.values()
+    }
+
+    /// What a snapshot says of the slots that it covers.
+    pub(crate) fn of_snapshot(&self, history: History) -> History {
+        if self.has(Bug::ForgetHistoryInSnapshot) {
+            return History { since: Slot::ZERO, ..History::unknown(history.end.slot) };
+        }
+        history
+    }
+
+    /// Once an election time-out every other replica is told.
+    pub(crate) fn tell_history(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if now < self.forks.told_at + self.settings.consensus.election_timeout {
+            return;
+        }
+        self.forks.told_at = now;
+        let others = self.group.known().map(|member| member.id).filter(|&id| id != self.me);
+        actions.extend(others.map(|to| self.history_for(to)));
+    }
+
+    /// What is decided is decided, also where it is not durable here yet.
+    pub(crate) fn history_for(&self, to: ReplicaId) -> Action {
+        let mut marks = self.history.told();
+        if let Some((_, mark)) = self.forks.earlier.filter(|(since, _)| *since == self.history.since) {
+            marks.insert(0, mark);
+        }
+        if let Some(fork) = self.forks.found.get(&to)
+            && let Some(fingerprint) = self.fingerprint_at(fork.slot)
+        {
+            // It may be behind, and know no other slot that is told.
+            marks.push(Mark { slot: fork.slot, fingerprint });
+        }
+        let message = PeerMessage::History { since: self.history.since, marks };
+        Action::Send { to, message, after: Lsn::ZERO }
+    }
+
+    pub(crate) fn heard_history(
+        &mut self,
+        from: ReplicaId,
+        since: Slot,
+        marks: &[Mark],
+        actions: &mut Vec<Action>,
+    ) {
+        self.history.take_over(since, marks);
+        if since != self.history.since {
+            return;
+        }
+        let (mut agreed, mut differs) = (Slot::ZERO, None::<(Mark, u64)>);
+        for mark in marks {
+            match self.fingerprint_at(mark.slot) {
+                Some(ours) if ours == mark.fingerprint => agreed = agreed.max(mark.slot),
+                Some(ours) if differs.is_none_or(|(first, _)| mark.slot < first.slot) => {
+                    differs = Some((*mark, ours));
+                }
+                _ => {}
+            }
+        }
+        let found = self.forks.found.get(&from).copied();
+        let Some((Mark { slot, fingerprint: theirs }, ours)) = differs else {
+            let end = marks.iter().map(|mark| mark.slot).max().unwrap_or_default();
+            if found.is_some_and(|fork| end < fork.slot || agreed >= fork.slot) {
+                self.forks.found.remove(&from);
+                actions.push(Action::Agreed(from));
+            }
+            return;
+        };
+        let fork = found.unwrap_or(Fork { with: from, agreed, slot, ours, theirs, alone: false });
+        self.forks.found.insert(from, fork);
+        let voters = self.group.voters().count();
+        let differing = self.group.voters().filter(|&id| self.differs(id)).count();
+        let alone = differing * 2 >= voters;
+        if found.is_none() {
+            actions.push(self.history_for(from));
+        }
+        if found.is_none_or(|fork| fork.alone != alone) {
+            let fork = Fork { alone, ..fork };
+            self.forks.found.insert(from, fork);
+            actions.push(Action::Forked(fork));
+        }
+    }
+
+    /// Whether a peer has decided something else, so that nothing it says counts.
+    pub(crate) fn differs(&self, from: ReplicaId) -> bool {
+        self.forks.found.contains_key(&from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_wire::{BatchBuilder, SessionId};
+
+    use super::*;
+
+    fn batch(text: &str) -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.push(SessionId(1), 1, 1, text.as_bytes());
+        builder.finish()
+    }
+
+    fn of(texts: &[&str]) -> History {
+        let mut history = History::beginning();
+        (1..).zip(texts).for_each(|(slot, text)| history.push(Slot(slot), &batch(text)));
+        history
+    }
+
+    fn long(slots: u64) -> History {
+        let mut history = History::beginning();
+        (1..=slots).for_each(|slot| history.push(Slot(slot), &Batch::noop()));
+        history
+    }
+
+    #[test]
+    fn one_difference_stays_a_difference() {
+        assert_eq!(of(&["a", "b", "c"]), of(&["a", "b", "c"]));
+        assert_ne!(of(&["a", "b", "c"]).end(), of(&["a", "x", "c"]).end());
+        assert_ne!(of(&["a", "b"]).end(), of(&["b", "a"]).end());
+        let skewed = |slot| fingerprint(Slot(slot), &Batch::noop());
+        assert_ne!(skewed(1), skewed(2));
+    }
+
+    fn written(history: &History) -> History {
+        let mut writer = Writer::new();
+        history.encode(&mut writer);
+        let mut reader = Reader::new(writer.finish().to_bytes());
+        let restored = History::decode(&mut reader).unwrap();
+        reader.finish().unwrap();
+        restored
+    }
+
+    /// However far one is behind, the other knows a slot near its end, also after a restart; and what is kept stays small.
+    #[test]
+    fn of_two_replicas_the_one_ahead_knows_a_slot_near_the_end_of_the_other() {
+        let running = long(200_000);
+        for (ahead, dense) in [(&running, DENSE), (&written(&running), DENSE_IN_SNAPSHOT)] {
+            assert!(ahead.marks.len() < 8 * dense as usize, "{}", ahead.marks.len());
+            for behind in [1, 2, 1000, 1023, 77_777, 131_071, 150_001, 198_977, 199_999, 200_000] {
+                let told = long(behind).told();
+                assert!(told.len() <= TOLD_MAX && told[0].slot == Slot(behind));
+                let common = told.iter().find(|mark| ahead.at(mark.slot).is_some());
+                let missed = behind - common.map_or(0, |common| common.slot.0);
+                let lag = 200_000 - behind;
+                assert!(missed <= lag / (dense / 4), "{missed} slots before {behind} cannot be compared");
+                assert!(missed == 0 || lag >= dense);
+                assert!(common.is_none_or(|common| ahead.at(common.slot) == Some(common.fingerprint)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_history_comes_back_and_goes_on() {
+        let mut history = long(5000);
+        let mut restored = written(&history);
+        assert_eq!(written(&restored), restored);
+        history.push(Slot(5001), &batch("more"));
+        restored.push(Slot(5001), &batch("more"));
+        assert_eq!(restored.end(), history.end());
+        let few = long(100);
+        assert_eq!(written(&few), few);
+    }
+
+    #[test]
+    fn one_that_does_not_know_the_beginning_takes_it_over() {
+        let whole = of(&["a", "b", "c", "d"]);
+        let mut rest = History::unknown(Slot(2));
+        [(3, "c"), (4, "d")].into_iter().for_each(|(slot, text)| rest.push(Slot(slot), &batch(text)));
+        rest.take_over(Slot(2), &[Mark { slot: Slot(4), fingerprint: 1 }]);
+        assert_ne!(rest.end(), whole.end(), "that one knows no more");
+        rest.take_over(Slot(0), &whole.told());
+        assert_eq!((rest.since, rest.end()), (Slot(0), whole.end()));
+        assert_eq!(rest.at(Slot(3)), whole.at(Slot(3)));
+    }
+}
