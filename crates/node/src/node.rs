@@ -196,6 +196,7 @@ pub(crate) fn open<S: StateMachine>(
         // Before anybody is told: what earlier lives told is not in this log.
         lives.begin_without_memory()?;
     }
+    lives.begin_log(last_lsn)?;
     let amnesia = verdict.is_some() && verdict != Some(Verdict::GoOn);
     let first = others_at_first(&origin, config.me);
     // One without memory has no vote until the others gave it one, or told it what it may have said.

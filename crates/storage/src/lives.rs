@@ -6,11 +6,13 @@
 //! cluster = 00000000000000a1
 //! life.4 = 91ab...       the nonce that life 4 drew
 //! life.5 = 07e2...
+//! began.4 = 310          the last record of the log with which life 4 began
+//! began.5 = 512
 //! outlived = 0           another replica has seen this life, which this directory knows nothing of; 0: none
 //! replica = 1
 //! since = 0              the life with which the memory begins; 0: it is whole
 //! readers = 2
-//! version = 2
+//! version = 3
 //! checksum = 7d1c9f02
 //! ```
 //!
@@ -25,15 +27,18 @@ use std::{
 };
 
 use synod_sync::{Mutex, PoisonError};
-use synod_wire::{ClusterId, EARLIER_LIVES_MAX, Format, Incarnation, Introduction, Lsn, ReplicaId};
+use synod_wire::{
+    ClusterId, EARLIER_LIVES_MAX, EarlierLife, Format, Incarnation, Introduction, Lsn, ReplicaId, Written,
+};
 
 use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 
 const FILE_NAME: &str = "lives";
 const TITLE: &str = "synod lives";
-/// Version 1 did not say who can read it.
-const FORMAT: Format = Format::first(2);
-const PREFIX: &str = "life.";
+/// Version 1 did not say who can read it, and version 2 did not say with what lives began.
+const FORMAT: Format = Format { written: Written { version: 3, readers: 2 }, ..Format::first(2) };
+const NONCE: &str = "life.";
+const BEGAN: &str = "began.";
 
 /// The lives of a data directory, the present one included. Usable from several threads.
 #[derive(Debug)]
@@ -47,6 +52,7 @@ pub struct Lives {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     nonces: BTreeMap<Incarnation, u64>,
+    began: BTreeMap<Incarnation, Lsn>,
     since: Incarnation,
     pub(crate) outlived: Incarnation,
 }
@@ -62,6 +68,8 @@ impl Lives {
         while state.nonces.len() > EARLIER_LIVES_MAX - 1 {
             state.nonces.pop_first();
         }
+        let kept = state.nonces.keys().next().copied().unwrap_or_default();
+        state.began.retain(|&life, _| life >= kept);
         state.nonces.insert(me.incarnation, disk.secret());
         if std::mem::take(&mut state.outlived) > Incarnation(0) {
             state.since = me.incarnation;
@@ -71,17 +79,32 @@ impl Lives {
         Ok(lives)
     }
 
+    /// The log with which this life begins ends with this record. To be called before anything is added to the log, and
+    /// before anybody is told of this life. Durable when it returns.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn begin_log(&self, last: Lsn) -> Result<(), StorageError> {
+        self.change(|state| _ = state.began.insert(self.me.incarnation, last))
+    }
+
     /// How this life introduces itself while records through `durable` are durable.
     #[must_use]
     pub fn introduction(&self, durable: Lsn) -> Introduction {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let incarnation = self.me.incarnation;
+        let earlier = |incarnation, nonce| EarlierLife {
+            incarnation,
+            nonce,
+            began: state.began.get(&incarnation).copied().unwrap_or(Lsn::MAX),
+        };
         Introduction {
             birth: self.me.birth,
             incarnation,
             nonce: state.nonces[&incarnation],
             since: state.since,
-            earlier: state.nonces.range(..incarnation).map(|(&life, &nonce)| (life, nonce)).collect(),
+            earlier: state.nonces.range(..incarnation).map(|(&life, &nonce)| earlier(life, nonce)).collect(),
+            began: state.began.get(&incarnation).copied().unwrap_or(durable),
             durable,
         }
     }
@@ -125,7 +148,10 @@ impl Lives {
         fields.set("since", state.since);
         fields.set("outlived", state.outlived);
         for (life, nonce) in &state.nonces {
-            fields.set(&format!("{PREFIX}{life}"), format_args!("{nonce:016x}"));
+            fields.set(&format!("{NONCE}{life}"), format_args!("{nonce:016x}"));
+        }
+        for (life, began) in &state.began {
+            fields.set(&format!("{BEGAN}{life}"), began);
         }
         fields.write(&*self.disk, &self.path, TITLE)
     }
@@ -147,11 +173,12 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path, me: Option<Identity>) -> Result<
 }
 
 fn parse(fields: &Fields) -> Result<(Identity, State), String> {
-    let nonce = |(life, _): (&str, &str)| {
-        let key = format!("{PREFIX}{life}");
-        let life = life.parse().map_err(|_| format!("\"{key}\" does not end in the number of a life"))?;
-        Ok((Incarnation(life), fields.hex(&key)?))
+    let number = |prefix: &str, life: &str| {
+        let malformed = |_| format!("\"{prefix}{life}\" does not end in the number of a life");
+        Ok::<_, String>(Incarnation(life.parse().map_err(malformed)?))
     };
+    let nonce = |(life, _)| Ok((number(NONCE, life)?, fields.hex(&format!("{NONCE}{life}"))?));
+    let began = |(life, _)| Ok((number(BEGAN, life)?, Lsn(fields.parse(&format!("{BEGAN}{life}"))?)));
     let owner = Identity {
         cluster: ClusterId(fields.hex("cluster")?),
         replica: ReplicaId(fields.parse("replica")?),
@@ -159,7 +186,8 @@ fn parse(fields: &Fields) -> Result<(Identity, State), String> {
         incarnation: Incarnation(0),
     };
     let state = State {
-        nonces: fields.with_prefix(PREFIX).map(nonce).collect::<Result<_, String>>()?,
+        nonces: fields.with_prefix(NONCE).map(nonce).collect::<Result<_, String>>()?,
+        began: fields.with_prefix(BEGAN).map(began).collect::<Result<_, String>>()?,
         since: Incarnation(fields.parse("since")?),
         outlived: Incarnation(fields.parse("outlived")?),
     };
@@ -197,9 +225,11 @@ mod tests {
         let mut nonces = Vec::new();
         for life in 1..=EARLIER_LIVES_MAX as u64 + 3 {
             let (_dir, lives) = open(temporary.path());
+            lives.begin_log(Lsn(life)).unwrap();
             let shown = lives.introduction(Lsn(life));
             assert_eq!((shown.incarnation, shown.since), (Incarnation(life), Incarnation(0)));
-            let last: Vec<_> = shown.earlier.iter().map(|(_, nonce)| *nonce).collect();
+            let last: Vec<_> = shown.earlier.iter().map(|earlier| earlier.nonce).collect();
+            assert!(shown.earlier.iter().all(|earlier| earlier.began == Lsn(earlier.incarnation.0)));
             assert!(nonces.ends_with(&last) && last.len() == nonces.len().min(EARLIER_LIVES_MAX - 1));
             nonces.push(shown.nonce);
             known = Some(known.map_or(Acquaintance::first(&shown), |known| known.meet(&shown).unwrap()));
@@ -241,6 +271,22 @@ mod tests {
         let aside = |name: &str| name.starts_with("wal.outlived");
         let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
         assert_eq!(names.filter(|name| aside(&name.to_string_lossy())).count(), 1);
+    }
+
+    #[test]
+    fn a_copy_that_wrote_before_it_met_anybody_is_found_out() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (dir, lives) = open(temporary.path());
+        lives.begin_log(Lsn(3)).unwrap();
+        let known = Acquaintance::first(&lives.introduction(Lsn(9)));
+        drop((dir, lives));
+        // The log was put back to record 8, and two lives have written since.
+        for (began, durable) in [(8, 10), (10, 12)] {
+            let (_dir, lives) = open(temporary.path());
+            lives.begin_log(Lsn(began)).unwrap();
+            let stranger = known.meet(&lives.introduction(Lsn(durable))).unwrap_err();
+            assert_eq!(stranger.mismatch, synod_wire::Mismatch::Shorter);
+        }
     }
 
     #[test]

@@ -322,7 +322,7 @@ fn owner(fields: &Fields) -> Result<Identity, String> {
 mod tests {
     use std::{fs, thread};
 
-    use synod_wire::Mismatch;
+    use synod_wire::{EarlierLife, Mismatch};
 
     use super::*;
     use crate::{
@@ -388,7 +388,8 @@ mod tests {
         let second = |durable| Introduction {
             incarnation: Incarnation(2),
             nonce: 77,
-            earlier: vec![(Incarnation(1), nonce)],
+            earlier: vec![EarlierLife { incarnation: Incarnation(1), nonce, began: Lsn(0) }],
+            began: Lsn(durable),
             durable: Lsn(durable),
             ..born(20)
         };

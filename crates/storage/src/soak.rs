@@ -169,6 +169,7 @@ impl Run {
         model.snapshot = slot;
         let unused = recovered.damage.is_some() || recovered.loss.is_some() || !latest.damaged.is_empty();
         assert!(unused || model.trimmed <= slot, "slots through {} are nowhere", model.trimmed);
+        lives.begin_log(recovered.last)?;
         Ok((Files { dir, wal, store, peers, lives }, recovered))
     }
 

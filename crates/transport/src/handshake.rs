@@ -13,6 +13,7 @@
 //!
 //! introduction := birth u64 | incarnation u64 | nonce u64 | since u64 | durable u64
 //!               | count u16 | count * (life u64 | nonce u64)
+//!               | began u64 | count * began u64    from version 5 on, by its own newest version
 //! ```
 //!
 //! Integers are little-endian. The checksums cover everything before them: of the rest, its length and fields; of an
@@ -33,7 +34,8 @@ use std::{fmt, io, ops::RangeInclusive, time::Duration};
 use bytes::Bytes;
 use synod_sync::net::{Shutdown, TcpStream};
 use synod_wire::{
-    Acquaintance, ClusterId, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Stranger,
+    Acquaintance, ClusterId, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, Mismatch,
+    ReplicaId, Stranger,
 };
 
 use crate::deadline::Deadline;
@@ -428,9 +430,13 @@ impl Fields {
         }
         assert!(who.earlier.len() <= EARLIER_LIVES_MAX, "an introduction names a few lives");
         self.half_word(who.earlier.len() as u16);
-        for (life, nonce) in &who.earlier {
-            self.word(life.0);
-            self.word(*nonce);
+        for life in &who.earlier {
+            self.word(life.incarnation.0);
+            self.word(life.nonce);
+        }
+        self.word(who.began.0);
+        for life in &who.earlier {
+            self.word(life.began.0);
         }
     }
 }
@@ -457,9 +463,19 @@ impl FieldReader<'_> {
         let (since, durable) = (Incarnation(self.word()?), Lsn(self.word()?));
         // The length of the fields bounds them.
         let count = self.half_word()?;
-        let life = |_| Ok((Incarnation(self.word()?), self.word()?));
-        let earlier = (0..count).map(life).collect::<Result<_, HandshakeError>>()?;
-        Ok(Introduction { birth, incarnation, nonce, since, earlier, durable })
+        let life = |_| {
+            let (incarnation, nonce) = (Incarnation(self.word()?), self.word()?);
+            Ok(EarlierLife { incarnation, nonce, began: Lsn::MAX })
+        };
+        let mut earlier: Vec<_> = (0..count).map(life).collect::<Result<_, HandshakeError>>()?;
+        let mut began = durable;
+        if !self.0.is_empty() {
+            began = Lsn(self.word()?);
+            for life in &mut earlier {
+                life.began = Lsn(self.word()?);
+            }
+        }
+        Ok(Introduction { birth, incarnation, nonce, since, earlier, began, durable })
     }
 
     fn stranger(&mut self) -> Result<Stranger, HandshakeError> {
@@ -584,13 +600,18 @@ mod tests {
     const LONG: Duration = Duration::from_secs(5);
     const OURS: RangeInclusive<u16> = VERSION_OLDEST..=VERSION;
 
+    fn earlier(life: u64, began: u64) -> EarlierLife {
+        EarlierLife { incarnation: Incarnation(life), nonce: life * 11, began: Lsn(began) }
+    }
+
     fn who(birth: u64) -> Introduction {
         Introduction {
             birth,
             incarnation: Incarnation(4),
             nonce: birth + 1,
             since: Incarnation(2),
-            earlier: vec![(Incarnation(2), 22), (Incarnation(3), 33)],
+            earlier: vec![earlier(2, 450), earlier(3, 460)],
+            began: Lsn(470),
             durable: Lsn(500),
         }
     }
@@ -660,6 +681,18 @@ mod tests {
         fields.word(u64::MAX);
         caller.write_all(&encode_call(&(3..=99), KIND_HELLO, &fields)).unwrap();
         assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Replica(hello(), VERSION));
+    }
+
+    #[test]
+    fn version_4_does_not_tell_with_what_lives_began() {
+        let mut fields = Fields::default();
+        fields.introduction(&who(40));
+        fields.0.truncate(fields.0.len() - 3 * 8);
+        let mut told = FieldReader(&fields.0).introduction().unwrap();
+        assert_eq!((told.began, told.earlier[1].began), (Lsn(500), Lsn::MAX));
+        told.began = who(40).began;
+        told.earlier = who(40).earlier;
+        assert_eq!(told, who(40));
     }
 
     #[test]

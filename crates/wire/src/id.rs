@@ -66,6 +66,8 @@ impl Slot {
 impl Lsn {
     /// Durable from the beginning: a message gated on it leaves at once.
     pub const ZERO: Lsn = Lsn(0);
+    /// Behind every record.
+    pub const MAX: Lsn = Lsn(u64::MAX);
 
     /// The record after this one.
     #[must_use]

@@ -25,11 +25,24 @@ pub struct Introduction {
     /// does not claim to: so it does not vote on the strength of it. Its own number if it lost its log; 0 if nothing
     /// was ever lost.
     pub since: Incarnation,
-    /// Lives before this one, and their nonces: the last ones that its data directory knows of, at most
-    /// [`EARLIER_LIVES_MAX`].
-    pub earlier: Vec<(Incarnation, u64)>,
+    /// Lives before this one: the last ones that its data directory knows of, at most [`EARLIER_LIVES_MAX`].
+    pub earlier: Vec<EarlierLife>,
+    /// The last record of the log with which this life began.
+    pub began: Lsn,
     /// Records of its log through this one are durable.
     pub durable: Lsn,
+}
+
+/// A life that is over, as a later one of the same data directory tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EarlierLife {
+    /// Its number.
+    pub incarnation: Incarnation,
+    /// The nonce that it drew.
+    pub nonce: u64,
+    /// The last record of the log with which it began; [`Lsn::MAX`]: nobody knows, since it said nothing, or spoke a version
+    /// that did not tell.
+    pub began: Lsn,
 }
 
 /// What a replica remembers of the latest life of a peer that it met.
@@ -121,11 +134,13 @@ impl Acquaintance {
             // It remembers nothing of the life that was seen, and knows that.
             return Ok(Acquaintance::first(who));
         }
-        let descends = |(life, nonce): &(Incarnation, u64)| *life != self.incarnation || *nonce == self.nonce;
+        let descends = |life: &EarlierLife| life.incarnation != self.incarnation || life.nonce == self.nonce;
         if !who.earlier.iter().all(descends) {
             return Err(Mismatch::Forked);
         }
-        if who.durable < self.told {
+        // How long the log is by now says nothing: a life that began on a copy may have written since.
+        let after = who.earlier.iter().filter(|life| life.incarnation > self.incarnation);
+        if after.map(|life| life.began).chain([who.began]).any(|began| began < self.told) {
             return Err(Mismatch::Shorter);
         }
         Ok(Acquaintance::first(who))
@@ -149,9 +164,14 @@ mod tests {
             incarnation: Incarnation(number),
             nonce: number * 10,
             since: Incarnation(0),
-            earlier: (1..number).map(|life| (Incarnation(life), life * 10)).collect(),
+            earlier: (1..number).map(|life| earlier(life, durable)).collect(),
+            began: Lsn(durable),
             durable: Lsn(durable),
         }
+    }
+
+    fn earlier(life: u64, began: u64) -> EarlierLife {
+        EarlierLife { incarnation: Incarnation(life), nonce: life * 10, began: Lsn(began) }
     }
 
     fn known(number: u64, told: u64) -> Acquaintance {
@@ -171,6 +191,16 @@ mod tests {
     fn a_copy_is_not_recognised_wherever_it_was_taken() {
         // Nothing was started since the copy: only the log is too short.
         assert_eq!(known(2, 50).check(&life(3, 49)), Err(Mismatch::Shorter));
+        // Also if it wrote before it met anybody, and if a life of it did that was not seen.
+        let wrote = Introduction { durable: Lsn(60), ..life(3, 49) };
+        assert_eq!(known(2, 50).check(&wrote), Err(Mismatch::Shorter));
+        let mut wrote = life(4, 60);
+        wrote.earlier[2] = earlier(3, 49);
+        assert_eq!(known(2, 50).check(&wrote), Err(Mismatch::Shorter));
+        // What lives began with before the one that was seen is no matter.
+        wrote.earlier[2] = earlier(3, 50);
+        wrote.earlier[1] = earlier(2, 10);
+        assert!(known(2, 50).check(&wrote).is_ok());
         // The original was started once more since.
         let copied = Introduction { nonce: 31, ..life(3, 70) };
         assert_eq!(known(3, 50).check(&copied), Err(Mismatch::Copied));
@@ -178,7 +208,7 @@ mod tests {
         assert_eq!(known(4, 50).check(&copied), Err(Mismatch::Superseded));
         // And the copy was started once more where nobody saw it, so that its number is a later one again.
         let mut later = life(4, 70);
-        later.earlier[2].1 = 31;
+        later.earlier[2].nonce = 31;
         assert_eq!(known(3, 50).check(&later), Err(Mismatch::Forked));
         assert_eq!(known(2, 50).check(&Introduction { birth: 8, ..life(3, 50) }), Err(Mismatch::OtherBirth));
     }

@@ -23,6 +23,6 @@ mod version;
 pub use batch::{BATCH_BYTES_MAX, Batch, BatchBuilder, COMMAND_HEADER_BYTES, Command, CommandKind};
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use id::{Ballot, Ballots, ClusterId, Epoch, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot};
-pub use identity::{Acquaintance, EARLIER_LIVES_MAX, Introduction, Mismatch, Stranger};
+pub use identity::{Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Introduction, Mismatch, Stranger};
 pub use time::Time;
 pub use version::{FILE_HEAD_BYTES, Format, VersionError, Written};

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use synod_consensus::Bug;
 use synod_replica::{Event, Group, Mark};
 use synod_wire::{
-    Acquaintance, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Slot,
+    Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Slot,
 };
 
 use super::{Happening, World};
@@ -26,6 +26,7 @@ pub(crate) struct Files {
     pub(super) birth: u64,
     pub(crate) incarnation: Incarnation,
     nonces: BTreeMap<Incarnation, u64>,
+    began: BTreeMap<Incarnation, Lsn>,
     since: Incarnation,
     outlived: Incarnation,
     book: BTreeMap<ReplicaId, Acquaintance>,
@@ -45,6 +46,7 @@ impl Files {
             birth,
             incarnation: Incarnation(0),
             nonces: BTreeMap::new(),
+            began: BTreeMap::new(),
             since: Incarnation(0),
             outlived: Incarnation(0),
             book: BTreeMap::new(),
@@ -71,14 +73,24 @@ impl Files {
         self.since = self.incarnation;
     }
 
+    /// The log with which the life that began last begins ends with this record.
+    pub(crate) fn begin_log(&mut self, last: Lsn) {
+        self.began.insert(self.incarnation, last);
+    }
+
     fn introduction(&self, durable: Lsn) -> Introduction {
-        let earlier = self.nonces.range(..self.incarnation).map(|(&life, &nonce)| (life, nonce));
+        let earlier = self.nonces.range(..self.incarnation).map(|(&incarnation, &nonce)| EarlierLife {
+            incarnation,
+            nonce,
+            began: self.began.get(&incarnation).copied().unwrap_or(Lsn::MAX),
+        });
         Introduction {
             birth: self.birth,
             incarnation: self.incarnation,
             nonce: self.nonces.get(&self.incarnation).copied().unwrap_or_default(),
             since: self.since,
             earlier: earlier.collect(),
+            began: self.began.get(&self.incarnation).copied().unwrap_or(durable),
             durable,
         }
     }

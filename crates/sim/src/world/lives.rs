@@ -55,6 +55,7 @@ impl World {
             machine.copied = false;
         }
         let found = machine.disk.recover();
+        machine.files.begin_log(found.last);
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost, amnesia)?;
         if !machine.copied {
             // By the number that the replica and its peers know, which a copy may have used before.
