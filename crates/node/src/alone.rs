@@ -5,6 +5,9 @@
 //! because he is a member of it. A member is there as a learner before it votes. Hence, whatever was lost: if nobody else
 //! is written down, nobody else has ever acted on what this replica decided and not been removed since; and if somebody
 //! is, this replica decides nothing by itself any more.
+//!
+//! One that was removed may not have heard of it. So a loss that takes along who was a member once ends the cluster
+//! ([`StartError::MembersForgotten`](crate::StartError)): their ids would be given again, and they would be believed.
 
 use synod_consensus::VoterSets;
 use synod_replica::Group;

@@ -197,7 +197,8 @@ pub(crate) fn open<S: StateMachine>(
     }
     let amnesia = verdict.is_some() && verdict != Some(Verdict::GoOn);
     let first = others_at_first(&origin, config.me);
-    if config.begin_without_all {
+    // One without memory has no vote until the others gave it one, or told it what it may have said.
+    if config.begin_without_all || amnesia {
         peers.wait_for_nobody()?;
     }
     let met_all = first.is_empty() || peers.has_met(&first)?;
@@ -207,13 +208,14 @@ pub(crate) fn open<S: StateMachine>(
     Ok(Found { data_dir, wal, store, executor, origin, peers, lives, recovered, goes_on })
 }
 
-/// The other members with which the group began, if this replica is one of them: one that joins later is told by those
-/// who are there what was decided.
+/// The other members with which the group began and which it still has, if this replica is one of them: one that joins
+/// later is told by those who are there what was decided.
 fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
     if origin.first.member(me).is_none() {
         return Vec::new();
     }
-    origin.first.members.iter().map(|member| member.id).filter(|&id| id != me).collect()
+    let stays = |id: &ReplicaId| *id != me && origin.present.member(*id).is_some();
+    origin.first.members.iter().map(|member| member.id).filter(stays).collect()
 }
 
 /// What the data directory says that the replica began with; at its first start that is written down.
@@ -295,20 +297,26 @@ impl Node {
             if !is_only_voter(config.me, group) {
                 return Err(damaged("what is left of it does not know yet that the others were removed"));
             }
+            if group.next_id != origin.present.next_id {
+                return Err(StartError::MembersForgotten);
+            }
             // Nobody is known any more whom it may have known.
             peers.forget_all_but(&[])?;
-            wal.loss_made_good()?;
         }
         if goes_on || group.version > origin.present.version {
             origin.present = group.clone();
             data_dir.set_origin(&origin.encode())?;
+        }
+        if goes_on {
+            // Last: a start that ended before would otherwise leave a group behind that the log never reaches.
+            wal.loss_made_good()?;
         }
         let data_dir = Arc::new(data_dir);
         let book = Arc::new(peers);
         forget_the_removed(&book, replica.group())?;
         let meeting = Arc::new(Meetings {
             book: Arc::clone(&book),
-            first: others_at_first(&origin, config.me),
+            first: Mutex::new(others_at_first(&origin, config.me)),
             waits: AtomicBool::new(replica.status().waits_for_members),
             complained: Mutex::default(),
             inputs: inputs.clone(),
@@ -383,7 +391,7 @@ impl Node {
             snapshots: snapshots.clone(),
             shared: Arc::clone(&shared),
             me: config.me,
-            notes: Notes { data_dir: Arc::clone(&data_dir), book, origin },
+            notes: Notes { data_dir: Arc::clone(&data_dir), book, meetings: meeting, origin },
             failed: None,
             loss_pending: amnesia,
             stranded: Default::default(),
@@ -512,16 +520,19 @@ fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StorageErro
 pub(crate) struct Notes {
     data_dir: Arc<DataDir>,
     book: Arc<PeerBook>,
+    meetings: Arc<Meetings>,
     pub(crate) origin: Origin,
 }
 
 impl Notes {
     /// Writes down who is a member from now on; see [`crate::alone`]. Blocks for the disk.
     pub(crate) fn group(&mut self, group: &Group) -> Result<(), StorageError> {
-        if group.version > self.origin.present.version {
+        // A log that lost its end may come to another group of the same version.
+        if group.version >= self.origin.present.version && *group != self.origin.present {
             self.origin.present = group.clone();
             self.data_dir.set_origin(&self.origin.encode())?;
         }
+        self.meetings.wait_for_members_only(group)?;
         forget_the_removed(&self.book, group)
     }
 }

@@ -6,9 +6,10 @@ use std::{fs, thread, time::Duration};
 
 use common::{Group, append, block, tape, until};
 use synod_consensus::{ProtocolKind, Role};
-use synod_node::{Config, Node, Origin, StartError};
+use synod_node::{Config, Node, Origin, StartError, recover::force_new_cluster};
 use synod_replica::{Change, Goal, MemberInfo};
-use synod_storage::Durability;
+use synod_storage::{DataDir, Durability};
+use synod_wire::{ClusterId, ReplicaId};
 
 fn founder(group: &Group) -> Config {
     let mut config = group.config(1);
@@ -92,9 +93,10 @@ fn the_only_voter_does_not_go_on_before_a_learner_that_may_hold_more() {
     learner.stop().unwrap();
 }
 
-/// What its log knew of one that was removed is lost with it, and nobody waits for that one.
+/// What its log knew of one that was removed is lost with it. That one may never have heard of its removal, and must not
+/// be taken for a new member whose id is the same.
 #[test]
-fn who_is_alone_again_goes_on() {
+fn who_is_alone_again_and_forgets_the_others_begins_a_new_cluster() {
     let group = Group::new(2, |config| config.durability = Durability::Memory);
     let first = start(founder(&group)).unwrap();
     let other = join(&group, &first, 2, Goal::Vote);
@@ -104,10 +106,44 @@ fn who_is_alone_again_goes_on() {
     append(&handle, "a");
     drop(other);
     first.stop().unwrap();
-    let first = start(founder(&group)).unwrap();
+    let error = start(founder(&group)).unwrap_err();
+    assert!(matches!(error, StartError::MembersForgotten), "{error}");
+    assert!(error.to_string().contains("synod recover --force-new-cluster"), "{error}");
+    let plan = force_new_cluster(&founder(&group), common::Tape::default(), |_| true).unwrap().unwrap();
+    let mut config = Config { cluster: plan.new_cluster, me: plan.new.members[0].id, ..founder(&group) };
+    config.members[0].id = config.me;
+    let first = start(config).unwrap();
     append(&first.handle(), "b");
-    // Its id is given again, to one with other data.
-    fs::remove_dir_all(group.dir.path().join("r2")).unwrap();
-    let _other = join(&group, &first, 2, Goal::Vote);
-    append(&first.handle(), "c");
+}
+
+/// Who never had others goes on, as often as it forgets.
+#[test]
+fn who_was_always_alone_goes_on() {
+    let group = Group::new(1, |config| config.durability = Durability::Memory);
+    for text in ["a", "b"] {
+        let first = start(founder(&group)).unwrap();
+        append(&first.handle(), text);
+        first.stop().unwrap();
+    }
+}
+
+/// A start that ended between two files can leave a group beside the log that the log never came to.
+#[test]
+fn who_came_is_written_down_whatever_stood_there() {
+    let group = Group::new(2, |_| {});
+    start(founder(&group)).unwrap().stop().unwrap();
+    let path = group.dir.path().join("r1");
+    let open = || DataDir::open(&path, ClusterId(7), ReplicaId(1), "r1", Durability::Sync).unwrap();
+    let noted = || Origin::decode(open().origin().unwrap().unwrap()).unwrap();
+    let mut origin = noted();
+    origin.present.version += 1;
+    open().set_origin(&origin.encode()).unwrap();
+
+    let first = start(founder(&group)).unwrap();
+    let other = join(&group, &first, 2, Goal::Learn);
+    let present = first.handle().group();
+    assert_eq!(present.version, origin.present.version);
+    first.stop().unwrap();
+    other.stop().unwrap();
+    assert_eq!(noted().present, *present);
 }

@@ -92,13 +92,21 @@ pub struct Votes {
     epochs: BTreeMap<Epoch, EpochVotes>,
     /// What a replica appended that is not durable yet: which epoch it belongs to.
     pending: Vec<VecDeque<(Lsn, Epoch)>>,
+    /// Through this record a replica's log has gaps: it says nothing of its owner's votes, since what was between two
+    /// records may have changed what the later one kept. The replica makes no use of them either.
+    gaps: Vec<Lsn>,
 }
 
 impl Votes {
     /// So many replicas at most.
     #[must_use]
     pub fn new(replicas: usize) -> Votes {
-        Votes { replicas, epochs: BTreeMap::new(), pending: vec![VecDeque::new(); replicas] }
+        Votes {
+            replicas,
+            epochs: BTreeMap::new(),
+            pending: vec![VecDeque::new(); replicas],
+            gaps: vec![Lsn::ZERO; replicas],
+        }
     }
 
     /// A replica is in an epoch of this group.
@@ -160,12 +168,18 @@ impl Votes {
         replica: usize,
         records: impl Iterator<Item = (Lsn, LogRecord)>,
         lost: bool,
+        amnesia: bool,
     ) -> Checked {
         self.pending[replica].clear();
         self.epochs.values_mut().for_each(|epoch| epoch.restarted(replica, lost));
         // A prefix of what was not durable at the crash has become so.
-        for (_, record) in records {
+        let records: Vec<_> = records.collect();
+        if amnesia {
+            self.gaps[replica] = records.last().map_or(Lsn::ZERO, |(lsn, _)| *lsn);
+        }
+        for (lsn, record) in records {
             match record {
+                LogRecord::Protocol { .. } if lsn <= self.gaps[replica] => {}
                 LogRecord::Protocol { epoch, record } => {
                     let fact = fact(&record);
                     let epoch = self.epoch(epoch);

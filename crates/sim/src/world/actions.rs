@@ -98,7 +98,10 @@ impl World {
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 self.note(of, || describe::view(view));
             }
-            Action::Group(group) => self.groups.agrees(machine.id, life.watch.delivered(), &group)?,
+            Action::Group(group) => {
+                self.groups.agrees(machine.id, life.watch.delivered(), &group)?;
+                self.has_members(of, &group);
+            }
             Action::Retired => {
                 let delivered = life.watch.delivered();
                 self.retires(of, delivered)?;

@@ -411,7 +411,12 @@ impl World {
     }
 
     fn failed(&mut self, index: usize, worker: usize, error: RequestError) -> Checked {
-        let in_session = matches!(self.clients.clients[index].session, Session::Open { .. });
+        let client = &mut self.clients.clients[index];
+        let in_session = matches!(client.session, Session::Open { .. });
+        if error == RequestError::OutcomeUnknown && client.probe == Some(Probe::Write) {
+            // It was executed. A replica that lives on snapshots, since nobody keeps slots, hears no more of its writes.
+            client.probe = Some(Probe::Read);
+        }
         match error {
             RequestError::NoLeader
             | RequestError::Overloaded

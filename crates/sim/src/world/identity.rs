@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synod_consensus::Bug;
-use synod_replica::Event;
+use synod_replica::{Event, Group};
 use synod_wire::{Acquaintance, EARLIER_LIVES_MAX, Incarnation, Introduction, Lsn, Mismatch, ReplicaId};
 
 use super::{Happening, World};
@@ -29,6 +29,8 @@ pub(crate) struct Files {
     book: BTreeMap<ReplicaId, Acquaintance>,
     /// Who has welcomed this replica.
     welcomed: BTreeSet<ReplicaId>,
+    /// Who was a member at first and is not any more: nobody waits for them.
+    gone: BTreeSet<ReplicaId>,
     met_all: bool,
 }
 
@@ -43,6 +45,7 @@ impl Files {
             outlived: Incarnation(0),
             book: BTreeMap::new(),
             welcomed: BTreeSet::new(),
+            gone: BTreeSet::new(),
             met_all: false,
         }
     }
@@ -75,10 +78,15 @@ impl Files {
         }
     }
 
-    /// Whether each of these has welcomed this replica once.
+    /// Whether each of these has welcomed this replica once, or is no member any more.
     pub(crate) fn has_met(&mut self, all: impl Iterator<Item = ReplicaId>) -> bool {
-        self.met_all |= { all }.all(|id| self.welcomed.contains(&id));
+        self.met_all |= { all }.all(|id| self.welcomed.contains(&id) || self.gone.contains(&id));
         self.met_all
+    }
+
+    /// One without memory waits for nobody: it has no vote anyway.
+    pub(crate) fn wait_for_nobody(&mut self) {
+        self.met_all = true;
     }
 
     /// Whether this one has.
@@ -105,11 +113,22 @@ impl World {
     }
 
     fn is_welcomed(&mut self, of: usize, by: usize) {
-        let (all, by) = (self.others_at_first(of), self.machines[by].id);
+        let by = self.machines[by].id;
+        self.machines[of].files.welcomed.insert(by);
+        self.tell_if_all_are_met(of);
+    }
+
+    /// A replica's group has these members now.
+    pub(super) fn has_members(&mut self, of: usize, group: &Group) {
+        let gone = self.others_at_first(of).filter(|&id| group.member(id).is_none());
+        self.machines[of].files.gone.extend(gone);
+        self.tell_if_all_are_met(of);
+    }
+
+    fn tell_if_all_are_met(&mut self, of: usize) {
+        let all = self.others_at_first(of);
         let files = &mut self.machines[of].files;
-        let had = files.met_all;
-        files.welcomed.insert(by);
-        if files.has_met(all) && !had {
+        if !files.met_all && files.has_met(all) {
             let life = self.machines[of].lives;
             self.queue.push(self.now, Happening::Notice { of, life, event: Box::new(Event::MetAll) });
         }

@@ -55,7 +55,7 @@ impl World {
             machine.copied = false;
         }
         let found = machine.disk.recover();
-        self.votes.restarted(of, machine.disk.records(), machine.disk.lost)?;
+        self.votes.restarted(of, machine.disk.records(), machine.disk.lost, amnesia)?;
         if !machine.copied {
             // By the number that the replica and its peers know, which a copy may have used before.
             let life = machine.files.incarnation.0;
@@ -101,6 +101,9 @@ impl World {
         // Scripts begin when that is over.
         let script = self.network.wire() == Wire::Manual;
         let files = &mut self.machines[of].files;
+        if amnesia {
+            files.wait_for_nobody();
+        }
         let (incarnation, met_all) = (files.incarnation, files.has_met(others) || script);
         let recovered = Recovered {
             records,
