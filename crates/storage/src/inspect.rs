@@ -23,7 +23,7 @@ use crate::{
         format::{NoHeader, PAGE, SegmentHeader, segment_name, segment_number},
         list::{Entry as ListEntry, Listed},
         mark,
-        open::{ReadSegment, read_segment, split_off_unused, suspects},
+        open::{ReadSegment, loss, read_segment, split_off_unused, suspects},
         state::{LogState, Previous},
     },
 };
@@ -109,7 +109,7 @@ pub struct Report {
     pub durability: Option<Durability>,
     /// The last record, if the log was closed in good order.
     pub closed_at: Option<Lsn>,
-    /// What the last life was told it had forgotten, and has not made good.
+    /// What the next start will be told that it may have forgotten; of a running replica, what it was told.
     pub loss: Option<Loss>,
     /// Segments with records.
     pub segments: usize,
@@ -236,10 +236,9 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
         running,
         durability: state.map(|state| state.durability),
         closed_at,
-        loss: match previous {
-            Previous::Read(state) => state.loss.clone(),
-            Previous::Unreadable(reason) => Some(Loss::StateUnreadable(reason.clone())),
-            Previous::None => None,
+        loss: match state {
+            Some(state) if running => state.loss.clone(),
+            _ => loss(&RealDisk, previous, &found, identity, !scans.is_empty()),
         },
         segments: scans.len(),
         bytes: scans.iter().map(|scan| scan.end).sum(),

@@ -147,11 +147,15 @@ fn describe(report: &Report) -> String {
         (None, None) => "whole".to_owned(),
         (Some(damage), _) => {
             format!(
-                "DAMAGED: {damage}. A start sets the damaged files aside, and learns from the other replicas before it votes"
+                "DAMAGED: {damage}. A start sets the damaged files aside, and learns from the other replicas before it votes; \
+                 where no other replica votes, it refuses, and changes nothing"
             )
         }
         (None, Some(loss)) => {
-            format!("INCOMPLETE: {loss}. The replica learns from the others before it votes")
+            format!(
+                "INCOMPLETE: {loss}. The replica learns from the others before it votes; where no other replica votes, its \
+                 start says what can be done"
+            )
         }
     };
     say("verdict", verdict);

@@ -522,7 +522,7 @@ fn latest_states(records: &[RecoveredRecord]) -> BTreeMap<u8, (Lsn, Body)> {
 }
 
 /// What the identity may have forgotten, as far as the segments cannot show it.
-fn loss(
+pub(crate) fn loss(
     disk: &dyn Disk,
     previous: &Previous,
     listed: &Listed,

@@ -19,6 +19,11 @@ fn pretend_reboot(dir: &Path) {
     state.write(&RealDisk, dir).unwrap();
 }
 
+/// What `synod wal verify` says that the next start will find forgotten.
+fn told_by_tools(dir: &Path) -> Option<Loss> {
+    crate::inspect::verify(dir).unwrap().loss
+}
+
 #[test]
 fn memory_keeps_nothing_and_the_next_start_knows() {
     let dir = tempfile::tempdir().unwrap();
@@ -32,6 +37,7 @@ fn memory_keeps_nothing_and_the_next_start_knows() {
     wal.close().unwrap();
     let names = crate::disk::file_names(&RealDisk, dir.path()).unwrap();
     assert!(names.iter().all(|name| !name.ends_with(".wal")), "{names:?}");
+    assert_eq!(told_by_tools(dir.path()), Some(Loss::Memory));
 
     for durability in [Durability::Memory, Durability::Sync, Durability::Sync] {
         let (_, recovered) = open_as(dir.path(), durability, 2);
@@ -57,7 +63,9 @@ fn async_survives_the_process_and_a_clean_reboot_only() {
     let (wal, recovered) = open_as(dir.path(), Durability::Async, 3);
     assert_eq!(recovered.loss, None);
     drop(wal);
+    assert_eq!(told_by_tools(dir.path()), None);
     pretend_reboot(dir.path());
+    assert_eq!(told_by_tools(dir.path()), Some(Loss::Reboot));
     let (wal, recovered) = open_as(dir.path(), Durability::Sync, 4);
     assert_eq!((recovered.loss, recovered.records.len()), (Some(Loss::Reboot), 1));
     drop(wal);
