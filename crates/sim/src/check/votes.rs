@@ -179,7 +179,12 @@ impl Votes {
         }
         for (lsn, record) in records {
             match record {
-                LogRecord::Protocol { .. } if lsn <= self.gaps[replica] => {}
+                LogRecord::Protocol { epoch, record } if lsn <= self.gaps[replica] => {
+                    // A promise is one whatever is missing beside it, and its owner heeds it.
+                    if let promise @ Fact::Promised(_) = fact(&record) {
+                        self.epoch(epoch).is_durable(replica, promise)?;
+                    }
+                }
                 LogRecord::Protocol { epoch, record } => {
                     let fact = fact(&record);
                     let epoch = self.epoch(epoch);
