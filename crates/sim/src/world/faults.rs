@@ -256,7 +256,8 @@ impl World {
     }
 
     fn crash_and_lose_log(&mut self, of: usize) {
-        if !self.may_lose(of) {
+        // One that lost all its data has nothing to lose, and knows it.
+        if self.machines[of].wiped || !self.may_lose(of) {
             return;
         }
         if let Some(files) = self.machines[of].disk.files() {

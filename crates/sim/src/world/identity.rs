@@ -241,6 +241,9 @@ impl World {
     /// notice: where nobody of a quorum heard the later life, nobody can.
     pub(super) fn restore(&mut self, of: usize) {
         let machine = &mut self.machines[of];
+        if machine.wiped {
+            return;
+        }
         let Some(copy) = machine.copy.take() else {
             if machine.is_alive() {
                 let disk = machine.disk.copy();
