@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use synod_replica::{Event, Fork, Group};
+use synod_replica::{Event, Fork};
 use synod_storage::{Lives, PeerBook, StorageError};
 use synod_sync::{
-    Mutex, MutexGuard, PoisonError,
+    Mutex, PoisonError,
     channel::{Receiver, RecvTimeoutError, Sender},
     time::Instant,
 };
@@ -29,8 +29,8 @@ const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 /// What the threads of the transport ask about peers.
 pub(crate) struct Meetings {
     pub(crate) book: Arc<PeerBook>,
-    /// The other members with which the group began and which it still has.
-    pub(crate) first: Mutex<Vec<ReplicaId>>,
+    /// The other members with which the group began.
+    pub(crate) first: Vec<ReplicaId>,
     /// They were not all met yet, and the replica waits for that.
     pub(crate) waits: AtomicBool,
     /// When it was last said that nothing can be written down.
@@ -73,7 +73,7 @@ impl Meetings {
         if !self.waits.load(SeqCst) {
             return Ok(());
         }
-        let all = self.book.has_met(&self.first())?;
+        let all = self.book.has_met(&self.first)?;
         let missing = self.publish_missing();
         if !all {
             tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
@@ -85,20 +85,10 @@ impl Meetings {
         Ok(())
     }
 
-    fn first(&self) -> MutexGuard<'_, Vec<ReplicaId>> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nobody waits for a replica that is no member any more: it may never come. Blocks for the disk.
-    pub(crate) fn wait_for_members_only(&self, group: &Group) -> Result<(), StorageError> {
-        self.first().retain(|&id| group.member(id).is_some());
-        self.tell_if_all_are_met()
-    }
-
     /// Shows whom this replica waits for.
     pub(crate) fn publish_missing(&self) -> Vec<ReplicaId> {
         let welcomed = self.book.welcomed();
-        let missing: Vec<_> = self.first().iter().copied().filter(|id| !welcomed.contains(id)).collect();
+        let missing: Vec<_> = self.first.iter().copied().filter(|id| !welcomed.contains(id)).collect();
         self.shared.waits_for.store(Arc::new(missing.clone()));
         missing
     }

@@ -199,8 +199,7 @@ pub(crate) fn open<S: StateMachine>(
     lives.begin_log(last_lsn)?;
     let amnesia = verdict.is_some() && verdict != Some(Verdict::GoOn);
     let first = others_at_first(&origin, config.me);
-    // One without memory has no vote until the others gave it one, or told it what it may have said.
-    if config.begin_without_all || amnesia {
+    if config.begin_without_all {
         peers.wait_for_nobody()?;
     }
     let met_all = first.is_empty() || peers.has_met(&first)?;
@@ -210,14 +209,13 @@ pub(crate) fn open<S: StateMachine>(
     Ok(Found { data_dir, wal, store, executor, origin, peers, lives, recovered, goes_on })
 }
 
-/// The other members with which the group began and which it still has, if this replica is one of them: one that joins
-/// later is told by those who are there what was decided.
+/// The other members with which the group began, if this replica is one of them: one that joins later is told by those
+/// who are there what was decided.
 fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
     if origin.first.member(me).is_none() {
         return Vec::new();
     }
-    let stays = |id: &ReplicaId| *id != me && origin.present.member(*id).is_some();
-    origin.first.members.iter().map(|member| member.id).filter(stays).collect()
+    origin.first.members.iter().map(|member| member.id).filter(|&id| id != me).collect()
 }
 
 /// What the data directory says that the replica began with; at its first start that is written down.
@@ -323,7 +321,7 @@ impl Node {
         forget_the_removed(&book, replica.group())?;
         let meeting = Arc::new(Meetings {
             book: Arc::clone(&book),
-            first: Mutex::new(others_at_first(&origin, config.me)),
+            first: others_at_first(&origin, config.me),
             waits: AtomicBool::new(replica.status().waits_for_members),
             complained: Mutex::default(),
             inputs: inputs.clone(),
@@ -399,7 +397,7 @@ impl Node {
             snapshots: snapshots.clone(),
             shared: Arc::clone(&shared),
             me: config.me,
-            notes: Notes { data_dir: Arc::clone(&data_dir), book, meetings: meeting, origin },
+            notes: Notes { data_dir: Arc::clone(&data_dir), book, origin },
             failed: None,
             loss_pending: amnesia,
             stranded: Default::default(),
@@ -529,7 +527,6 @@ fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StorageErro
 pub(crate) struct Notes {
     data_dir: Arc<DataDir>,
     book: Arc<PeerBook>,
-    meetings: Arc<Meetings>,
     pub(crate) origin: Origin,
 }
 
@@ -541,7 +538,6 @@ impl Notes {
             self.origin.present = group.clone();
             self.data_dir.set_origin(&self.origin.encode())?;
         }
-        self.meetings.wait_for_members_only(group)?;
         forget_the_removed(&self.book, group)
     }
 }

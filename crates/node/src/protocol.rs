@@ -135,6 +135,23 @@ impl Clock {
     }
 }
 
+/// Who is told that the group has changed may ask at once who is in it now: so that is carried out before the change is
+/// executed and answered.
+fn change_before_answer(actions: &mut [Action]) {
+    let mut change = None;
+    for at in 0..actions.len() {
+        match &actions[at] {
+            Action::Execute { batch, .. } => change = batch.reconfiguration().map(|_| at),
+            Action::Group(_) => {
+                if let Some(from) = change.take() {
+                    actions[from..=at].rotate_right(1);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 impl<S: StateMachine> ProtocolStage<S> {
     /// Runs until told to stop, or until a change of the group cannot be written down.
     pub(crate) fn run(mut self) -> Result<(), String> {
@@ -270,6 +287,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         // Executing here makes more actions.
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
+            change_before_answer(&mut actions);
             actions.drain(..).for_each(|action| self.carry_out_one(action, &mut log));
             if self.actions.is_empty() {
                 self.actions = actions; // Its memory serves again.

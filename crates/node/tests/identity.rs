@@ -16,9 +16,9 @@ use std::{
 
 use bytes::Bytes;
 use common::{Group, Tape, append, block, tape, until};
-use synod_consensus::{ProtocolKind, Role};
+use synod_consensus::Role;
 use synod_node::{Config, Node};
-use synod_replica::{Change, RequestError};
+use synod_replica::RequestError;
 use synod_transport::{Event, Peer, Transport, VERSION, VERSION_OLDEST};
 use synod_wire::{ClusterId, Incarnation, ReplicaId, Writer};
 
@@ -109,50 +109,6 @@ fn one_that_lost_everything_and_one_that_was_never_there_are_no_majority() {
     assert_eq!(tape(&new.handle()), "kept");
     assert!(wiped.handle().status().waits_for == [ReplicaId(1)], "nobody who knew it recognises it");
     drop(first);
-}
-
-/// Nobody comes to welcome it in the place of one that was removed.
-#[test]
-fn a_new_group_waits_for_its_members_only() {
-    let group = Group::new(5, impatient);
-    let told =
-        |id| Node::start(Config { begin_without_all: true, ..group.config(id) }, Tape::default()).unwrap();
-    let nodes = [2, 3, 4].map(told);
-    until("a leader", || nodes[0].handle().status().leader.is_some());
-    let waiting = group.start(5);
-    until("it waits for the one that never came", || waiting.handle().status().waits_for == [ReplicaId(1)]);
-    let handle = nodes[0].handle();
-    block(handle.change(handle.group().version, Change::Remove(ReplicaId(1)))).unwrap().unwrap();
-    until("it votes", || waiting.handle().status().role == Role::Follower);
-    assert!(waiting.handle().status().waits_for.is_empty());
-    append(&waiting.handle(), "a");
-    // Nor does its next life.
-    waiting.stop().unwrap();
-    let waiting = group.start(5);
-    until("it votes again", || waiting.handle().status().role == Role::Follower);
-}
-
-/// It could wait for good, and has no vote before the others gave it one.
-#[test]
-fn one_that_lost_its_log_does_not_wait_for_the_first_meeting() {
-    let group = Group::new(3, |config| {
-        impatient(config);
-        config.settings.consensus.protocol = ProtocolKind::Raft;
-    });
-    let told =
-        |id| Node::start(Config { begin_without_all: true, ..group.config(id) }, Tape::default()).unwrap();
-    let nodes = [told(1), group.start(3)];
-    until("the two have met", || nodes[1].handle().status().waits_for == [ReplicaId(2)]);
-    let [first, third] = nodes;
-    third.stop().unwrap();
-    fs::remove_dir_all(group.dir.path().join("r3/wal")).unwrap();
-    let third = group.start(3);
-    assert!(third.handle().status().waits_for.is_empty());
-    assert_eq!(third.handle().status().role, Role::Recovering);
-    let second = told(2);
-    until("it votes", || third.handle().status().role == Role::Follower);
-    append(&third.handle(), "a");
-    drop((first, second));
 }
 
 #[test]

@@ -303,7 +303,8 @@ fn requests_that_are_withdrawn_keep_their_places_until_their_commands_are_done()
             assert_eq!(handle.execute(Bytes::from_static(b"y")).await, Err(RequestError::NoLeader));
             handing_over.abort();
         });
-        assert_eq!(taken(&node) - before, 65);
+        let taken = taken(&node) - before;
+        assert!((64..=65).contains(&taken), "{taken} were taken");
     }
     node.stop().unwrap();
 }

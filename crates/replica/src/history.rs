@@ -255,6 +255,10 @@ impl Replica {
             return;
         }
         self.forks.told_at = now;
+        if self.history.end.slot == Slot::ZERO {
+            // Who has decided nothing has said so at the beginning of the session.
+            return;
+        }
         let others = self.group.known().map(|member| member.id).filter(|&id| id != self.me);
         actions.extend(others.map(|to| self.history_for(to)));
     }

@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use common::{
     CLUSTER, HELLO_BYTES, PATIENCE, Replica, addresses, birth, call, config, encode, eventually, frame,
-    hello, hello_born, inquiry, is_closed, join, listeners, nonce, sealed, verdict, welcome_born,
+    hello, hello_born, inquiry, inquiry_in, is_closed, join, listeners, nonce, sealed, verdict, welcome_born,
 };
 use synod_transport::{
     ANSWER_BYTES_MAX, Config, Event, InquireError, Meeting, Peer, Unrecognised, VERSION, VERSION_OLDEST,
@@ -358,7 +358,7 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = [0; 16];
         stream.read_exact(&mut asked).unwrap();
-        assert_eq!(asked[..], inquiry());
+        assert_eq!(asked[..], inquiry_in(VERSION));
         stream.write_all(&reply).unwrap();
         drop(stream);
         let error = inquirer.join().unwrap().unwrap_err();

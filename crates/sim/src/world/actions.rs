@@ -98,10 +98,7 @@ impl World {
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
                 self.note(of, || describe::view(view));
             }
-            Action::Group(group) => {
-                self.groups.agrees(machine.id, life.watch.delivered(), &group)?;
-                self.has_members(of, &group);
-            }
+            Action::Group(group) => self.groups.agrees(machine.id, life.watch.delivered(), &group)?,
             Action::Forked(fork) => {
                 // Whatever is delivered is compared with what others delivered, so a real fork is found before.
                 return demand(false, Invariant::Agreement, || {

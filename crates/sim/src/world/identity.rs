@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synod_consensus::Bug;
-use synod_replica::{Event, Group, Mark};
+use synod_replica::{Event, Mark};
 use synod_wire::{
     Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Slot,
 };
@@ -32,8 +32,6 @@ pub(crate) struct Files {
     book: BTreeMap<ReplicaId, Acquaintance>,
     /// Who has welcomed this replica.
     welcomed: BTreeSet<ReplicaId>,
-    /// Who was a member at first and is not any more: nobody waits for them.
-    gone: BTreeSet<ReplicaId>,
     met_all: bool,
     /// What the replica knew to be decided when that was written last.
     pub(super) reached: Option<(Slot, Mark)>,
@@ -51,7 +49,6 @@ impl Files {
             outlived: Incarnation(0),
             book: BTreeMap::new(),
             welcomed: BTreeSet::new(),
-            gone: BTreeSet::new(),
             met_all: false,
             reached: None,
         }
@@ -95,15 +92,10 @@ impl Files {
         }
     }
 
-    /// Whether each of these has welcomed this replica once, or is no member any more.
+    /// Whether each of these has welcomed this replica once.
     pub(crate) fn has_met(&mut self, all: impl Iterator<Item = ReplicaId>) -> bool {
-        self.met_all |= { all }.all(|id| self.welcomed.contains(&id) || self.gone.contains(&id));
+        self.met_all |= { all }.all(|id| self.welcomed.contains(&id));
         self.met_all
-    }
-
-    /// One without memory waits for nobody: it has no vote anyway.
-    pub(crate) fn wait_for_nobody(&mut self) {
-        self.met_all = true;
     }
 
     /// Whether this one has.
@@ -130,22 +122,11 @@ impl World {
     }
 
     fn is_welcomed(&mut self, of: usize, by: usize) {
-        let by = self.machines[by].id;
-        self.machines[of].files.welcomed.insert(by);
-        self.tell_if_all_are_met(of);
-    }
-
-    /// A replica's group has these members now.
-    pub(super) fn has_members(&mut self, of: usize, group: &Group) {
-        let gone = self.others_at_first(of).filter(|&id| group.member(id).is_none());
-        self.machines[of].files.gone.extend(gone);
-        self.tell_if_all_are_met(of);
-    }
-
-    fn tell_if_all_are_met(&mut self, of: usize) {
-        let all = self.others_at_first(of);
+        let (all, by) = (self.others_at_first(of), self.machines[by].id);
         let files = &mut self.machines[of].files;
-        if !files.met_all && files.has_met(all) {
+        let had = files.met_all;
+        files.welcomed.insert(by);
+        if files.has_met(all) && !had {
             let life = self.machines[of].lives;
             self.queue.push(self.now, Happening::Notice { of, life, event: Box::new(Event::MetAll) });
         }

@@ -103,9 +103,6 @@ impl World {
         // Scripts begin when that is over.
         let script = self.network.wire() == Wire::Manual;
         let files = &mut self.machines[of].files;
-        if amnesia {
-            files.wait_for_nobody();
-        }
         let (incarnation, met_all) = (files.incarnation, files.has_met(others) || script);
         let recovered = Recovered {
             records,

@@ -12,7 +12,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_transport::{Config, Event, Peer, PeerMetrics, Sender, Transport, Unreadable};
+use synod_transport::{
+    Config, Event, Peer, PeerMetrics, Sender, Transport, Unreadable, VERSION, VERSION_OLDEST,
+};
 use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId, Writer};
 
 pub const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -71,8 +73,14 @@ impl Replica {
         Replica { sender: transport.sender(), transport, events, address }
     }
 
+    /// The next event. What comes early in a session may be of any version that both speak.
     pub fn next(&self) -> Event {
-        self.events.recv_timeout(PATIENCE).expect("an event comes")
+        match self.events.recv_timeout(PATIENCE).expect("an event comes") {
+            Event::Received { from, version, body } if (VERSION_OLDEST..=VERSION).contains(&version) => {
+                Event::Received { from, version: VERSION, body }
+            }
+            event => event,
+        }
     }
 
     /// The next event that `wanted` takes; all before it are skipped.
@@ -163,6 +171,7 @@ fn introduction(incarnation: u64, birth: u64) -> Vec<u8> {
     let words = [birth, incarnation, nonce(incarnation, birth), 0, 0];
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
     bytes.extend([0, 0]);
+    bytes.extend(0_u64.to_le_bytes());
     bytes
 }
 
@@ -172,7 +181,7 @@ pub fn nonce(incarnation: u64, birth: u64) -> u64 {
 }
 
 /// The bytes of an introduction without earlier lives.
-const INTRODUCTION_BYTES: usize = 42;
+const INTRODUCTION_BYTES: usize = 50;
 /// The bytes of what replicas here say when they call.
 pub const HELLO_BYTES: usize = 12 + 24 + INTRODUCTION_BYTES + 4;
 /// What follows the verdict that welcomes.
@@ -189,7 +198,13 @@ pub fn hello_born(cluster: ClusterId, from: u64, to: u64, incarnation: u64, birt
 }
 
 pub fn inquiry() -> Vec<u8> {
-    sealed(b"SYNO\x04\0\x01\0\x04\0\0\0".to_vec())
+    inquiry_in(VERSION_OLDEST)
+}
+
+pub fn inquiry_in(newest: u16) -> Vec<u8> {
+    let mut bytes = b"SYNO\0\0\x01\0\x04\0\0\0".to_vec();
+    bytes[4..6].copy_from_slice(&newest.to_le_bytes());
+    sealed(bytes)
 }
 
 pub fn verdict(verdict: u16, incarnation: u64, frame_bytes_max: u32) -> Vec<u8> {
