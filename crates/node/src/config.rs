@@ -213,7 +213,9 @@ pub enum StartError {
     LostBeforeLearners(String),
     /// The only member lost the record of those who were members once, and would give their ids to others.
     #[error(
-        "the log is damaged or lost, and with it who was a member once. The ids of those would be given again, and one          that never heard of its removal would be taken for a new member. Make a new cluster of what is left, which they          can not reach: synod recover --force-new-cluster"
+        "the log is damaged or lost, and with it who was a member once. The ids of those would be given again, and one \
+         that never heard of its removal would be taken for a new member. Make a new cluster of what is left, which they \
+         cannot reach: synod recover --force-new-cluster"
     )]
     MembersForgotten,
 }

@@ -149,7 +149,7 @@ impl World {
         }
         let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
         if let Err(error) = machine.disk.write_snapshot(slot, bytes) {
-            self.note(of, || format!("can not write a snapshot: {error}"));
+            self.note(of, || format!("cannot write a snapshot: {error}"));
             self.notice_after(of, Duration::ZERO, Event::SnapshotTaken(None));
             return Ok(());
         }

@@ -107,7 +107,7 @@ impl World {
         };
         let message = PeerMessage::decode(body).map_err(|error| Violation {
             invariant: Invariant::Sound,
-            detail: format!("r{} can not read the history of r{}: {error}", to + 1, from + 1),
+            detail: format!("r{} cannot read the history of r{}: {error}", to + 1, from + 1),
         })?;
         let now = self.now;
         let sender = self.machines[from].id;
