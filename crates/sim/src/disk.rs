@@ -265,10 +265,10 @@ impl Disk {
     /// The newest snapshot file turns out to be damaged; recovery goes back to the one before it. Records that it
     /// covered may be gone from the log.
     pub fn damage_snapshot(&mut self) {
-        if let Some(files) = &mut self.files {
-            files.harm_snapshot();
+        let damaged = self.snapshots.pop_last();
+        if let Some((files, (slot, _))) = self.files.as_mut().zip(damaged) {
+            files.harm_snapshot(slot);
         }
-        self.snapshots.pop_last();
         self.lost = true;
     }
 

@@ -398,13 +398,9 @@ impl Files {
         format!("{harm:?}")
     }
 
-    /// A bit of the newest snapshot changes.
-    pub fn harm_snapshot(&mut self) {
-        let dir = Path::new(DIR).join("snapshots");
-        let image = self.disk.image(&dir);
-        let newest = image.keys().rfind(|path| path.extension().is_some_and(|extension| extension == "snap"));
-        if let Some(newest) = newest {
-            self.disk.rot(|path| path == newest);
-        }
+    /// A bit of a snapshot changes. (One that is newer may be there, if the disk failed when it was written.)
+    pub fn harm_snapshot(&mut self, slot: Slot) {
+        let name = format!("snapshot-{:020}.snap", slot.0);
+        self.disk.rot(|path| path.ends_with(&name));
     }
 }

@@ -9,7 +9,6 @@ use super::{Happening, World, machine::Task};
 use crate::{
     check::{Checked, Invariant, demand, is_learned},
     describe,
-    files::Files,
     network::{Wire, between},
     plan::Durability,
     situations::Sight,
@@ -204,19 +203,22 @@ impl World {
             }
         };
         let disk = &mut machine.disk;
-        if let Some(life) = &machine.life
-            && life.replica.may_vote()
-            && lsn == disk.last()
-            && let Some(Err(error)) = disk.files().map(Files::loss_made_good)
-        {
-            self.disk_fails(of, &error);
-            return Ok(());
+        // Real files note that a loss is made good, once all that was written is durable. Until then it counts as one.
+        let all_durable = lsn == disk.last();
+        let votes = machine.life.as_ref().is_some_and(|life| life.replica.may_vote());
+        let mut noted = true;
+        if let Some(files) = disk.files() {
+            noted = votes && all_durable;
+            if noted && let Err(error) = files.loss_made_good() {
+                self.disk_fails(of, &error);
+                return Ok(());
+            }
         }
         if let Some(life) = &mut machine.life {
             if life.confesses_at.take_if(|at| *at <= lsn).is_some() {
                 disk.amnesia = false;
             }
-            if life.whole_at.take_if(|at| *at <= lsn).is_some() {
+            if noted && life.whole_at.take_if(|at| *at <= lsn).is_some() {
                 self.coverage.recoveries += 1;
                 disk.lost = false;
             }
