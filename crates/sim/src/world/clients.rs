@@ -529,7 +529,7 @@ impl World {
         let group = self.reference.group();
         let members: Vec<usize> = group.members.iter().map(|member| self.index(member.id)).collect();
         for of in members {
-            if self.machines[of].wiped || self.probes().any(|client| client.home == of) {
+            if self.is_out(of) || self.probes().any(|client| client.home == of) {
                 continue;
             }
             let mut probe = Client::new(of, Session::Unwanted, 1);
@@ -544,7 +544,7 @@ impl World {
         let done =
             |of: &usize| self.probes().any(|client| client.home == *of && client.probe == Some(Probe::Done));
         let members = self.reference.group().members.iter().map(|member| self.index(member.id));
-        members.filter(|of| !self.machines[*of].wiped && !done(of)).collect()
+        members.filter(|of| !self.is_out(*of) && !done(of)).collect()
     }
 }
 

@@ -564,20 +564,28 @@ impl World {
 
     /// Whether all members have executed the slots through this one, those vote who should, no learner is left that is
     /// there to vote, and no change is half made.
+    /// Whether a replica is out until an operator does something: it lost everything, or waits for its first meeting with one
+    /// that did.
+    pub(super) fn is_out(&self, of: usize) -> bool {
+        let waits = |machine: &Machine| {
+            machine.life.as_ref().is_some_and(|life| life.replica.status().waits_for_members)
+        };
+        let wiped = |id| self.machine_of(id).is_some_and(|machine| machine.wiped);
+        self.machines[of].wiped || waits(&self.machines[of]) && self.others_at_first(of).any(wiped)
+    }
+
     fn converged(&self, target: Slot) -> bool {
         let group = self.reference.group();
         group.learners().all(|(_, goal)| goal == Goal::Learn)
             && group.outgoing.is_empty()
-            && group.members.iter().filter(|member| !self.machines[self.index(member.id)].wiped).all(
-                |member| {
-                    let life = self.machines[self.index(member.id)].life.as_ref();
-                    life.is_some_and(|life| {
-                        let replica = &life.replica;
-                        let votes =
-                            !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
-                        life.executor.applied() >= target && votes
-                    })
-                },
-            )
+            && group.members.iter().filter(|member| !self.is_out(self.index(member.id))).all(|member| {
+                let life = self.machines[self.index(member.id)].life.as_ref();
+                life.is_some_and(|life| {
+                    let replica = &life.replica;
+                    let votes =
+                        !group.votes(member.id) || replica.group().votes(member.id) && replica.may_vote();
+                    life.executor.applied() >= target && votes
+                })
+            })
     }
 }
