@@ -484,3 +484,44 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use synod_consensus::Options;
+    use synod_replica::Group;
+    use synod_wire::{Ballots, Batch, BatchBuilder, CommandKind, SessionId};
+
+    use super::*;
+
+    #[test]
+    fn a_change_is_known_before_it_is_answered_and_all_else_keeps_its_order() {
+        let batch = |kind| {
+            let mut builder = BatchBuilder::new();
+            builder.push_as(kind, SessionId(1), 1, 1, b"x");
+            builder.finish()
+        };
+        let execute = |slot, batch: Batch| Action::Execute {
+            slot: Slot(slot),
+            ballots: Ballots::ZERO,
+            batch,
+            requests: Vec::new(),
+        };
+        let group = || Action::Group(Group::of(&Options::default(), [ReplicaId(1)]));
+        let mut actions = vec![
+            execute(1, batch(CommandKind::Reconfigure)),
+            execute(2, batch(CommandKind::Apply)),
+            execute(3, batch(CommandKind::Reconfigure)),
+            Action::Retired,
+            group(),
+            execute(4, batch(CommandKind::Apply)),
+            group(),
+        ];
+        change_before_answer(&mut actions);
+        let told = actions.iter().map(|action| match action {
+            Action::Execute { slot, .. } => slot.to_string(),
+            Action::Group(_) => "group".to_owned(),
+            _ => "retired".to_owned(),
+        });
+        assert_eq!(told.collect::<Vec<_>>(), ["1", "2", "group", "3", "retired", "4", "group"]);
+    }
+}

@@ -2,14 +2,10 @@
 
 mod common;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
-use common::{Group, Tape, append, block, until};
+use common::{Group, Tape, append, block, copy, until};
 use synod_consensus::ProtocolKind;
 use synod_node::{Config, Node};
 use synod_storage::{DataDir, Durability, PeerBook};
@@ -22,20 +18,11 @@ const PROTOCOLS: [ProtocolKind; 3] =
 /// Messages of that version do not tell histories.
 const WITHOUT_HISTORY: u16 = VERSION_OLDEST;
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        let target = to.join(path.file_name().unwrap());
-        if path.is_dir() { copy(&path, &target) } else { _ = fs::copy(&path, &target).unwrap() }
-    }
-}
-
 fn stop(nodes: impl IntoIterator<Item = Node>) {
     nodes.into_iter().for_each(|node| node.stop().unwrap());
 }
 
-/// What a replica has executed, whoever leads.
+/// What a replica has executed, whether it hears a leader or not.
 fn tape_of(node: &Node) -> String {
     let handle = node.handle();
     String::from_utf8(block(handle.query_stale(Bytes::new())).unwrap().to_vec()).unwrap()

@@ -4,7 +4,6 @@ mod common;
 
 use std::{
     fs,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -15,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use common::{Group, Tape, append, block, tape, until};
+use common::{Group, Tape, append, block, copy, tape, until};
 use synod_consensus::Role;
 use synod_node::{Config, Node};
 use synod_replica::RequestError;
@@ -54,15 +53,6 @@ fn a_message_that_does_not_decode_ends_the_session() {
 
 fn impatient(config: &mut Config) {
     config.settings.request_timeout = Duration::from_millis(500);
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        let target = to.join(path.file_name().unwrap());
-        if path.is_dir() { copy(&path, &target) } else { _ = fs::copy(&path, &target).unwrap() }
-    }
 }
 
 #[test]

@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::{
+    fs,
     io::{self, Read, Write},
     net::TcpListener,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -85,6 +87,16 @@ impl Group {
 
     pub fn start(&self, id: u64) -> Node {
         self.try_start(id).unwrap()
+    }
+}
+
+/// Copies a data directory.
+pub fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy(&path, &target) } else { _ = fs::copy(&path, &target).unwrap() }
     }
 }
 

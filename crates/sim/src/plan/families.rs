@@ -1,0 +1,436 @@
+//! Families of seeds: what takes several things at once hardly ever happens in a plan that draws everything by itself, so a
+//! family changes what was drawn such that it happens often. `docs/simulating.md` says how many seeds each has.
+
+use std::{fmt, time::Duration};
+
+use fastrand::Rng;
+use synod_consensus::ProtocolKind;
+
+use super::{
+    BridgePlan, ChangePlan, Durability, FaultWeights, FilesPlan, JointPlan, MS, Plan, SPARES_MAX, US,
+    draw_changes, keep_up, pick,
+};
+use crate::{network::Wire, odds::Odds};
+
+/// What the runs of a seed are about. Most seeds draw everything by itself; what takes several things at once hardly ever
+/// happens then, and has a family of seeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Anything.
+    General,
+    /// Five or seven voters, learners, and cuts across which only one replica carries what is decided, while leaders change.
+    Bridge,
+    /// Leaders that sleep, or whose disks do, for much longer than anybody waits for them.
+    Sleep,
+    /// Candidates that need long to hear everybody out, while those crash and lose their logs.
+    Recovery,
+    /// Groups that change all the time, while everything else goes wrong.
+    Change,
+    /// Logs that rot: what is left of them is kept, and only what is lost comes from others. No seed draws it by itself.
+    Disk,
+    /// Real files on disks that fail: what a crash leaves of them, and what a start makes of it. No seed draws it by itself.
+    Files,
+}
+
+impl Family {
+    /// All of them, with their names.
+    pub const ALL: &'static [(&'static str, Family)] = &[
+        ("general", Family::General),
+        ("bridge", Family::Bridge),
+        ("sleep", Family::Sleep),
+        ("recovery", Family::Recovery),
+        ("change", Family::Change),
+        ("disk", Family::Disk),
+        ("files", Family::Files),
+    ];
+
+    /// That of a seed.
+    #[must_use]
+    pub fn of(seed: u64) -> Family {
+        match Rng::with_seed(seed ^ 0xfa_41_17).u8(0..16) {
+            0..8 => Family::General,
+            8..11 => Family::Bridge,
+            11 => Family::Sleep,
+            12..14 => Family::Recovery,
+            _ => Family::Change,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Family::ALL.iter().find(|(_, family)| family == self).map_or("?", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
+impl std::str::FromStr for Family {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Family, String> {
+        let names: Vec<&str> = Family::ALL.iter().map(|(name, _)| *name).collect();
+        let found = Family::ALL.iter().find(|(name, _)| *name == text).map(|(_, family)| *family);
+        found.ok_or_else(|| format!("'{text}' is no family of seeds; there are: {}", names.join(", ")))
+    }
+}
+
+impl Plan {
+    /// Changes what is drawn such that what the family is about happens often.
+    #[must_use]
+    pub fn of_family(mut self, family: Family) -> Plan {
+        let rng = &mut Rng::with_seed(self.seed ^ 0xb_1a_5e);
+        let timeout = self.settings.consensus.election_timeout;
+        let weights = self.faults.weights;
+        let none = FaultWeights::default();
+        // There is always something that is not decided yet.
+        let mut busy = None;
+        self.family = family;
+        match family {
+            Family::General => return self,
+            Family::Bridge => {
+                self.replicas = pick(rng, &[5, 5, 7]);
+                self.durability = Durability::Sync;
+                self.changes = ChangePlan {
+                    spares: 2,
+                    learners: pick(rng, &[1, 1, 2]),
+                    burst_max: 1,
+                    ..ChangePlan::NONE
+                };
+                self.faults.weights =
+                    FaultWeights { bridge: 6, change: 2, pause: rng.u32(0..2), crash: rng.u32(0..2), ..none };
+                self.faults.gap = (timeout / 2, timeout * 2);
+                self.faults.lasts = (timeout / 2, timeout * 3);
+                self.faults.any_step = Odds::NEVER;
+                self.faults.bridge = BridgePlan {
+                    transfer: Odds::percent(pick(rng, &[30, 80])),
+                    stall: Odds::percent(pick(rng, &[0, 40])),
+                    rival: Odds::percent(pick(rng, &[0, 60])),
+                    epoch: Odds::percent(pick(rng, &[0, 0, 30])),
+                    elects: false,
+                };
+                self.network.delay_max = self.network.delay_max.min(timeout / 40);
+                self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
+                // A laggard learns slot by slot, many at once, or by a snapshot.
+                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
+                if rng.bool() {
+                    self.settings.snapshot_slots = pick(rng, &[2, 5]);
+                    (self.settings.keep_slots, self.settings.keep_bytes) = (0, 1_000);
+                    self.settings.chunk_bytes_max = 1 << 20;
+                    self.disk.snapshot = (Duration::ZERO, 50 * US);
+                }
+                if rng.u8(0..4) > 0 {
+                    self.some_are_patient();
+                    if self.settings.consensus.protocol == ProtocolKind::Raft && rng.u8(0..4) > 0 {
+                        self.raft_elects_across_a_bridge();
+                    }
+                }
+                busy = Some(timeout / if self.faults.bridge.elects { 4 } else { 8 });
+            }
+            Family::Sleep => {
+                self.replicas = self.replicas.max(3);
+                self.faults.weights = FaultWeights {
+                    pause: 4,
+                    stall: 3,
+                    crash: weights.crash.min(1),
+                    partial: weights.partial.min(1),
+                    change: weights.change.min(2),
+                    ..none
+                };
+                self.faults.leader = Odds::percent(80);
+                self.faults.gap = (timeout, timeout * 6);
+                self.faults.lasts = (timeout, timeout * pick(rng, &[4, 20]));
+            }
+            Family::Recovery => {
+                self.replicas = pick(rng, &[3, 5, 5, 7]);
+                self.durability = Durability::Sync;
+                self.settings.consensus.promise_bytes_max = 1;
+                self.settings.consensus.window_max = 16;
+                self.network.delay_min = self.network.delay_min.max(timeout / 100);
+                self.network.delay_max = self.network.delay_max.max(timeout / 40);
+                self.faults.weights = FaultWeights {
+                    crash: 4,
+                    lose_log: 4,
+                    partial: 2,
+                    one_way: 1,
+                    change: weights.change.min(2),
+                    transfer: weights.transfer.min(1),
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 20, timeout);
+                self.faults.any_step = Odds::per_million(1_000);
+                if rng.bool() {
+                    // Who tries to lead lacks much that others hold: that takes several pages, while those crash.
+                    self.faults.weights =
+                        FaultWeights { crash: 6, partial: 4, one_way: 3, transfer: 2, lose_log: 1, ..none };
+                    self.faults.between_pages = Odds::percent(10);
+                    self.settings.consensus.window_max = pick(rng, &[4, 16]);
+                    self.settings.snapshot_slots = pick(rng, &[2, 5, 50]);
+                    self.disk.snapshot = (Duration::ZERO, 50 * US);
+                    self.faults.leader = Odds::percent(80);
+                    self.faults.any_step = Odds::per_million(4_000);
+                    self.faults.lasts = (timeout / 50, timeout / 4);
+                    if self.settings.consensus.protocol == ProtocolKind::SequencePaxos {
+                        self.tellers_drop_what_they_held();
+                        busy = Some(timeout / 8);
+                    }
+                }
+            }
+            Family::Change => {
+                self.replicas = pick(rng, &[3, 5, 5]);
+                let mut weights = FaultWeights::default();
+                let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+                self.changes = ChangePlan { spares: SPARES_MAX, learners: rng.usize(0..2), ..changes };
+                if self.settings.consensus.protocol.changes_voters_itself() && rng.bool() {
+                    // A stop-sign would hide what voters do that change within an epoch.
+                    (self.changes.orders, self.changes.readmit) = (false, Odds::NEVER);
+                }
+                self.faults.bridge = BridgePlan {
+                    transfer: Odds::percent(75),
+                    stall: Odds::percent(20),
+                    rival: Odds::percent(60),
+                    epoch: Odds::percent(60),
+                    elects: false,
+                };
+                self.faults.joint =
+                    JointPlan { leader: Odds::percent(40), all: Odds::NEVER, wait_max: timeout / 50 };
+                self.faults.weights = FaultWeights {
+                    change: 10,
+                    transfer: 2,
+                    partial: 3,
+                    bridge: 3,
+                    crash: 2,
+                    pause: 1,
+                    lose_log: rng.u32(0..2),
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 4, timeout * 2);
+                self.settings.snapshot_slots = pick(rng, &[5, 20]);
+                self.settings.keep_slots = pick(rng, &[0, 20]);
+                if rng.bool() {
+                    self.some_are_patient();
+                }
+            }
+            Family::Files => {
+                self.replicas = pick(rng, &[3, 3, 5]);
+                self.durability = Durability::Sync;
+                self.disk.files = Some(FilesPlan {
+                    sync_fails: pick(rng, &[0, 0, 2, 10]),
+                    dir_sync_fails: pick(rng, &[0, 0, 5]),
+                    full: pick(rng, &[0, 0, 2, 10]),
+                    starts_fail: Odds::percent(pick(rng, &[0, 20, 50])),
+                });
+                self.changes = ChangePlan::NONE;
+                self.faults.weights = FaultWeights {
+                    crash: 6,
+                    crash_all: 1,
+                    lose_log: pick(rng, &[0, 3, 6]),
+                    lose_snapshot: rng.u32(0..2),
+                    partial: 2,
+                    restore: pick(rng, &[0, 2]),
+                    wipe: rng.u32(0..2),
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 8, timeout);
+                self.faults.any_step = Odds::per_million(pick(rng, &[0, 1_000]));
+                // Segments fill, and go.
+                self.clients.padding_max = pick(rng, &[50, 400]);
+                self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
+                self.settings.snapshot_log_bytes = 1 << 20;
+                self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
+                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
+            }
+            Family::Disk => {
+                self.replicas = pick(rng, &[3, 3, 5, 7]);
+                self.durability = Durability::Sync;
+                self.disk.repairs = true;
+                if rng.bool() {
+                    let mut weights = FaultWeights::default();
+                    let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+                    self.changes = ChangePlan { spares: SPARES_MAX, ..changes };
+                } else {
+                    self.changes = ChangePlan::NONE;
+                }
+                self.faults.weights = FaultWeights {
+                    lose_log: 6,
+                    lose_snapshot: rng.u32(0..2),
+                    crash: 2,
+                    partial: 2,
+                    pause: 1,
+                    change: if self.changes.spares > 0 { 4 } else { 0 },
+                    transfer: 1,
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 8, timeout * 2);
+                // Mostly the log is all that there is.
+                self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
+                self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
+                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
+            }
+        }
+        for settings in std::iter::once(&mut self.settings).chain(&mut self.own) {
+            let consensus = &mut settings.consensus;
+            consensus.retransmit_after = consensus.retransmit_after.max(self.network.delay_max * 2);
+            keep_up(settings, &self.network, &self.disk, &self.clients);
+        }
+        // Each family brings its own trouble.
+        self.trials = 0;
+        self.duration = self.duration.max(timeout * 12);
+        self.clients.operations = self.clients.operations.max(150);
+        self.clients.think = (Duration::ZERO, self.duration / 50);
+        if let Some(think_max) = busy {
+            self.clients.operations = self.clients.operations.max(250);
+            self.clients.think.1 = self.clients.think.1.min(think_max);
+        }
+        self
+    }
+
+    /// Some miss nobody for longer than the others do: as leaders they do not know for long that they are replaced.
+    fn some_are_patient(&mut self) {
+        let some = self.replicas / 2;
+        let mut patient = self.settings.clone();
+        patient.consensus.election_timeout *= 3;
+        self.own = vec![patient; some];
+        self.priorities = vec![1; some];
+    }
+
+    /// A leader of Raft that hands over proposes nothing until it gives up leading, so the next one proposes behind all that it
+    /// did. For both to propose in one slot, the leader must be patient, and be cut off for so long that the others elect
+    /// another by themselves.
+    fn raft_elects_across_a_bridge(&mut self) {
+        let timeout = self.settings.consensus.election_timeout;
+        let epoch = self.faults.bridge.epoch;
+        self.faults.bridge = BridgePlan { elects: true, epoch, ..BridgePlan::default() };
+        (self.faults.weights.crash, self.faults.weights.pause) = (0, 0);
+        self.faults.gap = (timeout, timeout * 3);
+        self.faults.lasts = (timeout * 7 / 2, timeout * 4);
+        self.settings.consensus.window_max = 16;
+        // It learns by snapshots, which are many, and slots of which some are gone.
+        (self.settings.snapshot_slots, self.settings.keep_slots, self.settings.keep_bytes) = (2, 0, 1_000);
+        (self.settings.chunk_bytes_max, self.settings.fetch_bytes_max) = (1 << 20, 1 << 20);
+        self.disk.snapshot = (Duration::ZERO, 50 * US);
+        self.some_are_patient();
+        // There are commands for as long as there are cuts.
+        self.duration = self.duration.max(timeout * 18);
+        self.clients.operations = self.clients.operations.max(400);
+    }
+
+    /// Candidates that lag are told sequences by replicas that hold more than their snapshots will leave them when they start
+    /// again, and crash between two pages.
+    fn tellers_drop_what_they_held(&mut self) {
+        let timeout = self.settings.consensus.election_timeout;
+        self.settings.snapshot_slots = 2;
+        (self.settings.keep_slots, self.settings.keep_bytes) = (1_000, 1 << 20);
+        self.settings.fetch_bytes_max = 1 << 20;
+        self.settings.consensus.window_max = 16;
+        (self.network.delay_min, self.network.delay_max) = (timeout / 50, timeout / 12);
+        self.disk.snapshot = (Duration::ZERO, timeout / 1_000);
+        self.disk.trim_waits = Odds::NEVER;
+        // Anybody is asked to lead, also one that lags.
+        self.faults.leader = Odds::percent(10);
+        self.faults.weights = FaultWeights {
+            crash: 3,
+            partial: 4,
+            split: 2,
+            pause: 2,
+            one_way: 2,
+            transfer: 10,
+            lose_log: 1,
+            ..FaultWeights::default()
+        };
+        self.faults.between_pages = Odds::percent(60);
+        self.faults.any_step = Odds::per_million(1_000);
+        self.faults.lasts = (timeout / 50, timeout * 3 / 4);
+        self.own.clear();
+    }
+
+    /// Adds trials, and makes the rest such that a cluster without faults answers at once: in a trial there are
+    /// bounds on time.
+    #[must_use]
+    pub fn with_trials(mut self, trials: u32) -> Plan {
+        let consensus = &mut self.settings.consensus;
+        let timeout = consensus.election_timeout;
+        self.trials = trials;
+        self.own.clear();
+        // Time that a change takes would count as the election's.
+        self.changes = ChangePlan::NONE;
+        (self.faults.weights.change, self.faults.weights.transfer) = (0, 0);
+        // One that lost all its data would be missing in every trial that follows.
+        self.faults.weights.wipe = 0;
+        self.duration = self.duration.max(crate::world::trial_duration(trials, timeout));
+        self.network.delay_max = self.network.delay_max.min(timeout / 24);
+        self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
+        self.disk.sync.1 = self.disk.sync.1.min(timeout / 24).max(self.disk.sync.0);
+        self.execute = (Duration::ZERO, 20 * US);
+        consensus.retransmit_after = consensus.retransmit_after.min(timeout / 4);
+        consensus.promise_bytes_max = 1 << 20;
+        consensus.window_max = consensus.window_max.max(4);
+        self.settings.batch_bytes_max = self.settings.batch_bytes_max.max(2_000);
+        self.settings.batch_delay_max = self.settings.batch_delay_max.min(MS);
+        self.settings.queue_bytes_max = 1 << 20;
+        self.settings.forward_window_max = 8;
+        self.settings.fetch_bytes_max = 1 << 20;
+        self.settings.chunk_bytes_max = 1 << 20;
+        self.settings.keep_slots = self.settings.keep_slots.max(100);
+        self.settings.keep_bytes = self.settings.keep_bytes.max(1 << 20);
+        self.settings.backlog_slots_max = 1_000;
+        self.settings.backlog_bytes_max = 1 << 20;
+        self.settings.undurable_bytes_max = 1 << 20;
+        self.settings.held_bytes_max = 1 << 20;
+        self.clients.cancels = Odds::NEVER;
+        // The clients may have asked for everything that they wanted: then its ticks show that a leader serves.
+        self.settings.clock_interval = self.settings.clock_interval.min(timeout / 3);
+        self
+    }
+
+    /// Makes it a family of its own: five or seven replicas, with logs in memory or lost, of which several are started
+    /// again within one time-out, while leaders change.
+    #[must_use]
+    pub fn with_overlapping_recoveries(mut self, seed: u64) -> Plan {
+        let rng = &mut Rng::with_seed(seed ^ 0x0_7e_1a);
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = pick(rng, &[5, 5, 7]);
+        self.durability = pick(rng, &[Durability::Memory, Durability::Memory, Durability::Sync]);
+        let (lose_log, crash) = if self.durability == Durability::Memory { (0, 8) } else { (8, 1) };
+        self.faults.weights =
+            FaultWeights { crash, lose_log, partial: 2, one_way: 1, ..FaultWeights::default() };
+        // Some answers are lost, and asked for again late, so that a replica recovers while those who answered it crash.
+        self.faults.gap = (timeout / 20, timeout / 4);
+        self.faults.lasts = (timeout / 100, timeout / 10);
+        self.faults.leader = Odds::percent(10);
+        self.network.wire = Wire::Datagram;
+        self.network.loss = Odds::percent(pick(rng, &[20, 40]));
+        self.network.delay_min = timeout / 100;
+        self.network.delay_max = timeout / 12;
+        self.settings.consensus.retransmit_after = timeout / 2;
+        // What else a recovery takes is over soon.
+        (self.settings.fetch_bytes_max, self.settings.chunk_bytes_max) = (1 << 20, 1 << 20);
+        self.clients.operations = self.clients.operations.max(100);
+        self
+    }
+
+    /// Makes it a family of its own: a replica without memory comes to a later epoch by a snapshot, and crashes within
+    /// the first sync behind that, or loses the snapshot.
+    #[must_use]
+    pub fn with_forgotten_epochs(mut self) -> Plan {
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = self.replicas.max(3);
+        self.durability = Durability::Sync;
+        (self.settings.snapshot_slots, self.settings.snapshot_log_bytes) = (5, 2_000);
+        (self.settings.keep_slots, self.settings.keep_bytes) = (0, 1_000);
+        self.settings.chunk_bytes_max = 1 << 20;
+        (self.disk.trim_waits, self.disk.snapshot_fails) = (Odds::NEVER, Odds::NEVER);
+        self.disk.snapshots_lost = Odds::ALWAYS;
+        self.disk.sync = (timeout / 40, timeout / 8);
+        self.changes.readmit = Odds::NEVER;
+        self.faults.any_step = Odds::per_million(5_000);
+        self.faults.gap = (timeout / 8, timeout);
+        self.faults.lasts = (timeout / 20, timeout);
+        self.faults.weights =
+            FaultWeights { crash: 2, lose_log: 5, lose_snapshot: 5, change: 6, ..FaultWeights::default() };
+        self
+    }
+}
