@@ -506,10 +506,13 @@ impl CatchUp {
             return false;
         }
         let next = decided.next();
-        let can = |peer: &Peer| peer.has(next) && !peer.down && peer.silent_since.is_none();
-        let asked = self.questions.iter().any(|question| question.from <= next && next <= question.through);
-        if asked || self.peers.iter().any(can) {
-            // Somebody keeps more than this one does, or may, and will be asked.
+        let answers = |peer: &Peer| !peer.down && peer.silent_since.is_none();
+        let asked = |peer: &Peer| {
+            let of_it = |question: &&Question| question.peer == peer.id && question.from <= next;
+            self.questions.iter().filter(of_it).any(|question| next <= question.through)
+        };
+        if self.peers.iter().any(|peer| answers(peer) && (peer.has(next) || asked(peer))) {
+            // Somebody keeps more than this one does, or may, and will be asked. (One that is silent may never answer.)
             return false;
         }
         self.questions.clear();

@@ -291,6 +291,31 @@ fn a_snapshot_is_taken_also_while_an_answer_with_later_slots_is_on_its_way() {
     assert!(laggard.offered(1, R2, 16, false));
 }
 
+/// What is needed first is asked of one that never answers. Whenever that is given up, the others have just said that they do
+/// not keep it: again and again they have a snapshot instead of what they are asked for meanwhile.
+#[test]
+fn a_snapshot_is_taken_while_one_that_never_answers_is_asked() {
+    let mut laggard = Laggard::new(&[R1, R2, R3], 0, 60, AT_ONCE);
+    laggard.catch_up.slot_bytes = usize::MAX;
+    // The leader would be asked second.
+    laggard.leader = None;
+    let mut answers: Vec<(u64, ReplicaId)> = Vec::new();
+    let taken = (0..1_000).any(|ms| {
+        if ms == 0 || ms == 98 {
+            for peer in [R1, R2] {
+                laggard.catch_up.told(peer, Slot(41), Slot(60), at(ms));
+            }
+        }
+        let (due, later): (Vec<_>, Vec<_>) = answers.drain(..).partition(|(when, _)| *when <= ms);
+        answers = later;
+        let taken = due.into_iter().any(|(_, peer)| laggard.offered(ms, peer, 40, false));
+        let asked = laggard.next(ms).into_iter().filter(|(peer, _)| *peer != 3);
+        answers.extend(asked.map(|(peer, _)| (ms + 5, ReplicaId(peer))));
+        taken
+    });
+    assert!(taken);
+}
+
 #[test]
 fn an_unasked_offer_is_for_those_who_expect_one() {
     let mut laggard = Laggard::new(&[R1, R2], 1, 9, AT_ONCE);
