@@ -38,6 +38,8 @@ pub struct Watch {
     found: u64,
     /// Bytes of records that are not durable, as of the last step, and the most that a step added.
     undurable: (u64, u64),
+    /// Bytes of decided batches that are not executed, in the same way.
+    unexecuted: (u64, u64),
 }
 
 impl Watch {
@@ -57,6 +59,7 @@ impl Watch {
             largest_batch: 0,
             found: 0,
             undurable: (0, 0),
+            unexecuted: (0, 0),
         }
     }
 
@@ -187,9 +190,8 @@ impl Watch {
         settings: &Settings,
         batches_max: u64,
     ) -> Checked {
-        let (before, most) = self.undurable;
-        let most = most.max(status.undurable_bytes.saturating_sub(before));
-        self.undurable = (status.undurable_bytes, most);
+        let most_undurable = most_added(&mut self.undurable, status.undurable_bytes);
+        let most_unexecuted = most_added(&mut self.unexecuted, status.unexecuted_bytes);
         let ahead_max = settings.consensus.accept_ahead_max();
         // A new leader takes over what others accepted, also if it lags behind them.
         let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
@@ -200,11 +202,13 @@ impl Watch {
         let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
         // One message may always wait.
         let messages_max = settings.held_bytes_max.max(held.largest_message);
-        // What was accepted before there was too much is decided all the same; a restart finds its log decided.
-        let unexecuted_max =
-            self.found.max(settings.backlog_bytes_max) + (ahead_max + 1) * self.largest_batch;
+        // What was accepted before there was too much is decided all the same, and a page of what is decided, or of what a
+        // new leader tells, brings much at once. A restart finds its log decided.
+        let unexecuted_max = self.found.max(settings.backlog_bytes_max)
+            + (ahead_max + 1) * self.largest_batch
+            + most_unexecuted;
         // The step with which it becomes too much, that with which a leader takes over what others accepted, and states.
-        let undurable_max = settings.undurable_bytes_max + 2 * most + STATES_BYTES_MAX;
+        let undurable_max = settings.undurable_bytes_max + 2 * most_undurable + STATES_BYTES_MAX;
         self.bounds([
             ("slots in flight", status.protocol.in_flight as u64, ahead_max.saturating_add(lag)),
             ("bytes queued", status.queued_bytes as u64, queue_max),
@@ -220,6 +224,13 @@ impl Watch {
             ("bytes that wait for slots in front of them", status.ahead_bytes as u64, ahead_bytes_max),
         ])
     }
+}
+
+/// The most that a step added to an amount, given what it is after another step.
+fn most_added((before, most): &mut (u64, u64), now: u64) -> u64 {
+    *most = (*most).max(now.saturating_sub(*before));
+    *before = now;
+    *most
 }
 
 /// No simulated command is larger.
