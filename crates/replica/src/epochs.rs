@@ -681,8 +681,7 @@ impl Replica {
         let options = &self.settings.consensus;
         // Whoever is sent slots unasked says what it got: then more is sent, or it is promoted. (What it said a while
         // ago is never all that there is, even if the log goes on only now and then.)
-        let told_unasked =
-            self.leads() || self.is_pushed_to() || self.protocol.is_some() && self.is_to_vote();
+        let told_unasked = self.leads() || self.is_pushed_to() || self.is_to_vote();
         if told_unasked && self.decided.last() > self.audience.told {
             options.announce_delay_max
         } else {
