@@ -77,6 +77,8 @@ pub struct Replica {
     pub(crate) taking_snapshot: bool,
     pub(crate) slots_since_snapshot: u64,
     pub(crate) bytes_since_snapshot: u64,
+    /// When a peer last asked for a piece of the snapshot.
+    pub(crate) fetched: Option<Time>,
     /// What this replica knows of the replicated clock.
     clock: ClockView,
     pub(crate) protocol_deadline: Time,
@@ -135,6 +137,7 @@ impl Replica {
             taking_snapshot: false,
             slots_since_snapshot: 0,
             bytes_since_snapshot: 0,
+            fetched: None,
             clock: ClockView::new(now),
             protocol_deadline: Time::NEVER,
             deadline: None,
@@ -424,8 +427,7 @@ impl Replica {
                 self.catch_up.offered(from, info, self.decided.last(), unasked, now);
             }
             PeerMessage::FetchChunk { slot, offset } => {
-                let len_max = self.settings.chunk_bytes_max;
-                actions.push(Action::ReadChunk { to: from, slot, offset, len_max });
+                self.answer_fetch_chunk(now, from, (slot, offset), actions);
             }
             PeerMessage::Chunk { slot, offset, total, bytes } => {
                 if self.catch_up.piece(from, slot, offset, total, bytes.len()) == Piece::Write {
@@ -627,7 +629,7 @@ impl Replica {
         if let Some(changed) = changed {
             self.change_group(changed, actions);
         }
-        self.take_snapshot_if_due(actions);
+        self.take_snapshot_if_due(now, actions);
         self.watch_backlog(now);
     }
 

@@ -61,7 +61,8 @@ pub struct Settings {
     pub forward_window_max: usize,
     /// A request without a decision for this long fails.
     pub request_timeout: Duration,
-    /// A snapshot is due after so many slots, but a large one only when the log has grown by as much as it has...
+    /// A snapshot is due after so many slots, but a large one only when the log has grown by as much as it has (four times
+    /// as much of each while a peer fetches the last one)...
     pub snapshot_slots: u64,
     /// ...or after so many bytes of batches.
     pub snapshot_log_bytes: u64,

@@ -15,6 +15,9 @@ use crate::{
 /// A snapshot of this size is written without a thought.
 const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
 
+/// While a peer fetches a snapshot, the next one is due only after so many times as much.
+const FETCHED_SNAPSHOT_STAYS: u64 = 4;
+
 impl Replica {
     // Decided slots.
 
@@ -118,13 +121,17 @@ impl Replica {
 
     // Snapshots.
 
-    pub(crate) fn take_snapshot_if_due(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn take_snapshot_if_due(&mut self, now: Time, actions: &mut Vec<Action>) {
         // A snapshot is the whole state: one that is large should not be written again for a little log.
         let large =
             self.snapshot.map(|snapshot| snapshot.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
-        let due = self.slots_since_snapshot >= self.settings.snapshot_slots
-            && self.bytes_since_snapshot >= large.unwrap_or(0)
-            || self.bytes_since_snapshot >= self.settings.snapshot_log_bytes;
+        // The next one takes the place of the one that a peer fetches, which would have to begin again; and again, if
+        // that always happens before it has all of it.
+        let fetched = self.fetched.is_some_and(|at| now.since(at) <= self.settings.consensus.election_timeout);
+        let stays = if fetched { FETCHED_SNAPSHOT_STAYS } else { 1 };
+        let (slots, bytes) = (self.slots_since_snapshot / stays, self.bytes_since_snapshot / stays);
+        let due = slots >= self.settings.snapshot_slots && bytes >= large.unwrap_or(0)
+            || bytes >= self.settings.snapshot_log_bytes;
         if due {
             self.take_snapshot(actions);
         }
@@ -172,6 +179,20 @@ impl Replica {
             self.input(now, Input::Control(Control::Trim(info.slot)), actions);
             actions.push(Action::Trim(info.slot));
         }
+    }
+
+    /// A peer asks for a piece of a snapshot.
+    pub(crate) fn answer_fetch_chunk(
+        &mut self,
+        now: Time,
+        to: ReplicaId,
+        (slot, offset): (Slot, u64),
+        actions: &mut Vec<Action>,
+    ) {
+        if self.snapshot.is_some_and(|snapshot| snapshot.slot == slot) {
+            self.fetched = Some(now);
+        }
+        actions.push(Action::ReadChunk { to, slot, offset, len_max: self.settings.chunk_bytes_max });
     }
 
     /// All pieces of a snapshot are here.

@@ -7,7 +7,7 @@ use synod_consensus::{
 };
 use synod_replica::{
     Action, Event, Group, LogRecord, PeerMessage, Recovered, Replica, RequestError, RequestId, Routed,
-    Settings, Waiting,
+    Settings, SnapshotInfo, Waiting,
 };
 use synod_wire::{
     Ballot, Batch, BatchBuilder, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
@@ -173,4 +173,40 @@ fn who_takes_no_part_in_ordering_answers_other_replicas_reads_at_once_and_keeps_
         matches!(message, PeerMessage::Direct(Routed::ReadIndexAnswer { slot: None, .. }))
     });
     assert_eq!(refused.count(), 2_000);
+}
+
+#[test]
+fn a_snapshot_that_a_peer_fetches_is_replaced_later_but_not_never() {
+    let settings = Settings { snapshot_slots: 10, batch_bytes_max: 1, ..Settings::default() };
+    let timeout = settings.consensus.election_timeout;
+    let mut bench = Bench::start(settings, R1, 1, Vec::new());
+    bench.sync();
+    // How many slots until the next snapshot is taken, if a peer asks for a piece of the last one now and then.
+    let mut until_next = |fetched: Option<Slot>| {
+        for slots in 1..100 {
+            if let Some(slot) = fetched {
+                let message = PeerMessage::FetchChunk { slot, offset: 0 };
+                bench.step(Event::Receive { from: R2, message });
+            }
+            bench.actions.clear();
+            bench.now += timeout / 2;
+            bench.request(1);
+            bench.sync();
+            let slot = bench.replica.status().protocol.decided;
+            bench.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
+            if bench.actions.iter().any(|action| matches!(action, Action::TakeSnapshot)) {
+                bench.step(Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: 100 })));
+                return (slot, slots);
+            }
+        }
+        panic!("no snapshot is ever due");
+    };
+    let (first, _) = until_next(None);
+    let (second, alone) = until_next(None);
+    // The clock takes a slot now and then.
+    assert!((8..=10).contains(&alone), "after {alone}");
+    let (_, fetched) = until_next(Some(second));
+    assert!((35..=40).contains(&fetched), "after {fetched}");
+    let (_, another) = until_next(Some(first));
+    assert!((8..=10).contains(&another), "what is gone already keeps nothing: after {another}");
 }
