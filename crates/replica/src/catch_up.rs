@@ -203,6 +203,11 @@ impl CatchUp {
         }
     }
 
+    /// A peer has to be asked for what it has, although it might have come unasked. What others send comes first.
+    pub fn sends_nothing(&mut self, now: Time, pace: &Pace) {
+        self.hurry |= now >= self.pushed_at + pace.patience;
+    }
+
     /// A session to a peer began or ended.
     pub fn linked(&mut self, id: ReplicaId, up: bool) {
         if let Some(peer) = self.peer(id) {

@@ -583,6 +583,10 @@ impl Replica {
         self.known.elsewhere = self.known.elsewhere.max(decided);
         self.heard_ahead(from, decided);
         self.catch_up.told(from, kept, decided, now);
+        if self.is_pushed_to() && view.leader != Some(from) {
+            // Who sends what it has says no more than that; this one has to be asked.
+            self.catch_up.sends_nothing(now, &self.pace());
+        }
         if self.joins(from, decided) {
             self.heard_joining(now, from, decided, actions);
         }

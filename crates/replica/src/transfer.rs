@@ -127,7 +127,8 @@ impl Replica {
             self.snapshot.map(|snapshot| snapshot.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
         // The next one takes the place of the one that a peer fetches, which would have to begin again; and again, if
         // that always happens before it has all of it.
-        let fetched = self.fetched.is_some_and(|at| now.since(at) <= self.settings.consensus.election_timeout);
+        let fetched =
+            self.fetched.is_some_and(|at| now.since(at) <= self.settings.consensus.election_timeout);
         let stays = if fetched { FETCHED_SNAPSHOT_STAYS } else { 1 };
         let (slots, bytes) = (self.slots_since_snapshot / stays, self.bytes_since_snapshot / stays);
         let due = slots >= self.settings.snapshot_slots && bytes >= large.unwrap_or(0)

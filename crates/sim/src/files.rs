@@ -40,7 +40,7 @@ pub struct Files {
     written: BTreeMap<Lsn, Bytes>,
     /// What repairs have kept, of starts that did not come to their end since.
     repaired: BTreeMap<Lsn, Bytes>,
-    /// Snapshots that may be there: writing them failed, and nobody has looked since.
+    /// Snapshots that may be there, since writing them failed.
     unsure: Vec<(Slot, Bytes)>,
     /// Something was harmed since the last start that succeeded, and before that nothing was lost.
     was_whole: bool,
@@ -255,7 +255,6 @@ impl Files {
         self.repaired.clear();
         let unharmed = std::mem::take(&mut self.was_whole) && !lost;
         (self.may_be_lost, self.loss_pending, self.outlived) = (lost, lost, false);
-        self.unsure.clear();
         self.open = Some(Open { wal, store, lives, _dir: dir });
         Ok(Started { records, last, snapshot, lost, kept, unharmed })
     }
@@ -275,7 +274,9 @@ impl Files {
             read.expect("it was read a moment ago");
             found = Some((file.slot, Bytes::from(bytes)));
         }
-        let expected = found == written || self.unsure.iter().any(|unsure| found.as_ref() == Some(unsure));
+        let newer = |unsure: &&(Slot, Bytes)| written.as_ref().is_none_or(|(slot, _)| unsure.0 > *slot);
+        let mut unsure = self.unsure.iter().filter(newer);
+        let expected = found == written || unsure.any(|unsure| found.as_ref() == Some(unsure));
         demand(expected, Invariant::FilesKeep, || {
             let slot = |snapshot: &Option<(Slot, Bytes)>| snapshot.as_ref().map(|(slot, _)| *slot);
             format!("{} finds snapshot {:?} instead of {:?}", self.id, slot(&found), slot(&written))
@@ -345,7 +346,9 @@ impl Files {
         let _ = writer.write_all(bytes);
         writer.finish()?;
         store.retain(2)?;
+        // One older snapshot is left at most.
         self.unsure.pop();
+        self.unsure = self.unsure.pop().into_iter().collect();
         Ok(())
     }
 

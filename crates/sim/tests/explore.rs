@@ -11,6 +11,7 @@ const CALM: Bounds = Bounds {
     replicas: 3,
     commands: 1,
     timeouts: 1,
+    waits: 0,
     crashes: 0,
     losses: 0,
     duplicates: 0,

@@ -227,6 +227,22 @@ fn what_is_pushed_need_not_be_asked_for() {
 }
 
 #[test]
+fn who_sends_nothing_is_asked_at_once() {
+    let mut laggard = Laggard::new(&[R1, R2, R3], 0, 40, PACE);
+    assert_eq!(laggard.next(0), [], "it might come");
+    laggard.catch_up.told(R2, Slot(1), Slot(40), at(1));
+    laggard.catch_up.sends_nothing(at(1), &PACE);
+    assert_eq!(laggard.next(1), [(2, slots(1, 10)), (3, slots(11, 20)), (2, slots(21, 30))]);
+
+    let mut laggard = Laggard::new(&[R1, R2, R3], 0, 40, PACE);
+    let arrived = Arrived { peer: R3, first: Slot(1), batches: batches(1, 20) };
+    laggard.catch_up.pushed(at(0), arrived, Slot(40), laggard.decided, &PACE);
+    laggard.take();
+    laggard.catch_up.sends_nothing(at(1), &PACE);
+    assert_eq!(laggard.next(1), [], "another one sends");
+}
+
+#[test]
 fn a_snapshot_is_received_piece_by_piece() {
     let mut laggard = Laggard::new(&[R1, R2], 1, 9, AT_ONCE);
     assert!(!laggard.offered(0, R2, 8, false), "nobody asked");

@@ -37,6 +37,9 @@ pub struct ExploreArgs {
     /// Timers that fire, on all replicas together: elections, and what leaders do from time to time.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().timeouts)]
     timeouts: u8,
+    /// Times that an election time-out goes by on a replica's clock, and its timer is late.
+    #[arg(long, value_name = "N", default_value_t = Bounds::default().waits)]
+    waits: u8,
     /// Replicas that crash and start again from what their disks hold.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().crashes)]
     crashes: u8,
@@ -74,6 +77,7 @@ impl ExploreArgs {
             replicas: number(self.replicas),
             commands: self.commands,
             timeouts: self.timeouts,
+            waits: self.waits,
             crashes: self.crashes,
             losses: self.losses,
             duplicates: self.duplicates,
@@ -127,9 +131,10 @@ fn summary(args: &ExploreArgs, report: &Report, elapsed: Duration) -> String {
          {messages} different messages; {seconds:.1} s, {:.0} states/s\n",
         states as f64 / seconds
     );
-    let ExploreArgs { replicas, commands, timeouts, crashes, losses, duplicates, catch_ups, .. } = args;
+    let ExploreArgs { replicas, commands, timeouts, waits, crashes, losses, duplicates, catch_ups, .. } =
+        args;
     let bounds = format!(
-        "{replicas} replicas, {commands} commands, {timeouts} time-outs, {crashes} crashes, {losses} losses, \
+        "{replicas} replicas, {commands} commands, {timeouts} time-outs, {waits} waits, {crashes} crashes, {losses} losses, \
          {duplicates} duplicates, {catch_ups} catch-ups{}",
         if args.pages { ", pages of one batch" } else { "" }
     );

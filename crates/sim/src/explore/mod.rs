@@ -44,6 +44,8 @@
 //!   nevertheless.
 //! - Records become durable, one or several, in their order; what waited for them leaves, and the protocol is told.
 //! - A replica's timer fires (`timeouts`), at its deadline.
+//! - An election time-out goes by on a replica's clock and its timer does not fire (`waits`): it is late then, as that of a
+//!   process that was paused. What is not said or answered twice within a time-out is from then on.
 //! - A leader with room is given the next command (`commands`).
 //! - A replica learns from another, as by catch-up, what that one delivered in the first slot that it has not delivered
 //!   itself (`catch_ups`).
@@ -51,9 +53,9 @@
 //!
 //! # What is left out, and why
 //!
-//! - **Time.** Each replica has its own clock, which moves only when its timer fires, to the deadline. So time-outs come
-//!   in any order among replicas and at any moment among messages, but a timer is never late, and no replica misses a
-//!   leader for long without its own timer firing. States that differ only in *when* are one (see `fingerprint.rs`).
+//! - **Time.** Each replica has its own clock, which moves only when its timer fires, to the deadline, and as often as
+//!   `waits` allows. So time-outs come in any order among replicas and at any moment among messages, but a timer is late
+//!   only by an election time-out, and so often. States that differ only in *when* are one (see `fingerprint.rs`).
 //! - **Sending again after a while.** The time after which something is sent again is set so long that it does not pass;
 //!   a message that was sent may be late anyway. What is sent again when a session begins is explored.
 //! - **Who lets whom try.** With the rotating election a replica first asks the others. Here they are always willing, at
@@ -106,6 +108,8 @@ pub struct Bounds {
     pub commands: u8,
     /// Timers that fire, on all replicas together.
     pub timeouts: u8,
+    /// Times that a replica's clock goes on by an election time-out without its timer, which is late if it was due then.
+    pub waits: u8,
     /// Replicas that crash and start again.
     pub crashes: u8,
     /// Sessions that break.
@@ -135,6 +139,7 @@ impl Default for Bounds {
             replicas: 3,
             commands: 1,
             timeouts: 1,
+            waits: 0,
             crashes: 1,
             losses: 0,
             duplicates: 0,
@@ -309,6 +314,7 @@ fn title(space: &Space, node: u32, taken: &Taken) -> String {
         }
         Move::Durable(through) => format!("log durable to {through}"),
         Move::Timer => "timer".to_owned(),
+        Move::Wait => "an election time-out goes by".to_owned(),
         Move::Propose(proposed) => format!("proposes command {}", proposed + 1),
         Move::Learn(decision) => {
             let (slot, ballots, _) = space.decision(decision);

@@ -57,6 +57,8 @@ pub(super) enum Happening {
     Durable(usize),
     /// The deadline has come.
     Timer,
+    /// An election time-out goes by, and the timer, if it was due, is late.
+    Wait,
     Propose(Batch),
     /// A peer has delivered this, and says so.
     Learn(Slot, Ballots, Batch),
@@ -121,6 +123,7 @@ impl Node {
                 work.node.deadline = Time::NEVER;
                 work.input(Input::Timer)?;
             }
+            Happening::Wait => work.node.now += setting.options.election_timeout,
             Happening::Propose(batch) => work.input(Input::Propose { batch, awaited: true })?,
             Happening::Learn(slot, ballots, batch) => {
                 work.input(Input::Control(Control::Learn { slot, ballots, batch, voters: None }))?;

@@ -165,8 +165,8 @@ impl<'a> Search<'a> {
 
 /// What can still happen in the beginning.
 pub(super) fn everything(bounds: &Bounds) -> Left {
-    let Bounds { timeouts, crashes, losses, duplicates, catch_ups, .. } = *bounds;
-    Left { proposed: 0, timeouts, crashes, losses, duplicates, catch_ups }
+    let Bounds { timeouts, waits, crashes, losses, duplicates, catch_ups, .. } = *bounds;
+    Left { proposed: 0, timeouts, waits, crashes, losses, duplicates, catch_ups }
 }
 
 /// What can happen in a state, and what can still happen after that.
@@ -190,6 +190,9 @@ pub(super) fn steps(
         }
         if let Some(timeouts) = left.timeouts.checked_sub(1).filter(|_| known.has_timer) {
             step(Move::Timer, Left { timeouts, ..left });
+        }
+        if let Some(waits) = left.waits.checked_sub(1).filter(|_| known.has_timer) {
+            step(Move::Wait, Left { waits, ..left });
         }
         if let Some(losses) = left.losses.checked_sub(1) {
             for peer in (0..nodes.len()).filter(|&peer| peer != at) {

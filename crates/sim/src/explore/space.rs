@@ -31,6 +31,7 @@ pub(super) enum Move {
     Session(u32),
     Durable(u32),
     Timer,
+    Wait,
     /// The command after so many others is proposed.
     Propose(u32),
     /// A decision comes by catch-up.
@@ -174,6 +175,7 @@ impl Space {
             Move::Session(peer) => Happening::Session(self.setting.ids[peer as usize]),
             Move::Durable(records) => Happening::Durable(records as usize),
             Move::Timer => Happening::Timer,
+            Move::Wait => Happening::Wait,
             Move::Propose(proposed) => {
                 let command = Value::try_from(proposed + 1).ok().and_then(|n| self.setting.values.batch(n));
                 Happening::Propose(command.expect("only commands that there are").clone())

@@ -20,6 +20,7 @@ pub(super) struct Left {
     /// So many commands were proposed.
     pub(super) proposed: u8,
     pub(super) timeouts: u8,
+    pub(super) waits: u8,
     pub(super) crashes: u8,
     pub(super) losses: u8,
     pub(super) duplicates: u8,
@@ -28,9 +29,11 @@ pub(super) struct Left {
 
 impl Left {
     fn covers(self, other: Left) -> bool {
-        let mine = [self.timeouts, self.crashes, self.losses, self.duplicates, self.catch_ups];
-        let others = [other.timeouts, other.crashes, other.losses, other.duplicates, other.catch_ups];
-        self.proposed == other.proposed && mine.iter().zip(others).all(|(mine, others)| *mine >= others)
+        let luck = |left: Left| {
+            [left.timeouts, left.waits, left.crashes, left.losses, left.duplicates, left.catch_ups]
+        };
+        self.proposed == other.proposed
+            && luck(self).iter().zip(luck(other)).all(|(mine, others)| *mine >= others)
     }
 }
 
@@ -157,7 +160,8 @@ mod tests {
 
     #[test]
     fn a_state_that_another_covers_is_not_looked_at() {
-        let left = Left { proposed: 1, timeouts: 1, crashes: 1, losses: 0, duplicates: 0, catch_ups: 0 };
+        let left =
+            Left { proposed: 1, timeouts: 1, waits: 0, crashes: 1, losses: 0, duplicates: 0, catch_ups: 0 };
         let taken = Taken { at: 0, doubled: false, made: Move::Timer };
         let mut states = States::new(2);
         let mut add = |words: &[u32], left| {

@@ -121,10 +121,11 @@ fn choose(steps: &[(Taken, Left)], rng: &mut Rng) -> Option<(Taken, Left)> {
         Move::Timer => (4, 1),
         Move::Session(_) => (5, 1),
         Move::Restart(_) => (6, 1),
+        Move::Wait => (7, 1),
     };
-    let mut counts = [0_usize; 7];
+    let mut counts = [0_usize; 8];
     steps.iter().for_each(|(taken, _)| counts[weight(taken.made).0] += 1);
-    let mut weights = [0; 7];
+    let mut weights = [0; 8];
     steps.iter().for_each(|(taken, _)| weights[weight(taken.made).0] = weight(taken.made).1);
     let total: u32 = weights.iter().sum();
     if total == 0 {

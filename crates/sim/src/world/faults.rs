@@ -562,8 +562,6 @@ impl World {
         roles.join("; ")
     }
 
-    /// Whether all members have executed the slots through this one, those vote who should, no learner is left that is
-    /// there to vote, and no change is half made.
     /// Whether a replica is out until an operator does something: it lost everything, or waits for its first meeting with one
     /// that did.
     pub(super) fn is_out(&self, of: usize) -> bool {
@@ -574,6 +572,8 @@ impl World {
         self.machines[of].wiped || waits(&self.machines[of]) && self.others_at_first(of).any(wiped)
     }
 
+    /// Whether all members have executed the slots through this one, those vote who should, no learner is left that is
+    /// there to vote, and no change is half made.
     fn converged(&self, target: Slot) -> bool {
         let group = self.reference.group();
         group.learners().all(|(_, goal)| goal == Goal::Learn)

@@ -264,9 +264,22 @@ impl World {
         self.machines.iter().enumerate().all(notices)
     }
 
+    /// Whether most of those with whom the group began would vote, were this one of them wiped: it would not, nor would who
+    /// has still to meet it for the first time.
+    fn may_be_wiped(&self, of: usize) -> bool {
+        let first = 0..self.plan.replicas;
+        let gone = |at: &usize| *at == of || self.machines[*at].wiped;
+        let out = |at: &usize| {
+            let files = &self.machines[*at].files;
+            let met = |other: usize| files.is_welcomed_by(self.machines[other].id);
+            gone(at) || !files.met_all && !first.clone().filter(gone).all(met)
+        };
+        first.contains(&of) && first.clone().filter(out).count() <= (self.plan.replicas - 1) / 2
+    }
+
     /// A replica loses everything that it had, and is started as if it never was.
     pub(super) fn wipe(&mut self, of: usize) {
-        if !self.may_lose(of) || self.machines[of].wiped || of >= self.plan.replicas {
+        if !self.may_lose(of) || self.machines[of].wiped || !self.may_be_wiped(of) {
             return;
         }
         self.crash(of);
