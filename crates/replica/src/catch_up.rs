@@ -347,6 +347,16 @@ impl CatchUp {
             rank => Some(rank),
         };
         let first = self.peers.iter().filter_map(rank).min()?;
+        if first >= Rank::Silent {
+            // All others say all the time that they do not keep it. Those who did not answer would be asked for ever.
+            let busy = |peer: &Peer| self.questions.iter().any(|question| question.peer == peer.id);
+            let follows = |peer: &&Peer| peer.keeps_what_follows(slot, now, pace) && !busy(peer);
+            let further = |peer: &&Peer| peer.keeps.map(|keeps| keeps.last);
+            let other = self.peers.iter().filter(follows).max_by_key(further).map(|peer| peer.id);
+            if let Some(other) = other {
+                return self.peers.iter().position(|peer| peer.id == other);
+            }
+        }
         let among = self.peers.iter().enumerate().filter(|(_, peer)| rank(peer) == Some(first));
         let idle = among.filter_map(|(index, peer)| {
             let busy = self.questions.iter().filter(|question| question.peer == peer.id).count();

@@ -119,6 +119,8 @@ pub(crate) struct Audience {
     /// When somebody was last told, and how far this replica was.
     told_at: Time,
     told: Slot,
+    /// Who was answered how far this replica is, not long ago.
+    answered: BTreeMap<ReplicaId, Time>,
     /// How far learners are.
     pub(crate) learners: BTreeMap<ReplicaId, Learner>,
     /// The learner that got no vote when this replica last asked for one.
@@ -604,7 +606,7 @@ impl Replica {
         let removed = behind && self.group.member(from).is_none() && self.group.votes(self.me);
         let lost = decided < self.decided.last() && self.group.votes(from) && self.protocol.is_some();
         if (removed || lost) && epoch <= self.known.running {
-            actions.push(self.standing(from, false));
+            self.answer_standing(now, from, actions);
         }
         // One that is still to join is not a member yet, as far as it knows.
         let removed = self.group.member(self.me).is_none() && self.me < self.group.next_id;
@@ -624,6 +626,18 @@ impl Replica {
         if self.protocol.is_none() && may_lead && news {
             self.leader_changed(now, view, actions);
         }
+    }
+
+    /// Says how far this replica is to one that is behind, as it said; not oftener than it says so by itself. (While slots are
+    /// decided, who answers is ahead of whom it hears, and would be answered in turn.)
+    pub(crate) fn answer_standing(&mut self, now: Time, to: ReplicaId, actions: &mut Vec<Action>) {
+        let interval = self.settings.consensus.heartbeat_interval / 2;
+        self.audience.answered.retain(|_, at| now < *at + interval);
+        if self.audience.answered.contains_key(&to) {
+            return;
+        }
+        self.audience.answered.insert(to, now);
+        actions.push(self.standing(to, false));
     }
 
     /// Ends the service of a replica that is not a member any more, once a quorum went on without it.

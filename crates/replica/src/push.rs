@@ -92,7 +92,7 @@ impl Replica {
         if self.settings.state_transfer == StateTransfer::Pull {
             // It can ask here too. What the leader has it is told anyway.
             if decided < self.decided.last() && !self.leads() {
-                actions.push(self.standing(from, false));
+                self.answer_standing(now, from, actions);
             }
             return;
         }

@@ -29,6 +29,7 @@ use crate::{
     reads::{Asker, READS_MAX, Reads},
     relay::{Relay, Route},
     session::{is_replica, replica_session},
+    transfer::Fetched,
 };
 
 /// See the module.
@@ -77,8 +78,8 @@ pub struct Replica {
     pub(crate) taking_snapshot: bool,
     pub(crate) slots_since_snapshot: u64,
     pub(crate) bytes_since_snapshot: u64,
-    /// When a peer last asked for a piece of the snapshot.
-    pub(crate) fetched: Option<Time>,
+    /// Whether a peer fetches the snapshot.
+    pub(crate) fetched: Option<Fetched>,
     /// What this replica knows of the replicated clock.
     clock: ClockView,
     pub(crate) protocol_deadline: Time,
@@ -413,7 +414,9 @@ impl Replica {
             PeerMessage::Relayed { origin, to, message } => {
                 self.relayed(now, from, (origin, to), message, actions);
             }
-            PeerMessage::Fetch { from: slot, through } => self.answer_fetch(from, slot, through, actions),
+            PeerMessage::Fetch { from: slot, through } => {
+                self.answer_fetch(now, from, slot, through, actions)
+            }
             PeerMessage::Fetched { from: first, kept, decided, batches } => {
                 let arrived = Arrived { peer: from, first, batches };
                 self.fetched(now, arrived, (kept, decided), actions);

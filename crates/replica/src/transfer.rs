@@ -18,6 +18,18 @@ const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
 /// While a peer fetches a snapshot, the next one is due only after so many times as much.
 const FETCHED_SNAPSHOT_STAYS: u64 = 4;
 
+/// For so many election time-outs after a peer asked for something: it may have to install what it has.
+const FETCHED_PATIENCE: u32 = 10;
+
+/// A snapshot that a peer fetches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetched {
+    /// When it last asked for a piece, or for what was decided behind the snapshot...
+    at: Time,
+    /// ...through this slot, when it asked for the last piece. What comes later it fetches as every laggard does.
+    through: Slot,
+}
+
 impl Replica {
     // Decided slots.
 
@@ -55,6 +67,7 @@ impl Replica {
 
     pub(crate) fn answer_fetch(
         &mut self,
+        now: Time,
         to: ReplicaId,
         from: Slot,
         through: Slot,
@@ -62,6 +75,9 @@ impl Replica {
     ) {
         let kept = self.decided.first();
         let decided = self.decided.last();
+        if let Some(fetched) = self.fetched.as_mut().filter(|fetched| from <= fetched.through) {
+            fetched.at = now;
+        }
         let batches = self.decided.range(from, through, self.settings.fetch_bytes_max);
         let offer = if batches.is_none() { self.snapshot_offer(from, actions) } else { None };
         let message = offer.unwrap_or_else(|| {
@@ -125,11 +141,12 @@ impl Replica {
         // A snapshot is the whole state: one that is large should not be written again for a little log.
         let large =
             self.snapshot.map(|snapshot| snapshot.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
-        // The next one takes the place of the one that a peer fetches, which would have to begin again; and again, if
-        // that always happens before it has all of it.
-        let fetched =
-            self.fetched.is_some_and(|at| now.since(at) <= self.settings.consensus.election_timeout);
-        let stays = if fetched { FETCHED_SNAPSHOT_STAYS } else { 1 };
+        // The next one takes the place of the one that a peer fetches, and of the log behind it. The peer would have to begin
+        // again; and again, if that always happens before it has all of it.
+        let patience = self.settings.consensus.election_timeout * FETCHED_PATIENCE;
+        let fetched = self.fetched.is_some_and(|fetched| now.since(fetched.at) <= patience);
+        let follows = self.snapshot.is_some_and(|snapshot| self.decided.first() <= snapshot.slot.next());
+        let stays = if fetched && follows { FETCHED_SNAPSHOT_STAYS } else { 1 };
         let (slots, bytes) = (self.slots_since_snapshot / stays, self.bytes_since_snapshot / stays);
         let due = slots >= self.settings.snapshot_slots && bytes >= large.unwrap_or(0)
             || bytes >= self.settings.snapshot_log_bytes;
@@ -165,8 +182,9 @@ impl Replica {
             Some(info) => self.adopt_snapshot(now, info, actions),
             // Try again sooner than after a whole interval, also if the state is large.
             None => {
-                self.slots_since_snapshot += self.settings.snapshot_slots * 9 / 10;
-                self.bytes_since_snapshot += self.settings.snapshot_log_bytes / 10 * 9;
+                let soon = |since: &mut u64, due: u64| *since = since.saturating_add(due / 10 * 9);
+                soon(&mut self.slots_since_snapshot, self.settings.snapshot_slots);
+                soon(&mut self.bytes_since_snapshot, self.settings.snapshot_log_bytes);
             }
         }
     }
@@ -174,6 +192,7 @@ impl Replica {
     fn adopt_snapshot(&mut self, now: Time, info: SnapshotInfo, actions: &mut Vec<Action>) {
         if self.snapshot.is_none_or(|snapshot| snapshot.slot < info.slot) {
             self.snapshot = Some(info);
+            self.fetched = None;
             self.decided.trim(info.slot, self.settings.keep_slots, self.settings.keep_bytes);
             self.carry_out(now, actions);
             self.write_trimmed(info.slot, actions);
@@ -191,7 +210,7 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         if self.snapshot.is_some_and(|snapshot| snapshot.slot == slot) {
-            self.fetched = Some(now);
+            self.fetched = Some(Fetched { at: now, through: self.decided.last() });
         }
         actions.push(Action::ReadChunk { to, slot, offset, len_max: self.settings.chunk_bytes_max });
     }

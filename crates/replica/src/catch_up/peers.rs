@@ -75,6 +75,15 @@ impl Peer {
         self.silent_since.is_some_and(|since| now < since + pace.forget)
     }
 
+    /// Whether it keeps only what is behind a slot: it may offer a snapshot of that, but only if it is asked. One that has
+    /// just answered is not.
+    pub(super) fn keeps_what_follows(&self, slot: Slot, now: Time, pace: &Pace) -> bool {
+        !self.down
+            && !self.is_silent(now, pace)
+            && now >= self.answered_at + pace.fresh
+            && self.keeps.is_some_and(|keeps| slot < keeps.first)
+    }
+
     /// Whether it is one of those who are asked first.
     pub(super) fn helps(&self, leader: Option<ReplicaId>, now: Time, pace: &Pace) -> bool {
         !self.down && !self.is_silent(now, pace) && leader != Some(self.id)

@@ -408,6 +408,24 @@ fn where_nobody_keeps_what_is_missing_who_is_further_is_asked() {
 
 /// A peer that goes on answering puts off when an answer is overdue; what it did not answer must not wait for ever.
 #[test]
+fn who_says_all_the_time_that_it_keeps_later_slots_is_asked_before_one_that_is_silent() {
+    let mut laggard = Laggard::new(&[R2, R3], 9, 60, PACE);
+    laggard.leader = None;
+    let mut asked = Vec::new();
+    for ms in 0..600 {
+        // R3 is gone, and nobody can tell.
+        laggard.catch_up.told(R2, Slot(50), Slot(60), at(ms));
+        let asks = laggard.next(ms);
+        for &(_, (from, through)) in asks.iter().filter(|(peer, _)| *peer == 2) {
+            laggard.fetched(ms, R2, from, if from < 50 { from - 1 } else { through }, (50, 60));
+        }
+        asked.extend(asks);
+    }
+    let times = asked.iter().filter(|(peer, (from, _))| (*peer, *from) == (2, 10)).count();
+    assert!((2..=60).contains(&times), "it may have a snapshot, and is not asked all the time: {asked:?}");
+}
+
+#[test]
 fn an_answer_shows_that_those_to_earlier_questions_are_lost() {
     let mut laggard = Laggard::new(&[R2], 0, 20, AT_ONCE);
     assert_eq!(laggard.next(0), [(2, slots(1, 10))]);
