@@ -41,6 +41,7 @@ fn multipaxos_holds_in_every_state() {
     everything(ProtocolKind::MultiPaxos, Bounds { commands: 0, crashes: 1, losses: 1, ..CALM }, 2_000);
     everything(ProtocolKind::MultiPaxos, Bounds { duplicates: 1, ..CALM }, 10_000);
     everything(ProtocolKind::MultiPaxos, Bounds { crashes: 1, catch_ups: 1, ..CALM }, 40_000);
+    everything(ProtocolKind::MultiPaxos, Bounds { waits: 1, ..CALM }, 50_000);
 }
 
 #[test]
@@ -48,6 +49,12 @@ fn sequence_paxos_holds_in_every_state() {
     everything(ProtocolKind::SequencePaxos, Bounds { commands: 0, crashes: 1, ..CALM }, 80_000);
     everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, crashes: 1, losses: 1, ..CALM }, 30_000);
     everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, catch_ups: 2, ..CALM }, 100);
+    everything(ProtocolKind::SequencePaxos, Bounds { commands: 0, waits: 1, ..CALM }, 70_000);
+    // A follower asks the leader for its sequence once in a while: the second time only if that goes by.
+    let waits = Bounds { replicas: 2, commands: 0, crashes: 1, ..CALM };
+    let without = everything(ProtocolKind::SequencePaxos, waits, 100);
+    let with = everything(ProtocolKind::SequencePaxos, Bounds { waits: 1, ..waits }, 100);
+    assert!(with.states > 2 * without.states && with.replicas > without.replicas, "{without:?}, {with:?}");
 }
 
 #[test]
