@@ -13,7 +13,9 @@ use std::{
 use bytes::Bytes;
 use fastrand::Rng;
 use synod_replica::{LogRecord, salvage};
-use synod_storage::{DataDir, FaultyDisk, Lives, Odds, Options, SnapshotStore, StorageError, Wal};
+use synod_storage::{
+    DataDir, FaultyDisk, Lives, Odds, Options, RecoveredRecord, SnapshotStore, StorageError, Wal,
+};
 use synod_wire::{ClusterId, Encoded, Incarnation, Keep, Lsn, ReplicaId, Slot};
 
 use crate::{
@@ -221,9 +223,15 @@ impl Files {
         if !lost {
             let there: BTreeMap<Lsn, &Bytes> =
                 found.records.iter().map(|record| (record.lsn, &record.bytes)).collect();
+            // Where something was harmed, that of which the log holds a later statement may be what was.
+            let restated = |lsn: Lsn, bytes: &Bytes| {
+                let keep = LogRecord::decode(bytes.clone()).expect("it is what was written").keep();
+                let later = |record: &RecoveredRecord| record.keep == keep && record.lsn > lsn;
+                self.may_be_lost && matches!(keep, Keep::State(_)) && found.records.iter().any(later)
+            };
             let missing = log
                 .filter(|(lsn, _)| *lsn <= found.last)
-                .find(|(lsn, bytes)| there.get(lsn) != Some(bytes))
+                .find(|(lsn, bytes)| there.get(lsn) != Some(bytes) && !restated(*lsn, bytes))
                 .map(|(lsn, _)| lsn);
             let missing = missing.or((found.last < durable).then_some(durable));
             demand(missing.is_none(), Invariant::FilesKeep, || {

@@ -230,7 +230,8 @@ impl World {
     pub(super) fn may_lose(&self, of: usize) -> bool {
         let machine = &self.machines[of];
         let lost = |id: &ReplicaId| {
-            *id == machine.id || self.machine_of(*id).is_some_and(|machine| machine.disk.lost)
+            let out = |other: &Machine| other.disk.lost || self.would_be_out(self.index(*id), None);
+            *id == machine.id || self.machine_of(*id).is_some_and(out)
         };
         let holds =
             |voters: &[ReplicaId]| voters.iter().filter(|id| lost(id)).count() <= (voters.len() - 1) / 2;

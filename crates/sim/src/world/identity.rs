@@ -268,13 +268,17 @@ impl World {
     /// has still to meet it for the first time.
     fn may_be_wiped(&self, of: usize) -> bool {
         let first = 0..self.plan.replicas;
-        let gone = |at: &usize| *at == of || self.machines[*at].wiped;
-        let out = |at: &usize| {
-            let files = &self.machines[*at].files;
-            let met = |other: usize| files.is_welcomed_by(self.machines[other].id);
-            gone(at) || !files.met_all && !first.clone().filter(gone).all(met)
-        };
+        let out = |at: &usize| self.would_be_out(*at, Some(of));
         first.contains(&of) && first.clone().filter(out).count() <= (self.plan.replicas - 1) / 2
+    }
+
+    /// Whether a replica that is there from the beginning is wiped, or has still to meet one that is; `of` counts as wiped.
+    pub(super) fn would_be_out(&self, at: usize, of: Option<usize>) -> bool {
+        let gone = |other: &usize| Some(*other) == of || self.machines[*other].wiped;
+        let files = &self.machines[at].files;
+        let met = |other: usize| files.is_welcomed_by(self.machines[other].id);
+        let first = 0..self.plan.replicas;
+        gone(&at) || first.contains(&at) && !files.met_all && !first.filter(gone).all(met)
     }
 
     /// A replica loses everything that it had, and is started as if it never was.
