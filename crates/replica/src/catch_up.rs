@@ -203,7 +203,7 @@ impl CatchUp {
         }
     }
 
-    /// A peer has to be asked for what it has, although it might have come unasked. What others send comes first.
+    /// A peer has to be asked for what it has, although it might have come by itself. What others send comes first.
     pub fn sends_nothing(&mut self, now: Time, pace: &Pace) {
         self.hurry |= now >= self.pushed_at + pace.patience;
     }
@@ -348,13 +348,12 @@ impl CatchUp {
         };
         let first = self.peers.iter().filter_map(rank).min()?;
         if first >= Rank::Silent {
-            // All others say all the time that they do not keep it. Those who did not answer would be asked for ever.
+            // All others say all the time that they do not keep it, so that only those who do not answer would be asked.
             let busy = |peer: &Peer| self.questions.iter().any(|question| question.peer == peer.id);
-            let follows = |peer: &&Peer| peer.keeps_what_follows(slot, now, pace) && !busy(peer);
-            let further = |peer: &&Peer| peer.keeps.map(|keeps| keeps.last);
-            let other = self.peers.iter().filter(follows).max_by_key(further).map(|peer| peer.id);
-            if let Some(other) = other {
-                return self.peers.iter().position(|peer| peer.id == other);
+            let follows = |peer: &Peer| peer.keeps_what_follows(slot, now, pace) && !busy(peer);
+            let others = self.peers.iter().enumerate().filter(|(_, peer)| follows(peer));
+            if let Some((index, _)) = others.max_by_key(|(_, peer)| peer.keeps.map(|keeps| keeps.last)) {
+                return Some(index);
             }
         }
         let among = self.peers.iter().enumerate().filter(|(_, peer)| rank(peer) == Some(first));

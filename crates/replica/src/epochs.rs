@@ -628,8 +628,8 @@ impl Replica {
         }
     }
 
-    /// Says how far this replica is to one that is behind, as it said; not oftener than it says so by itself. (While slots are
-    /// decided, who answers is ahead of whom it hears, and would be answered in turn.)
+    /// Says how far this replica is to one that is behind, as it said; at most twice a heartbeat. (While slots are decided, who
+    /// answers is ahead of whom it hears, and would be answered in turn.)
     pub(crate) fn answer_standing(&mut self, now: Time, to: ReplicaId, actions: &mut Vec<Action>) {
         let interval = self.settings.consensus.heartbeat_interval / 2;
         self.audience.answered.retain(|_, at| now < *at + interval);
@@ -697,10 +697,10 @@ impl Replica {
 
     fn tell_interval(&self) -> Duration {
         let options = &self.settings.consensus;
-        // Whoever is sent slots unasked says what it got: then more is sent, or it is promoted. (What it said a while
+        // Whoever is sent slots without asking says what it got: then more is sent, or it is promoted. (What it said a while
         // ago is never all that there is, even if the log goes on only now and then.)
-        let told_unasked = self.leads() || self.is_pushed_to() || self.is_to_vote();
-        if told_unasked && self.decided.last() > self.audience.told {
+        let soon = self.leads() || self.is_pushed_to() || self.is_to_vote();
+        if soon && self.decided.last() > self.audience.told {
             options.announce_delay_max
         } else {
             options.heartbeat_interval

@@ -210,3 +210,68 @@ fn a_snapshot_that_a_peer_fetches_is_replaced_later_but_not_never() {
     let (_, another) = until_next(Some(first));
     assert!((8..=10).contains(&another), "what is gone already keeps nothing: after {another}");
 }
+
+/// A peer that installs what it fetched needs the log behind it.
+#[test]
+fn the_log_behind_a_snapshot_that_a_peer_fetched_stays_until_it_has_that_too() {
+    let settings = Settings { snapshot_slots: 10, batch_bytes_max: 1, ..Settings::default() };
+    let timeout = settings.consensus.election_timeout;
+    // How many slots until the next snapshot is taken, if a peer asks for slots in the end.
+    let until_next = |fetches: bool| {
+        let mut bench = Bench::start(settings.clone(), R1, 1, Vec::new());
+        bench.sync();
+        let mut snapshots = Vec::new();
+        for slots in 1..100 {
+            bench.actions.clear();
+            bench.request(1);
+            bench.sync();
+            let slot = bench.replica.status().protocol.decided;
+            bench.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
+            if bench.actions.iter().any(|action| matches!(action, Action::TakeSnapshot)) {
+                bench.step(Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: 100 })));
+                snapshots.push((slots, slot));
+            }
+            match snapshots[..] {
+                [(taken, slot)] if slots == taken + 3 => {
+                    let message = PeerMessage::FetchChunk { slot, offset: 0 };
+                    bench.step(Event::Receive { from: R2, message });
+                }
+                [(taken, slot)] if slots > taken + 3 => {
+                    bench.now += timeout * 4;
+                    let message = PeerMessage::Fetch { from: slot.next(), through: slot.next() };
+                    if fetches {
+                        bench.step(Event::Receive { from: R2, message });
+                    }
+                }
+                [(first, _), (second, _)] => return second - first,
+                _ => {}
+            }
+        }
+        panic!("no second snapshot is ever due");
+    };
+    assert!((8..=10).contains(&until_next(false)), "it is gone, or has everything");
+    assert!((30..=40).contains(&until_next(true)));
+}
+
+/// While slots are decided, who answers is ahead of whom it hears, and would be answered in turn.
+#[test]
+fn who_is_behind_is_told_so_at_most_twice_a_heartbeat() {
+    let settings = Settings::default();
+    let heartbeat = settings.consensus.heartbeat_interval;
+    let mut bench = Bench::start(settings, R1, 1, Vec::new());
+    bench.sync();
+    bench.request(1);
+    bench.sync();
+    bench.actions.clear();
+    for _ in 0..100 {
+        bench.now += heartbeat / 20;
+        let view = bench.replica.status().protocol.view;
+        let (kept, decided) = (Slot(1), Slot::ZERO);
+        let message = PeerMessage::Standing { epoch: Epoch(1), kept, decided, view, sought: false };
+        bench.step(Event::Receive { from: R2, message });
+    }
+    let told = bench.actions.iter().filter(|action| {
+        matches!(action, Action::Send { to: R2, message: PeerMessage::Standing { .. }, .. })
+    });
+    assert!((9..=10).contains(&told.count()), "five heartbeats went by");
+}

@@ -202,11 +202,12 @@ impl Watch {
         let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
         // One message may always wait.
         let messages_max = settings.held_bytes_max.max(held.largest_message);
-        // What was accepted before there was too much is decided all the same, and a page of what is decided, or of what a
-        // new leader tells, brings much at once. A restart finds its log decided.
-        let unexecuted_max = self.found.max(settings.backlog_bytes_max)
-            + (ahead_max + 1) * self.largest_batch
-            + most_unexecuted;
+        // What was accepted before there was too much is decided all the same, and so is what a follower takes over at once
+        // from a new leader of Sequence Paxos. A restart finds its log decided.
+        let accepted_max = (ahead_max + 1) * self.largest_batch;
+        let adopted_max = SYNC_SPANS_MAX * ahead_max * self.largest_batch;
+        let unexecuted_max =
+            self.found.max(settings.backlog_bytes_max) + accepted_max + most_unexecuted.min(adopted_max);
         // The step with which it becomes too much, that with which a leader takes over what others accepted, and states.
         let undurable_max = settings.undurable_bytes_max + 2 * most_undurable + STATES_BYTES_MAX;
         self.bounds([
@@ -232,6 +233,9 @@ fn most_added((before, most): &mut (u64, u64), now: u64) -> u64 {
     *before = now;
     *most
 }
+
+/// A follower of Sequence Paxos takes over at most so many times what it accepts ahead.
+const SYNC_SPANS_MAX: u64 = 4;
 
 /// No simulated command is larger.
 const COMMAND_BYTES_MAX: u64 = 16 << 10;

@@ -230,7 +230,7 @@ impl World {
     pub(super) fn may_lose(&self, of: usize) -> bool {
         let machine = &self.machines[of];
         let lost = |id: &ReplicaId| {
-            let out = |other: &Machine| other.disk.lost || self.would_be_out(self.index(*id), None);
+            let out = |other: &Machine| other.disk.lost || self.is_out(self.index(*id));
             *id == machine.id || self.machine_of(*id).is_some_and(out)
         };
         let holds =
@@ -561,16 +561,6 @@ impl World {
         };
         let roles: Vec<String> = self.machines.iter().map(role).collect();
         roles.join("; ")
-    }
-
-    /// Whether a replica is out until an operator does something: it lost everything, or waits for its first meeting with one
-    /// that did.
-    pub(super) fn is_out(&self, of: usize) -> bool {
-        let waits = |machine: &Machine| {
-            machine.life.as_ref().is_some_and(|life| life.replica.status().waits_for_members)
-        };
-        let wiped = |id| self.machine_of(id).is_some_and(|machine| machine.wiped);
-        self.machines[of].wiped || waits(&self.machines[of]) && self.others_at_first(of).any(wiped)
     }
 
     /// Whether all members have executed the slots through this one, those vote who should, no learner is left that is

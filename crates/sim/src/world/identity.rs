@@ -272,9 +272,14 @@ impl World {
         first.contains(&of) && first.clone().filter(out).count() <= (self.plan.replicas - 1) / 2
     }
 
-    /// Whether a replica that is there from the beginning is wiped, or has still to meet one that is; `of` counts as wiped.
-    pub(super) fn would_be_out(&self, at: usize, of: Option<usize>) -> bool {
-        let gone = |other: &usize| Some(*other) == of || self.machines[*other].wiped;
+    /// Whether a replica is out until an operator does something: it was wiped, or has still to meet one that was.
+    pub(super) fn is_out(&self, of: usize) -> bool {
+        self.would_be_out(of, None)
+    }
+
+    /// Whether it is, or would be if this one were wiped.
+    fn would_be_out(&self, at: usize, were: Option<usize>) -> bool {
+        let gone = |other: &usize| Some(*other) == were || self.machines[*other].wiped;
         let files = &self.machines[at].files;
         let met = |other: usize| files.is_welcomed_by(self.machines[other].id);
         let first = 0..self.plan.replicas;
