@@ -25,7 +25,10 @@ fn main() -> io::Result<()> {
     let mut random = fastrand::Rng::with_seed(1);
     let value = Bytes::from(vec![b'v'; value_bytes as usize]);
     let encode = |command| {
-        Bytes::from(KvCommand { command: Some(command), quota_bytes: 1 << 40, member_id: 1 }.encode_to_vec())
+        Bytes::from(
+            KvCommand { command: Some(command), answer_bytes_max: 0, quota_bytes: 1 << 40, member_id: 1 }
+                .encode_to_vec(),
+        )
     };
     let mut put = || {
         let key = format!("key-{:012}", random.u64(..keys)).into();

@@ -115,7 +115,7 @@ impl Bench {
     fn execute(&mut self, batch: &Batch) -> f64 {
         let slot = Slot(self.executor.applied().0 + 1);
         let before = cpu_seconds();
-        let outcomes = self.executor.execute(slot, Ballots::ZERO, batch);
+        let outcomes = self.executor.execute(slot, Ballots::ZERO, batch, |_| true);
         let after = cpu_seconds();
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Reply(_))));
         after - before
@@ -126,7 +126,8 @@ fn batch(sequence: &mut u64, commands: impl IntoIterator<Item = Command>) -> Bat
     let mut builder = BatchBuilder::new();
     for command in commands {
         *sequence += 1;
-        let command = KvCommand { command: Some(command), quota_bytes: 1 << 40, member_id: 1 };
+        let command =
+            KvCommand { command: Some(command), answer_bytes_max: 0, quota_bytes: 1 << 40, member_id: 1 };
         let lowest_outstanding = sequence.saturating_sub(OUTSTANDING).max(1);
         builder.push(SESSION, *sequence, lowest_outstanding, &command.encode_to_vec());
     }

@@ -39,6 +39,17 @@ impl ChangeLog {
         }
     }
 
+    /// Removes all changes from `revision` on.
+    pub(crate) fn drop_from(&mut self, revision: i64) {
+        while let Some(chunk) = self.chunks.back_mut() {
+            chunk.truncate(chunk.partition_point(|change| change.revision < revision));
+            if !chunk.is_empty() {
+                break;
+            }
+            self.chunks.pop_back();
+        }
+    }
+
     /// Removes and returns all changes below `revision`.
     pub(crate) fn take_before(&mut self, revision: i64) -> Vec<Change> {
         let mut taken = Vec::new();
@@ -89,6 +100,9 @@ mod tests {
             assert_eq!(revisions(log.from(cut)), after, "from {cut}");
             assert_eq!(revisions(log.take_before(cut).iter()), before, "before {cut}");
             assert_eq!(revisions(log.from(0)), after, "left after taking before {cut}");
+            let mut dropped = self::log(1..=2000);
+            dropped.drop_from(cut);
+            assert_eq!(revisions(dropped.from(0)), before, "left after dropping from {cut}");
             assert_eq!(revisions(log.take_before(i64::MAX).iter()), after);
             assert_eq!(revisions(log.from(0)), []);
         }

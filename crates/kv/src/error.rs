@@ -36,6 +36,15 @@ pub enum KvError {
     /// The space quota is used up, or its alarm is still raised.
     #[error("etcdserver: mvcc: database space exceeded")]
     NoSpace,
+    /// The answer would have more bytes than this.
+    #[error("etcdserver: trying to send message larger than max ({0} bytes)")]
+    AnswerTooLarge(u64),
+    /// A transaction that looks at more keys than a small multiple of what the store holds.
+    #[error("synod: the transaction looks at too many keys")]
+    TooManyKeys,
+    /// Transactions within transactions, more than [`TXN_DEPTH_MAX`](crate::validate::TXN_DEPTH_MAX) deep.
+    #[error("etcdserver: transactions are nested too deeply")]
+    NestedTooDeeply,
     /// A put with a lease that does not exist.
     #[error("etcdserver: requested lease not found")]
     LeaseNotFound,
@@ -69,6 +78,7 @@ impl KvError {
             | KvError::ValueProvided
             | KvError::LeaseProvided
             | KvError::TooManyOps
+            | KvError::NestedTooDeeply
             | KvError::DuplicateKey
             | KvError::InvalidSortOption
             | KvError::RequestTooLarge
@@ -76,7 +86,7 @@ impl KvError {
             | KvError::QueryWrites
             | KvError::Malformed(_) => INVALID_ARGUMENT,
             KvError::Compacted | KvError::FutureRevision => OUT_OF_RANGE,
-            KvError::NoSpace => RESOURCE_EXHAUSTED,
+            KvError::NoSpace | KvError::AnswerTooLarge(_) | KvError::TooManyKeys => RESOURCE_EXHAUSTED,
             KvError::LeaseNotFound => NOT_FOUND,
             KvError::Corrupt => DATA_LOSS,
         }

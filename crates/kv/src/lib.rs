@@ -15,6 +15,7 @@
 //! ```
 
 mod alarms;
+mod budget;
 mod changes;
 mod digest;
 mod error;

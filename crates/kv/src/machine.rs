@@ -14,14 +14,14 @@ use crate::{KvError, KvStore, put::PlainPut, snapshot};
 impl StateMachine for KvStore {
     /// Takes a [`KvCommand`], gives a [`KvReply`].
     fn apply(&mut self, command: &Bytes) -> Bytes {
-        let result = match PlainPut::read(command) {
-            Some(put) => self.execute_plain_put(&put).map(Reply::Put),
-            None => KvCommand::decode(command.clone())
-                .map_err(|_| KvError::Malformed("command"))
-                .and_then(|command| self.execute(&command)),
-        };
-        let reply = result.unwrap_or_else(|error| Reply::Error(KvFailure::from(&error)));
+        let reply = self.apply_for(command, true);
+        let reply = reply.unwrap_or_else(|error| Reply::Error(KvFailure::from(&error)));
         KvReply { reply: Some(reply) }.encode_to_vec().into()
+    }
+
+    fn apply_unanswered(&mut self, command: &Bytes) {
+        // What is refused has no effect, and nobody to be told.
+        let _ = self.apply_for(command, false);
     }
 
     /// Takes a [`KvQuery`], gives a [`KvAnswer`].
@@ -47,6 +47,19 @@ impl StateMachine for KvStore {
     }
 }
 
+impl KvStore {
+    fn apply_for(&mut self, command: &Bytes, wanted: bool) -> Result<Reply, KvError> {
+        match PlainPut::read(command) {
+            Some(put) => self.execute_plain_put(&put).map(Reply::Put),
+            None => {
+                let command =
+                    KvCommand::decode(command.clone()).map_err(|_| KvError::Malformed("command"))?;
+                self.execute_for(&command, wanted)
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use synod_api::{
@@ -55,7 +68,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::testing::{command, put, range};
+    use crate::{
+        testing::{all, command, op_range, op_txn, put, range},
+        validate::TXN_DEPTH_MAX,
+    };
 
     fn apply(store: &mut KvStore, command: &[u8]) -> Reply {
         let reply = store.apply(&Bytes::copy_from_slice(command));
@@ -98,6 +114,22 @@ mod tests {
         future.revision = 5;
         let message = "etcdserver: mvcc: required revision is a future revision".into();
         assert_eq!(query(&store, Query::Range(future)), Answer::Error(KvFailure { code: 11, message }));
+    }
+
+    #[test]
+    fn what_may_be_nested_is_read_as_a_command_and_as_a_query() {
+        let nested =
+            |depth| (1..depth).fold(all(vec![op_range("k", "")]), |inner, _| all(vec![op_txn(inner)]));
+        let mut store = KvStore::new();
+        let (deepest, deeper) = (nested(TXN_DEPTH_MAX), nested(TXN_DEPTH_MAX + 1));
+        let reply = apply(&mut store, &command(Command::Txn(deepest.clone())).encode_to_vec());
+        assert!(matches!(reply, Reply::Txn(_)), "{reply:?}");
+        assert!(matches!(query(&store, Query::Txn(deepest)), Answer::Txn(_)));
+        let message = "etcdserver: transactions are nested too deeply".to_owned();
+        let failure = KvFailure { code: 3, message };
+        let reply = apply(&mut store, &command(Command::Txn(deeper.clone())).encode_to_vec());
+        assert_eq!(reply, Reply::Error(failure.clone()));
+        assert_eq!(query(&store, Query::Txn(deeper)), Answer::Error(failure));
     }
 
     #[test]

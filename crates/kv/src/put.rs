@@ -5,6 +5,7 @@ use synod_api::etcdserverpb::{AlarmType, PutRequest, PutResponse};
 
 use crate::{
     KvError, KvStore,
+    budget::Budget,
     history::{History, Version},
     key::{Key, find, find_mut},
     store::{PURGE_REVISIONS, Writes, charge, header},
@@ -43,7 +44,8 @@ impl KvStore {
     pub(crate) fn put(&mut self, put: &Put<'_>) -> Result<PutResponse, KvError> {
         self.check_put(put)?;
         let mut writes = self.begin();
-        let response = self.write_put(&mut writes, put);
+        // One pair, which came in a command once, is small enough.
+        let response = self.write_put(&mut writes, put, &mut Budget::unbounded())?;
         self.commit(writes);
         Ok(response)
     }
@@ -62,7 +64,15 @@ impl KvStore {
     }
 
     /// Executes a put that passed [`KvStore::check_put`].
-    pub(crate) fn write_put(&mut self, writes: &mut Writes, put: &Put<'_>) -> PutResponse {
+    ///
+    /// # Errors
+    /// [`KvError::AnswerTooLarge`], for the pair that it replaces; the caller undoes what was written.
+    pub(crate) fn write_put(
+        &mut self,
+        writes: &mut Writes,
+        put: &Put<'_>,
+        budget: &mut Budget,
+    ) -> Result<PutResponse, KvError> {
         // What is stored is copied out of the command: a slice would keep the whole batch that it came in alive.
         let copied = || Bytes::copy_from_slice(put.value);
         let (modified, sub) = (writes.revision, writes.count);
@@ -70,8 +80,9 @@ impl KvStore {
         let (key, size) = match find_mut(&mut self.keys, put.key) {
             Some((key, history)) => {
                 let live = history.live();
-                if put.prev_kv {
-                    prev_kv = live.map(|version| version.to_key_value(key));
+                if let Some(live) = live.filter(|_| put.prev_kv) {
+                    budget.answer(key, &live.value)?;
+                    prev_kv = Some(live.to_key_value(key));
                 }
                 // A transaction may delete a key and then put it with `ignore_value`; it keeps what the key had when
                 // the transaction began, since that is what was checked.
@@ -105,7 +116,7 @@ impl KvStore {
         self.versions += 1;
         self.size_bytes += size;
         self.record(writes, key);
-        PutResponse { header: header(writes.revision), prev_kv }
+        Ok(PutResponse { header: header(writes.revision), prev_kv })
     }
 }
 
@@ -206,7 +217,12 @@ mod tests {
         };
         let number = |random: &mut fastrand::Rng| random.u64(..) >> random.u32(0..64);
         let quota_bytes = if random.bool() { 0 } else { number(random) };
-        KvCommand { command: Some(Command::Put(put)), quota_bytes, member_id: number(random) }
+        KvCommand {
+            command: Some(Command::Put(put)),
+            answer_bytes_max: if random.u8(0..8) == 0 { number(random) } else { 0 },
+            quota_bytes,
+            member_id: number(random),
+        }
     }
 
     /// By way of the message.
@@ -250,7 +266,12 @@ mod tests {
     #[test]
     fn what_a_client_sends_is_read_in_place() {
         let command = Command::Put(testing::put("key", "value"));
-        let plain = KvCommand { command: Some(command), quota_bytes: 2 << 30, member_id: u64::MAX };
+        let plain = KvCommand {
+            command: Some(command),
+            answer_bytes_max: 0,
+            quota_bytes: 2 << 30,
+            member_id: u64::MAX,
+        };
         let expected = PlainPut {
             key: b"key",
             value: b"value",

@@ -10,6 +10,7 @@ use synod_api::etcdserverpb::{
 
 use crate::{
     KvError, KvStore,
+    budget::Budget,
     history::{History, Version},
     key::{Key, find},
     range::bounds,
@@ -21,12 +22,17 @@ type Found<'a> = (&'a Key, &'a Version);
 impl KvStore {
     /// Answers a range request on the present state.
     pub(crate) fn range(&self, request: &RangeRequest) -> Result<RangeResponse, KvError> {
-        self.range_as_of(request, self.revision)
+        self.range_as_of(request, self.revision, &mut Budget::unbounded())
     }
 
     /// Answers a range request; `current` is the revision to take for the newest, which in the middle of a transaction
-    /// is that of its own changes.
-    pub(crate) fn range_as_of(&self, request: &RangeRequest, current: i64) -> Result<RangeResponse, KvError> {
+    /// is that of its own changes. Where nobody is given the answer, it stays empty.
+    pub(crate) fn range_as_of(
+        &self,
+        request: &RangeRequest,
+        current: i64,
+        budget: &mut Budget,
+    ) -> Result<RangeResponse, KvError> {
         if request.revision > current {
             return Err(KvError::FutureRevision);
         }
@@ -45,10 +51,12 @@ impl KvStore {
         };
         let mut count = 0_usize;
         let mut found = Vec::new();
-        for pair in self.visible(&request.key, &request.range_end, revision, current) {
+        for (key, version) in self.seen(&request.key, &request.range_end, revision, current) {
+            budget.look()?;
+            let Some(version) = version else { continue };
             count += 1;
             if found.len() < keep_max {
-                found.push(pair);
+                found.push((key, version));
             }
         }
         let mut more = !request.count_only && count > limit;
@@ -58,6 +66,12 @@ impl KvStore {
         }
         sort(&mut found, request);
         found.truncate(limit);
+        for (key, version) in &found {
+            budget.answer(key, if request.keys_only { &[] } else { &version.value })?;
+        }
+        if !budget.wanted() {
+            found.clear();
+        }
         let kvs = found
             .into_iter()
             .map(|(key, version)| {
@@ -76,14 +90,14 @@ impl KvStore {
         })
     }
 
-    /// The keys of a range that exist at a revision, in order.
-    pub(crate) fn visible<'a>(
+    /// The keys of a range, in order, each with what it holds at a revision, if it exists there.
+    pub(crate) fn seen<'a>(
         &'a self,
         key: &'a [u8],
         range_end: &'a [u8],
         revision: i64,
         current: i64,
-    ) -> impl Iterator<Item = Found<'a>> {
+    ) -> impl Iterator<Item = (&'a Key, Option<&'a Version>)> {
         // Most reads are of one key, and a lookup costs less than an iterator.
         let (single, range) = if range_end.is_empty() {
             (find(&self.keys, key), None)
@@ -93,10 +107,7 @@ impl KvStore {
         let see = move |history: &'a History| {
             if revision == current { history.live() } else { history.at(revision) }
         };
-        single
-            .into_iter()
-            .chain(range.into_iter().flatten())
-            .filter_map(move |(key, history)| see(history).map(|version| (key, version)))
+        single.into_iter().chain(range.into_iter().flatten()).map(move |(key, history)| (key, see(history)))
     }
 }
 

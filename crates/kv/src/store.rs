@@ -17,6 +17,7 @@ use synod_api::{
 use crate::{
     KvError,
     alarms::cost,
+    budget::Budget,
     changes::{Change, ChangeLog},
     history::{History, Version},
     key::Key,
@@ -121,6 +122,11 @@ impl KvStore {
     /// Whatever makes etcd refuse the request; nothing is changed then, except that a write above the quota raises the
     /// alarm. The `Ok` is never [`Reply::Error`].
     pub fn execute(&mut self, command: &KvCommand) -> Result<Reply, KvError> {
+        self.execute_for(command, true)
+    }
+
+    /// The same where the reply may not be wanted: then what it would hold of the store is left out.
+    pub(crate) fn execute_for(&mut self, command: &KvCommand, wanted: bool) -> Result<Reply, KvError> {
         self.purge(PURGE_REVISIONS);
         validate::command(command, &Limits::NONE)?;
         let Some(request) = &command.command else {
@@ -133,10 +139,11 @@ impl KvStore {
             return Err(KvError::Corrupt);
         }
         self.claim_space(cost(request), command.quota_bytes, command.member_id)?;
+        let mut budget = Budget::new(self.keys.len(), command.answer_bytes_max, wanted);
         match request {
             Command::Put(request) => self.put(&Put::from(request)).map(Reply::Put),
-            Command::DeleteRange(request) => Ok(Reply::DeleteRange(self.delete_range(request))),
-            Command::Txn(request) => self.txn(request).map(Reply::Txn),
+            Command::DeleteRange(request) => self.delete_range(request, budget).map(Reply::DeleteRange),
+            Command::Txn(request) => self.txn(request, &mut budget).map(Reply::Txn),
             Command::Compact(request) => self.compact(request).map(Reply::Compact),
             Command::Alarm(_) => unreachable!("handled above"),
         }
@@ -154,7 +161,8 @@ impl KvStore {
             }
             Some(Query::Txn(request)) => {
                 validate::txn(request, &Limits::NONE)?;
-                self.read_txn(request).map(Answer::Txn)
+                let mut budget = Budget::new(self.keys.len(), 0, true);
+                self.read_txn(request, &mut budget).map(Answer::Txn)
             }
             Some(Query::HashKv(request)) => self.hash_kv(request.revision).map(Answer::HashKv),
             Some(Query::Status(_)) => Ok(Answer::Status(self.status())),
@@ -175,11 +183,15 @@ impl KvStore {
         }
     }
 
-    fn delete_range(&mut self, request: &DeleteRangeRequest) -> DeleteRangeResponse {
+    fn delete_range(
+        &mut self,
+        request: &DeleteRangeRequest,
+        mut budget: Budget,
+    ) -> Result<DeleteRangeResponse, KvError> {
         let mut writes = self.begin();
-        let response = self.write_delete_range(&mut writes, request);
+        let response = self.write_delete_range(&mut writes, request, &mut budget)?;
         self.commit(writes);
-        response
+        Ok(response)
     }
 
     pub(crate) fn begin(&self) -> Writes {
@@ -195,18 +207,25 @@ impl KvStore {
         if writes.count > 0 { writes.revision } else { self.revision }
     }
 
+    /// # Errors
+    /// What the budget says, before anything is changed.
     pub(crate) fn write_delete_range(
         &mut self,
         writes: &mut Writes,
         request: &DeleteRangeRequest,
-    ) -> DeleteRangeResponse {
+        budget: &mut Budget,
+    ) -> Result<DeleteRangeResponse, KvError> {
         let mut prev_kvs = Vec::new();
         let mut doomed = Vec::new();
         if let Some(range) = bounds(&request.key, &request.range_end) {
             for (key, history) in self.keys.range::<_, [u8]>(range) {
+                budget.look()?;
                 let Some(version) = history.live() else { continue };
                 if request.prev_kv {
-                    prev_kvs.push(version.to_key_value(key));
+                    budget.answer(key, &version.value)?;
+                    if budget.wanted() {
+                        prev_kvs.push(version.to_key_value(key));
+                    }
                 }
                 doomed.push(key.clone());
             }
@@ -222,11 +241,11 @@ impl KvStore {
             self.size_bytes += charge(&key, &[]);
             self.record(writes, key);
         }
-        DeleteRangeResponse {
+        Ok(DeleteRangeResponse {
             header: header(self.revision_after(writes)),
             deleted: i64::try_from(deleted).unwrap_or(i64::MAX),
             prev_kvs,
-        }
+        })
     }
 
     pub(crate) fn record(&mut self, writes: &mut Writes, key: Key) {

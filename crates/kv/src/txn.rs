@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use imbl::OrdMap;
 use synod_api::etcdserverpb::{
     Compare, RangeRequest, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
     compare::{CompareResult, CompareTarget, TargetUnion},
@@ -11,50 +12,112 @@ use synod_api::etcdserverpb::{
 
 use crate::{
     KvError, KvStore,
-    history::Version,
+    budget::Budget,
+    history::{History, Version},
+    key::Key,
     put::Put,
     store::{Writes, header},
     validate,
 };
 
+/// What a transaction has come to, before anything is changed.
+#[derive(Default)]
+struct Decided {
+    /// Whether the comparisons held, of the transaction and of those nested in the chosen branch, in the order in which
+    /// they run.
+    outcomes: Vec<bool>,
+    /// Whether the chosen operations change anything, and whether one of them answers with what the store holds.
+    writes: bool,
+    reads: bool,
+}
+
+/// What a transaction may change, as it was before.
+struct Before {
+    keys: OrdMap<Key, History>,
+    live_keys: u64,
+    versions: u64,
+    size_bytes: u64,
+}
+
 impl KvStore {
     /// Executes a transaction that passed validation.
     ///
     /// As in etcd, all comparisons, nested ones too, are made on the state before the transaction, and so are the
-    /// checks that can fail: once the first change is made there is nothing to undo.
-    pub(crate) fn txn(&mut self, request: &TxnRequest) -> Result<TxnResponse, KvError> {
-        let mut outcomes = Vec::new();
-        self.decide(request, &mut outcomes)?;
+    /// checks that can fail. Only its cost shows while it runs; one that costs too much is undone.
+    pub(crate) fn txn(&mut self, request: &TxnRequest, budget: &mut Budget) -> Result<TxnResponse, KvError> {
+        let mut decided = Decided::default();
+        self.decide(request, &mut decided, budget)?;
+        let before = (decided.writes && decided.reads).then(|| self.before());
         let mut writes = self.begin();
-        let mut response = self.run(request, &mut outcomes.into_iter(), &mut writes);
-        response.header = header(self.revision_after(&writes));
-        self.commit(writes);
-        Ok(response)
+        match self.run(request, &mut decided.outcomes.into_iter(), &mut writes, budget) {
+            Ok(mut response) => {
+                response.header = header(self.revision_after(&writes));
+                self.commit(writes);
+                Ok(response)
+            }
+            Err(error) => {
+                if let Some(before) = before {
+                    self.undo(before);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Answers a transaction that only reads.
-    pub(crate) fn read_txn(&self, request: &TxnRequest) -> Result<TxnResponse, KvError> {
+    pub(crate) fn read_txn(&self, request: &TxnRequest, budget: &mut Budget) -> Result<TxnResponse, KvError> {
         if !validate::is_read_only(request) {
             return Err(KvError::QueryWrites);
         }
-        let mut outcomes = Vec::new();
-        self.decide(request, &mut outcomes)?;
-        let mut response = self.read(request, &mut outcomes.into_iter())?;
+        let mut decided = Decided::default();
+        self.decide(request, &mut decided, budget)?;
+        let mut response = self.read(request, &mut decided.outcomes.into_iter(), budget)?;
         response.header = header(self.revision);
         Ok(response)
     }
 
-    /// Compares, and checks the operations that will run. Appends whether the comparisons held, of this transaction and
-    /// of those nested in the chosen branch, in the order in which they run.
-    fn decide(&self, request: &TxnRequest, outcomes: &mut Vec<bool>) -> Result<(), KvError> {
-        let succeeded = request.compare.iter().all(|compare| self.holds(compare));
-        outcomes.push(succeeded);
+    fn before(&self) -> Before {
+        let KvStore { ref keys, live_keys, versions, size_bytes, .. } = *self;
+        Before { keys: keys.clone(), live_keys, versions, size_bytes }
+    }
+
+    /// Takes back the changes that were made and not committed.
+    fn undo(&mut self, before: Before) {
+        let Before { keys, live_keys, versions, size_bytes } = before;
+        (self.keys, self.live_keys) = (keys, live_keys);
+        (self.versions, self.size_bytes) = (versions, size_bytes);
+        self.changes.drop_from(self.revision + 1);
+    }
+
+    /// Compares, and checks the operations that will run.
+    fn decide(
+        &self,
+        request: &TxnRequest,
+        decided: &mut Decided,
+        budget: &mut Budget,
+    ) -> Result<(), KvError> {
+        let mut succeeded = true;
+        for compare in &request.compare {
+            succeeded = succeeded && self.holds(compare, budget)?;
+        }
+        decided.outcomes.push(succeeded);
         for op in branch(request, succeeded) {
+            // Even one that finds nothing takes room in the answer.
+            budget.answer(&[], &[])?;
             match &op.request {
-                Some(Request::RequestRange(request)) => self.check_revision(request)?,
-                Some(Request::RequestPut(request)) => self.check_put(&Put::from(request))?,
-                Some(Request::RequestTxn(nested)) => self.decide(nested, outcomes)?,
-                Some(Request::RequestDeleteRange(_)) | None => {}
+                Some(Request::RequestRange(request)) => {
+                    self.check_revision(request)?;
+                    decided.reads = true;
+                }
+                Some(Request::RequestPut(request)) => {
+                    self.check_put(&Put::from(request))?;
+                    decided.writes = true;
+                    decided.reads |= request.prev_kv;
+                }
+                Some(Request::RequestTxn(nested)) => self.decide(nested, decided, budget)?,
+                // It looks at keys, and may look at too many.
+                Some(Request::RequestDeleteRange(_)) => (decided.writes, decided.reads) = (true, true),
+                None => {}
             }
         }
         Ok(())
@@ -76,44 +139,51 @@ impl KvStore {
         request: &TxnRequest,
         outcomes: &mut impl Iterator<Item = bool>,
         writes: &mut Writes,
-    ) -> TxnResponse {
-        let succeeded = outcomes.next().expect("every transaction that runs was decided");
-        let ops = branch(request, succeeded);
-        let mut responses = Vec::with_capacity(ops.len());
-        for op in ops {
-            let response = match &op.request {
-                Some(Request::RequestRange(request)) => {
-                    let read = self.range_as_of(request, self.revision_after(writes));
-                    Response::ResponseRange(read.expect("the revision was checked before the first change"))
-                }
-                Some(Request::RequestPut(request)) => {
-                    Response::ResponsePut(self.write_put(writes, &Put::from(request)))
-                }
-                Some(Request::RequestDeleteRange(request)) => {
-                    Response::ResponseDeleteRange(self.write_delete_range(writes, request))
-                }
-                Some(Request::RequestTxn(nested)) => {
-                    Response::ResponseTxn(self.run(nested, outcomes, writes))
-                }
-                None => unreachable!("an empty operation does not pass validation"),
-            };
-            responses.push(ResponseOp { response: Some(response) });
-        }
-        TxnResponse { header: Some(ResponseHeader::default()), succeeded, responses }
-    }
-
-    fn read(
-        &self,
-        request: &TxnRequest,
-        outcomes: &mut impl Iterator<Item = bool>,
+        budget: &mut Budget,
     ) -> Result<TxnResponse, KvError> {
         let succeeded = outcomes.next().expect("every transaction that runs was decided");
         let ops = branch(request, succeeded);
         let mut responses = Vec::with_capacity(ops.len());
         for op in ops {
             let response = match &op.request {
-                Some(Request::RequestRange(request)) => Response::ResponseRange(self.range(request)?),
-                Some(Request::RequestTxn(nested)) => Response::ResponseTxn(self.read(nested, outcomes)?),
+                Some(Request::RequestRange(request)) => {
+                    Response::ResponseRange(self.range_as_of(request, self.revision_after(writes), budget)?)
+                }
+                Some(Request::RequestPut(request)) => {
+                    Response::ResponsePut(self.write_put(writes, &Put::from(request), budget)?)
+                }
+                Some(Request::RequestDeleteRange(request)) => {
+                    Response::ResponseDeleteRange(self.write_delete_range(writes, request, budget)?)
+                }
+                Some(Request::RequestTxn(nested)) => {
+                    Response::ResponseTxn(self.run(nested, outcomes, writes, budget)?)
+                }
+                None => unreachable!("an empty operation does not pass validation"),
+            };
+            if budget.wanted() {
+                responses.push(ResponseOp { response: Some(response) });
+            }
+        }
+        Ok(TxnResponse { header: Some(ResponseHeader::default()), succeeded, responses })
+    }
+
+    fn read(
+        &self,
+        request: &TxnRequest,
+        outcomes: &mut impl Iterator<Item = bool>,
+        budget: &mut Budget,
+    ) -> Result<TxnResponse, KvError> {
+        let succeeded = outcomes.next().expect("every transaction that runs was decided");
+        let ops = branch(request, succeeded);
+        let mut responses = Vec::with_capacity(ops.len());
+        for op in ops {
+            let response = match &op.request {
+                Some(Request::RequestRange(request)) => {
+                    Response::ResponseRange(self.range_as_of(request, self.revision, budget)?)
+                }
+                Some(Request::RequestTxn(nested)) => {
+                    Response::ResponseTxn(self.read(nested, outcomes, budget)?)
+                }
                 Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) | None => {
                     return Err(KvError::QueryWrites);
                 }
@@ -125,14 +195,18 @@ impl KvStore {
 
     /// Whether a comparison holds for every key in its range. Where there is none, it is made with a version of zeros,
     /// but values then compare false, since no value could stand for "missing".
-    fn holds(&self, compare: &Compare) -> bool {
-        let mut found =
-            self.visible(&compare.key, &compare.range_end, self.revision, self.revision).peekable();
-        if found.peek().is_none() {
-            return compare.target != CompareTarget::Value as i32
-                && compares(compare, &Version::tombstone(0, 0));
+    fn holds(&self, compare: &Compare, budget: &mut Budget) -> Result<bool, KvError> {
+        let mut found = false;
+        for (_, version) in self.seen(&compare.key, &compare.range_end, self.revision, self.revision) {
+            budget.look()?;
+            let Some(version) = version else { continue };
+            if !compares(compare, version) {
+                return Ok(false);
+            }
+            found = true;
         }
-        found.all(|(_, version)| compares(compare, version))
+        Ok(found
+            || compare.target != CompareTarget::Value as i32 && compares(compare, &Version::tombstone(0, 0)))
     }
 }
 
@@ -195,6 +269,10 @@ mod tests {
 
     fn value_is(key: &str, value: &str) -> Compare {
         compare(CompareTarget::Value, CompareResult::Equal, key, TargetUnion::Value(value.to_owned().into()))
+    }
+
+    fn whether(store: &KvStore, compare: &Compare) -> bool {
+        store.holds(compare, &mut Budget::unbounded()).unwrap()
     }
 
     fn revision(response: &TxnResponse) -> i64 {
@@ -261,7 +339,7 @@ mod tests {
                 (Less, [false, false, true]),
             ] {
                 let wanted = [actual - 1, actual, actual + 1];
-                let actual_holds = wanted.map(|wanted| store.holds(&number(target, result, wanted)));
+                let actual_holds = wanted.map(|wanted| whether(&store, &number(target, result, wanted)));
                 assert_eq!(actual_holds, holds, "{target:?} {result:?}");
             }
         }
@@ -269,7 +347,7 @@ mod tests {
             for value in ["m", "n", "o"] {
                 let wanted = TargetUnion::Value(value.into());
                 let compare = compare(CompareTarget::Value, result, "a", wanted);
-                assert_eq!(store.holds(&compare), holds.contains(value), "{result:?} {value}");
+                assert_eq!(whether(&store, &compare), holds.contains(value), "{result:?} {value}");
             }
         }
         let choice = |compare| TxnRequest {
@@ -285,14 +363,14 @@ mod tests {
     #[test]
     fn a_missing_key_compares_as_zeros_but_never_by_value() {
         let store = KvStore::new();
-        let equal = |target, wanted| store.holds(&compare(target, CompareResult::Equal, "none", wanted));
+        let equal = |target, wanted| whether(&store, &compare(target, CompareResult::Equal, "none", wanted));
         assert!(equal(CompareTarget::Version, TargetUnion::Version(0)));
         assert!(equal(CompareTarget::Create, TargetUnion::CreateRevision(0)));
         assert!(!equal(CompareTarget::Mod, TargetUnion::ModRevision(1)));
         assert!(!equal(CompareTarget::Value, TargetUnion::Value("".into())));
         let other =
             compare(CompareTarget::Value, CompareResult::NotEqual, "none", TargetUnion::Value("x".into()));
-        assert!(!store.holds(&other));
+        assert!(!whether(&store, &other));
     }
 
     #[test]
@@ -306,12 +384,12 @@ mod tests {
             target_union,
             ..Compare::default()
         };
-        assert!(store.holds(&odd(0, 9, None)));
-        assert!(store.holds(&odd(9, 0, None)));
-        assert!(!store.holds(&odd(9, 1, None)));
+        assert!(whether(&store, &odd(0, 9, None)));
+        assert!(whether(&store, &odd(9, 0, None)));
+        assert!(!whether(&store, &odd(9, 1, None)));
         // The number is of another target: compared with zero.
-        assert!(store.holds(&odd(0, 1, Some(TargetUnion::ModRevision(5)))));
-        assert!(store.holds(&odd(3, 1, Some(TargetUnion::ModRevision(5)))));
+        assert!(whether(&store, &odd(0, 1, Some(TargetUnion::ModRevision(5)))));
+        assert!(whether(&store, &odd(3, 1, Some(TargetUnion::ModRevision(5)))));
     }
 
     #[test]
@@ -322,17 +400,17 @@ mod tests {
         }
         store.set("c", "2");
         let ranged = |end: &str| Compare { range_end: end.to_owned().into(), ..value_is("a", "1") };
-        assert!(store.holds(&ranged("c")));
-        assert!(!store.holds(&ranged("d")));
-        assert!(!store.holds(&ranged("\0")));
+        assert!(whether(&store, &ranged("c")));
+        assert!(!whether(&store, &ranged("d")));
+        assert!(!whether(&store, &ranged("\0")));
         let none = Compare { key: "x".into(), ..ranged("\0") };
-        assert!(!store.holds(&none));
+        assert!(!whether(&store, &none));
         let none_created = Compare {
             key: "x".into(),
             range_end: "\0".into(),
             ..compare(CompareTarget::Create, CompareResult::Equal, "", TargetUnion::CreateRevision(0))
         };
-        assert!(store.holds(&none_created));
+        assert!(whether(&store, &none_created));
     }
 
     #[test]

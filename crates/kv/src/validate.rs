@@ -18,6 +18,7 @@ use synod_api::{
     },
     synod::v1::{KvCommand, kv_command::Command},
 };
+use synod_replica::ANSWER_BYTES_MAX;
 
 use crate::{
     KvError,
@@ -32,19 +33,26 @@ pub struct Limits {
     pub txn_ops_max: usize,
     /// Most bytes of an encoded command.
     pub request_bytes_max: usize,
+    /// Most bytes that a command may be answered with; at most [`ANSWER_BYTES_MAX`].
+    pub answer_bytes_max: u64,
 }
 
 impl Limits {
     /// No limits: what the store itself checks with.
-    pub(crate) const NONE: Limits = Limits { txn_ops_max: usize::MAX, request_bytes_max: usize::MAX };
+    pub(crate) const NONE: Limits =
+        Limits { txn_ops_max: usize::MAX, request_bytes_max: usize::MAX, answer_bytes_max: ANSWER_BYTES_MAX };
 }
 
 impl Default for Limits {
-    /// etcd's: 128 operations, 1.5 MiB.
+    /// etcd's: 128 operations, 1.5 MiB; and answers of 64 MiB.
     fn default() -> Limits {
-        Limits { txn_ops_max: 128, request_bytes_max: 3 << 19 }
+        Limits { txn_ops_max: 128, request_bytes_max: 3 << 19, answer_bytes_max: ANSWER_BYTES_MAX }
     }
 }
+
+/// Most transactions that may lie in each other, the outermost one counted. What comes as a request is read again as part of a
+/// command, where it lies one message deeper: prost reads 100 messages deep, and each transaction takes two.
+pub const TXN_DEPTH_MAX: usize = 48;
 
 /// Checks a command.
 ///
@@ -104,10 +112,10 @@ pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), KvError> {
 /// Checks a transaction.
 ///
 /// # Errors
-/// [`KvError::TooManyOps`], [`KvError::DuplicateKey`], [`KvError::KeyNotFound`] for an empty operation, and those of the
-/// operations in it.
+/// [`KvError::NestedTooDeeply`], [`KvError::TooManyOps`], [`KvError::DuplicateKey`], [`KvError::KeyNotFound`] for an empty
+/// operation, and those of the operations in it.
 pub fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), KvError> {
-    check_ops(request, limits.txn_ops_max)?;
+    check_ops(request, limits.txn_ops_max, TXN_DEPTH_MAX)?;
     Footprint::of(&request.success)?;
     Footprint::of(&request.failure)?;
     Ok(())
@@ -158,7 +166,8 @@ fn check_key(key: &[u8]) -> Result<(), KvError> {
     if key.is_empty() { Err(KvError::EmptyKey) } else { Ok(()) }
 }
 
-fn check_ops(request: &TxnRequest, ops_max: usize) -> Result<(), KvError> {
+fn check_ops(request: &TxnRequest, ops_max: usize, depth_left: usize) -> Result<(), KvError> {
+    let below = depth_left.checked_sub(1).ok_or(KvError::NestedTooDeeply)?;
     let longest = request.compare.len().max(request.success.len()).max(request.failure.len());
     let left = ops_max.checked_sub(longest).ok_or(KvError::TooManyOps)?;
     request.compare.iter().try_for_each(|compare| check_key(&compare.key))?;
@@ -166,7 +175,7 @@ fn check_ops(request: &TxnRequest, ops_max: usize) -> Result<(), KvError> {
         Some(Request::RequestRange(request)) => range(request),
         Some(Request::RequestPut(request)) => put(request),
         Some(Request::RequestDeleteRange(request)) => delete_range(request),
-        Some(Request::RequestTxn(nested)) => check_ops(nested, left),
+        Some(Request::RequestTxn(nested)) => check_ops(nested, left, below),
         None => Err(KvError::KeyNotFound),
     })
 }

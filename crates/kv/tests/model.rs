@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::{collection::vec, prelude::*};
+use prost::Message;
 use synod_api::{
     etcdserverpb::{
         CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
@@ -13,11 +14,14 @@ use synod_api::{
     },
     mvccpb::KeyValue,
     synod::v1::{
-        KvCommand, KvQuery, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply,
+        KvCommand, KvQuery, KvReply, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply,
     },
 };
 use synod_kv::{KvError, KvStore};
 use synod_replica::StateMachine;
+
+/// Of an answer, besides its operations and pairs.
+const HEADER_BYTES_MAX: u64 = 64;
 
 type Contents = BTreeMap<Vec<u8>, KeyValue>;
 
@@ -350,21 +354,28 @@ fn keeps_beside_deletion(txn: &TxnRequest) -> bool {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Execute(Command),
+    /// With a bound on the answer.
+    Execute(Command, u64),
     Read(RangeRequest),
     /// Goes on with a store restored from a snapshot.
     Restore,
 }
 
+/// Mostly none; else room for three or four operations and two or three pairs.
+fn answer_bytes_max() -> impl Strategy<Value = u64> {
+    prop_oneof![6 => Just(0), 1 => Just(300), 1 => Just(500)]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        12 => put().prop_map(|put| Step::Execute(Command::Put(put))),
-        2 => delete().prop_map(|delete| Step::Execute(Command::DeleteRange(delete))),
-        6 => txn()
-            .prop_filter("the model has no value to keep", |txn| !keeps_beside_deletion(txn))
-            .prop_map(|txn| Step::Execute(Command::Txn(txn))),
+        12 => put().prop_map(|put| Step::Execute(Command::Put(put), 0)),
+        2 => (delete(), answer_bytes_max())
+            .prop_map(|(delete, bytes)| Step::Execute(Command::DeleteRange(delete), bytes)),
+        6 => (txn(), answer_bytes_max())
+            .prop_filter("the model has no value to keep", |(txn, _)| !keeps_beside_deletion(txn))
+            .prop_map(|(txn, bytes)| Step::Execute(Command::Txn(txn), bytes)),
         2 => (-1..20_i64, any::<bool>()).prop_map(|(revision, physical)| {
-            Step::Execute(Command::Compact(CompactionRequest { revision, physical }))
+            Step::Execute(Command::Compact(CompactionRequest { revision, physical }), 0)
         }),
         6 => range().prop_map(Step::Read),
         1 => Just(Step::Restore),
@@ -379,6 +390,11 @@ fn read(store: &KvStore, request: &RangeRequest) -> Result<Found, KvError> {
     Ok((range.kvs, range.more, range.count))
 }
 
+/// As a part of the message that holds it.
+fn reply_bytes(reply: &Reply) -> u64 {
+    KvReply { reply: Some(reply.clone()) }.encoded_len() as u64
+}
+
 fn everything_at(revision: i64) -> RangeRequest {
     RangeRequest { key: vec![0].into(), range_end: vec![0].into(), revision, ..RangeRequest::default() }
 }
@@ -386,13 +402,21 @@ fn everything_at(revision: i64) -> RangeRequest {
 fn check(steps: Vec<Step>) {
     let mut model = Model { history: vec![Contents::new()], compacted: -1 };
     let mut store = KvStore::new();
+    // Executes the same, and nobody waits for its answers.
+    let mut unanswered = KvStore::new();
     for step in steps {
         match step {
-            Step::Execute(request) => {
-                let command = KvCommand { command: Some(request.clone()), ..KvCommand::default() };
+            Step::Execute(request, answer_bytes_max) => {
+                let command =
+                    KvCommand { command: Some(request.clone()), answer_bytes_max, ..KvCommand::default() };
+                unanswered.apply_unanswered(&command.encode_to_vec().into());
                 // A refused command clears away what a compaction left, as any other does: nobody can see that.
                 let before = store.hash_kv(0);
-                let result = store.execute(&command).map(|reply| match reply {
+                let result = store.execute(&command).inspect(|reply| {
+                    let bounded = !matches!(reply, Reply::Put(_)) && answer_bytes_max > 0;
+                    assert!(!bounded || reply_bytes(reply) <= HEADER_BYTES_MAX + answer_bytes_max);
+                });
+                let result = result.map(|reply| match reply {
                     Reply::Put(put) => (put.header, Outcome::Put(put.prev_kv)),
                     Reply::DeleteRange(delete) => (delete.header, Outcome::Deleted(delete.prev_kvs)),
                     Reply::Txn(txn) => (txn.header, Outcome::Txn(reduce(txn))),
@@ -402,6 +426,9 @@ fn check(steps: Vec<Step>) {
                 match result {
                     // The rules for this have tests of their own.
                     Err(KvError::DuplicateKey) => assert_eq!(store.hash_kv(0), before),
+                    Err(KvError::AnswerTooLarge(bytes)) => {
+                        assert_eq!((bytes, store.hash_kv(0)), (answer_bytes_max, before));
+                    }
                     Err(error) => {
                         assert_eq!(model.clone().execute(&request), Err(error));
                         assert_eq!(store.hash_kv(0), before);
@@ -413,6 +440,7 @@ fn check(steps: Vec<Step>) {
                 }
                 assert_eq!(store.revision(), model.revision());
                 assert_eq!(store.key_count(), model.now().len() as u64);
+                assert_eq!(store.digest(), unanswered.digest());
             }
             Step::Read(request) => {
                 assert_eq!(read(&store, &request), model.range(model.now(), model.revision(), &request));
@@ -454,8 +482,8 @@ fn the_random_steps_reach_every_kind_of_outcome() {
         let mut store = KvStore::new();
         for step in steps {
             let outcome = match step {
-                Step::Execute(request) => store
-                    .execute(&KvCommand { command: Some(request), ..KvCommand::default() })
+                Step::Execute(request, answer_bytes_max) => store
+                    .execute(&KvCommand { command: Some(request), answer_bytes_max, ..KvCommand::default() })
                     .map(|_| "executed"),
                 Step::Read(request) => {
                     read(&store, &request).map(|(pairs, ..)| if pairs.len() > 1 { "several" } else { "few" })
@@ -470,6 +498,7 @@ fn the_random_steps_reach_every_kind_of_outcome() {
         ("several", 100),
         ("few", 100),
         ("restored", 50),
+        ("etcdserver: trying to send message larger than max (300 bytes)", 20),
         ("etcdserver: key not found", 20),
         ("etcdserver: duplicate key given in txn request", 20),
         ("etcdserver: mvcc: required revision has been compacted", 20),

@@ -19,7 +19,7 @@ use crate::{handle::Reply, protocol::Input, snapshots::SnapshotJob, status::Shar
 
 /// What the executor is asked to do, in order.
 pub(crate) enum Job {
-    /// Execute a batch, and answer these of its commands.
+    /// Execute a batch, and answer these of its commands, in the order of their places.
     Execute { slot: Slot, ballots: Ballots, batch: Batch, replies: Vec<(usize, Reply)> },
     /// Answer queries from a state that includes `slot`.
     Query { slot: Slot, queries: Vec<(Bytes, Reply)> },
@@ -125,7 +125,11 @@ impl<S: StateMachine> ExecutorStage<S> {
     }
 
     fn execute(&mut self, slot: Slot, ballots: Ballots, batch: &Batch, replies: Vec<(usize, Reply)>) {
-        let mut outcomes = self.executor.execute(slot, ballots, batch);
+        let awaited = |place| {
+            let found = replies.binary_search_by_key(&place, |(of, _)| *of);
+            found.is_ok_and(|at| replies[at].1.is_awaited())
+        };
+        let mut outcomes = self.executor.execute(slot, ballots, batch, awaited);
         for (place, reply) in replies {
             let unknown = Outcome::Error(RequestError::OutcomeUnknown);
             let outcome = outcomes
@@ -134,6 +138,8 @@ impl<S: StateMachine> ExecutorStage<S> {
             reply.send(match outcome {
                 Outcome::Reply(bytes) => Ok(bytes),
                 Outcome::Error(error) => Err(error),
+                // Its client has gone.
+                Outcome::Unanswered => Err(RequestError::OutcomeUnknown),
             });
         }
         self.applied_more();

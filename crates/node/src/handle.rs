@@ -37,6 +37,11 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
+    /// Whether the client still waits.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.answer.is_closed()
+    }
+
     /// Answers the client, if it still waits, and frees its place.
     pub(crate) fn send(self, answer: Result<Bytes, RequestError>) {
         let _ = self.answer.send(answer);

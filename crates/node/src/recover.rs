@@ -209,7 +209,7 @@ fn execute_decided<S: StateMachine>(
     drop(Replica::start(settings, config.me, origin.first, recovered, start, &mut actions));
     for action in actions {
         if let Action::Execute { slot, ballots, batch, .. } = action {
-            executor.execute(slot, ballots, &batch);
+            executor.execute(slot, ballots, &batch, |_| false);
         }
     }
 }
@@ -256,7 +256,7 @@ fn decide_accepted<S: StateMachine>(
                 Effect::Deliver { slot, ballots, batch } => {
                     // What an epoch decides behind a change that ends it is void.
                     if executor.group().epoch == epoch && slot > executor.applied() {
-                        executor.execute(slot, ballots, &batch);
+                        executor.execute(slot, ballots, &batch, |_| false);
                     }
                 }
                 Effect::Send { .. }

@@ -26,6 +26,8 @@ const WRITE_BYTES: usize = 64 << 10;
 pub enum Outcome {
     /// The state machine's reply, perhaps from the cache.
     Reply(Bytes),
+    /// It was executed, and there is no reply, since nobody waits for one and none is kept.
+    Unanswered,
     /// The command was not executed (now).
     Error(RequestError),
 }
@@ -127,12 +129,19 @@ impl<S: StateMachine> Executor<S> {
         (self.sessions.reply_bytes(), self.sessions.largest_session_bytes())
     }
 
-    /// Executes the batch of a slot; one outcome for each command, in order. A slot that a snapshot has brought
+    /// Executes the batch of a slot; one outcome for each command, in order. Somebody waits for the replies to the commands
+    /// at the places of which `awaited` says so; where nobody does, there may be none. A slot that a snapshot has brought
     /// already is not executed again, and its results are not known here.
     ///
     /// # Panics
     /// If a slot was left out.
-    pub fn execute(&mut self, slot: Slot, ballots: Ballots, batch: &Batch) -> Vec<Outcome> {
+    pub fn execute(
+        &mut self,
+        slot: Slot,
+        ballots: Ballots,
+        batch: &Batch,
+        awaited: impl Fn(usize) -> bool,
+    ) -> Vec<Outcome> {
         if slot <= self.applied {
             return batch.commands().map(|_| Outcome::Error(RequestError::OutcomeUnknown)).collect();
         }
@@ -143,7 +152,8 @@ impl<S: StateMachine> Executor<S> {
         if let Some(changed) = self.group.behind(slot, batch) {
             return vec![Outcome::Reply(self.reconfigure(changed))];
         }
-        batch.commands().map(|command| self.execute_command(slot, &command)).collect()
+        let commands = batch.commands().enumerate();
+        commands.map(|(place, command)| self.execute_command(slot, &command, awaited(place))).collect()
     }
 
     /// Changes the group, as the replica around the protocol did when it delivered this slot. The session table is
@@ -157,9 +167,15 @@ impl<S: StateMachine> Executor<S> {
         reply
     }
 
-    fn execute_command(&mut self, slot: Slot, command: &Command) -> Outcome {
+    fn execute_command(&mut self, slot: Slot, command: &Command, awaited: bool) -> Outcome {
         let Command { session, sequence, lowest_outstanding, .. } = *command;
         match self.sessions.check(session, sequence, lowest_outstanding, slot) {
+            // A replica's session caches no replies.
+            Verdict::Execute if !awaited && command.kind == CommandKind::Apply && is_replica(session) => {
+                self.machine.apply_unanswered(&command.payload);
+                self.sessions.executed(session, sequence, &Bytes::new());
+                Outcome::Unanswered
+            }
             Verdict::Execute => {
                 let reply = self.run(slot, command);
                 self.sessions.executed(session, sequence, &reply);
@@ -169,7 +185,7 @@ impl<S: StateMachine> Executor<S> {
                 Outcome::Reply(self.run(slot, command))
             }
             Verdict::Repeat(Some(reply)) => Outcome::Reply(reply),
-            // A replica's session caches no replies: what it asked for was answered when it was executed.
+            // What a replica's session asked for was answered when it was executed.
             Verdict::Repeat(None) if is_replica(session) => Outcome::Error(RequestError::OutcomeUnknown),
             Verdict::Repeat(None) => Outcome::Error(RequestError::ReplyGone),
             Verdict::Stale => Outcome::Error(RequestError::Stale),
@@ -382,11 +398,11 @@ mod tests {
         let mut executor = executor();
         let twice = batch(&[(MINE(), 1, b"a"), (MINE(), 2, b"b")]);
         assert_eq!(
-            executor.execute(Slot(1), Ballots::ZERO, &twice),
+            executor.execute(Slot(1), Ballots::ZERO, &twice, |_| true),
             [1, 2].map(|len| Outcome::Reply(Bytes::from(vec![len])))
         );
         assert_eq!(
-            executor.execute(Slot(2), Ballots::ZERO, &twice),
+            executor.execute(Slot(2), Ballots::ZERO, &twice, |_| true),
             [(); 2].map(|()| Outcome::Error(RequestError::OutcomeUnknown))
         );
         assert_eq!(executor.query(&Bytes::new()), "ab");
@@ -398,12 +414,12 @@ mod tests {
         let mut executor = executor();
         let mut builder = BatchBuilder::new();
         builder.push_as(CommandKind::OpenSession, MINE(), 1, 1, b"");
-        let outcomes = executor.execute(Slot(1), Ballots::ZERO, &builder.finish());
+        let outcomes = executor.execute(Slot(1), Ballots::ZERO, &builder.finish(), |_| true);
         let [Outcome::Reply(reply)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
         let session = SessionId(u64::from_le_bytes(reply[..].try_into().unwrap()));
         let command = batch(&[(session, 1, b"x")]);
-        let first = executor.execute(Slot(2), Ballots::ZERO, &command);
-        assert_eq!(executor.execute(Slot(3), Ballots::ZERO, &command), first, "the cached reply");
+        let first = executor.execute(Slot(2), Ballots::ZERO, &command, |_| true);
+        assert_eq!(executor.execute(Slot(3), Ballots::ZERO, &command, |_| true), first, "the cached reply");
         assert_eq!(executor.query(&Bytes::new()), "x");
     }
 
@@ -411,7 +427,7 @@ mod tests {
     fn a_snapshot_without_fingerprints_is_read_and_what_it_covers_is_unknown() {
         let mut executor = executor();
         for slot in 1..=3 {
-            executor.execute(Slot(slot), Ballots::ZERO, &batch(&[(MINE(), slot, b"x")]));
+            executor.execute(Slot(slot), Ballots::ZERO, &batch(&[(MINE(), slot, b"x")]), |_| true);
         }
         let mut bytes = Vec::new();
         executor.freeze().write_to(&mut bytes).unwrap();
@@ -428,7 +444,7 @@ mod tests {
         restored.restore(&mut &bytes[..]).unwrap();
         assert_eq!(restored.digest(), executor.digest());
         assert_eq!(*restored.history(), History::unknown(Slot(3)));
-        restored.execute(Slot(4), Ballots::ZERO, &batch(&[(MINE(), 4, b"y")]));
+        restored.execute(Slot(4), Ballots::ZERO, &batch(&[(MINE(), 4, b"y")]), |_| true);
         assert_eq!(restored.applied(), Slot(4));
     }
 
@@ -444,7 +460,7 @@ mod tests {
         ]
         .into_iter()
         .map(|(mut one, session, payload)| {
-            one.execute(Slot(1), Ballots::ZERO, &batch(&[(session, 1, payload)]));
+            one.execute(Slot(1), Ballots::ZERO, &batch(&[(session, 1, payload)]), |_| true);
             one.digest()
         })
         .collect();
@@ -455,13 +471,13 @@ mod tests {
     fn a_snapshot_carries_sessions_too() {
         let mut one = executor();
         let command = batch(&[(MINE(), 1, b"a")]);
-        one.execute(Slot(1), Ballots::ZERO, &command);
+        one.execute(Slot(1), Ballots::ZERO, &command, |_| true);
         let mut bytes = Vec::new();
         one.freeze().write_to(&mut bytes).unwrap();
         let mut other = executor();
         other.restore(&mut bytes.as_slice()).unwrap();
         assert_eq!((other.applied(), other.digest()), (Slot(1), one.digest()));
-        other.execute(Slot(2), Ballots::ZERO, &command);
+        other.execute(Slot(2), Ballots::ZERO, &command, |_| true);
         assert_eq!(other.query(&Bytes::new()), "a", "the repeat is known after the snapshot");
         assert!(executor().restore(&mut &bytes[..10]).is_err());
     }
@@ -470,7 +486,7 @@ mod tests {
     fn with_session(executor: &mut Executor<Tape>, slot: u64) -> SessionId {
         let mut builder = BatchBuilder::new();
         builder.push_as(CommandKind::OpenSession, MINE(), slot, slot, b"");
-        let outcomes = executor.execute(Slot(slot), Ballots::ZERO, &builder.finish());
+        let outcomes = executor.execute(Slot(slot), Ballots::ZERO, &builder.finish(), |_| true);
         let [Outcome::Reply(reply)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
         SessionId(u64::from_le_bytes(reply[..].try_into().unwrap()))
     }
@@ -483,10 +499,14 @@ mod tests {
         let mut executor = Executor::new(Tape::default(), group);
         let session = with_session(&mut executor, 1);
         for slot in 2..=4 {
-            executor.execute(Slot(slot), Ballots::ZERO, &batch(&[(session, slot - 1, b"x")]));
+            executor.execute(Slot(slot), Ballots::ZERO, &batch(&[(session, slot - 1, b"x")]), |_| true);
         }
-        let again =
-            executor.execute(Slot(5), Ballots::ZERO, &batch(&[(session, 1, b"x"), (session, 3, b"x")]));
+        let again = executor.execute(
+            Slot(5),
+            Ballots::ZERO,
+            &batch(&[(session, 1, b"x"), (session, 3, b"x")]),
+            |_| true,
+        );
         assert_eq!(
             again,
             [Outcome::Error(RequestError::ReplyGone), Outcome::Reply(Bytes::from_static(&[3]))]

@@ -68,7 +68,7 @@ pub use events::{
 pub use executor::{Executor, Outcome};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use history::{Fork, History, Mark};
-pub use limits::{LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
+pub use limits::{ANSWER_BYTES_MAX, LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
 pub use message::{PeerMessage, Routed};
 pub use record::LogRecord;
 pub use replica::Replica;

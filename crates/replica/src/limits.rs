@@ -22,12 +22,20 @@ pub struct Limits {
     pub request_bytes_max: usize,
     /// Most operations in a list of a transaction. It is the server's business what a transaction is.
     pub txn_ops_max: usize,
+    /// The largest answer to a command, in bytes. What a command's answer holds is the state machine's business; the server
+    /// hands the bound on with the command.
+    pub answer_bytes_max: u64,
 }
 
 impl Default for Limits {
-    /// Those of [`SessionLimits`], and etcd's on requests: 1.5 MiB, 128 operations.
+    /// Those of [`SessionLimits`], and etcd's on requests: 1.5 MiB, 128 operations; and 64 MiB for answers.
     fn default() -> Limits {
-        Limits { sessions: SessionLimits::default(), request_bytes_max: 3 << 19, txn_ops_max: 128 }
+        Limits {
+            sessions: SessionLimits::default(),
+            request_bytes_max: 3 << 19,
+            txn_ops_max: 128,
+            answer_bytes_max: ANSWER_BYTES_MAX,
+        }
     }
 }
 
@@ -36,6 +44,9 @@ pub const REQUEST_BYTES_MIN: usize = 4 << 10;
 
 /// The largest bound on commands.
 pub const REQUEST_BYTES_MAX: usize = BATCH_BYTES_MAX - COMMAND_HEADER_BYTES;
+
+/// The largest bound on answers: 64 MiB.
+pub const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// What can be bounded: the key, the smallest and the largest value, and where it is.
 struct Key {
@@ -61,6 +72,12 @@ const KEYS: &[Key] = &[
         range: (1, u32::MAX as u64),
         get: |limits| limits.txn_ops_max as u64,
         set: |limits, count| limits.txn_ops_max = size(count),
+    },
+    Key {
+        name: "max-answer-bytes",
+        range: (4 << 10, ANSWER_BYTES_MAX),
+        get: |limits| limits.answer_bytes_max,
+        set: |limits, bytes| limits.answer_bytes_max = bytes,
     },
     Key {
         name: "sessions-max",

@@ -16,6 +16,13 @@ pub trait StateMachine: Send + 'static {
     /// machine's own encoding; it must not panic, since every replica would.
     fn apply(&mut self, command: &Bytes) -> Bytes;
 
+    /// Applies a command whose reply nobody waits for and nobody keeps: most replicas, for most commands, and all of them when
+    /// they read their logs again. The state must become what [`StateMachine::apply`] makes of it. Worth writing where
+    /// replies can be large.
+    fn apply_unanswered(&mut self, command: &Bytes) {
+        self.apply(command);
+    }
+
     /// Answers a query from the present state without changing it.
     fn query(&self, query: &Bytes) -> Bytes;
 

@@ -5,7 +5,10 @@ use std::mem;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use h2::RecvStream;
 use prost::Message;
+use synod_kv::KvError;
 use tonic::Status;
+
+use crate::services::refusal;
 
 /// Before each message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
@@ -62,7 +65,11 @@ impl RequestBody {
             return Err(malformed("it ends before its message does"));
         }
         body.advance(PREFIX_BYTES);
-        M::decode(body).map_err(|error| malformed(&error.to_string()))
+        M::decode(body).map_err(|error| match error.to_string() {
+            // In a request only transactions lie in each other.
+            text if text.contains("recursion limit") => refusal(&KvError::NestedTooDeeply),
+            text => malformed(&text),
+        })
     }
 
     /// Refuses as early as it can what will not become one message, or one that is too large.

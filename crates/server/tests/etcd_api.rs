@@ -96,6 +96,27 @@ async fn transactions_that_only_read_are_not_ordered() {
     assert_eq!(maintenance.status(StatusRequest {}).await.unwrap().into_inner().raft_index, ordered);
 }
 
+/// The whole store many times over, beside a put: the put would be in the log of every replica.
+#[tokio::test]
+async fn a_transaction_that_costs_too_much_is_refused_and_changes_nothing() {
+    let server = serve(&config(), replica());
+    let mut client = kv(&server).await;
+    client.put(put("large", &"x".repeat(1 << 20))).await.unwrap();
+    let all = |success| TxnRequest { success, ..TxnRequest::default() };
+    let (ranges, poison) = (vec![op(Request::RequestRange(get("large"))); 100], put("poison", "x"));
+    let both = all([ranges.clone(), vec![op(Request::RequestPut(poison))]].concat());
+    let too_large = "etcdserver: trying to send message larger than max (67108864 bytes)";
+    assert_refused(client.txn(both).await, Code::ResourceExhausted, too_large);
+    assert_refused(client.txn(all(ranges)).await, Code::ResourceExhausted, too_large);
+    assert!(client.range(get("poison")).await.unwrap().into_inner().kvs.is_empty());
+    for depth in [49, 60, 200] {
+        let inner = all(vec![op(Request::RequestPut(put("deep", "x")))]);
+        let nested = (1..depth).fold(inner, |inner, _| all(vec![op(Request::RequestTxn(inner))]));
+        let too_deep = "etcdserver: transactions are nested too deeply";
+        assert_refused(client.txn(nested).await, Code::InvalidArgument, too_deep);
+    }
+}
+
 #[tokio::test]
 async fn compaction_forgets() {
     let server = serve(&config(), replica());

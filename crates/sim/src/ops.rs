@@ -97,6 +97,14 @@ pub enum Op {
         /// The key.
         key: Key,
     },
+    /// Write a key, delete another and read the first one, with a bound on the answer that it exceeds only then: nothing is
+    /// changed.
+    Overrun {
+        /// The key.
+        key: Key,
+        /// The other one.
+        other: Key,
+    },
     /// Clear all alarms.
     Disarm,
 }
@@ -244,6 +252,17 @@ impl Op {
                     failure: ops(vec![Request::RequestTxn(look)]),
                 })
             }
+            Op::Overrun { key, other } => Command::Txn(TxnRequest {
+                success: ops(vec![
+                    Request::RequestPut(put_request(*key, 0, padding)),
+                    Request::RequestDeleteRange(DeleteRangeRequest {
+                        prev_kv: false,
+                        ..delete_request(*other, *other)
+                    }),
+                    Request::RequestRange(range_request(*key, *key)),
+                ]),
+                ..TxnRequest::default()
+            }),
             Op::Delete { first, last } => Command::DeleteRange(delete_request(*first, *last)),
             Op::Swap { key, expected, value, other } => {
                 let mut success = vec![Request::RequestPut(put_request(*key, *value, padding))];
@@ -265,7 +284,11 @@ impl Op {
         };
         // Without a quota the store looks at the member only to name an alarm.
         let quota_bytes = u64::from(matches!(self, Op::Exceed { .. }));
-        KvCommand { command: Some(command), quota_bytes, member_id: id }.encode_to_vec().into()
+        // Room for three operations, and not for what the last one finds.
+        let answer_bytes_max = if matches!(self, Op::Overrun { .. }) { 3 * 64 } else { 0 };
+        KvCommand { command: Some(command), answer_bytes_max, quota_bytes, member_id: id }
+            .encode_to_vec()
+            .into()
     }
 }
 

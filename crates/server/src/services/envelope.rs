@@ -85,9 +85,12 @@ impl<R: Replica> Store<R> {
     }
 
     fn checked(&self, command: Command) -> Result<Bytes, Status> {
-        let command =
-            KvCommand { command: Some(command), quota_bytes: self.quota_bytes, member_id: self.member_id };
-        validate::command(&command, &self.limits()).map_err(|error| refusal(&error))?;
+        let limits = self.limits();
+        // A put answers with one pair at most; without a bound of its own it is read faster.
+        let answer_bytes_max = if matches!(command, Command::Put(_)) { 0 } else { limits.answer_bytes_max };
+        let (quota_bytes, member_id) = (self.quota_bytes, self.member_id);
+        let command = KvCommand { command: Some(command), answer_bytes_max, quota_bytes, member_id };
+        validate::command(&command, &limits).map_err(|error| refusal(&error))?;
         Ok(command.encode_to_vec().into())
     }
 
@@ -133,7 +136,7 @@ impl<R: Replica> Store<R> {
 }
 
 /// The status for a request that validation refuses.
-pub(super) fn refusal(error: &KvError) -> Status {
+pub(crate) fn refusal(error: &KvError) -> Status {
     failed(KvFailure::from(error))
 }
 

@@ -11,7 +11,10 @@ use prost::Message;
 use synod_kv::validate;
 use tonic::Status;
 
-pub(crate) use self::{envelope::Store, kv::Pieces};
+pub(crate) use self::{
+    envelope::{Store, refusal},
+    kv::Pieces,
+};
 use crate::{
     Replica,
     message::{RequestBody, framed},

@@ -16,7 +16,7 @@ use crate::ops::{Answer, Entry, Key, Op, Order, Other, Part};
 /// gRPC's OUT_OF_RANGE, with which etcd refuses revisions.
 const OUT_OF_RANGE: i32 = 11;
 /// gRPC's RESOURCE_EXHAUSTED, with which etcd refuses what there is no space for.
-const NO_SPACE: i32 = 8;
+const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// The keys at a revision, and before it.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ impl Sequential for Model {
 
     fn apply(&mut self, op: &Op) -> Answer {
         if self.alarm && takes_space(op) {
-            return Answer::Refused(NO_SPACE);
+            return Answer::Refused(RESOURCE_EXHAUSTED);
         }
         let before = self.revision;
         let next = before + 1;
@@ -175,8 +175,9 @@ impl Sequential for Model {
             }
             Op::Exceed { .. } => {
                 self.alarm = true;
-                return Answer::Refused(NO_SPACE);
+                return Answer::Refused(RESOURCE_EXHAUSTED);
             }
+            Op::Overrun { .. } => return Answer::Refused(RESOURCE_EXHAUSTED),
             Op::Disarm => vec![Part::Cleared(usize::from(std::mem::take(&mut self.alarm)))],
         };
         if self.revision > before {
@@ -190,7 +191,7 @@ impl Sequential for Model {
             return !matches!(op, Op::Exceed { .. });
         };
         match op {
-            Op::Get { .. } | Op::Look { .. } => true,
+            Op::Get { .. } | Op::Look { .. } | Op::Overrun { .. } => true,
             Op::Swap { .. } | Op::Nest { .. } => !succeeded,
             Op::Disarm => *parts == [Part::Cleared(0)],
             Op::Exceed { .. } => false,
@@ -236,6 +237,7 @@ mod tests {
                     },
                     7 => Op::Nest { key, expected: known - rng.i64(0..2), value: id, inner: other },
                     8 if rng.u8(0..4) == 0 => Op::Exceed { key },
+                    8 if rng.bool() => Op::Overrun { key, other },
                     8 => Op::Disarm,
                     0 => Op::Put { key, value: id },
                     1 => Op::Delete { first: key.min(other), last: key.max(other) },

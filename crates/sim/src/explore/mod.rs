@@ -276,7 +276,7 @@ pub fn options(protocol: ProtocolKind) -> Options {
 /// The n-th command: it puts n.
 fn command(n: u8) -> Batch {
     let put = PutRequest { key: "x".into(), value: n.to_string().into(), ..PutRequest::default() };
-    let payload = KvCommand { command: Some(Command::Put(put)), quota_bytes: 0, member_id: 0 };
+    let payload = KvCommand { command: Some(Command::Put(put)), ..KvCommand::default() };
     let mut batch = BatchBuilder::new();
     batch.push(SessionId(1), n.into(), n.into(), &prost::Message::encode_to_vec(&payload));
     batch.finish()

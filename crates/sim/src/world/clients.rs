@@ -202,6 +202,7 @@ impl Clients {
         match rng.u8(0..100) {
             // An alarm stops all writes until it is cleared.
             99 if rng.u8(0..4) == 0 => Op::Exceed { key },
+            99 if last != key => Op::Overrun { key, other: last },
             97..99 => Op::Disarm,
             90..97 if last != key => Op::Nest { key, expected: known, value: id, inner: last },
             0..17 => Op::Get { first: key, last: key },

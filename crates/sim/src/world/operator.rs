@@ -212,6 +212,7 @@ impl World {
         let Asked { of, request } = asked;
         let reply = match outcome {
             Outcome::Reply(reply) => reply,
+            Outcome::Unanswered => unreachable!("it was asked for"),
             Outcome::Error(error) => {
                 let void = matches!(error, RequestError::NotCaughtUp | RequestError::Overloaded);
                 self.operator.unknown.extend((!void).then_some(request));

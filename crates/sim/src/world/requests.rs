@@ -101,6 +101,7 @@ impl World {
         let response = match outcome {
             Outcome::Reply(reply) => Response::Reply(reply),
             Outcome::Error(error) => Response::Failed(error),
+            Outcome::Unanswered => unreachable!("it was asked for"),
         };
         self.respond(&pending.ask, response);
         Ok(())

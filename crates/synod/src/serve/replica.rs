@@ -110,8 +110,9 @@ impl Replica for Served {
     }
 
     fn limits(&self) -> Limits {
-        let synod_replica::Limits { request_bytes_max, txn_ops_max, .. } = self.handle.limits();
-        Limits { request_bytes_max, txn_ops_max }
+        let synod_replica::Limits { request_bytes_max, txn_ops_max, answer_bytes_max, .. } =
+            self.handle.limits();
+        Limits { request_bytes_max, txn_ops_max, answer_bytes_max }
     }
 
     fn status(&self) -> Status {

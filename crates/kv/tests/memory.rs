@@ -1,0 +1,169 @@
+//! Whatever a transaction asks for, a replica needs no more memory for it than a bound, also when it reads its log again.
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use bytes::Bytes;
+use prost::Message;
+use synod_api::{
+    etcdserverpb::{
+        Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request,
+    },
+    synod::v1::{KvCommand, KvQuery, KvReply, kv_command::Command, kv_query::Query, kv_reply::Reply},
+};
+use synod_kv::KvStore;
+use synod_replica::{ANSWER_BYTES_MAX, StateMachine};
+
+/// Counts what is allocated, and how much that was at most.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is the system's allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
+        MOST.fetch_max(now, Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Relaxed);
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// What `work` needs besides what there was, at its worst.
+fn needs(work: impl FnOnce()) -> usize {
+    let before = NOW.load(Relaxed);
+    MOST.store(before, Relaxed);
+    work();
+    MOST.load(Relaxed) - before
+}
+
+const REQUEST_BYTES_MAX: usize = 3 << 19;
+
+/// Most that a command may take where nobody waits for its answer: it is read, what it finds is listed, and what it changes
+/// exists twice until it is done.
+const UNANSWERED_BYTES_MAX: usize = 60 * REQUEST_BYTES_MAX;
+
+/// A store of 9 MB.
+fn store() -> KvStore {
+    let mut store = KvStore::new();
+    for n in 0..9_000 {
+        let put =
+            PutRequest { key: format!("{n:05}").into(), value: vec![7; 1000].into(), ..Default::default() };
+        store.apply(&encoded(Command::Put(put)));
+    }
+    store
+}
+
+fn encoded(command: Command) -> Bytes {
+    KvCommand { command: Some(command), ..KvCommand::default() }.encode_to_vec().into()
+}
+
+fn everything() -> RangeRequest {
+    RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..RangeRequest::default() }
+}
+
+fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+fn all(success: Vec<RequestOp>) -> TxnRequest {
+    TxnRequest { success, ..TxnRequest::default() }
+}
+
+/// One put, and the whole store so many times, in lists of 100 that lie in each other.
+fn poison(ranges: usize, range: &RangeRequest) -> TxnRequest {
+    let put = PutRequest { key: "poison".into(), ..PutRequest::default() };
+    let ranges = vec![op(Request::RequestRange(range.clone())); ranges];
+    let lists = ranges.chunks(100).map(|list| op(Request::RequestTxn(all(list.to_vec()))));
+    let nested = lists.collect::<Vec<_>>();
+    let nested = nested.chunks(100).map(|some| op(Request::RequestTxn(all(some.to_vec()))));
+    all(nested.chain([op(Request::RequestPut(put))]).collect())
+}
+
+/// One test, since all threads are counted together.
+#[test]
+fn no_transaction_takes_more_than_its_bound() {
+    let mut store = store();
+    let sorted = RangeRequest { sort_order: 2, sort_target: 4, ..everything() };
+    let counts = RangeRequest { count_only: true, ..everything() };
+    let few = RangeRequest { limit: 1, sort_order: 2, ..everything() };
+    for range in [everything(), sorted, counts, few] {
+        for ranges in [6, 250, 100_000] {
+            let command = encoded(Command::Txn(poison(ranges, &range)));
+            let (digest, revision) = (store.digest(), store.revision());
+            let unanswered = needs(|| store.apply_unanswered(&command));
+            assert!(unanswered < UNANSWERED_BYTES_MAX, "{unanswered} for {ranges} of {range:?}");
+            let executed = store.revision() > revision;
+            assert!(executed || store.digest() == digest);
+            assert!(ranges > 6 || executed, "{range:?}");
+            let mut reply = Bytes::new();
+            let answered = needs(|| reply = store.apply(&command));
+            assert!(answered < UNANSWERED_BYTES_MAX + 2 * ANSWER_BYTES_MAX as usize, "{answered}");
+            let reply = KvReply::decode(reply).unwrap().reply.unwrap();
+            let refused = matches!(&reply, Reply::Error(failure) if failure.code == 8);
+            assert_eq!(refused, !executed, "{range:?}");
+            let reads = TxnRequest { success: poison(ranges, &range).success, ..TxnRequest::default() };
+            let reads = all(reads.success[..reads.success.len() - 1].to_vec());
+            let query = KvQuery { query: Some(Query::Txn(reads)) }.encode_to_vec().into();
+            let asked = needs(|| drop(StateMachine::query(&store, &query)));
+            assert!(asked < UNANSWERED_BYTES_MAX + 2 * ANSWER_BYTES_MAX as usize, "{asked}");
+        }
+    }
+
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..300 {
+        let command = encoded(Command::Txn(random_txn(&mut random, 4)));
+        let needed = needs(|| store.apply_unanswered(&command));
+        assert!(needed < UNANSWERED_BYTES_MAX, "{needed}");
+    }
+}
+
+/// Operations of all kinds, most of them on much of the store.
+fn random_txn(random: &mut fastrand::Rng, depth: usize) -> TxnRequest {
+    let key = |random: &mut fastrand::Rng| Bytes::from(format!("{:05}", random.usize(0..9_000)));
+    let ops = |random: &mut fastrand::Rng| {
+        let count = random.usize(0..12);
+        (0..count)
+            .map(|_| {
+                op(match random.u8(0..8) {
+                    0 if depth > 0 => Request::RequestTxn(random_txn(random, depth - 1)),
+                    0..5 => Request::RequestRange(RangeRequest {
+                        key: key(random),
+                        range_end: vec![0].into(),
+                        limit: [0, 0, 1, 1000][random.usize(0..4)],
+                        sort_order: random.i32(0..3),
+                        sort_target: random.i32(0..5),
+                        count_only: random.u8(0..5) == 0,
+                        keys_only: random.u8(0..5) == 0,
+                        ..RangeRequest::default()
+                    }),
+                    5 => Request::RequestPut(PutRequest {
+                        key: key(random),
+                        value: vec![1; random.usize(0..10_000)].into(),
+                        prev_kv: random.bool(),
+                        ..PutRequest::default()
+                    }),
+                    _ => Request::RequestDeleteRange(DeleteRangeRequest {
+                        key: key(random),
+                        range_end: key(random),
+                        prev_kv: random.bool(),
+                    }),
+                })
+            })
+            .collect::<Vec<_>>()
+    };
+    let (success, failure) = (ops(random), ops(random));
+    let compare = Compare { key: key(random), range_end: vec![0].into(), ..Compare::default() };
+    TxnRequest { compare: vec![compare; random.usize(0..3)], success, failure }
+}
