@@ -16,6 +16,10 @@ const LOOKS_MIN: u64 = 1 << 24;
 /// Beyond that, how often it may look at each key of the store.
 const LOOKS_PER_KEY: u64 = 4;
 
+/// What is answered between two commands: so many bytes, and so many keys looked at. What is larger is left to other threads.
+const PAGE_BYTES: u64 = 16 << 10;
+const PAGE_LOOKS: u64 = 512;
+
 /// What is left of what a request may cost.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -37,6 +41,11 @@ impl Budget {
         Budget { wanted, bytes_max, bytes: bytes_max, looks }
     }
 
+    /// For what is answered between two commands.
+    pub(crate) fn page() -> Budget {
+        Budget { wanted: true, bytes_max: PAGE_BYTES, bytes: PAGE_BYTES, looks: PAGE_LOOKS }
+    }
+
     /// For a request that looks at each key at most once, and whose answer is bounded elsewhere.
     pub(crate) fn unbounded() -> Budget {
         Budget { wanted: true, bytes_max: u64::MAX, bytes: u64::MAX, looks: u64::MAX }
@@ -49,7 +58,12 @@ impl Budget {
 
     /// A key is looked at.
     pub(crate) fn look(&mut self) -> Result<(), KvError> {
-        self.looks = self.looks.checked_sub(1).ok_or(KvError::TooManyKeys)?;
+        self.look_at(1)
+    }
+
+    /// So many keys are looked at.
+    pub(crate) fn look_at(&mut self, keys: usize) -> Result<(), KvError> {
+        self.looks = self.looks.checked_sub(keys as u64).ok_or(KvError::TooManyKeys)?;
         Ok(())
     }
 

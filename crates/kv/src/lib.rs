@@ -22,6 +22,7 @@ mod error;
 mod history;
 mod key;
 mod machine;
+mod pieces;
 mod put;
 mod range;
 mod read;

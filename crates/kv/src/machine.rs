@@ -9,7 +9,11 @@ use synod_api::synod::v1::{
 };
 use synod_replica::{Frozen, StateMachine};
 
-use crate::{KvError, KvStore, put::PlainPut, snapshot};
+use crate::{
+    KvError, KvStore,
+    put::PlainPut,
+    snapshot::{self, FrozenStore},
+};
 
 impl StateMachine for KvStore {
     /// Takes a [`KvCommand`], gives a [`KvReply`].
@@ -26,15 +30,19 @@ impl StateMachine for KvStore {
 
     /// Takes a [`KvQuery`], gives a [`KvAnswer`].
     fn query(&self, query: &Bytes) -> Bytes {
-        let result = KvQuery::decode(query.clone())
-            .map_err(|_| KvError::Malformed("query"))
-            .and_then(|query| KvStore::query(self, &query));
-        let answer = result.unwrap_or_else(|error| Answer::Error(KvFailure::from(&error)));
-        KvAnswer { answer: Some(answer) }.encode_to_vec().into()
+        let query = KvQuery::decode(query.clone()).map_err(|_| KvError::Malformed("query"));
+        encoded(query.and_then(|query| KvStore::query(self, &query)))
+    }
+
+    fn answer(&self, query: &Bytes) -> synod_replica::Answer {
+        match KvQuery::decode(query.clone()) {
+            Ok(query) => self.answer_in_pieces(query),
+            Err(_) => synod_replica::Answer::Whole(encoded(Err(KvError::Malformed("query")))),
+        }
     }
 
     fn freeze(&self) -> Box<dyn Frozen> {
-        Box::new(self.frozen())
+        Box::new(FrozenStore(self.view()))
     }
 
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
@@ -45,6 +53,12 @@ impl StateMachine for KvStore {
     fn digest(&self) -> u64 {
         KvStore::digest(self)
     }
+}
+
+/// An answer as it is sent.
+pub(crate) fn encoded(answer: Result<Answer, KvError>) -> Bytes {
+    let answer = answer.unwrap_or_else(|error| Answer::Error(KvFailure::from(&error)));
+    KvAnswer { answer: Some(answer), ..KvAnswer::default() }.encode_to_vec().into()
 }
 
 impl KvStore {

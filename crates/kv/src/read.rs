@@ -20,11 +20,6 @@ use crate::{
 type Found<'a> = (&'a Key, &'a Version);
 
 impl KvStore {
-    /// Answers a range request on the present state.
-    pub(crate) fn range(&self, request: &RangeRequest) -> Result<RangeResponse, KvError> {
-        self.range_as_of(request, self.revision, &mut Budget::unbounded())
-    }
-
     /// Answers a range request; `current` is the revision to take for the newest, which in the middle of a transaction
     /// is that of its own changes. Where nobody is given the answer, it stays empty.
     pub(crate) fn range_as_of(
@@ -40,14 +35,14 @@ impl KvStore {
         if revision < self.compacted {
             return Err(KvError::Compacted);
         }
-        let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-        // In key order and without filters, what lies beyond the limit need only be counted.
+        let limit = limit(request);
+        // What lies beyond the limit need only be counted.
         let keep_max = if request.count_only {
             0
-        } else if sorts(request) || filters(request) {
-            usize::MAX
-        } else {
+        } else if comes_as_found(request) {
             limit
+        } else {
+            usize::MAX
         };
         let mut count = 0_usize;
         let mut found = Vec::new();
@@ -109,6 +104,16 @@ impl KvStore {
         };
         single.into_iter().chain(range.into_iter().flatten()).map(move |(key, history)| (key, see(history)))
     }
+}
+
+/// Most keys that a request wants.
+pub(crate) fn limit(request: &RangeRequest) -> usize {
+    usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX)
+}
+
+/// Whether what is found first is sent first: in key order, and without filters.
+pub(crate) fn comes_as_found(request: &RangeRequest) -> bool {
+    !sorts(request) && !filters(request)
 }
 
 fn filters(request: &RangeRequest) -> bool {

@@ -18,13 +18,11 @@
 //! of a key go from old to new.
 
 use std::{
-    collections::BTreeSet,
     io::{self, Read, Write},
     mem,
 };
 
 use bytes::Bytes;
-use imbl::OrdMap;
 use synod_api::etcdserverpb::AlarmType;
 use synod_replica::Frozen;
 use synod_wire::{Format, Written};
@@ -44,44 +42,25 @@ const BLOCK_BYTES_MAX: usize = 64 << 10;
 
 /// A store as it was. It shares everything with the living one until that changes it.
 #[derive(Debug)]
-pub(crate) struct FrozenStore {
-    keys: OrdMap<Key, History>,
-    revision: i64,
-    compacted: i64,
-    purged: i64,
-    alarms: BTreeSet<(u64, AlarmType)>,
-    versions: u64,
-}
-
-impl KvStore {
-    pub(crate) fn frozen(&self) -> FrozenStore {
-        FrozenStore {
-            keys: self.keys.clone(),
-            revision: self.revision,
-            compacted: self.compacted,
-            purged: self.purged,
-            alarms: self.alarms.clone(),
-            versions: self.versions,
-        }
-    }
-}
+pub(crate) struct FrozenStore(pub(crate) KvStore);
 
 impl Frozen for FrozenStore {
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        let FrozenStore(store) = self;
         out.write_all(MAGIC)?;
         out.write_all(&FORMAT.written.packed().to_le_bytes())?;
         let mut out = BlockWriter::new(out);
-        out.i64(self.revision)?;
-        out.i64(self.compacted)?;
-        out.i64(self.purged)?;
-        out.count(self.alarms.len())?;
-        for (member, kind) in &self.alarms {
+        out.i64(store.revision)?;
+        out.i64(store.compacted)?;
+        out.i64(store.purged)?;
+        out.count(store.alarms.len())?;
+        for (member, kind) in &store.alarms {
             out.u64(*member)?;
             out.write_all(&i32::from(*kind).to_le_bytes())?;
         }
-        out.u64(self.keys.len() as u64)?;
-        out.u64(self.versions)?;
-        for (key, history) in &self.keys {
+        out.u64(store.keys.len() as u64)?;
+        out.u64(store.versions)?;
+        for (key, history) in &store.keys {
             out.bytes(key)?;
             out.count(history.len())?;
             for version in history.iter() {

@@ -154,17 +154,28 @@ impl KvStore {
     /// # Errors
     /// Whatever makes etcd refuse the request, and [`KvError::QueryWrites`]. The `Ok` is never [`Answer::Error`].
     pub fn query(&self, query: &KvQuery) -> Result<Answer, KvError> {
+        let budget = match &query.query {
+            Some(Query::Txn(_)) => Budget::new(self.keys.len(), 0, true),
+            _ => Budget::unbounded(),
+        };
+        self.query_within(query, budget)
+    }
+
+    /// The same, if it costs no more than that.
+    pub(crate) fn query_within(&self, query: &KvQuery, mut budget: Budget) -> Result<Answer, KvError> {
         match &query.query {
             Some(Query::Range(request)) => {
                 validate::range(request)?;
-                self.range(request).map(Answer::Range)
+                self.range_as_of(request, self.revision, &mut budget).map(Answer::Range)
             }
             Some(Query::Txn(request)) => {
                 validate::txn(request, &Limits::NONE)?;
-                let mut budget = Budget::new(self.keys.len(), 0, true);
                 self.read_txn(request, &mut budget).map(Answer::Txn)
             }
-            Some(Query::HashKv(request)) => self.hash_kv(request.revision).map(Answer::HashKv),
+            Some(Query::HashKv(request)) => {
+                budget.look_at(self.keys.len())?;
+                self.hash_kv(request.revision).map(Answer::HashKv)
+            }
             Some(Query::Status(_)) => Ok(Answer::Status(self.status())),
             None => Err(KvError::Malformed("query")),
         }

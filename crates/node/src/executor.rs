@@ -6,7 +6,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_replica::{Event, Executor, Frozen, Installed, Outcome, RequestError, SnapshotInfo, StateMachine};
+use synod_replica::{
+    Answer, Event, Executor, Frozen, Installed, Outcome, RequestError, SnapshotInfo, StateMachine,
+};
 use synod_storage::SnapshotStore;
 use synod_sync::{
     channel::{Receiver, Sender},
@@ -136,7 +138,7 @@ impl<S: StateMachine> ExecutorStage<S> {
                 .get_mut(place)
                 .map_or(unknown.clone(), |outcome| std::mem::replace(outcome, unknown));
             reply.send(match outcome {
-                Outcome::Reply(bytes) => Ok(bytes),
+                Outcome::Reply(bytes) => Ok(Answer::Whole(bytes)),
                 Outcome::Error(error) => Err(error),
                 // Its client has gone.
                 Outcome::Unanswered => Err(RequestError::OutcomeUnknown),
@@ -161,7 +163,9 @@ impl<S: StateMachine> ExecutorStage<S> {
 
     fn answer(&self, queries: Vec<(Bytes, Reply)>) {
         for (query, reply) in queries {
-            reply.send(Ok(self.executor.query(&query)));
+            if reply.is_awaited() {
+                reply.send(Ok(self.executor.answer(&query)));
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_replica::{
-    Change, ChangeRequest, Event, Group, Limits, Refusal, RequestError, SessionCommand, decode_reply,
+    Answer, Change, ChangeRequest, Event, Group, Limits, Refusal, RequestError, SessionCommand, decode_reply,
 };
 use synod_sync::channel::Sender;
 use synod_wire::{Ballot, CommandKind, ReplicaId, SessionId, Slot};
@@ -32,7 +32,7 @@ const TURN_MAX: usize = 256;
 /// one that waits.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    answer: oneshot::Sender<Result<Bytes, RequestError>>,
+    answer: oneshot::Sender<Result<Answer, RequestError>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -43,7 +43,7 @@ impl Reply {
     }
 
     /// Answers the client, if it still waits, and frees its place.
-    pub(crate) fn send(self, answer: Result<Bytes, RequestError>) {
+    pub(crate) fn send(self, answer: Result<Answer, RequestError>) {
         let _ = self.answer.send(answer);
     }
 }
@@ -70,7 +70,7 @@ pub(crate) struct Inner {
     pub(crate) transport: synod_transport::Sender,
 }
 
-type Answer = oneshot::Receiver<Result<Bytes, RequestError>>;
+type Answered = oneshot::Receiver<Result<Answer, RequestError>>;
 
 impl Inner {
     fn execute(&self, job: Job) -> Result<(), RequestError> {
@@ -78,7 +78,7 @@ impl Inner {
     }
 
     /// Waits for a place in the queue for this many bytes.
-    async fn admit(&self, bytes: usize) -> Result<(Reply, Answer), RequestError> {
+    async fn admit(&self, bytes: usize) -> Result<(Reply, Answered), RequestError> {
         let permits = (bytes / PERMIT_BYTES + 1).min(self.permits_max);
         let permits = u32::try_from(permits).expect("bounded by permits_max");
         let place = Arc::clone(&self.admission).acquire_many_owned(permits).await;
@@ -204,7 +204,7 @@ impl Handle {
         let (reply, answer) = self.inner.admit(payload.len()).await?;
         let job = ClientJob::Command { kind, session, payload, reply };
         self.send(job)?;
-        answer.await.unwrap_or(Err(RequestError::Stopping))
+        answer.await.unwrap_or(Err(RequestError::Stopping)).map(Answer::whole)
     }
 
     /// Asks the state machine; the answer reflects everything that was acknowledged before the call.
@@ -212,6 +212,15 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`]; a query never changes anything.
     pub async fn query(&self, query: Bytes) -> Result<Bytes, RequestError> {
+        self.read(query).await.map(Answer::whole)
+    }
+
+    /// The same for an answer that may be large: what of it comes in pieces is made by whoever takes them, which should be
+    /// a thread that may take its time.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn read(&self, query: Bytes) -> Result<Answer, RequestError> {
         let (reply, answer) = self.inner.admit(query.len()).await?;
         self.send(ClientJob::Read { query, reply })?;
         answer.await.unwrap_or(Err(RequestError::Stopping))
@@ -223,6 +232,14 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`].
     pub async fn query_stale(&self, query: Bytes) -> Result<Bytes, RequestError> {
+        self.read_stale(query).await.map(Answer::whole)
+    }
+
+    /// The same for an answer that may be large; see [`Handle::read`].
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn read_stale(&self, query: Bytes) -> Result<Answer, RequestError> {
         let (reply, answer) = self.inner.admit(query.len()).await?;
         let job = Job::Query { slot: Slot::ZERO, queries: vec![(query, reply)] };
         self.inner.execute(job)?;

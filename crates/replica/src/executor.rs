@@ -9,7 +9,7 @@ use bytes::Bytes;
 use synod_wire::{Ballots, Batch, Command, CommandKind, Format, Reader, Slot, Writer, Written};
 
 use crate::{
-    Frozen, Group, History, Refusal, RequestError, StateMachine, Tick, encode_reply,
+    Answer, Frozen, Group, History, Refusal, RequestError, StateMachine, Tick, encode_reply,
     session::{SessionTable, Sessions, Verdict, is_replica},
 };
 
@@ -230,6 +230,12 @@ impl<S: StateMachine> Executor<S> {
     #[must_use]
     pub fn query(&self, query: &Bytes) -> Bytes {
         self.machine.query(query)
+    }
+
+    /// The same; where the answer may be large, it is only begun here.
+    #[must_use]
+    pub fn answer(&self, query: &Bytes) -> Answer {
+        self.machine.answer(query)
     }
 
     /// Freezes state machine and sessions as they are. It runs between two commands, so nothing is encoded here, and of

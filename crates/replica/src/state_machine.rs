@@ -5,7 +5,7 @@ use std::{
     io::{self, Read, Write},
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 /// A deterministic state machine: the same commands in the same order give the same state and the same replies
 /// on every machine. It must not read a clock, a random number, the environment or a randomly hashed map.
@@ -26,6 +26,13 @@ pub trait StateMachine: Send + 'static {
     /// Answers a query from the present state without changing it.
     fn query(&self, query: &Bytes) -> Bytes;
 
+    /// The same for a query whose answer may be large, or take long: it is asked between two commands, so what takes more than
+    /// microseconds should be left to [`Answer::Pieces`], which are made by other threads while commands go on being
+    /// applied. Worth writing where there are such queries.
+    fn answer(&self, query: &Bytes) -> Answer {
+        Answer::Whole(self.query(query))
+    }
+
     /// Freezes the present state. This runs between two commands, so it should take microseconds: clone what
     /// is shared copy-on-write, and leave the encoding to [`Frozen::write_to`], which runs on another thread
     /// while commands go on being applied.
@@ -38,6 +45,41 @@ pub trait StateMachine: Send + 'static {
     /// A fingerprint of the state: equal states have equal digests on every machine. Used to check that
     /// replicas agree; it may be slow.
     fn digest(&self) -> u64;
+}
+
+/// The answer to a query.
+pub enum Answer {
+    /// All of it.
+    Whole(Bytes),
+    /// To be made piece by piece, from a state that was frozen as it was; put behind each other, the pieces are the answer. A
+    /// piece may be empty, where there was much to look through. None should take more than some milliseconds to make, nor
+    /// have more than some ten thousand bytes unless it must. Dropped, the rest is not made.
+    Pieces(Box<dyn Iterator<Item = Bytes> + Send>),
+}
+
+impl Answer {
+    /// All of it in one, however large it is; made now.
+    #[must_use]
+    pub fn whole(self) -> Bytes {
+        match self {
+            Answer::Whole(answer) => answer,
+            Answer::Pieces(pieces) => pieces
+                .fold(BytesMut::new(), |mut all, piece| {
+                    all.extend_from_slice(&piece);
+                    all
+                })
+                .freeze(),
+        }
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Whole(answer) => f.debug_tuple("Whole").field(answer).finish(),
+            Answer::Pieces(_) => f.write_str("Pieces"),
+        }
+    }
 }
 
 /// A state as it was at one slot.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
+pub use synod_replica::Answer;
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 
 /// A replica of some state machine, as its clients see it. A clone is another handle of the same replica.
@@ -38,7 +39,7 @@ pub trait Replica: Clone + Send + Sync + 'static {
         &self,
         query: Bytes,
         consistency: Consistency,
-    ) -> impl Future<Output = Result<Bytes, RequestError>> + Send;
+    ) -> impl Future<Output = Result<Answer, RequestError>> + Send;
 
     /// The ballot of the present leader, as this replica knows it. Asked for every answer, so it must be cheap.
     fn ballot(&self) -> Ballot;

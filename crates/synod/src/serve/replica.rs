@@ -97,10 +97,10 @@ impl Replica for Served {
         self.handle.open_session().await.map_err(error)
     }
 
-    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
         let answer = match consistency {
-            Consistency::Linearizable => self.handle.query(query).await,
-            Consistency::Serializable => self.handle.query_stale(query).await,
+            Consistency::Linearizable => self.handle.read(query).await,
+            Consistency::Serializable => self.handle.read_stale(query).await,
         };
         answer.map_err(error)
     }

@@ -1,0 +1,323 @@
+//! Answers that are too large to be made between two commands.
+//!
+//! What a query finds on its first page is answered at once. Beyond that it goes on from a view of the store, which shares
+//! everything with the living one until that changes it: another thread makes the answer, piece by piece, while commands
+//! go on being executed. A range in the order of its keys is never in memory as a whole: it is gone through once to find out
+//! how long the answer is, and again to send it.
+
+use std::{mem, vec};
+
+use bytes::Bytes;
+use prost::Message;
+use synod_api::{
+    etcdserverpb::{RangeRequest, RangeResponse},
+    mvccpb::KeyValue,
+    synod::v1::{KvAnswer, KvQuery, kv_answer::Answer, kv_query::Query},
+};
+use synod_replica::Answer as Answered;
+
+use crate::{
+    KvError, KvStore,
+    budget::Budget,
+    changes::ChangeLog,
+    machine::encoded,
+    read::{comes_as_found, limit},
+    store::header,
+};
+
+/// A piece has about so many bytes; one with a larger value has that value alone.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// Keys that are looked at for a piece, if that finds nothing to send.
+const PIECE_LOOKS: usize = 1 << 15;
+
+impl KvStore {
+    /// Answers a query at once if it is small, and in pieces if not.
+    pub(crate) fn answer_in_pieces(&self, query: KvQuery) -> Answered {
+        match self.query_within(&query, Budget::page()) {
+            Err(KvError::AnswerTooLarge(_) | KvError::TooManyKeys) => {}
+            small => return Answered::Whole(encoded(small)),
+        }
+        let view = self.view();
+        Answered::Pieces(match query.query {
+            Some(Query::Range(request)) if comes_as_found(&request) => Box::new(Walk::new(view, request)),
+            Some(Query::Range(request)) => Box::new(Sorted::new(view, request)),
+            _ => Box::new(std::iter::once_with(move || encoded(view.query(&query)))),
+        })
+    }
+
+    /// The store as it is now, to be read. It takes no time: everything is shared until it is changed.
+    pub(crate) fn view(&self) -> KvStore {
+        KvStore {
+            keys: self.keys.clone(),
+            alarms: self.alarms.clone(),
+            // What changed when is of no use to a reader.
+            changes: ChangeLog::default(),
+            ..*self
+        }
+    }
+}
+
+/// The first piece: everything but the pairs.
+fn head(revision: i64, count: usize, more: bool, rest_bytes: usize) -> Bytes {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    let answer = Answer::Range(RangeResponse { header: header(revision), kvs: Vec::new(), more, count });
+    KvAnswer { answer: Some(answer), rest_bytes: rest_bytes as u64 }.encode_to_vec().into()
+}
+
+fn piece(kvs: Vec<KeyValue>) -> Bytes {
+    encoded(Ok(Answer::Range(RangeResponse { kvs, ..RangeResponse::default() })))
+}
+
+/// What a pair takes of a response.
+fn pair_bytes(pair: &KeyValue) -> usize {
+    let len = pair.encoded_len();
+    1 + prost::length_delimiter_len(len) + len
+}
+
+/// A range in the order of its keys.
+struct Walk {
+    view: KvStore,
+    request: RangeRequest,
+    /// The first key that was not looked at.
+    next: Bytes,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Goes through everything, to find out how much there is.
+    Counting { count: usize, bytes: usize },
+    /// So many pairs are still to be sent.
+    Sending { left: usize },
+}
+
+impl Walk {
+    fn new(view: KvStore, request: RangeRequest) -> Walk {
+        let next = request.key.clone();
+        Walk { view, request, next, stage: Stage::Counting { count: 0, bytes: 0 } }
+    }
+
+    /// Goes on from the next key, over so many keys at most, as long as `take` takes what it finds; whether that was the end.
+    fn walk(&mut self, mut take: impl FnMut(KeyValue) -> bool) -> bool {
+        let Walk { view, request, next, .. } = self;
+        let revision = if request.revision <= 0 { view.revision } else { request.revision };
+        let from = mem::take(next);
+        let seen = view.seen(&from, &request.range_end, revision, view.revision);
+        for (place, (key, version)) in seen.enumerate() {
+            let pair = version.map(|version| version.to_key_value(key));
+            let pair = pair
+                .map(|pair| if request.keys_only { KeyValue { value: Bytes::new(), ..pair } } else { pair });
+            if place == PIECE_LOOKS || pair.is_some_and(|pair| !take(pair)) {
+                *next = Bytes::copy_from_slice(key);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let limit = limit(&self.request);
+        match self.stage {
+            Stage::Counting { mut count, mut bytes } => {
+                let counts_only = self.request.count_only;
+                let ended = self.walk(|pair| {
+                    count += 1;
+                    if count <= limit && !counts_only {
+                        bytes += pair_bytes(&pair);
+                    }
+                    true
+                });
+                if !ended {
+                    self.stage = Stage::Counting { count, bytes };
+                    return Some(Bytes::new());
+                }
+                let left = if counts_only { 0 } else { count.min(limit) };
+                self.next = self.request.key.clone();
+                self.stage = Stage::Sending { left };
+                Some(head(self.view.revision, count, !counts_only && count > limit, bytes))
+            }
+            Stage::Sending { left: 0 } => None,
+            Stage::Sending { left } => {
+                let (mut kvs, mut bytes) = (Vec::new(), 0);
+                self.walk(|pair| {
+                    bytes += pair_bytes(&pair);
+                    let fits = kvs.len() < left && (kvs.is_empty() || bytes <= PIECE_BYTES);
+                    if fits {
+                        kvs.push(pair);
+                    }
+                    fits
+                });
+                self.stage = Stage::Sending { left: left - kvs.len() };
+                Some(if kvs.is_empty() { Bytes::new() } else { piece(kvs) })
+            }
+        }
+    }
+}
+
+/// A range in another order, or of some of its keys: they are all found before the first is sent.
+struct Sorted {
+    found: Found,
+}
+
+enum Found {
+    NotYet(KvStore, RangeRequest),
+    Sending(vec::IntoIter<KeyValue>),
+}
+
+impl Sorted {
+    fn new(view: KvStore, request: RangeRequest) -> Sorted {
+        Sorted { found: Found::NotYet(view, request) }
+    }
+}
+
+impl Iterator for Sorted {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        match &mut self.found {
+            Found::NotYet(view, request) => {
+                let mut budget = Budget::unbounded();
+                let found = match view.range_as_of(request, view.revision, &mut budget) {
+                    Ok(found) => found,
+                    Err(error) => {
+                        self.found = Found::Sending(Vec::new().into_iter());
+                        return Some(encoded(Err(error)));
+                    }
+                };
+                let bytes = found.kvs.iter().map(pair_bytes).sum();
+                let RangeResponse { count, more, kvs, .. } = found;
+                let first = head(view.revision, usize::try_from(count).unwrap_or(usize::MAX), more, bytes);
+                // Their values are the store's own.
+                self.found = Found::Sending(kvs.into_iter());
+                Some(first)
+            }
+            Found::Sending(rest) => {
+                let mut bytes = 0;
+                let fits = rest.as_slice().iter().take_while(|pair| {
+                    bytes += pair_bytes(pair);
+                    bytes <= PIECE_BYTES
+                });
+                let count = fits.count().max(1);
+                let kvs: Vec<KeyValue> = rest.take(count).collect();
+                (!kvs.is_empty()).then(|| piece(kvs))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_api::etcdserverpb::HashKvRequest;
+    use synod_replica::StateMachine;
+
+    use super::*;
+    use crate::testing::{Execute, all, op_range, range};
+
+    /// Keys of which some are gone, some long and some large.
+    fn store() -> KvStore {
+        let mut store = KvStore::new();
+        for n in 0..40_000 {
+            let value = if n % 10_000 == 0 { "v".repeat(100_000) } else { format!("value {}", n % 97) };
+            store.set(&format!("{n:05}{}", "k".repeat(n % 40)), &value);
+        }
+        store.del("1", "15");
+        store
+    }
+
+    fn pieces(store: &KvStore, query: Query) -> Vec<Bytes> {
+        let query = KvQuery { query: Some(query) }.encode_to_vec().into();
+        match store.answer(&query) {
+            Answered::Whole(_) => panic!("{query:?} is answered at once"),
+            Answered::Pieces(pieces) => pieces.collect(),
+        }
+    }
+
+    fn joined(pieces: Vec<Bytes>) -> KvAnswer {
+        KvAnswer::decode(&pieces.concat()[..]).unwrap()
+    }
+
+    #[test]
+    fn pieces_behind_each_other_are_the_answer() {
+        let store = store();
+        let all_keys = || range("0", "\0");
+        let requests = [
+            all_keys(),
+            RangeRequest { limit: 20_000, ..all_keys() },
+            RangeRequest { limit: 1, ..all_keys() },
+            RangeRequest { keys_only: true, ..all_keys() },
+            RangeRequest { count_only: true, ..all_keys() },
+            RangeRequest { revision: 3_000, ..all_keys() },
+            RangeRequest { min_mod_revision: 20_000, ..all_keys() },
+            RangeRequest { sort_order: 2, sort_target: 4, ..all_keys() },
+            RangeRequest { sort_order: 2, limit: 10, ..all_keys() },
+            range("00000", ""),
+            range("1", "15"),
+        ];
+        for request in requests {
+            let pieces = pieces(&store, Query::Range(request.clone()));
+            let (mut rest, mut told) = (0, 0);
+            for (place, piece) in pieces.iter().enumerate() {
+                let KvAnswer { answer, rest_bytes } = KvAnswer::decode(piece.clone()).unwrap();
+                match answer {
+                    None => continue,
+                    Some(Answer::Range(range)) if range.header.is_some() => told = rest_bytes,
+                    Some(Answer::Range(range)) => {
+                        rest += range.encoded_len();
+                        let single = range.kvs.len() == 1;
+                        assert!(
+                            single || range.encoded_len() <= 2 * PIECE_BYTES,
+                            "piece {place} of {request:?}"
+                        );
+                    }
+                    Some(other) => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(told, rest as u64, "{request:?}");
+            let whole = store.query(&KvQuery { query: Some(Query::Range(request.clone())) }).unwrap();
+            assert_eq!(joined(pieces).answer, Some(whole), "{request:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_small_is_answered_at_once() {
+        let store = store();
+        let small = |query| {
+            let query = KvQuery { query: Some(query) }.encode_to_vec().into();
+            matches!(store.answer(&query), Answered::Whole(_))
+        };
+        assert!(small(Query::Range(range("00001", "00100"))));
+        assert!(small(Query::Range(range("none", ""))));
+        assert!(small(Query::Txn(all(vec![op_range("00001", "00002"), op_range("00002", "00003")]))));
+        assert!(small(Query::Range(RangeRequest { revision: 1 << 40, ..range("0", "\0") })));
+        assert!(!small(Query::Txn(all(vec![op_range("0", "1")]))));
+        assert!(!small(Query::HashKv(HashKvRequest { revision: 0 })));
+    }
+
+    #[test]
+    fn what_changes_meanwhile_is_not_in_the_answer() {
+        let mut store = store();
+        for query in [
+            Query::Range(range("0", "\0")),
+            Query::Range(RangeRequest { sort_order: 2, ..range("0", "\0") }),
+            Query::Txn(all(vec![op_range("0", "1")])),
+            Query::HashKv(HashKvRequest { revision: 0 }),
+        ] {
+            let query = KvQuery { query: Some(query) };
+            let before = store.query(&query).unwrap();
+            let Answered::Pieces(mut rest) = store.answer(&query.encode_to_vec().into()) else {
+                panic!("{query:?}")
+            };
+            let mut pieces: Vec<Bytes> = rest.next().into_iter().collect();
+            let revision = store.revision();
+            store.del("0", "00500");
+            store.set("00001", "new");
+            store.compact_at(revision, true).unwrap();
+            pieces.extend(rest);
+            assert_eq!(joined(pieces).answer, Some(before), "{query:?}");
+        }
+    }
+}
