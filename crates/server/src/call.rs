@@ -14,12 +14,13 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
     uri::PathAndQuery,
 };
-use tokio::time::{Sleep, sleep};
+use tokio::time::{self, Sleep, sleep};
 use tonic::{Code, Status};
 
 use crate::{
     Replica,
     message::RequestBody,
+    readers::Lane,
     services::{Answer, Pieces, Store},
 };
 
@@ -27,6 +28,11 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const OK: HeaderValue = HeaderValue::from_static("0");
+
+/// How long a client may take nothing of an answer that is sent to it as it takes it. What such an answer was made from is kept
+/// until then.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(60);
+const NOT_TAKEN: &str = "synod: the answer is broken off, since the client took nothing of it for a minute";
 
 /// The frames around every answer that is a message: cloned, which costs less than to make them.
 static HEAD: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(header::CONTENT_TYPE, GRPC)]));
@@ -67,12 +73,12 @@ impl Call {
     }
 
     /// Answers the request. If the client has gone, or goes before there is an answer, nobody is told of a failure.
-    pub(crate) async fn answer<R: Replica>(self, store: &Store<R>) {
+    pub(crate) async fn answer<R: Replica>(self, store: &Store<R>, lane: &Lane) {
         let Call { path, body, mut deadline, mut reply, came } = self;
         let requests = store.requests();
         let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
         let answer = {
-            let mut answer = pin!(store.answer(path.as_str(), body));
+            let mut answer = pin!(store.answer(path.as_str(), body, lane));
             // Dropping the answer that is being made is what frees a request that was reset.
             poll_fn(|cx| match answer.as_mut().poll(cx) {
                 Poll::Pending if reply.poll_reset(cx).is_ready() => Poll::Ready(None),
@@ -88,14 +94,18 @@ impl Call {
                 Refusal::from(status).send(&mut reply);
             }
             Some(Ok(Answer::Message(message))) => {
-                // However large it is, it is in memory already, and the number of streams bounds how many there are.
                 let _ = send_message(&mut reply, message);
                 answered(Code::Ok);
+            }
+            Some(Ok(Answer::Large(message, _place))) => {
+                if let Ok(stream) = reply.send_response(head(), false) {
+                    answered(Box::pin(send_large(stream, message, deadline)).await);
+                }
             }
             Some(Ok(Answer::Pieces(pieces))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
                     // Boxed, since it is rare and large.
-                    answered(Box::pin(send_pieces(stream, pieces, deadline)).await);
+                    answered(Box::pin(send_pieces(stream, pieces, lane, deadline)).await);
                 }
             }
         }
@@ -129,42 +139,69 @@ fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h
 async fn send_pieces<R: Replica>(
     mut stream: SendStream<Bytes>,
     mut pieces: Box<Pieces<'_, R>>,
-    mut deadline: Deadline,
+    lane: &Lane,
+    deadline: Deadline,
 ) -> Code {
-    let outcome = {
-        let mut sending = pin!(async {
-            while let Some(piece) = pieces.next().await? {
-                send_as_taken(&mut stream, piece).await?;
-            }
-            Ok(())
-        });
-        poll_fn(|cx| match sending.as_mut().poll(cx) {
-            Poll::Pending => deadline.poll(cx).map(Err),
-            ready => ready,
-        })
-        .await
-    };
+    let outcome = in_time(deadline, async {
+        loop {
+            // None is made before there is room for it.
+            room(&mut stream, 1).await?;
+            let Some(piece) = pieces.next(lane).await? else { return Ok(()) };
+            send_as_taken(&mut stream, piece).await?;
+        }
+    });
+    let outcome = outcome.await;
+    end(stream, outcome)
+}
+
+/// Sends one message as the client takes it.
+async fn send_large(mut stream: SendStream<Bytes>, message: Bytes, deadline: Deadline) -> Code {
+    let outcome = in_time(deadline, send_as_taken(&mut stream, message)).await;
+    end(stream, outcome)
+}
+
+async fn in_time<T>(
+    mut deadline: Deadline,
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let mut work = pin!(work);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Pending => deadline.poll(cx).map(Err),
+        ready => ready,
+    })
+    .await
+}
+
+fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
     let code = outcome.as_ref().map_or_else(Status::code, |()| Code::Ok);
     // If the client has gone, it does not matter what it is told.
     let _ = stream.send_trailers(trailers(outcome));
     code
 }
 
+/// Waits until the client takes some of so many bytes.
+async fn room(stream: &mut SendStream<Bytes>, bytes: usize) -> Result<(), Status> {
+    stream.reserve_capacity(bytes);
+    // What was granted before is not told again.
+    while stream.capacity() == 0 {
+        let granted = time::timeout(TAKE_TIMEOUT, poll_fn(|cx| stream.poll_capacity(cx))).await;
+        let granted = granted.map_err(|_| Status::resource_exhausted(NOT_TAKEN))?;
+        granted.ok_or_else(|| gone("it has closed the stream"))?.map_err(|error| gone(&error.to_string()))?;
+    }
+    Ok(())
+}
+
 async fn send_as_taken(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Result<(), Status> {
-    let gone = |why: &str| Status::cancelled(format!("the client has gone: {why}"));
     while !piece.is_empty() {
-        stream.reserve_capacity(piece.len());
-        // What was granted before is not told again.
-        while stream.capacity() == 0 {
-            let granted = poll_fn(|cx| stream.poll_capacity(cx)).await;
-            granted
-                .ok_or_else(|| gone("it has closed the stream"))?
-                .map_err(|error| gone(&error.to_string()))?;
-        }
+        room(stream, piece.len()).await?;
         let part = piece.split_to(stream.capacity().min(piece.len()));
         stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
     }
     Ok(())
+}
+
+fn gone(why: &str) -> Status {
+    Status::cancelled(format!("the client has gone: {why}"))
 }
 
 /// Checks a request's headers, and finds out how long the client waits.

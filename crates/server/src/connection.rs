@@ -26,7 +26,7 @@ use crate::{Replica, call::Call, outbox::gathering, services::Store};
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// Pieces of a streamed answer that a stream holds for a client that does not read; then the one who writes them waits.
-const SEND_BUFFER_BYTES: usize = 1 << 20;
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Most bytes of a request's headers.
 const HEADER_LIST_BYTES: u32 = 16 << 10;
 /// A client from which no request has come for this long is asked whether it is still there, and given this long to
@@ -57,6 +57,7 @@ pub(crate) async fn serve<R: Replica>(
     let (stream, outbox) = gathering(stream);
     let mut connection = timeout(head_timeout, builder.handshake(stream)).await??;
     let mut keep_alive = KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"));
+    let lane = &store.lane();
     let mut calls = pin!(FuturesUnordered::new());
     let mut stopping = false;
     poll_fn(|cx| {
@@ -81,7 +82,7 @@ pub(crate) async fn serve<R: Replica>(
             match connection.poll_accept(cx)? {
                 Poll::Ready(Some((request, reply))) => {
                     if let Some(call) = Call::new(request, reply, store.message_bytes_max()) {
-                        calls.push(call.answer(store));
+                        calls.push(call.answer(store, lane));
                     }
                 }
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
@@ -159,7 +160,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Config, InMemory, Member};
+    use crate::{Config, InMemory, Member, readers::Readers};
 
     const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -174,7 +175,7 @@ mod tests {
             decided: None,
         };
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
-        let store = Store::new(&Config::default(), replica);
+        let store = Store::new(&Config::default(), replica, Readers::new());
         let (client, stream) = duplex(1 << 16);
         let served = tokio::spawn(async move {
             let served = serve(stream, &store, 100, HEAD_TIMEOUT, pin!(pending())).await;

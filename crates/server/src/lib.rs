@@ -10,6 +10,7 @@
 //!            serve.rs             connection.rs       kv, cluster, maintenance, native
 //!                                 call.rs, message.rs,
 //!                                 outbox.rs
+//!            reader threads       large answers, readers.rs
 //!                              ── pages, http.rs
 //! ```
 //!
@@ -28,6 +29,7 @@ mod http;
 mod memory;
 mod message;
 mod outbox;
+mod readers;
 mod replica;
 mod requests;
 mod serve;
@@ -36,7 +38,7 @@ mod services;
 pub use config::{Config, ListenError, listen_addresses};
 pub use memory::InMemory;
 pub use replica::{
-    Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
+    Answer, Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
     RequestError, Role, Standing, Status,
 };
 pub use requests::RequestMetrics;

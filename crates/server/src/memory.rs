@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     Change, ChangeError, Consistency, Group, Limits, Member, MoveError, Replica, RequestError, Role,
-    Standing, Status,
+    Standing, Status, replica,
 };
 
 /// Requests that wait for the executor; a further one waits at its sender.
@@ -64,7 +64,7 @@ enum Request {
     },
     Query {
         query: Bytes,
-        answer: Answer<Bytes>,
+        answer: Answer<replica::Answer>,
     },
 }
 
@@ -132,7 +132,7 @@ impl Replica for InMemory {
     }
 
     /// Every query sees the newest state there is.
-    async fn query(&self, query: Bytes, _: Consistency) -> Result<Bytes, RequestError> {
+    async fn query(&self, query: Bytes, _: Consistency) -> Result<replica::Answer, RequestError> {
         self.ask(|answer| Request::Query { query, answer }).await
     }
 
@@ -227,7 +227,7 @@ impl<M: StateMachine> Executor<M> {
                 let _ = answer.send(Ok(session));
             }
             Request::Query { query, answer } => {
-                let _ = answer.send(Ok(self.machine.query(&query)));
+                let _ = answer.send(Ok(self.machine.answer(&query)));
             }
         }
     }
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(add(1, 1).await.unwrap(), "3");
         assert_eq!(add(3, 3).await.unwrap(), "9");
         assert_eq!(add(2, 2).await, Err(RequestError::StaleSequence));
-        assert_eq!(replica.query(Bytes::new(), Consistency::Linearizable).await.unwrap(), "9");
+        assert_eq!(replica.query(Bytes::new(), Consistency::Linearizable).await.unwrap().whole(), "9");
         let stranger = SessionId(99);
         let refused = replica.execute_in_session(stranger, 1, 1, "abc".into()).await;
         assert_eq!(refused, Err(RequestError::SessionExpired));

@@ -15,11 +15,15 @@ const PREFIX_BYTES: usize = 5;
 
 /// A message with its prefix, ready to be sent.
 pub(crate) fn framed(message: &impl Message) -> Bytes {
-    let len = message.encoded_len();
-    let mut frame = Vec::with_capacity(PREFIX_BYTES + len);
+    begun(message, message.encoded_len() as u64)
+}
+
+/// The beginning of a message of so many bytes: its prefix, and its first fields.
+pub(crate) fn begun(head: &impl Message, len: u64) -> Bytes {
+    let mut frame = Vec::with_capacity(PREFIX_BYTES + head.encoded_len());
     frame.put_u8(0);
-    frame.put_u32(u32::try_from(len).expect("answers are made of values that are bounded far below 4 GiB"));
-    message.encode(&mut frame).expect("a vector grows");
+    frame.put_u32(u32::try_from(len).expect("answers are bounded far below 4 GiB"));
+    head.encode(&mut frame).expect("a vector grows");
     frame.into()
 }
 

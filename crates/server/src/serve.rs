@@ -13,7 +13,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use crate::{Config, Replica, connection, http::Pages, services::Store};
+use crate::{Config, Replica, connection, http::Pages, readers::Readers, services::Store};
 
 /// Connections that the kernel holds for us until we accept them.
 const BACKLOG: u32 = 1024;
@@ -66,10 +66,11 @@ impl Server {
             threads,
         };
         let metrics: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(metrics);
+        let readers = Readers::new();
         let threads = server.threads.iter().map(|thread| {
             let (replica, task) = replica.gathering();
             thread.spawn(task);
-            let store = Arc::new(Store::new(config, replica));
+            let store = Arc::new(Store::new(config, replica, readers.clone()));
             let pages = Pages::new(store.clone(), Arc::clone(&metrics));
             let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
             (thread.handle().clone(), protocols)

@@ -14,8 +14,8 @@ use synod_api::{
     synod::v1::{ExecuteRequest, OpenSessionRequest, StatusRequest, native_client::NativeClient},
 };
 use synod_server::{
-    Change, ChangeError, Config, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError,
-    Server, Status,
+    Answer, Change, ChangeError, Config, Consistency, Group, InMemory, Limits, MoveError, Replica,
+    RequestError, Server, Status,
 };
 use synod_wire::{Ballot, ReplicaId, SessionId};
 use tokio::{
@@ -80,7 +80,8 @@ async fn a_long_range_comes_in_pieces_of_one_revision() {
     let server = serve(&config(), replica());
     let mut client = kv(&server).await;
     for i in 0..1000 {
-        client.put(put(&format!("k{i:04}"))).await.unwrap();
+        let value = vec![b'v'; 100].into();
+        client.put(PutRequest { value, ..put(&format!("k{i:04}")) }).await.unwrap();
     }
     let all = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
     let collect = async |request: RangeRequest| {
@@ -255,7 +256,7 @@ impl Replica for Slow {
     async fn open_session(&self) -> Result<SessionId, RequestError> {
         Err(RequestError::NoLeader)
     }
-    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
         if consistency == Consistency::Linearizable {
             return Err(RequestError::NoLeader);
         }

@@ -14,7 +14,7 @@ use synod_api::{
     synod::v1::{self as native, change_request::Change as Asked, native_client::NativeClient},
 };
 use synod_server::{
-    Change, ChangeError, Consistency, Goal, Group, InMemory, Limits, Member, MoveError, Replica,
+    Answer, Change, ChangeError, Consistency, Goal, Group, InMemory, Limits, Member, MoveError, Replica,
     RequestError, Standing, Status,
 };
 use synod_wire::{Ballot, ReplicaId, SessionId, Slot};
@@ -65,7 +65,7 @@ impl Replica for Noting {
     async fn open_session(&self) -> Result<SessionId, RequestError> {
         self.inner.open_session().await
     }
-    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
         self.inner.query(query, consistency).await
     }
     fn ballot(&self) -> Ballot {

@@ -13,7 +13,8 @@ use synod_api::etcdserverpb::{PutRequest, kv_client::KvClient};
 use synod_kv::KvStore;
 use synod_node::{Config, Handle, MemberAddress, Node};
 use synod_server::{
-    Change, ChangeError, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError, Status,
+    Answer, Change, ChangeError, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError,
+    Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
 use tokio::{
@@ -56,7 +57,7 @@ impl Replica for Waits {
         self.inner.open_session().await
     }
 
-    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
         self.inner.query(query, consistency).await
     }
 

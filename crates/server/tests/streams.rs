@@ -45,8 +45,8 @@ struct Gated {
     gate: Arc<Semaphore>,
     /// Commands that wait, and are not given up.
     waiting: Arc<AtomicUsize>,
-    /// Queries that came.
-    queries: Arc<AtomicUsize>,
+    /// Pieces of answers that were made.
+    pieces: Arc<AtomicUsize>,
 }
 
 impl Gated {
@@ -55,7 +55,7 @@ impl Gated {
             inner: replica(),
             gate: Arc::new(Semaphore::new(0)),
             waiting: Arc::default(),
-            queries: Arc::default(),
+            pieces: Arc::default(),
         }
     }
 
@@ -99,9 +99,18 @@ impl Replica for Gated {
     async fn open_session(&self) -> Result<SessionId, RequestError> {
         self.inner.open_session().await
     }
-    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
-        self.queries.fetch_add(1, Ordering::SeqCst);
-        self.inner.query(query, consistency).await
+    async fn query(
+        &self,
+        query: Bytes,
+        consistency: Consistency,
+    ) -> Result<synod_server::Answer, RequestError> {
+        let pieces = self.pieces.clone();
+        Ok(match self.inner.query(query, consistency).await? {
+            synod_server::Answer::Pieces(source) => synod_server::Answer::Pieces(Box::new(
+                source.inspect(move |_| _ = pieces.fetch_add(1, Ordering::SeqCst)),
+            )),
+            whole => whole,
+        })
     }
     fn ballot(&self) -> Ballot {
         self.inner.ballot()
@@ -395,14 +404,15 @@ async fn pieces_of_a_range_are_made_as_they_are_read() {
     let mut stream = response.await.unwrap().into_body();
     let first = read(&mut stream, 1).await;
     sleep(Duration::from_millis(100)).await;
+    // What concerns the whole, and the first value, of which the client took a part.
     assert_eq!(
-        replica.queries.load(Ordering::SeqCst),
-        1,
+        replica.pieces.load(Ordering::SeqCst),
+        2,
         "nobody reads the first piece, but the second is made"
     );
     let rest = timeout(SOON, read(&mut stream, usize::MAX)).await.expect("it comes as it is read");
     assert_eq!(stream.trailers().await.unwrap().unwrap()["grpc-status"], "0");
-    assert!(replica.queries.load(Ordering::SeqCst) > 1);
+    assert_eq!(replica.pieces.load(Ordering::SeqCst), 101);
     let mut body = Bytes::from([first, rest].concat());
     let mut values = Vec::new();
     while !body.is_empty() {
@@ -481,4 +491,41 @@ async fn stopping_does_not_wait_for_who_has_asked_nothing() {
     let began = Instant::now();
     tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
     assert!(began.elapsed() < config().stop_timeout / 2, "it took {:?}", began.elapsed());
+}
+
+/// However many large answers a client asks for, nothing of them is made before it takes it, and others are served.
+#[tokio::test]
+async fn large_answers_that_nobody_takes_are_not_made() {
+    let replica = Gated::new();
+    let server = serve(&config(), replica.clone());
+    let mut client = KvClient::new(connect(&server).await);
+    for i in 0..20 {
+        client
+            .put(PutRequest { value: vec![i; 1_000_000].into(), ..put(&format!("k{i:02}")) })
+            .await
+            .unwrap();
+    }
+    let send = http2_with(&server, h2::client::Builder::new().initial_window_size(0)).await;
+    let everything = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+    let mut unread = Vec::new();
+    for sort_order in [0, 2] {
+        for _ in 0..50 {
+            let request = framed(&RangeRequest { sort_order, ..everything.clone() });
+            unread.push(begin(&send, post(RANGE), &request, true).await);
+        }
+    }
+    let mut begun = Vec::new();
+    for (response, stream) in unread {
+        begun.push((timeout(SOON, response).await.expect("it is begun").unwrap(), stream));
+    }
+    assert_eq!(replica.pieces.load(Ordering::SeqCst), 0);
+    // In the order of the keys, and in the other one.
+    for sort_order in [1, 2] {
+        let request = RangeRequest { sort_order, ..everything.clone() };
+        let mut client = client.clone().max_decoding_message_size(usize::MAX);
+        let found = timeout(SOON, client.range(request)).await.expect("it is served").unwrap().into_inner();
+        let first = |place: usize| found.kvs[place].value[0];
+        assert_eq!((found.count, found.kvs.len()), (20, 20));
+        assert_eq!(if sort_order == 1 { (first(0), first(19)) } else { (first(19), first(0)) }, (0, 19));
+    }
 }

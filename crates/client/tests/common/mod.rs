@@ -13,8 +13,8 @@ use bytes::Bytes;
 use synod_client::Config;
 use synod_kv::KvStore;
 use synod_server::{
-    Change, ChangeError, Config as ServerConfig, Consistency, Group, InMemory, Limits, Member, MoveError,
-    Replica, RequestError, Server, Status,
+    Answer, Change, ChangeError, Config as ServerConfig, Consistency, Group, InMemory, Limits, Member,
+    MoveError, Replica, RequestError, Server, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
 
@@ -82,7 +82,7 @@ impl Replica for Faulty {
     async fn open_session(&self) -> Result<SessionId, RequestError> {
         self.meddle(self.inner.open_session()).await
     }
-    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Bytes, RequestError> {
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
         self.meddle(self.inner.query(query, consistency)).await
     }
     fn ballot(&self) -> Ballot {

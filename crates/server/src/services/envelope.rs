@@ -1,6 +1,6 @@
 //! The key-value store behind a replica: requests into envelopes, answers out of them, errors into gRPC's terms.
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use synod_api::{
     etcdserverpb::ResponseHeader,
@@ -13,9 +13,14 @@ use synod_kv::{
     KvError,
     validate::{self, Limits},
 };
+use synod_replica::ANSWER_BYTES_MAX;
 use tonic::{Code, Status};
 
-use crate::{Config, Consistency, Replica, RequestError, RequestMetrics};
+use crate::{
+    Config, Consistency, Replica, RequestError, RequestMetrics,
+    readers::{Lane, Readers},
+    replica,
+};
 
 /// A gRPC message may be this much larger than the largest command, as with etcd: then the answer to a command a
 /// little above the limit says so in etcd's words.
@@ -29,10 +34,11 @@ pub(crate) struct Store<R> {
     cluster_id: u64,
     member_id: u64,
     requests: RequestMetrics,
+    readers: Readers,
 }
 
 impl<R: Replica> Store<R> {
-    pub(crate) fn new(config: &Config, replica: R) -> Store<R> {
+    pub(crate) fn new(config: &Config, replica: R, readers: Readers) -> Store<R> {
         let status = replica.status();
         Store {
             quota_bytes: config.quota_bytes,
@@ -40,11 +46,17 @@ impl<R: Replica> Store<R> {
             member_id: status.replica.0,
             requests: config.requests.clone(),
             replica,
+            readers,
         }
     }
 
     pub(crate) fn replica(&self) -> &R {
         &self.replica
+    }
+
+    /// The share of a new connection of what makes large answers.
+    pub(crate) fn lane(&self) -> Lane {
+        self.readers.lane()
     }
 
     pub(crate) fn requests(&self) -> &RequestMetrics {
@@ -94,34 +106,39 @@ impl<R: Replica> Store<R> {
         Ok(command.encode_to_vec().into())
     }
 
-    /// Asks the store. The query is one that was checked, or refused; `answer` makes something of the store's answer.
+    /// Asks the store. The query is one that was checked, or refused; `answer` makes something of the store's answer. If it
+    /// is large, all of it is in memory then.
     pub(super) fn query<A>(
         &self,
         query: Result<Query, KvError>,
         consistency: Consistency,
+        lane: &Lane,
         answer: impl FnOnce(Answer) -> Result<A, Status> + Send,
     ) -> impl Future<Output = Result<A, Status>> + Send {
+        let found = self.asked(query, consistency);
+        async move { answer(decoded(gathered(found.await?, lane).await?)?) }
+    }
+
+    /// Asks the store, and leaves its answer as it is.
+    pub(super) fn asked(
+        &self,
+        query: Result<Query, KvError>,
+        consistency: Consistency,
+    ) -> impl Future<Output = Result<replica::Answer, Status>> + Send {
         let query = query.map(|query| Bytes::from(KvQuery { query: Some(query) }.encode_to_vec()));
         async move {
             let query = query.map_err(|error| refusal(&error))?;
-            let found = self.replica.query(query, consistency).await.map_err(failure)?;
-            match KvAnswer::decode(found).map_err(garbled)?.answer {
-                Some(Answer::Error(error)) => Err(failed(error)),
-                Some(found) => answer(found),
-                None => Err(unexpected("no answer")),
-            }
+            self.replica.query(query, consistency).await.map_err(failure)
         }
     }
 
     /// How the store itself is: revision, size, alarms.
-    pub(crate) fn status(
-        &self,
-        consistency: Consistency,
-    ) -> impl Future<Output = Result<KvStatus, Status>> + Send {
-        self.query(Ok(Query::Status(KvStatusRequest {})), consistency, |answer| match answer {
+    pub(crate) async fn status(&self, consistency: Consistency) -> Result<KvStatus, Status> {
+        let found = self.asked(Ok(Query::Status(KvStatusRequest {})), consistency).await?;
+        match decoded(found.whole())? {
             Answer::Status(status) => Ok(status),
             other => Err(unexpected(other)),
-        })
+        }
     }
 
     /// The header of an answer, given the one that the store made: the store knows its revision and nothing else.
@@ -135,12 +152,40 @@ impl<R: Replica> Store<R> {
     }
 }
 
+/// The store's answer, unless that is an error.
+fn decoded(answer: Bytes) -> Result<Answer, Status> {
+    match KvAnswer::decode(answer).map_err(garbled)?.answer {
+        Some(Answer::Error(error)) => Err(failed(error)),
+        Some(found) => Ok(found),
+        None => Err(unexpected("no answer")),
+    }
+}
+
+/// A whole answer, if it is not larger than those that a command may have.
+pub(super) async fn gathered(answer: replica::Answer, lane: &Lane) -> Result<Bytes, Status> {
+    let mut source = match answer {
+        replica::Answer::Whole(answer) => return Ok(answer),
+        replica::Answer::Pieces(pieces) => Some(pieces),
+    };
+    let mut gathered = BytesMut::new();
+    while let Some(piece) = lane.next(&mut source).await? {
+        if gathered.is_empty() && source.is_none() {
+            return Ok(piece);
+        }
+        gathered.put(piece);
+        if gathered.len() as u64 > ANSWER_BYTES_MAX {
+            return Err(refusal(&KvError::AnswerTooLarge(ANSWER_BYTES_MAX)));
+        }
+    }
+    Ok(gathered.freeze())
+}
+
 /// The status for a request that validation refuses.
 pub(crate) fn refusal(error: &KvError) -> Status {
     failed(KvFailure::from(error))
 }
 
-fn failed(error: KvFailure) -> Status {
+pub(super) fn failed(error: KvFailure) -> Status {
     Status::new(Code::from_i32(error.code), error.message)
 }
 
@@ -170,7 +215,7 @@ pub(super) fn failure(error: RequestError) -> Status {
     Status::new(code, format!("{whose}: {error}"))
 }
 
-fn garbled(error: prost::DecodeError) -> Status {
+pub(super) fn garbled(error: prost::DecodeError) -> Status {
     Status::internal(format!("synod: the state machine's answer does not decode: {error}"))
 }
 

@@ -1,62 +1,102 @@
 //! etcd's service KV.
 
-use bytes::Bytes;
+use std::mem;
+
+use bytes::{Buf, Bytes};
 use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
         CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
-        PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, ResponseHeader, TxnRequest,
-        TxnResponse,
+        PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
         range_request::{SortOrder, SortTarget},
     },
-    synod::v1::{kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply},
+    synod::v1::{
+        KvAnswer, kv_answer::Answer as Found, kv_command::Command, kv_query::Query, kv_reply::Reply,
+    },
 };
 use synod_kv::validate;
 use tonic::Status;
 
-use super::envelope::{Store, refusal, unexpected};
-use crate::{Consistency, Replica, message::framed};
+use super::{
+    Answer,
+    envelope::{Store, failed, garbled, unexpected},
+};
+use crate::{
+    Consistency, Replica,
+    message::{self, framed},
+    readers::{Lane, Place, Source},
+    replica,
+};
 
-/// Keys in the first piece of a streamed range.
-const PIECE_KEYS_FIRST: i64 = 64;
-/// What a piece of a streamed range should have; the next piece's number of keys is chosen to come near it.
-const PIECE_BYTES: usize = 1 << 20;
+/// The largest message that gRPC's Go implementation takes, and so what clients of etcd know.
+const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
 
 impl<R: Replica> Store<R> {
     pub(super) fn range(
         &self,
         request: RangeRequest,
-    ) -> impl Future<Output = Result<RangeResponse, Status>> + Send {
+    ) -> impl Future<Output = Result<Answer<'_, R>, Status>> + Send {
         let consistency = consistency(request.serializable);
+        // Otherwise all that is found is in memory before the first of it is sent.
+        let as_found = is_by_key(&request) && bounds_of_revisions(&request) == [0; 4];
         let query = validate::range(&request).map(|()| Query::Range(request));
-        self.query(query, consistency, |answer| match answer {
-            Answer::Range(found) => Ok(RangeResponse { header: self.header(found.header), ..found }),
-            other => Err(unexpected(other)),
-        })
+        let found = self.asked(query, consistency);
+        async move {
+            match found.await? {
+                replica::Answer::Whole(answer) => {
+                    let (found, _) = self.ranged(answer)?;
+                    Ok(Answer::Message(framed(&found)))
+                }
+                replica::Answer::Pieces(source) => {
+                    Ok(Answer::Pieces(Pieces::new(self, source, Form::OneMessage, !as_found)))
+                }
+            }
+        }
     }
 
-    /// A range in pieces, all of them at the revision of the first, so that together they are one consistent answer.
-    /// The keys come in their own order. That is also what no order stands for, whatever the sort target is: a piece
-    /// ends with a key and the next one begins behind it, which no other order allows.
-    pub(super) fn range_stream(&self, request: RangeRequest) -> Result<Pieces<'_, R>, Status> {
-        validate::range(&request).map_err(|error| refusal(&error))?;
-        let by_key = request.sort_order() == SortOrder::None
-            || (request.sort_order() == SortOrder::Ascend && request.sort_target() == SortTarget::Key);
-        let bounds = [
-            request.min_mod_revision,
-            request.max_mod_revision,
-            request.min_create_revision,
-            request.max_create_revision,
-        ];
-        if !by_key {
-            return Err(Status::unimplemented("RangeStream does not support custom sort orders"));
-        }
-        if bounds != [0; 4] {
-            return Err(Status::unimplemented("RangeStream does not support revision filters"));
-        }
-        let left = if request.limit <= 0 { i64::MAX } else { request.limit };
+    /// A range in pieces, all of them of one state. The keys come in their own order, which is also what no order stands for,
+    /// whatever the sort target is.
+    pub(super) fn range_stream(
+        &self,
+        request: RangeRequest,
+    ) -> impl Future<Output = Result<Answer<'_, R>, Status>> + Send {
+        let no_order = request.sort_order() == SortOrder::None;
+        let unsupported = if !no_order && !is_by_key(&request) {
+            Some("RangeStream does not support custom sort orders")
+        } else if bounds_of_revisions(&request) != [0; 4] {
+            Some("RangeStream does not support revision filters")
+        } else {
+            None
+        };
+        let consistency = consistency(request.serializable);
         let request = RangeRequest { sort_target: SortTarget::Key.into(), ..request };
-        Ok(Pieces { store: self, rest: Some(request), left, piece_keys: PIECE_KEYS_FIRST, whole: None })
+        let query = validate::range(&request).map(|()| Query::Range(request));
+        async move {
+            if let (Ok(_), Some(unsupported)) = (&query, unsupported) {
+                return Err(Status::unimplemented(unsupported));
+            }
+            match self.asked(query, consistency).await? {
+                replica::Answer::Whole(answer) => {
+                    let (found, _) = self.ranged(answer)?;
+                    Ok(Answer::Message(framed(&RangeStreamResponse { range_response: Some(found) })))
+                }
+                replica::Answer::Pieces(source) => {
+                    Ok(Answer::Pieces(Pieces::new(self, source, Form::Messages, false)))
+                }
+            }
+        }
+    }
+
+    /// An answer to a range, or the first piece of one, and what the others have.
+    fn ranged(&self, answer: Bytes) -> Result<(RangeResponse, u64), Status> {
+        let KvAnswer { answer, rest_bytes } = KvAnswer::decode(answer).map_err(garbled)?;
+        match answer {
+            Some(Found::Range(found)) => {
+                Ok((RangeResponse { header: self.header(found.header), ..found }, rest_bytes))
+            }
+            Some(Found::Error(error)) => Err(failed(error)),
+            other => Err(unexpected(other)),
+        }
     }
 
     pub(super) fn put(
@@ -103,79 +143,109 @@ impl<R: Replica> Store<R> {
     pub(super) fn read_only_txn(
         &self,
         request: TxnRequest,
+        lane: &Lane,
     ) -> impl Future<Output = Result<TxnResponse, Status>> + Send {
         let consistency = consistency(validate::is_serializable(&request));
         let query = validate::txn(&request, &self.limits()).map(|()| Query::Txn(request));
-        self.query(query, consistency, |answer| match answer {
-            Answer::Txn(found) => Ok(TxnResponse { header: self.header(found.header), ..found }),
+        self.query(query, consistency, lane, |answer| match answer {
+            Found::Txn(found) => Ok(TxnResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),
         })
     }
 }
 
-/// The pieces of a range that are still to be sent.
-#[derive(Debug)]
+/// A large range, of which the next piece is made when the last one was taken.
 pub(crate) struct Pieces<'a, R> {
     store: &'a Store<R>,
-    /// For what the next piece begins with; nothing, after the last one.
-    rest: Option<RangeRequest>,
-    /// Keys that the client still wants.
-    left: i64,
-    /// Keys in the next piece.
-    piece_keys: i64,
-    /// The first piece's header and number of keys, which the last piece has, since they concern the whole.
-    whole: Option<(Option<ResponseHeader>, i64)>,
+    source: Option<Source>,
+    form: Form,
+    begun: bool,
+    /// Whether all that is found has to be in memory before the first of it is sent; and the place for that.
+    needs_place: bool,
+    place: Option<Place>,
+    /// What concerns the whole, if that comes last.
+    last: Option<RangeResponse>,
 }
 
-impl<R: Replica> Pieces<'_, R> {
-    /// The next message.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
-        let Some(mut request) = self.rest.take() else { return Ok(None) };
-        request.limit = self.piece_keys.min(self.left);
-        let mut piece = self.store.range(request.clone()).await?;
-        let (header, count) = *self.whole.get_or_insert((piece.header, piece.count));
-        self.left -= i64::try_from(piece.kvs.len()).unwrap_or(i64::MAX);
-        self.piece_keys = next_piece_keys(self.piece_keys, piece.encoded_len());
-        if let Some(last) = piece.kvs.last().filter(|_| piece.more && self.left > 0) {
-            // The first key beyond the last one sent.
-            request.key = [&last.key[..], &[0]].concat().into();
-            if request.revision <= 0 {
-                request.revision = header.map_or(0, |header| header.revision);
-            }
-            // This replica's state has the revision; it need not be confirmed again.
-            request.serializable = true;
-            self.rest = Some(request);
-            (piece.header, piece.count, piece.more) = (None, 0, false);
-        } else {
-            (piece.header, piece.count) = (header, count);
+/// As what the pieces are sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    OneMessage,
+    Messages,
+}
+
+impl<'a, R: Replica> Pieces<'a, R> {
+    fn new(store: &'a Store<R>, source: Source, form: Form, needs_place: bool) -> Box<Pieces<'a, R>> {
+        let (source, begun, place, last) = (Some(source), false, None, None);
+        Box::new(Pieces { store, source, form, begun, needs_place, place, last })
+    }
+
+    /// The next bytes to be sent; nothing, after the last ones.
+    pub(crate) async fn next(&mut self, lane: &Lane) -> Result<Option<Bytes>, Status> {
+        if self.needs_place && self.place.is_none() {
+            self.place = Some(lane.place().await);
         }
-        Ok(Some(framed(&RangeStreamResponse { range_response: Some(piece) })))
+        if !mem::replace(&mut self.begun, true) {
+            let head = lane.next(&mut self.source).await?.unwrap_or_default();
+            let (head, rest_bytes) = self.store.ranged(head)?;
+            match self.form {
+                Form::OneMessage => return begin_message(&head, rest_bytes).map(Some),
+                Form::Messages => self.last = Some(head),
+            }
+        }
+        Ok(match (lane.next(&mut self.source).await?, self.form) {
+            (Some(piece), Form::OneMessage) => Some(fields(piece)?),
+            (Some(piece), Form::Messages) => {
+                let KvAnswer { answer: Some(Found::Range(found)), .. } =
+                    KvAnswer::decode(piece).map_err(garbled)?
+                else {
+                    return Err(unexpected("another piece than of a range"));
+                };
+                Some(framed(&RangeStreamResponse { range_response: Some(found) }))
+            }
+            (None, _) => {
+                let last = self.last.take();
+                last.map(|last| framed(&RangeStreamResponse { range_response: Some(last) }))
+            }
+        })
     }
 }
 
-fn next_piece_keys(keys: i64, bytes: usize) -> i64 {
-    if bytes < PIECE_BYTES / 2 {
-        keys.saturating_mul(2)
-    } else if bytes > PIECE_BYTES * 2 {
-        (keys / 2).max(1)
-    } else {
-        keys
+/// The beginning of a message of which so many bytes follow.
+fn begin_message(head: &RangeResponse, rest_bytes: u64) -> Result<Bytes, Status> {
+    let len = head.encoded_len() as u64 + rest_bytes;
+    if len > MESSAGE_BYTES_MAX {
+        let text = format!("trying to send message larger than max ({len} vs. {MESSAGE_BYTES_MAX})");
+        return Err(Status::resource_exhausted(text));
     }
+    Ok(message::begun(head, len))
+}
+
+/// The fields of the response in a piece that holds nothing else.
+fn fields(mut piece: Bytes) -> Result<Bytes, Status> {
+    const RANGE_FIELD: u8 = 1 << 3 | 2;
+    let other = || unexpected("a piece that is not of a range");
+    if piece.is_empty() || piece.get_u8() != RANGE_FIELD {
+        return Err(other());
+    }
+    let len = prost::decode_length_delimiter(&mut piece).map_err(garbled)?;
+    if len == piece.len() { Ok(piece) } else { Err(other()) }
+}
+
+/// Whether keys come in their own order.
+fn is_by_key(request: &RangeRequest) -> bool {
+    request.sort_target() == SortTarget::Key && request.sort_order() != SortOrder::Descend
+}
+
+fn bounds_of_revisions(request: &RangeRequest) -> [i64; 4] {
+    [
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    ]
 }
 
 fn consistency(serializable: bool) -> Consistency {
     if serializable { Consistency::Serializable } else { Consistency::Linearizable }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_grow_and_shrink_towards_their_size() {
-        assert_eq!(next_piece_keys(64, 1000), 128);
-        assert_eq!(next_piece_keys(64, PIECE_BYTES), 64);
-        assert_eq!(next_piece_keys(64, 5 * PIECE_BYTES), 32);
-        assert_eq!(next_piece_keys(1, 5 * PIECE_BYTES), 1);
-    }
 }

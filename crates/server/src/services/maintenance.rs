@@ -16,15 +16,16 @@ use super::{
     API_VERSION,
     envelope::{Store, refusal, unexpected},
 };
-use crate::{Consistency, MoveError, Replica, Role};
+use crate::{Consistency, MoveError, Replica, Role, readers::Lane};
 
 impl<R: Replica> Store<R> {
     /// The fingerprint of this replica's own state, which is what one compares with the others'.
     pub(super) fn hash_kv(
         &self,
         request: HashKvRequest,
+        lane: &Lane,
     ) -> impl Future<Output = Result<HashKvResponse, Status>> + Send {
-        self.query(Ok(Query::HashKv(request)), Consistency::Serializable, |answer| match answer {
+        self.query(Ok(Query::HashKv(request)), Consistency::Serializable, lane, |answer| match answer {
             Answer::HashKv(found) => Ok(HashKvResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),
         })
@@ -102,8 +103,8 @@ impl<R: Replica> Store<R> {
     }
 
     /// All that a member stores, apart from its log, is the keys and their versions.
-    pub(super) async fn hash(&self, _: HashRequest) -> Result<HashResponse, Status> {
-        let HashKvResponse { header, hash, .. } = self.hash_kv(HashKvRequest { revision: 0 }).await?;
+    pub(super) async fn hash(&self, _: HashRequest, lane: &Lane) -> Result<HashResponse, Status> {
+        let HashKvResponse { header, hash, .. } = self.hash_kv(HashKvRequest { revision: 0 }, lane).await?;
         Ok(HashResponse { header, hash })
     }
 }

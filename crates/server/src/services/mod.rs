@@ -8,6 +8,7 @@ mod native;
 
 use bytes::Bytes;
 use prost::Message;
+use synod_api::etcdserverpb::DeleteRangeRequest;
 use synod_kv::validate;
 use tonic::Status;
 
@@ -18,6 +19,7 @@ pub(crate) use self::{
 use crate::{
     Replica,
     message::{RequestBody, framed},
+    readers::{Lane, Place},
 };
 
 /// The version of etcd whose API is spoken. Clients read it to see which requests they may send, so it is etcd's
@@ -28,38 +30,53 @@ pub const API_VERSION: &str = "3.6.0";
 pub(crate) enum Answer<'a, R> {
     /// One message.
     Message(Bytes),
-    /// As many messages as there are, made one after the other.
+    /// One message that may be large, and has a place for that until it is sent.
+    Large(Bytes, Place),
+    /// One message or several, made as they are sent.
     Pieces(Box<Pieces<'a, R>>),
 }
 
 impl<R: Replica> Store<R> {
     /// Finds out what a request wants, and does it.
-    pub(crate) async fn answer(&self, path: &str, body: RequestBody) -> Result<Answer<'_, R>, Status> {
+    pub(crate) async fn answer(
+        &self,
+        path: &str,
+        body: RequestBody,
+        lane: &Lane,
+    ) -> Result<Answer<'_, R>, Status> {
         match path {
             "/etcdserverpb.KV/Put" => unary(body, |request| self.put(request)).await,
-            "/etcdserverpb.KV/Range" => unary(body, |request| self.range(request)).await,
+            "/etcdserverpb.KV/Range" => self.range(body.message().await?).await,
             "/synod.v1.Native/Execute" => unary(body, |request| self.execute_in_session(request)).await,
-            "/synod.v1.Native/Query" => unary(body, |request| self.query_natively(request)).await,
+            "/synod.v1.Native/Query" => unary(body, |request| self.query_natively(request, lane)).await,
             // Boxed, so that a request of those above, of which there may be thousands, has no room for these.
-            _ => Box::pin(self.answer_rarer(path, body)).await,
+            _ => Box::pin(self.answer_rarer(path, body, lane)).await,
         }
     }
 
-    async fn answer_rarer(&self, path: &str, body: RequestBody) -> Result<Answer<'_, R>, Status> {
+    async fn answer_rarer(
+        &self,
+        path: &str,
+        body: RequestBody,
+        lane: &Lane,
+    ) -> Result<Answer<'_, R>, Status> {
         match path {
             "/etcdserverpb.KV/Txn" => {
                 let request = body.message().await?;
+                let place = place_if(validate::may_answer_much(&request), lane).await;
                 let response = if validate::is_read_only(&request) {
-                    self.read_only_txn(request).await
+                    self.read_only_txn(request, lane).await
                 } else {
                     self.txn(request).await
                 };
-                response.map(|response| Answer::Message(framed(&response)))
+                Ok(in_place(framed(&response?), place))
             }
-            "/etcdserverpb.KV/DeleteRange" => unary(body, |request| self.delete_range(request)).await,
-            "/etcdserverpb.KV/RangeStream" => {
-                Ok(Answer::Pieces(Box::new(self.range_stream(body.message().await?)?)))
+            "/etcdserverpb.KV/DeleteRange" => {
+                let request: DeleteRangeRequest = body.message().await?;
+                let place = place_if(request.prev_kv && !request.range_end.is_empty(), lane).await;
+                Ok(in_place(framed(&self.delete_range(request).await?), place))
             }
+            "/etcdserverpb.KV/RangeStream" => self.range_stream(body.message().await?).await,
             "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
             "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
@@ -72,13 +89,25 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Maintenance/Alarm" => unary(body, |request| self.alarm(request)).await,
             "/etcdserverpb.Maintenance/Status" => unary(body, |request| self.member_status(request)).await,
             "/etcdserverpb.Maintenance/Defragment" => unary(body, |request| self.defragment(request)).await,
-            "/etcdserverpb.Maintenance/Hash" => unary(body, |request| self.hash(request)).await,
-            "/etcdserverpb.Maintenance/HashKV" => unary(body, |request| self.hash_kv(request)).await,
+            "/etcdserverpb.Maintenance/Hash" => unary(body, |request| self.hash(request, lane)).await,
+            "/etcdserverpb.Maintenance/HashKV" => unary(body, |request| self.hash_kv(request, lane)).await,
             "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
             "/synod.v1.Native/Change" => unary(body, |request| self.change_natively(request)).await,
             _ => Err(Status::unimplemented(why_not_served(path))),
         }
+    }
+}
+
+/// A place for what may be large.
+async fn place_if(large: bool, lane: &Lane) -> Option<Place> {
+    if large { Some(lane.place().await) } else { None }
+}
+
+fn in_place<'a, R>(message: Bytes, place: Option<Place>) -> Answer<'a, R> {
+    match place {
+        Some(place) => Answer::Large(message, place),
+        None => Answer::Message(message),
     }
 }
 

@@ -9,8 +9,8 @@ use synod_api::synod::v1::{
 use synod_wire::{ReplicaId, SessionId};
 use tonic::Status;
 
-use super::envelope::{Store, failure};
-use crate::{Change, Consistency, Goal, Group, Replica, RequestError, Standing};
+use super::envelope::{Store, failure, gathered};
+use crate::{Change, Consistency, Goal, Group, Replica, RequestError, Standing, readers::Lane};
 
 impl<R: Replica> Store<R> {
     pub(super) async fn open_session(&self, _: OpenSessionRequest) -> Result<OpenSessionResponse, Status> {
@@ -39,14 +39,18 @@ impl<R: Replica> Store<R> {
         Ok(ExecuteResponse { reply })
     }
 
-    pub(super) async fn query_natively(&self, request: QueryRequest) -> Result<QueryResponse, Status> {
+    pub(super) async fn query_natively(
+        &self,
+        request: QueryRequest,
+        lane: &Lane,
+    ) -> Result<QueryResponse, Status> {
         let QueryRequest { payload, serializable } = request;
         if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
         let consistency = if serializable { Consistency::Serializable } else { Consistency::Linearizable };
-        let reply = self.replica().query(payload, consistency).await.map_err(failure)?;
-        Ok(QueryResponse { reply })
+        let answer = self.replica().query(payload, consistency).await.map_err(failure)?;
+        Ok(QueryResponse { reply: gathered(answer, lane).await? })
     }
 
     pub(super) async fn replica_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {

@@ -7,7 +7,7 @@ use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
 use synod_replica::{MemberInfo, Refusal, SessionCommand};
 use synod_server::{
-    Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
+    Answer, Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
     RequestError, Role, Standing, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
