@@ -24,7 +24,13 @@ use crate::failure::Failure;
 /// One replicated log with interchangeable consensus: a key-value store that speaks the etcd v3 API, and the tools to
 /// run, use, measure and break it.
 #[derive(Debug, Parser)]
-#[command(name = "synod", version, arg_required_else_help = true, after_help = "Begin with: synod dev")]
+#[command(
+    name = "synod",
+    version,
+    arg_required_else_help = true,
+    args_override_self = true,
+    after_help = "Begin with: synod dev"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -56,6 +56,15 @@ fn a_wrong_setting_is_named_with_its_value_and_what_is_accepted() {
 }
 
 #[test]
+fn a_flag_that_is_given_twice_takes_the_last_value() {
+    let given =
+        &["serve", "--name", "a", "--name", "x", "--initial-cluster", "b=http://h:1", "--window-max=3"];
+    let twice = [given, &["--window-max", "4", "--initial-cluster=a=http://h:1"][..]].concat();
+    refused(&synod(&twice), 2, &["--name x", "accepted: a"]);
+    refused(&synod(&[&twice[..], &["--window-max", "0"]].concat()), 2, &["0", "--window-max", "1.."]);
+}
+
+#[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("synod.toml");

@@ -30,6 +30,37 @@ use self::{
 const FLAGS: [&str; 4] =
     ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--snapshot-count=100", "--keep-slots=20"];
 
+/// With an election time-out of a minute, nobody would lead in time if the leader just ended.
+#[test]
+fn a_leader_that_is_told_to_stop_hands_over_and_a_name_that_is_taken_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for protocol in ["multipaxos", "sequence-paxos", "raft"] {
+        let folder = folder.path().join(protocol);
+        fs::create_dir(&folder).unwrap();
+        let flags = ["--protocol", protocol, "--heartbeat-interval=100ms"];
+        let mut cluster = Cluster::start(Path::new(SYNOD), &folder, 3, &flags);
+        let endpoints = cluster.endpoints();
+        let all = endpoints.join(",");
+        until("they serve", || synod(&["put", "k", "v", "--endpoints", &all]).status.success());
+        // Only now may it take long.
+        for index in 0..3 {
+            cluster.stop(index);
+            cluster.restart_with(index, &["--election-timeout=60s"]);
+            until("they serve", || status(&endpoints[index]).is_some());
+        }
+        let first = leader(&endpoints);
+        cluster.stop(first);
+        assert!(cluster.said(first).contains("handed over the leadership"), "{}", cluster.said(first));
+        let others: Vec<_> = (0..3).filter(|index| *index != first).collect();
+        done(&endpoints[others[0]], &["put", "k", "w"]);
+
+        let taken = format!("--name=n{}", others[0] + 1);
+        cluster.restart_with(first, &[&taken]);
+        assert_eq!(cluster.ends(first, PATIENCE).code(), Some(2));
+        assert!(cluster.said(first).contains("has that name"), "{}", cluster.said(first));
+    }
+}
+
 /// A client that writes one key after the other, and remembers those that were acknowledged.
 struct Load {
     stop: Arc<AtomicBool>,

@@ -5,13 +5,15 @@
 //! TOML file (file.rs) ┴─ ServeArgs (flags.rs) ─ check (config.rs) ─ Node + Server (run.rs, replica.rs)
 //! ```
 //!
-//! What belongs to the group counts as the group has it (`agreed.rs`). A replica that joins first asks whom it joins (`join.rs`); while it runs it tells the group its name and where
-//! clients reach it (`membership.rs`).
+//! What belongs to the group counts as the group has it (`agreed.rs`). A replica that joins first asks whom it joins
+//! (`join.rs`); while it runs it tells the group its name and where clients reach it (`membership.rs`); a leader that is told to
+//! stop hands over (`hand_over.rs`).
 
 mod agreed;
 pub mod config;
 mod file;
 pub mod flags;
+mod hand_over;
 mod join;
 pub mod log;
 mod membership;

@@ -14,14 +14,17 @@ use std::{
 use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
 use synod_node::{Node, StartError};
+use synod_replica::Group;
 use synod_server::Server;
 use synod_storage::StorageError;
+use synod_wire::ReplicaId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
     agreed::differing,
     config::Checked,
     flags::ServeArgs,
+    hand_over::hand_over,
     log,
     membership::{Membership, Watch},
     replica::{Fixed, Served},
@@ -63,6 +66,11 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     // Who joins may have been told of a group that its own log does not reach yet.
     let here = node.handle().group();
     let group = told.filter(|told| told.version > here.version).unwrap_or_else(|| (*here).clone());
+    if let Err(refusal) = check_name(&fixed.name, fixed.me, &group) {
+        node.stop().map_err(Failure::failed)?;
+        return Err(refusal);
+    }
+    let me = fixed.me;
     differing(&args.tuning, &group).iter().for_each(|line| tracing::warn!("{line}"));
     let membership = Membership {
         handle: node.handle(),
@@ -81,7 +89,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     tracing::info!(name = args.member.name, "serving");
     let watch = membership.start()?;
 
-    until_stopped(node, server, &stop, &watch).map_err(|reason| {
+    until_stopped(node, server, me, &stop, &watch).map_err(|reason| {
         tracing::error!(reason, "the replica can not go on");
         Failure::failed(format!(
             "{reason}\nThe replica has stopped rather than break a promise; nothing acknowledged is lost. Put right \
@@ -94,7 +102,13 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// Waits for the end and brings it about in order; an error is why the replica could not go on.
-fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -> Result<(), String> {
+fn until_stopped(
+    node: Node,
+    server: Server,
+    me: ReplicaId,
+    stop: &AtomicBool,
+    watch: &Watch,
+) -> Result<(), String> {
     let handle = node.handle();
     let removed = || handle.is_retired() || watch.is_removed();
     let mut failed = None;
@@ -117,6 +131,7 @@ fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -
         thread::sleep(GRACE);
     }
     tracing::info!("stopping: requests under way are finished, then the log is closed");
+    hand_over(&handle, me);
     server.stop();
     node.stop()
 }
@@ -133,6 +148,21 @@ fn describe(checked: &Checked, args: &ServeArgs) {
         durability = %args.tuning.durability,
         "synod"
     );
+}
+
+/// A replica may take another name, but not one that another member has: nobody could tell them apart by it. (One that is
+/// added in the place of another begins with that one's name.)
+fn check_name(name: &str, me: ReplicaId, group: &Group) -> Result<(), Failure> {
+    let own = group.member(me).map_or("", |member| member.info.name.as_str());
+    let other = group.members.iter().find(|member| member.id != me && member.info.name == name);
+    match other {
+        Some(other) if !own.is_empty() && own != name => Err(Failure::usage(format!(
+            "--name {name}: the member {} has that name, and this data directory is that of {own} ({me}). Give --name {own}, \
+             or the data directory of {name}",
+            other.id
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Starts the replica. One that was told to stop a moment ago may still be closing its log; it is waited for.

@@ -166,6 +166,12 @@ impl Cluster {
         replica.process = Some(process.expect("the program can be started"));
     }
 
+    /// The same with further flags, now and later.
+    pub fn restart_with(&mut self, index: usize, flags: &[&str]) {
+        self.replicas[index].args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self.restart(index);
+    }
+
     /// Asks a replica to stop, as a service manager does, and waits until it has.
     pub fn stop(&mut self, index: usize) -> ExitStatus {
         stop(&mut self.replicas[index].process.take().expect("it runs"))
