@@ -1,9 +1,11 @@
 //! The versions of one key.
 
-use std::{mem, sync::Arc};
+use std::{mem, ops::Deref, sync::Arc};
 
 use bytes::Bytes;
 use synod_api::mvccpb::KeyValue;
+
+use crate::packed::Packed;
 
 /// One version of a key, or the mark that it was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,18 +26,73 @@ impl Version {
     pub(crate) fn tombstone(modified: i64, sub: u32) -> Version {
         Version { modified, sub, created: 0, version: 0, lease: 0, value: Bytes::new() }
     }
+}
 
+/// A version as it is read, wherever it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen<'a> {
+    pub(crate) modified: i64,
+    pub(crate) sub: u32,
+    pub(crate) created: i64,
+    pub(crate) version: i64,
+    pub(crate) lease: i64,
+    pub(crate) value: Value<'a>,
+}
+
+/// A value, which can be shared or has to be copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Value<'a> {
+    Shared(&'a Bytes),
+    Packed(&'a [u8]),
+}
+
+impl Value<'_> {
+    pub(crate) fn to_bytes(self) -> Bytes {
+        match self {
+            Value::Shared(bytes) => bytes.clone(),
+            Value::Packed(bytes) => Bytes::copy_from_slice(bytes),
+        }
+    }
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Value::Shared(bytes) => bytes,
+            Value::Packed(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for Value<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Value<'_> {}
+
+impl<'a> From<&'a Version> for Seen<'a> {
+    fn from(version: &'a Version) -> Seen<'a> {
+        let Version { modified, sub, created, version, lease, ref value } = *version;
+        Seen { modified, sub, created, version, lease, value: Value::Shared(value) }
+    }
+}
+
+impl Seen<'_> {
     pub(crate) fn is_tombstone(&self) -> bool {
         self.version == 0
     }
 
-    pub(crate) fn to_key_value(&self, key: &[u8]) -> KeyValue {
+    pub(crate) fn to_key_value(self, key: &[u8]) -> KeyValue {
         KeyValue {
             key: Bytes::copy_from_slice(key),
             create_revision: self.created,
             mod_revision: self.modified,
             version: self.version,
-            value: self.value.clone(),
+            value: self.value.to_bytes(),
             lease: self.lease,
         }
     }
@@ -48,20 +105,18 @@ impl Version {
 pub(crate) struct History(Arc<Versions>);
 
 /// The newest version and a few before it are together; a put reaches further only when these few are full. What is
-/// older is in chunks of bounded size behind two levels of sharing. So a write to a key whose history a snapshot shares
+/// older is packed in chunks of bounded size behind two levels of sharing. So a write to a key whose history a snapshot shares
 /// copies a few versions, and at times one chunk and the list of chunks, however long the history is.
 #[derive(Clone, Debug)]
 struct Versions {
     latest: Version,
     /// Versions right before it, oldest first, at most [`RECENT_VERSIONS`].
     recent: Vec<Version>,
+    /// None of them is empty.
     older: Option<Arc<Vec<Chunk>>>,
 }
 
-type Chunk = Arc<Vec<Version>>;
-
-/// Versions in a chunk: 18 kB to copy, while a million versions make 4000 chunks.
-const CHUNK_VERSIONS: usize = 256;
+type Chunk = Arc<Packed>;
 
 const RECENT_VERSIONS: usize = 8;
 
@@ -71,29 +126,28 @@ impl History {
     }
 
     /// The newest version, which may be a tombstone.
-    pub(crate) fn latest(&self) -> &Version {
-        &self.0.latest
+    pub(crate) fn latest(&self) -> Seen<'_> {
+        Seen::from(&self.0.latest)
     }
 
     /// The newest version unless the key is deleted.
-    pub(crate) fn live(&self) -> Option<&Version> {
-        Some(&self.0.latest).filter(|version| !version.is_tombstone())
+    pub(crate) fn live(&self) -> Option<Seen<'_>> {
+        Some(self.latest()).filter(|version| !version.is_tombstone())
     }
 
     /// What a read at `revision` sees.
-    pub(crate) fn at(&self, revision: i64) -> Option<&Version> {
-        let upto = |versions: &[Version]| versions.partition_point(|version| version.modified <= revision);
+    pub(crate) fn at(&self, revision: i64) -> Option<Seen<'_>> {
         let Versions { latest, recent, older } = &*self.0;
         let seen = if latest.modified <= revision {
-            Some(latest)
+            Some(Seen::from(latest))
         } else if recent.first().is_some_and(|first| first.modified <= revision) {
-            recent[..upto(recent)].last()
+            let upto = recent.partition_point(|version| version.modified <= revision);
+            recent[..upto].last().map(Seen::from)
         } else {
             let chunks = older.as_deref()?;
-            // Chunks are never empty, so each has a first version to search by.
-            let chunk =
-                &chunks[chunks.partition_point(|chunk| chunk[0].modified <= revision).checked_sub(1)?];
-            chunk[..upto(chunk)].last()
+            let after = chunks.partition_point(|chunk| chunk.first().0 <= revision);
+            let chunk = &chunks[after.checked_sub(1)?];
+            chunk.iter().take_while(|version| version.modified <= revision).last()
         };
         seen.filter(|version| !version.is_tombstone())
     }
@@ -101,25 +155,23 @@ impl History {
     /// Whether the version of this change is kept.
     pub(crate) fn contains(&self, modified: i64, sub: u32) -> bool {
         let place = |version: &Version| (version.modified, version.sub);
-        let among = |versions: &[Version]| versions.binary_search_by_key(&(modified, sub), place).is_ok();
         let Versions { latest, recent, older } = &*self.0;
-        if place(latest) == (modified, sub) || among(recent) {
+        if place(latest) == (modified, sub) || recent.binary_search_by_key(&(modified, sub), place).is_ok() {
             return true;
         }
         older.as_ref().is_some_and(|chunks| {
-            let after = chunks.partition_point(|chunk| place(&chunk[0]) <= (modified, sub));
-            after.checked_sub(1).is_some_and(|at| among(&chunks[at]))
+            let after = chunks.partition_point(|chunk| chunk.first() <= (modified, sub));
+            after.checked_sub(1).is_some_and(|at| {
+                chunks[at].iter().any(|version| (version.modified, version.sub) == (modified, sub))
+            })
         })
     }
 
     /// Every version, oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Version> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Seen<'_>> {
         let Versions { latest, recent, older } = &*self.0;
-        older
-            .iter()
-            .flat_map(|chunks| chunks.iter().flat_map(|chunk| chunk.iter()))
-            .chain(recent)
-            .chain([latest])
+        let older = older.iter().flat_map(|chunks| chunks.iter().flat_map(|chunk| chunk.iter()));
+        older.chain(recent.iter().chain([latest]).map(Seen::from))
     }
 
     /// How many versions are kept.
@@ -139,19 +191,21 @@ impl History {
     }
 
     /// The versions, oldest first, that a read at `revision` or later, or an event from `revision` on, needs.
-    pub(crate) fn needed_from(&self, revision: i64) -> impl Iterator<Item = &Version> {
+    pub(crate) fn needed_from(&self, revision: i64) -> impl Iterator<Item = Seen<'_>> {
         self.iter().skip(self.dispensable(revision))
     }
 
     /// Drops all others. Calls `dropped` for every version that goes. Returns `false` if none is left, so that the
     /// key itself should go.
-    pub(crate) fn compact(&mut self, revision: i64, dropped: impl FnMut(&Version)) -> bool {
+    pub(crate) fn compact(&mut self, revision: i64, dropped: impl FnMut(Seen<'_>)) -> bool {
         let count = self.dispensable(revision);
         self.iter().take(count).for_each(dropped);
         if count == self.len() {
             return false;
         }
-        self.drop_oldest(count);
+        if count > 0 {
+            Arc::make_mut(&mut self.0).drop_oldest(count);
+        }
         true
     }
 
@@ -167,29 +221,22 @@ impl History {
         let still_read = !replaced_at_revision && last_before.is_some_and(|version| !version.is_tombstone());
         before - usize::from(still_read)
     }
-
-    fn drop_oldest(&mut self, count: usize) {
-        if count > 0 {
-            Arc::make_mut(&mut self.0).drop_oldest(count);
-        }
-    }
 }
 
 impl Versions {
     /// Moves the recent versions to the older ones.
     fn put_away(&mut self) {
         let chunks = Arc::make_mut(self.older.get_or_insert_default());
-        match chunks.last_mut() {
-            Some(chunk) if chunk.len() + self.recent.len() <= CHUNK_VERSIONS => {
-                Arc::make_mut(chunk).append(&mut self.recent);
-            }
-            last => {
-                // A first chunk grows as it needs; a key that has filled one will fill the next.
-                let mut chunk = Vec::with_capacity(if last.is_some() { CHUNK_VERSIONS } else { 0 });
-                chunk.append(&mut self.recent);
-                chunks.push(Arc::new(chunk));
-            }
+        if chunks.last().is_none_or(|chunk| chunk.is_full()) {
+            chunks.push(Chunk::default());
         }
+        let last = chunks.last_mut().expect("there is one now");
+        let chunk = Arc::make_mut(last);
+        chunk.extend(&self.recent);
+        if chunk.is_full() {
+            chunk.shrink();
+        }
+        self.recent.clear();
     }
 
     fn drop_oldest(&mut self, count: usize) {
@@ -218,8 +265,7 @@ impl Versions {
             return count;
         }
         if count > 0 {
-            // A copy of exact size gives back the memory of what was dropped.
-            chunks[0] = Arc::new(chunks[0][count..].to_vec());
+            chunks[0] = Arc::new(chunks[0].without_first(count));
         }
         chunks.shrink_to_fit();
         0
@@ -262,7 +308,7 @@ mod tests {
 
     #[test]
     fn compaction_keeps_what_reads_at_or_after_it_see() {
-        for revision in 1..=2010 {
+        for revision in (1..=2010).step_by(7) {
             let full = long((1..=1000).map(|n| 2 * n));
             let mut compacted = full.clone();
             let mut dropped = Vec::new();

@@ -22,6 +22,7 @@ mod error;
 mod history;
 mod key;
 mod machine;
+mod packed;
 mod pieces;
 mod put;
 mod range;

@@ -88,7 +88,7 @@ impl KvStore {
                 // the transaction began, since that is what was checked.
                 let kept = || live.or_else(|| history.at(modified - 1));
                 let value = if put.ignore_value {
-                    kept().map(|version| version.value.clone()).unwrap_or_default()
+                    kept().map(|version| version.value.to_bytes()).unwrap_or_default()
                 } else {
                     copied()
                 };

@@ -11,13 +11,13 @@ use synod_api::etcdserverpb::{
 use crate::{
     KvError, KvStore,
     budget::Budget,
-    history::{History, Version},
+    history::{History, Seen},
     key::{Key, find},
     range::bounds,
     store::header,
 };
 
-type Found<'a> = (&'a Key, &'a Version);
+type Found<'a> = (&'a Key, Seen<'a>);
 
 impl KvStore {
     /// Answers a range request; `current` is the revision to take for the newest, which in the middle of a transaction
@@ -92,7 +92,7 @@ impl KvStore {
         range_end: &'a [u8],
         revision: i64,
         current: i64,
-    ) -> impl Iterator<Item = (&'a Key, Option<&'a Version>)> {
+    ) -> impl Iterator<Item = (&'a Key, Option<Seen<'a>>)> {
         // Most reads are of one key, and a lookup costs less than an iterator.
         let (single, range) = if range_end.is_empty() {
             (find(&self.keys, key), None)
@@ -123,7 +123,7 @@ fn filters(request: &RangeRequest) -> bool {
         || request.max_create_revision != 0
 }
 
-fn passes(request: &RangeRequest, version: &Version) -> bool {
+fn passes(request: &RangeRequest, version: &Seen<'_>) -> bool {
     let within = |value: i64, min: i64, max: i64| (min == 0 || value >= min) && (max == 0 || value <= max);
     within(version.modified, request.min_mod_revision, request.max_mod_revision)
         && within(version.created, request.min_create_revision, request.max_create_revision)

@@ -30,7 +30,7 @@ use synod_wire::{Format, Written};
 use crate::{
     ALARMS_MAX, KvStore,
     changes::{Change, ChangeLog},
-    history::{History, Version},
+    history::{History, Seen, Version},
     key::Key,
     store::charge,
 };
@@ -145,7 +145,7 @@ fn read_history(
             lease: input.i64()?,
             value: input.bytes()?,
         };
-        let plausible = if version.is_tombstone() {
+        let plausible = if Seen::from(&version).is_tombstone() {
             version.created == 0 && version.lease == 0 && version.value.is_empty()
         } else {
             version.version > 0 && (2..=version.modified).contains(&version.created)

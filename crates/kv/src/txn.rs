@@ -13,7 +13,7 @@ use synod_api::etcdserverpb::{
 use crate::{
     KvError, KvStore,
     budget::Budget,
-    history::{History, Version},
+    history::{History, Seen, Version},
     key::Key,
     put::Put,
     store::{Writes, header},
@@ -200,13 +200,14 @@ impl KvStore {
         for (_, version) in self.seen(&compare.key, &compare.range_end, self.revision, self.revision) {
             budget.look()?;
             let Some(version) = version else { continue };
-            if !compares(compare, version) {
+            if !compares(compare, &version) {
                 return Ok(false);
             }
             found = true;
         }
         Ok(found
-            || compare.target != CompareTarget::Value as i32 && compares(compare, &Version::tombstone(0, 0)))
+            || compare.target != CompareTarget::Value as i32
+                && compares(compare, &Seen::from(&Version::tombstone(0, 0))))
     }
 }
 
@@ -216,7 +217,7 @@ fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
 
 /// A target that does not match the given value compares with zero, an unknown target is equal, and an unknown relation
 /// holds: etcd's answers to requests that its clients do not make.
-fn compares(compare: &Compare, version: &Version) -> bool {
+fn compares(compare: &Compare, version: &Seen<'_>) -> bool {
     let target = CompareTarget::try_from(compare.target);
     let number = match (target, &compare.target_union) {
         (Ok(CompareTarget::Version), Some(TargetUnion::Version(number)))
@@ -231,7 +232,7 @@ fn compares(compare: &Compare, version: &Version) -> bool {
         Ok(CompareTarget::Mod) => version.modified.cmp(&number),
         Ok(CompareTarget::Lease) => version.lease.cmp(&number),
         Ok(CompareTarget::Value) => match &compare.target_union {
-            Some(TargetUnion::Value(value)) => version.value.cmp(value),
+            Some(TargetUnion::Value(value)) => version.value.cmp(&value[..]),
             _ => version.value[..].cmp(&[]),
         },
         Err(_) => Ordering::Equal,

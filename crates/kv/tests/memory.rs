@@ -1,16 +1,20 @@
-//! Whatever a transaction asks for, a replica needs no more memory for it than a bound, also when it reads its log again.
+//! Memory: for what a transaction asks for, also when the log is read again; and for what is kept.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
 use prost::Message;
 use synod_api::{
     etcdserverpb::{
-        Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request,
+        CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+        request_op::Request,
     },
     synod::v1::{KvCommand, KvQuery, KvReply, kv_command::Command, kv_query::Query, kv_reply::Reply},
 };
@@ -91,9 +95,48 @@ fn poison(ranges: usize, range: &RangeRequest) -> TxnRequest {
     all(nested.chain([op(Request::RequestPut(put))]).collect())
 }
 
-/// One test, since all threads are counted together.
+/// All threads are counted together.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// History takes at most 1.3 times the bytes of its keys and values, and what is compacted gives its memory back.
+#[test]
+fn history_takes_little_more_than_its_keys_and_values() {
+    const PUTS: usize = 200_000;
+    const KEYS: usize = 1_000;
+    const VALUE_BYTES: usize = 256;
+    let _alone = alone();
+    let before = NOW.load(Relaxed);
+    let mut store = KvStore::new();
+    let mut random = fastrand::Rng::with_seed(2);
+    let mut key_bytes = 0;
+    for _ in 0..PUTS {
+        let key = format!("some/longer/key/{:08}", random.usize(0..KEYS));
+        key_bytes += key.len();
+        let put = PutRequest { key: key.into(), value: vec![7; VALUE_BYTES].into(), ..Default::default() };
+        store.apply_unanswered(&encoded(Command::Put(put)));
+    }
+    let held = |store: &KvStore| {
+        assert!(store.revision() > 0);
+        NOW.load(Relaxed) - before
+    };
+    let (contents, all) = (key_bytes + PUTS * VALUE_BYTES, held(&store));
+    println!("{all} bytes for {contents} of keys and values: {:.2}", all as f64 / contents as f64);
+    assert!(all * 10 < contents * 13, "{all} bytes for {contents} of keys and values");
+
+    let compaction = CompactionRequest { revision: store.revision(), physical: true };
+    store.apply_unanswered(&encoded(Command::Compact(compaction)));
+    let (contents, live) = (contents / PUTS * KEYS, held(&store));
+    println!("{live} bytes for {contents} of live keys and values");
+    assert!(live < 3 * contents, "{live} bytes for {contents} of live keys and values");
+}
+
 #[test]
 fn no_transaction_takes_more_than_its_bound() {
+    let _alone = alone();
     let mut store = store();
     let sorted = RangeRequest { sort_order: 2, sort_target: 4, ..everything() };
     let counts = RangeRequest { count_only: true, ..everything() };
