@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 use crate::{
     Replica,
     message::RequestBody,
-    readers::Lane,
+    readers::{GATHERED_BYTES, Lane},
     services::{Answer, Pieces, Store},
 };
 
@@ -143,12 +143,16 @@ async fn send_pieces<R: Replica>(
     deadline: Deadline,
 ) -> Code {
     let outcome = in_time(deadline, async {
-        loop {
-            // None is made before there is room for it.
-            room(&mut stream, 1).await?;
-            let Some(piece) = pieces.next(lane).await? else { return Ok(()) };
-            send_as_taken(&mut stream, piece).await?;
+        // Nothing is made before there is room for it.
+        room(&mut stream, GATHERED_BYTES).await?;
+        let _place = lane.sending().await;
+        while !pieces.are_sent() {
+            room(&mut stream, GATHERED_BYTES).await?;
+            for piece in pieces.next(lane, stream.capacity()).await? {
+                send_as_taken(&mut stream, piece).await?;
+            }
         }
+        Ok(())
     });
     let outcome = outcome.await;
     end(stream, outcome)

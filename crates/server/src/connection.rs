@@ -20,13 +20,13 @@ use tokio::{
     time::{Instant, Sleep, sleep, timeout},
 };
 
-use crate::{Replica, call::Call, outbox::gathering, services::Store};
+use crate::{Replica, call::Call, outbox::gathering, readers::GATHERED_BYTES, services::Store};
 
 /// What a client may have sent on a stream and on a connection before we have read it.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// Pieces of a streamed answer that a stream holds for a client that does not read; then the one who writes them waits.
-const SEND_BUFFER_BYTES: usize = 64 << 10;
+const SEND_BUFFER_BYTES: usize = GATHERED_BYTES;
 /// Most bytes of a request's headers.
 const HEADER_LIST_BYTES: u32 = 16 << 10;
 /// A client from which no request has come for this long is asked whether it is still there, and given this long to

@@ -17,13 +17,22 @@ use tonic::Status;
 /// What makes the pieces of an answer.
 pub(crate) type Source = Box<dyn Iterator<Item = Bytes> + Send>;
 
+/// Large answers of which pieces are made and sent, over all connections and of one. A client that takes a part of its answers
+/// and no more keeps so many of their pieces in memory, of at most [`GATHERED_BYTES`] each.
+const SENT_MAX: usize = 1024;
+const SENT_OF_CONNECTION_MAX: usize = 16;
+
 /// Large answers that are in memory as a whole, over all connections.
 const WHOLE_MAX: usize = 8;
+
+/// Pieces are gathered up to so many bytes if the client takes as many: each turn costs some changes of threads.
+pub(crate) const GATHERED_BYTES: usize = 256 << 10;
 
 /// The threads that make pieces, and the places of answers that are in memory as a whole. Clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Readers {
     threads: Arc<Semaphore>,
+    sent: Arc<Semaphore>,
     whole: Arc<Semaphore>,
 }
 
@@ -32,25 +41,26 @@ impl Readers {
     pub(crate) fn new() -> Readers {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = (processors / 2).clamp(1, 4);
-        Readers { threads: Arc::new(Semaphore::new(threads)), whole: Arc::new(Semaphore::new(WHOLE_MAX)) }
+        Readers { threads: places(threads), sent: places(SENT_MAX), whole: places(WHOLE_MAX) }
     }
 
     /// The share of a connection.
     pub(crate) fn lane(&self) -> Lane {
-        let one = || Arc::new(Semaphore::new(1));
-        Lane { readers: self.clone(), piece: one(), whole: one() }
+        let sent = places(SENT_OF_CONNECTION_MAX);
+        Lane { readers: self.clone(), piece: places(1), sent, whole: places(1) }
     }
 }
 
-/// A connection's share: one piece at a time, and one answer that is in memory as a whole.
+/// A connection's share: one piece at a time, some answers that are sent, and one that is in memory as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
     readers: Readers,
     piece: Arc<Semaphore>,
+    sent: Arc<Semaphore>,
     whole: Arc<Semaphore>,
 }
 
-/// A place for an answer that is in memory as a whole. It is free again when this is dropped.
+/// A place for an answer. It is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     _of_connection: OwnedSemaphorePermit,
@@ -63,25 +73,45 @@ impl Lane {
         Place { _of_connection: permit(&self.whole).await, _of_all: permit(&self.readers.whole).await }
     }
 
-    /// Makes the next piece that is not empty; nothing, after the last one.
-    pub(crate) async fn next(&self, source: &mut Option<Source>) -> Result<Option<Bytes>, Status> {
+    /// Waits for a place for an answer of which a piece is to be made.
+    pub(crate) async fn sending(&self) -> Place {
+        Place { _of_connection: permit(&self.sent).await, _of_all: permit(&self.readers.sent).await }
+    }
+
+    /// Makes the next pieces, none of them empty, until there are so many bytes; at least one, unless there are no more.
+    pub(crate) async fn next(&self, source: &mut Option<Source>, bytes: usize) -> Result<Vec<Bytes>, Status> {
         while let Some(mut rest) = source.take() {
             // In the order in which they came, the connections as well as the streams of one.
             let turns = (permit(&self.piece).await, permit(&self.readers.threads).await);
             let made = spawn_blocking(move || {
                 let _turns = turns;
-                rest.next().map(|piece| (piece, rest))
+                let (mut pieces, mut gathered) = (Vec::new(), 0);
+                while gathered < bytes {
+                    match rest.next() {
+                        None => return (pieces, None),
+                        // Others may want to make something of theirs.
+                        Some(piece) if piece.is_empty() => break,
+                        Some(piece) => {
+                            gathered += piece.len();
+                            pieces.push(piece);
+                        }
+                    }
+                }
+                (pieces, Some(rest))
             });
             let made =
                 made.await.map_err(|error| Status::internal(format!("synod: a piece failed: {error}")))?;
-            let Some((piece, rest)) = made else { break };
-            *source = Some(rest);
-            if !piece.is_empty() {
-                return Ok(Some(piece));
+            *source = made.1;
+            if !made.0.is_empty() {
+                return Ok(made.0);
             }
         }
-        Ok(None)
+        Ok(Vec::new())
     }
+}
+
+fn places(count: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(count))
 }
 
 async fn permit(of: &Arc<Semaphore>) -> OwnedSemaphorePermit {

@@ -92,6 +92,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    output::end_with_reader();
     run(env::args_os().collect()).unwrap_or_else(Failure::report)
 }
 

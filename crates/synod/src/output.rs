@@ -3,6 +3,7 @@
 use std::{
     fmt,
     io::{self, Write},
+    panic, process,
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -32,6 +33,19 @@ pub fn print(bytes: &[u8]) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Ends the program quietly where it prints for a reader that has seen enough, as `head` has: some commands print while they
+/// run, from several threads.
+pub fn end_with_reader() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        let said = panic.payload_as_str().unwrap_or_default();
+        if said.starts_with("failed printing to std") && said.contains("Broken pipe") {
+            process::exit(0);
+        }
+        usual(panic);
+    }));
 }
 
 /// Writes a line of JSON to standard output.

@@ -56,6 +56,15 @@ fn a_wrong_setting_is_named_with_its_value_and_what_is_accepted() {
 }
 
 #[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let piped = format!("set -o pipefail; {SYNOD} sim run --seeds 17..19 --trace | head -n 3");
+    let output = Command::new("bash").args(["-c", &piped]).output().expect("there is a shell");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 3);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
+}
+
+#[test]
 fn a_flag_that_is_given_twice_takes_the_last_value() {
     let given =
         &["serve", "--name", "a", "--name", "x", "--initial-cluster", "b=http://h:1", "--window-max=3"];

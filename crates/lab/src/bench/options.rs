@@ -148,7 +148,13 @@ pub enum Consistency {
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Options {
     /// The servers, as host:port or http://host:port. Connections are spread over them in turn.
-    #[arg(long, value_delimiter = ',', default_value = "127.0.0.1:2379", value_name = "ENDPOINT,...")]
+    #[arg(
+        long,
+        env = "SYNOD_ENDPOINTS",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:2379",
+        value_name = "ENDPOINT,..."
+    )]
     pub endpoints: Vec<String>,
     /// Send only to the endpoint that leads when the run begins.
     #[arg(long)]

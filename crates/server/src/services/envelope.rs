@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 
 use crate::{
     Config, Consistency, Replica, RequestError, RequestMetrics,
-    readers::{Lane, Readers},
+    readers::{GATHERED_BYTES, Lane, Readers},
     replica,
 };
 
@@ -168,11 +168,15 @@ pub(super) async fn gathered(answer: replica::Answer, lane: &Lane) -> Result<Byt
         replica::Answer::Pieces(pieces) => Some(pieces),
     };
     let mut gathered = BytesMut::new();
-    while let Some(piece) = lane.next(&mut source).await? {
-        if gathered.is_empty() && source.is_none() {
-            return Ok(piece);
+    while source.is_some() {
+        let pieces = lane.next(&mut source, GATHERED_BYTES).await?;
+        if let [only] = &pieces[..]
+            && gathered.is_empty()
+            && source.is_none()
+        {
+            return Ok(only.clone());
         }
-        gathered.put(piece);
+        pieces.into_iter().for_each(|piece| gathered.put(piece));
         if gathered.len() as u64 > ANSWER_BYTES_MAX {
             return Err(refusal(&KvError::AnswerTooLarge(ANSWER_BYTES_MAX)));
         }

@@ -78,7 +78,7 @@ impl<R: Replica> Store<R> {
             match self.asked(query, consistency).await? {
                 replica::Answer::Whole(answer) => {
                     let (found, _) = self.ranged(answer)?;
-                    Ok(Answer::Message(framed(&RangeStreamResponse { range_response: Some(found) })))
+                    Ok(Answer::Message(streamed(&found)))
                 }
                 replica::Answer::Pieces(source) => {
                     Ok(Answer::Pieces(Pieces::new(self, source, Form::Messages, false)))
@@ -180,35 +180,46 @@ impl<'a, R: Replica> Pieces<'a, R> {
         Box::new(Pieces { store, source, form, begun, needs_place, place, last })
     }
 
-    /// The next bytes to be sent; nothing, after the last ones.
-    pub(crate) async fn next(&mut self, lane: &Lane) -> Result<Option<Bytes>, Status> {
+    /// Whether nothing is to be sent any more.
+    pub(crate) fn are_sent(&self) -> bool {
+        self.begun && self.source.is_none() && self.last.is_none()
+    }
+
+    /// What is to be sent next, about so many bytes; nothing, after the last ones.
+    pub(crate) async fn next(&mut self, lane: &Lane, bytes: usize) -> Result<Vec<Bytes>, Status> {
         if self.needs_place && self.place.is_none() {
             self.place = Some(lane.place().await);
         }
         if !mem::replace(&mut self.begun, true) {
-            let head = lane.next(&mut self.source).await?.unwrap_or_default();
+            // One byte: the first piece and no more.
+            let head = lane.next(&mut self.source, 1).await?.pop().unwrap_or_default();
             let (head, rest_bytes) = self.store.ranged(head)?;
             match self.form {
-                Form::OneMessage => return begin_message(&head, rest_bytes).map(Some),
+                Form::OneMessage => return Ok(vec![begin_message(&head, rest_bytes)?]),
                 Form::Messages => self.last = Some(head),
             }
         }
-        Ok(match (lane.next(&mut self.source).await?, self.form) {
-            (Some(piece), Form::OneMessage) => Some(fields(piece)?),
-            (Some(piece), Form::Messages) => {
-                let KvAnswer { answer: Some(Found::Range(found)), .. } =
-                    KvAnswer::decode(piece).map_err(garbled)?
-                else {
-                    return Err(unexpected("another piece than of a range"));
-                };
-                Some(framed(&RangeStreamResponse { range_response: Some(found) }))
-            }
-            (None, _) => {
-                let last = self.last.take();
-                last.map(|last| framed(&RangeStreamResponse { range_response: Some(last) }))
-            }
-        })
+        let pieces = lane.next(&mut self.source, bytes).await?;
+        if pieces.is_empty() {
+            let last = self.last.take();
+            return Ok(last.iter().map(streamed).collect());
+        }
+        pieces
+            .into_iter()
+            .map(|piece| match self.form {
+                Form::OneMessage => fields(piece),
+                Form::Messages => match KvAnswer::decode(piece).map_err(garbled)?.answer {
+                    Some(Found::Range(found)) => Ok(streamed(&found)),
+                    other => Err(unexpected(other)),
+                },
+            })
+            .collect()
     }
+}
+
+/// A message of a stream.
+fn streamed(range: &RangeResponse) -> Bytes {
+    framed(&RangeStreamResponse { range_response: Some(range.clone()) })
 }
 
 /// The beginning of a message of which so many bytes follow.

@@ -240,6 +240,9 @@ pub fn move_leader(args: MoveLeaderArgs) -> Result<(), Failure> {
         let group = view::group(&client).await?;
         let to = view::find(&group, &args.member)?;
         let leading = view::leader(&args.client, &group).await?;
+        if leading.id == to.id && matches!(args.client.write_out, Format::Simple) {
+            return output::print(format!("{} leads already\n", view::named(to)).as_bytes());
+        }
         let mut at_leader = args.client.clone();
         at_leader.endpoints = vec![leading.endpoint.clone()];
         let response = at_leader.client()?.move_leader(to.id).await?;
@@ -253,10 +256,11 @@ pub fn move_leader(args: MoveLeaderArgs) -> Result<(), Failure> {
                 let row = [format!("{:x}", leading.id), format!("{:x}", to.id), view::named(to)];
                 output::print(output::table(["FROM", "TO", "NAME"], [row]).as_bytes())
             }
-            Format::Simple => output::print(
-                format!("Leadership moved from {:x} to {:x} ({})\n", leading.id, to.id, view::named(to))
-                    .as_bytes(),
-            ),
+            Format::Simple => {
+                let from = group.members.iter().find(|member| member.id == leading.id);
+                let from = from.map_or_else(|| format!("{:x}", leading.id), view::named);
+                output::print(format!("Leadership moved from {from} to {}\n", view::named(to)).as_bytes())
+            }
         }
     })
 }
