@@ -12,7 +12,8 @@ pub struct Config {
     pub first_endpoint: Option<usize>,
     /// How long making a connection may take.
     pub connect_timeout: Duration,
-    /// How long to wait for one endpoint's answer to a request that may be sent again.
+    /// How long to wait for one endpoint's answer to a request that may be sent again. Each time that this was too short,
+    /// the request gets twice as long.
     pub attempt_timeout: Duration,
     /// How long a request may take in all. Until then it is sent again, as far as it may be, with pauses of 10 to
     /// 500 ms whenever every endpoint has failed.

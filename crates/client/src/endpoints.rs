@@ -146,13 +146,14 @@ impl Endpoints {
         let mut in_doubt = false;
         let mut pauses = backoff();
         let mut attempts: u32 = 0;
+        let mut patience = self.config.attempt_timeout;
         loop {
             let index = self.current.load(Ordering::Relaxed);
             let endpoint = &self.all[index].url;
             attempts += 1;
             // Only what may be sent again is worth giving up early.
             let attempt_deadline = match retry {
-                Retry::Reads | Retry::Freely => deadline.min(Instant::now() + self.config.attempt_timeout),
+                Retry::Reads | Retry::Freely => deadline.min(Instant::now() + patience),
                 Retry::IfNotExecuted => deadline,
             };
             let cause = match timeout_at(attempt_deadline, send(self.channel(index))).await {
@@ -169,6 +170,8 @@ impl Endpoints {
                 },
                 Err(_) => {
                     in_doubt = true;
+                    // Perhaps it takes longer: a large answer would otherwise never come.
+                    patience *= 2;
                     "no answer in time".to_owned()
                 }
             };

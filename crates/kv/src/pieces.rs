@@ -8,7 +8,10 @@
 use std::{mem, vec};
 
 use bytes::Bytes;
-use prost::Message;
+use prost::{
+    Message,
+    encoding::{encode_varint, encoded_len_varint},
+};
 use synod_api::{
     etcdserverpb::{RangeRequest, RangeResponse},
     mvccpb::KeyValue,
@@ -20,6 +23,7 @@ use crate::{
     KvError, KvStore,
     budget::Budget,
     changes::ChangeLog,
+    history::Seen,
     machine::encoded,
     read::{comes_as_found, limit},
     store::header,
@@ -65,14 +69,76 @@ fn head(revision: i64, count: usize, more: bool, rest_bytes: usize) -> Bytes {
     KvAnswer { answer: Some(answer), rest_bytes: rest_bytes as u64 }.encode_to_vec().into()
 }
 
-fn piece(kvs: Vec<KeyValue>) -> Bytes {
-    encoded(Ok(Answer::Range(RangeResponse { kvs, ..RangeResponse::default() })))
+/// A piece with these fields of a response.
+fn piece(fields: &[u8]) -> Bytes {
+    const RANGE: u8 = 1;
+    let mut piece = Vec::with_capacity(fields.len() + 8);
+    piece.push(RANGE << 3 | LENGTH_DELIMITED);
+    encode_varint(fields.len() as u64, &mut piece);
+    piece.extend_from_slice(fields);
+    piece.into()
 }
 
-/// What a pair takes of a response.
-fn pair_bytes(pair: &KeyValue) -> usize {
-    let len = pair.encoded_len();
-    1 + prost::length_delimiter_len(len) + len
+/// A pair as it stands in a response. It is encoded by hand: to make a message of each of a million pairs costs several times
+/// what its bytes do.
+#[derive(Clone, Copy)]
+struct Pair<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    /// With the numbers of their fields.
+    numbers: [(u8, i64); 4],
+}
+
+/// Numbers of fields: of a response, and of a pair.
+const KVS: u8 = 2;
+const KEY: u8 = 1;
+const VALUE: u8 = 5;
+/// Wire types.
+const VARINT: u8 = 0;
+const LENGTH_DELIMITED: u8 = 2;
+
+impl<'a> Pair<'a> {
+    fn new(key: &'a [u8], version: &'a Seen<'a>, keys_only: bool) -> Pair<'a> {
+        let Seen { modified, created, version: number, lease, ref value, .. } = *version;
+        let numbers = [(2, created), (3, modified), (4, number), (6, lease)];
+        Pair { key, value: if keys_only { &[] } else { value }, numbers }
+    }
+
+    fn len(&self) -> usize {
+        let bytes = |field: &[u8]| match field.len() {
+            0 => 0,
+            len => 1 + prost::length_delimiter_len(len) + len,
+        };
+        let numbers = self.numbers.iter().map(|&(_, number)| match number {
+            0 => 0,
+            number => 1 + encoded_len_varint(number as u64),
+        });
+        bytes(self.key) + bytes(self.value) + numbers.sum::<usize>()
+    }
+
+    /// What it takes of a response.
+    fn len_in_response(&self) -> usize {
+        let len = self.len();
+        1 + prost::length_delimiter_len(len) + len
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        let bytes = |field: u8, bytes: &[u8], out: &mut Vec<u8>| {
+            if !bytes.is_empty() {
+                out.push(field << 3 | LENGTH_DELIMITED);
+                encode_varint(bytes.len() as u64, out);
+                out.extend_from_slice(bytes);
+            }
+        };
+        out.push(KVS << 3 | LENGTH_DELIMITED);
+        encode_varint(self.len() as u64, out);
+        bytes(KEY, self.key, out);
+        bytes(VALUE, self.value, out);
+        for (field, number) in self.numbers.iter().filter(|(_, number)| *number != 0) {
+            out.push(field << 3 | VARINT);
+            encode_varint(*number as u64, out);
+        }
+    }
 }
 
 /// A range in the order of its keys.
@@ -98,15 +164,13 @@ impl Walk {
     }
 
     /// Goes on from the next key, over so many keys at most, as long as `take` takes what it finds; whether that was the end.
-    fn walk(&mut self, mut take: impl FnMut(KeyValue) -> bool) -> bool {
+    fn walk(&mut self, mut take: impl FnMut(Pair<'_>) -> bool) -> bool {
         let Walk { view, request, next, .. } = self;
         let revision = if request.revision <= 0 { view.revision } else { request.revision };
         let from = mem::take(next);
         let seen = view.seen(&from, &request.range_end, revision, view.revision);
         for (place, (key, version)) in seen.enumerate() {
-            let pair = version.map(|version| version.to_key_value(key));
-            let pair = pair
-                .map(|pair| if request.keys_only { KeyValue { value: Bytes::new(), ..pair } } else { pair });
+            let pair = version.as_ref().map(|version| Pair::new(key, version, request.keys_only));
             if place == PIECE_LOOKS || pair.is_some_and(|pair| !take(pair)) {
                 *next = Bytes::copy_from_slice(key);
                 return false;
@@ -127,7 +191,7 @@ impl Iterator for Walk {
                 let ended = self.walk(|pair| {
                     count += 1;
                     if count <= limit && !counts_only {
-                        bytes += pair_bytes(&pair);
+                        bytes += pair.len_in_response();
                     }
                     true
                 });
@@ -142,17 +206,18 @@ impl Iterator for Walk {
             }
             Stage::Sending { left: 0 } => None,
             Stage::Sending { left } => {
-                let (mut kvs, mut bytes) = (Vec::new(), 0);
+                let (mut fields, mut count) = (Vec::with_capacity(PIECE_BYTES), 0);
                 self.walk(|pair| {
-                    bytes += pair_bytes(&pair);
-                    let fits = kvs.len() < left && (kvs.is_empty() || bytes <= PIECE_BYTES);
+                    let fits =
+                        count < left && (count == 0 || fields.len() + pair.len_in_response() <= PIECE_BYTES);
                     if fits {
-                        kvs.push(pair);
+                        pair.put(&mut fields);
+                        count += 1;
                     }
                     fits
                 });
-                self.stage = Stage::Sending { left: left - kvs.len() };
-                Some(if kvs.is_empty() { Bytes::new() } else { piece(kvs) })
+                self.stage = Stage::Sending { left: left - count };
+                Some(if fields.is_empty() { Bytes::new() } else { piece(&fields) })
             }
         }
     }
@@ -188,7 +253,7 @@ impl Iterator for Sorted {
                         return Some(encoded(Err(error)));
                     }
                 };
-                let bytes = found.kvs.iter().map(pair_bytes).sum();
+                let bytes = found.kvs.iter().map(|pair| of(pair).len_in_response()).sum();
                 let RangeResponse { count, more, kvs, .. } = found;
                 let first = head(view.revision, usize::try_from(count).unwrap_or(usize::MAX), more, bytes);
                 // Their values are the store's own.
@@ -196,17 +261,23 @@ impl Iterator for Sorted {
                 Some(first)
             }
             Found::Sending(rest) => {
-                let mut bytes = 0;
-                let fits = rest.as_slice().iter().take_while(|pair| {
-                    bytes += pair_bytes(pair);
-                    bytes <= PIECE_BYTES
-                });
-                let count = fits.count().max(1);
-                let kvs: Vec<KeyValue> = rest.take(count).collect();
-                (!kvs.is_empty()).then(|| piece(kvs))
+                let mut fields = Vec::with_capacity(PIECE_BYTES);
+                while let Some(pair) = rest.as_slice().first().map(of)
+                    && (fields.is_empty() || fields.len() + pair.len_in_response() <= PIECE_BYTES)
+                {
+                    pair.put(&mut fields);
+                    rest.next();
+                }
+                (!fields.is_empty()).then(|| piece(&fields))
             }
         }
     }
+}
+
+fn of(pair: &KeyValue) -> Pair<'_> {
+    let KeyValue { key, create_revision, mod_revision, version, value, lease } = pair;
+    let numbers = [(2, *create_revision), (3, *mod_revision), (4, *version), (6, *lease)];
+    Pair { key, value, numbers }
 }
 
 #[cfg(test)]
