@@ -11,7 +11,6 @@ A function with mutants 3 and 7 becomes `{ if on(3) { <its body, mutant 3> } els
 import argparse, collections, concurrent.futures, json, os, pathlib, random, re, shutil, signal, subprocess, sys, time
 
 PACKAGES = ["synod-consensus", "synod-replica"]
-CRATES = ["crates/consensus", "crates/replica"]
 # Bugs that the simulator's own tests plant are no production code.
 EXCLUDED = ["crates/consensus/src/planted.rs"]
 PROTOCOLS = ["multipaxos", "sequence-paxos", "raft"]
@@ -51,12 +50,18 @@ fn main() -> std::process::ExitCode { synod_sim::cli::run(&Cli::parse().run) }
 """
 
 
-def listed(tree):
-    """All mutants that cargo-mutants makes, by their places in the tree."""
+def folder_of(package):
+    """Where a package is in the tree."""
+    return f"crates/{package.removeprefix('synod-')}"
+
+
+def listed(tree, packages, under):
+    """All mutants that cargo-mutants makes of these packages in files under these paths, by their places in the tree."""
     command = ["cargo", "mutants", "--list", "--json", "--no-config"]
-    command += [word for package in PACKAGES for word in ("-p", package)]
+    command += [word for package in packages for word in ("-p", package)]
     command += [word for path in EXCLUDED for word in ("--exclude", path)]
     made = json.loads(subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True).stdout)
+    made = [mutant for mutant in made if not under or mutant["file"].startswith(tuple(under))]
     return sorted(made, key=lambda mutant: (mutant["file"], mutant["span"]["start"]["line"], mutant["span"]["start"]["column"], mutant["name"]))
 
 
@@ -204,7 +209,8 @@ def compile_errors(scratch, command):
 
 def build(args):
     tree, scratch = args.tree.resolve(), args.scratch.resolve()
-    made = listed(tree)
+    packages = args.package or PACKAGES
+    made = listed(tree, packages, args.under)
     order = list(range(len(made)))
     random.Random(args.seed).shuffle(order)
     copy(tree, scratch)
@@ -219,7 +225,7 @@ def build(args):
             if len(chosen) < count and number not in unviable and (not args.numbers or number in args.numbers):
                 chosen[number] = mutant
         lines = write(scratch, sources, chosen)
-        code, errors, _ = compile_errors(scratch, ["check", *(f"-p{package}" for package in PACKAGES)])
+        code, errors, _ = compile_errors(scratch, ["check", *(f"-p{package}" for package in packages)])
         if code == 0:
             break
         blamed = {}
@@ -237,15 +243,18 @@ def build(args):
     draw = {
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, capture_output=True, text=True).stdout.strip(),
         "seed": args.seed,
+        "packages": packages,
         "made": len(made),
         "mutants": [
             {"number": number, "name": mutant["name"], "genre": mutant["genre"], "not_compiled": unviable.get(number)}
             for number, mutant in drawn.items() if number <= last
         ],
     }
-    units = ["test", "--no-run", *(f"-p{package}" for package in PACKAGES), "--lib"]
-    units += [f"--test={path.stem}" for crate in CRATES for path in sorted((scratch / crate / "tests").glob("*.rs"))]
-    builds = [units] if args.units else [
+    units = ["test", "--no-run", *(f"-p{package}" for package in packages), "--lib"]
+    if not args.lib:
+        folders = [scratch / folder_of(package) / "tests" for package in packages]
+        units += [f"--test={path.stem}" for folder in folders for path in sorted(folder.glob("*.rs"))]
+    builds = [units] if args.units or args.lib else [
         [*units, "-psynod-sim", "--test=scenarios"], ["build", "--release", "-psynod-sim", "--bin=seeds"],
     ]
     draw["programs"] = []
@@ -258,16 +267,16 @@ def build(args):
     print(f"{len(made)} made, {len(chosen)} compiled in, {skipped} of those drawn not")
 
 
-def layers(scratch, draw, seeds):
+def layers(scratch, draw, seeds, tests):
     """What is run against each mutant, in order: name, command, folder. What takes long comes last."""
     units, last = [], []
     programs = {(name, kind): path for name, kind, path in draw["programs"]}
-    for crate in CRATES:
-        folder = scratch / crate
+    for package in draw["packages"]:
+        folder = scratch / folder_of(package)
         names = {"synod_" + folder.name} | {path.stem for path in (folder / "tests").glob("*.rs")}
         for (name, kind), path in sorted(programs.items()):
             if name in names and kind in ("lib", "test"):
-                (last if name in SLOW else units).append((f"unit: {folder.name} {name}", [path, "-q"], folder))
+                (last if name in SLOW else units).append((f"unit: {folder.name} {name}", [path, "-q", *tests], folder))
     if ("seeds", "bin") not in programs:
         return units + last
     scenarios = ("scenarios", [programs["scenarios", "test"], "-q"], scratch / "crates/sim")
@@ -309,7 +318,7 @@ def reason(layer, text):
 def run(args):
     scratch = args.scratch.resolve()
     draw = json.loads((scratch / "target/draw.json").read_text())
-    runs = [run for run in layers(scratch, draw, args.seeds) if not (args.quick and run[0].split()[-1] in SLOW)]
+    runs = [run for run in layers(scratch, draw, args.seeds, args.tests) if not (args.quick and run[0].split()[-1] in SLOW)]
     reached, seconds = {}, {}
     for name, command, folder in runs:
         report = scratch / "target/reached"
@@ -361,12 +370,16 @@ def main():
     one.add_argument("--seed", type=int, default=8)
     one.add_argument("--count", type=int, default=240)
     one.add_argument("--numbers", type=int, nargs="*", help="of the draw, only these")
-    one.add_argument("--units", action="store_true", help="build unit tests only")
+    one.add_argument("--package", action="append", help=f"of these packages (without: {' and '.join(PACKAGES)})")
+    one.add_argument("--under", action="append", default=[], help="of files under these paths of the tree only")
+    one.add_argument("--units", action="store_true", help="build unit tests only, those of folders tests/ included")
+    one.add_argument("--lib", action="store_true", help="build unit tests beside the code only")
     one.set_defaults(action=build)
     one = actions.add_parser("run", help="run tests, scenarios and seeds against each mutant")
     one.add_argument("--seeds", default="0..60", help="seeds of each protocol")
     one.add_argument("--jobs", type=int, default=1)
     one.add_argument("--quick", action="store_true", help="without the tests that take long")
+    one.add_argument("--tests", nargs="*", default=[], help="only unit tests with such names")
     one.add_argument("--mutants", type=int, nargs="*", help="only these numbers")
     one.add_argument("--resume", action="store_true", help="keep results that are there")
     one.set_defaults(action=run)

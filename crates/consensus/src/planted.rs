@@ -48,6 +48,8 @@ pub enum Bug {
     RestartUnsettled,
     /// A replica that learns what a higher ballot decided goes on in its own.
     LearnWithoutPromise,
+    /// A leader that learns from a peer what a higher ballot decided goes on in its own.
+    LeaderLearnsWithoutPromise,
     /// Each replica finds decisions in the way that it was started with, not in the group's.
     DecisionOfEachReplica,
     /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said so.

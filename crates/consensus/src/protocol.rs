@@ -53,7 +53,12 @@ pub trait Protocol: std::fmt::Debug + Send {
     /// # Panics
     /// If the protocol does not promise what it is told to.
     fn step(&mut self, now: Time, input: Input, effects: &mut Effects) {
-        if let Some(ballots) = input.outside_knowledge() {
+        let leads_on = self.options().has(Bug::LeaderLearnsWithoutPromise)
+            && matches!(input, Input::Control(Control::Learn { .. }))
+            && self.status().role == Role::Leader;
+        if let Some(ballots) = input.outside_knowledge()
+            && !leads_on
+        {
             self.heed(now, ballots.decided, effects);
         }
         self.handle(now, input, effects);

@@ -8,6 +8,7 @@ use synod_sim::{
     outage::{Lasting, Outage, election_timeout, play},
     plan::{ChangePlan, Durability, Family, FaultWeights, JointPlan, Plan, SPARES_MAX},
     scenario::CASTS,
+    situations::Situation,
 };
 
 /// Seeds within which every bug must be found.
@@ -426,6 +427,110 @@ fn a_leader_that_learns_and_leads_on_is_found_across_bridges() {
         let election = Plan::draw_election(seed, protocol);
         Plan::draw_general(seed, protocol, election).of_family(Family::Bridge)
     });
+}
+
+/// A bug that shows in one situation only.
+struct Only {
+    bug: Bug,
+    protocols: &'static [ProtocolKind],
+    row: Situation,
+    /// Plans in which the situation comes about.
+    plan: fn(u64, ProtocolKind, Bug) -> Plan,
+    /// Takes from a plan most of what leads there.
+    avoid: fn(&mut Plan),
+    /// How many runs there are of each of the two.
+    runs: u64,
+}
+
+const PAXOS: &[ProtocolKind] = &[ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos];
+const MULTIPAXOS: &[ProtocolKind] = &[ProtocolKind::MultiPaxos];
+
+const ONLY: &[Only] = &[
+    Only {
+        bug: Bug::LeaderLearnsWithoutPromise,
+        protocols: PAXOS,
+        row: Situation::LeaderLearnsHigher,
+        plan: plan_of_family_bridge,
+        avoid: |plan| plan.faults.weights = FaultWeights { crash: 2, transfer: 2, ..FaultWeights::default() },
+        runs: 40,
+    },
+    Only {
+        bug: Bug::ReadWithoutConfirmation,
+        protocols: PAXOS,
+        row: Situation::DeposedRead,
+        plan,
+        avoid: |plan| plan.faults.weights = FaultWeights { crash: 1, ..FaultWeights::default() },
+        runs: 12,
+    },
+    Only {
+        bug: Bug::CountOutlivedAnswer,
+        protocols: MULTIPAXOS,
+        row: Situation::RecoveriesOverlap,
+        plan,
+        // One after the other.
+        avoid: |plan| {
+            let timeout = plan.settings.consensus.election_timeout;
+            plan.faults.gap = (timeout * 8, timeout * 10);
+            plan.duration = timeout * 80;
+        },
+        runs: 80,
+    },
+    Only {
+        bug: Bug::MixLivesOfPromise,
+        protocols: MULTIPAXOS,
+        row: Situation::PagesOfTwoLives,
+        plan,
+        avoid: |plan| {
+            plan.faults.weights = FaultWeights { one_way: 1, partial: 4, ..FaultWeights::default() };
+            plan.faults.any_step = Odds::NEVER;
+        },
+        runs: 60,
+    },
+];
+
+fn plan_of_family_bridge(seed: u64, protocol: ProtocolKind, _: Bug) -> Plan {
+    Plan::draw_general(seed, protocol, Plan::draw_election(seed, protocol)).of_family(Family::Bridge)
+}
+
+/// A run that notices the bug has been in the situation before.
+#[test]
+fn some_planted_bugs_show_in_one_situation_only() {
+    let entries = ONLY.iter().flat_map(|only| only.protocols.iter().map(move |protocol| (*protocol, only)));
+    let elsewhere: Vec<String> =
+        entries.flat_map(|(protocol, only)| shows_elsewhere(protocol, only)).collect();
+    assert!(elsewhere.is_empty(), "{}", elsewhere.join("\n"));
+}
+
+/// Runs that notice a bug without having been in its situation.
+fn shows_elsewhere(protocol: ProtocolKind, only: &Only) -> Vec<String> {
+    let &Only { bug, row, runs, .. } = only;
+    let (mut noticed, mut quiet, mut never_there, mut elsewhere) = (0, 0, 0, Vec::new());
+    for (seed, avoids) in (0..runs).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut plan = (only.plan)(seed, protocol, bug);
+        if avoids {
+            (only.avoid)(&mut plan);
+        }
+        plan.settings.consensus.planted = Some(bug);
+        match synod_sim::run(&plan) {
+            Ok(outcome) if outcome.reached.has(row) => quiet += 1,
+            Ok(_) => never_there += 1,
+            Err(failure) if failure.reached.has(row) => noticed += 1,
+            Err(failure) => {
+                let violation = failure.violation;
+                elsewhere.push(format!("{protocol}, {bug:?}, seed {seed}, avoids {avoids}: {violation}"));
+            }
+        }
+    }
+    println!(
+        "{protocol}, {bug:?}: {noticed} of {} runs noticed it behind '{row}', {} elsewhere; {quiet} more were there, {never_there} never",
+        2 * runs,
+        elsewhere.len()
+    );
+    if noticed == 0 || never_there < runs / 2 {
+        elsewhere
+            .push(format!("{protocol}, {bug:?}: too few runs notice it, or too few avoid its situation"));
+    }
+    elsewhere
 }
 
 /// What a seed draws, with small bounds and much that waits.

@@ -25,6 +25,8 @@ mod knowledge;
 mod leaders;
 mod links;
 mod lives;
+#[cfg(test)]
+mod near_misses;
 mod order;
 mod scene;
 mod table;
@@ -367,11 +369,24 @@ mod stories {
     }
 
     #[test]
+    fn what_does_not_apply_is_of_pages_terms_and_joint_configurations() {
+        let exempt = |protocol: ProtocolKind| -> Vec<Situation> {
+            Situation::ALL.iter().copied().filter(|row| row.applies(protocol).is_err()).collect()
+        };
+        let paxos = [Situation::CandidateLearnsWinner, Situation::JointLeader];
+        assert_eq!(exempt(ProtocolKind::MultiPaxos), paxos);
+        assert_eq!(exempt(ProtocolKind::SequencePaxos), paxos);
+        let raft = [Situation::PagesOfTwoLives, Situation::DropsBetweenPages];
+        assert_eq!(exempt(ProtocolKind::Raft), raft);
+    }
+
+    #[test]
     fn names_are_distinct_and_every_situation_can_be_reached_by_some_protocol() {
         let mut names: Vec<&str> = Situation::ALL.iter().map(|situation| situation.name()).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Situation::ALL.len());
+        assert_eq!(Situation::Bridge.to_string(), Situation::Bridge.name());
         for situation in Situation::ALL {
             let applies = |(_, protocol): &&(_, ProtocolKind)| situation.applies(*protocol).is_ok();
             assert!(ProtocolKind::ALL.iter().any(|entry| applies(&entry)), "{situation}");

@@ -11,8 +11,9 @@ use super::{Reached, Sight, Situation, scene::Scene};
 /// What was said before.
 #[derive(Debug)]
 pub(super) struct Watcher {
-    /// The pages of promises, by who sent them and to whom: the ballot, the first slot, and the life.
-    pages: BTreeMap<(usize, usize), (Ballot, Slot, u64)>,
+    /// The pages of promises, by who sent them and to whom: of the ballot that was answered last, the life that sent the page
+    /// with this first slot. A page that was lost is sent again.
+    pages: BTreeMap<(usize, usize), (Ballot, BTreeMap<Slot, u64>)>,
     /// The epoch in which each replica asked last for decided slots.
     asked: Vec<Epoch>,
 }
@@ -34,12 +35,14 @@ impl Watcher {
             Sight::Sends { from, to, message: PeerMessage::Protocol { message, .. } } => {
                 if let Some(Page { ballot, first, delivered }) = page(message) {
                     let life = scene.actors[from].lives;
-                    let before = self.pages.insert((from, to), (ballot, first, life));
-                    let before = before.filter(|(sent, begins, _)| *sent == ballot && *begins < first);
-                    reached.mark(
-                        Situation::PagesOfTwoLives,
-                        before.is_some_and(|(.., sent_by)| sent_by != life),
-                    );
+                    let (answered, pages) = self.pages.entry((from, to)).or_default();
+                    if *answered != ballot {
+                        *answered = ballot;
+                        pages.clear();
+                    }
+                    let before = pages.range(..first).next_back().map(|(_, sent_by)| *sent_by);
+                    pages.insert(first, life);
+                    reached.mark(Situation::PagesOfTwoLives, before.is_some_and(|sent_by| sent_by != life));
                     reached.mark(Situation::DropsBetweenPages, before.is_some() && delivered >= first);
                 }
             }
