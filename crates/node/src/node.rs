@@ -301,7 +301,7 @@ impl Node {
                 return Err(StartError::MembersForgotten);
             }
             // Nobody is known any more whom it may have known.
-            peers.forget_all_but(&[])?;
+            peers.forget_all_but(|_| false)?;
             // And what is lost is not decided any more.
             peers.reach(None)?;
         }
@@ -518,9 +518,7 @@ fn join(thread: Option<JoinHandle<()>>) {
 
 /// Ids are not given twice, so nobody will show the birth of a replica that was removed.
 fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StorageError> {
-    let may_come = |id: &ReplicaId| *id >= group.next_id || group.known().any(|member| member.id == *id);
-    let kept: Vec<_> = peers.births().into_keys().filter(may_come).collect();
-    peers.forget_all_but(&kept)
+    peers.forget_all_but(|id| id >= group.next_id || group.known().any(|member| member.id == id))
 }
 
 /// What is written down of the group, beside the log.

@@ -316,7 +316,7 @@ impl Run {
                 let mut births = self.model.births.clone();
                 births.retain(|id, _| members.contains(id));
                 self.model.births_unsure = Some(births.clone());
-                files.peers.forget_all_but(&members)?;
+                files.peers.forget_all_but(|id| members.contains(&id))?;
                 (self.model.births, self.model.births_unsure) = (births, None);
             }
         }
