@@ -229,13 +229,13 @@ struct Sorted {
 }
 
 enum Found {
-    NotYet(KvStore, RangeRequest),
+    NotYet(Box<KvStore>, RangeRequest),
     Sending(vec::IntoIter<KeyValue>),
 }
 
 impl Sorted {
     fn new(view: KvStore, request: RangeRequest) -> Sorted {
-        Sorted { found: Found::NotYet(view, request) }
+        Sorted { found: Found::NotYet(Box::new(view), request) }
     }
 }
 

@@ -260,9 +260,6 @@ impl<S: StateMachine> ProtocolStage<S> {
 
     /// What became durable or was executed just before the wake-ups were asked for came without one.
     fn look_again(&mut self) {
-        if planted(Planted::NoLastLook) {
-            return;
-        }
         let status =
             (self.shared.wake_when_durable.load(SeqCst), self.shared.wake_when_executed.load(SeqCst));
         let missed = status.0 && self.shared.durable.observe() > self.durable.0

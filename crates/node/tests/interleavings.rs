@@ -305,7 +305,6 @@ fn noticed(error: Planted, few: Range<u64>, test: fn(u64), words: &str) {
 
 #[test]
 fn planted_errors_are_noticed() {
-    noticed(Planted::NoLastLook, 0..2000, three_replicas, "a replica has ended: Stopping");
     noticed(Planted::StopWithoutCommit, 0..400, stopped_at_work, "the log has");
     noticed(Planted::ForgetStop, 0..400, stopped_at_work, "all replicas have stopped");
     noticed(Planted::LookWithoutLock, 0..2000, log_alone, "the log is closed");

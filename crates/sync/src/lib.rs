@@ -23,8 +23,6 @@ pub use explored::*;
 pub enum Planted {
     /// The log's thread lets messages leave before it has written what they rest on.
     SendBeforeCommit,
-    /// The protocol's thread goes to sleep without a last look at what became durable before it asked to be woken.
-    NoLastLook,
     /// A message whose record is durable leaves at once, although an earlier one still waits in the log's queue.
     OvertakeGated,
     /// The thread that prepares segments looks for work, and then waits without holding the lock in between.
