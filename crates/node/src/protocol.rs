@@ -39,6 +39,7 @@ pub(crate) enum ClientJob {
 }
 
 /// Whatever the protocol's thread waits for: one queue, so that it waits in one place.
+#[allow(clippy::large_enum_variant, reason = "nearly all are events, and a box each would cost more")]
 pub(crate) enum Input {
     /// Another thread, or a peer, has something for the replica.
     Event(Event),
