@@ -14,6 +14,7 @@ use std::{
 use bytes::Bytes;
 use fastrand::Rng;
 use h2::Reason;
+use synod_api::etcdserverpb::{PutRequest, kv_client::KvClient};
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
@@ -21,7 +22,7 @@ use tokio::{
 
 use super::{
     Scene,
-    cluster::{Cluster, SERVERS, puts},
+    cluster::{Cluster, SERVERS, channel, puts},
     report,
     wire::{PUT, RANGE, Wire, everything, framed},
 };
@@ -40,6 +41,10 @@ pub async fn idle(scene: &mut Scene<'_>) -> Result<(), String> {
     let mut tasks = JoinSet::new();
     let connections = scene.settings.get("connections");
     let opened = Arc::new(AtomicU64::new(0));
+    // An honest client that was there before.
+    let mut writer = KvClient::new(channel(scene.cluster.servers[scene.target].client));
+    let first = PutRequest { key: "idle".into(), ..PutRequest::default() };
+    writer.put(first).await.map_err(|error| error.to_string())?;
     for server in scene.cluster.servers {
         for _ in 0..connections {
             let opened = Arc::clone(&opened);
@@ -57,8 +62,17 @@ pub async fn idle(scene: &mut Scene<'_>) -> Result<(), String> {
             });
         }
     }
-    // The log needs a descriptor for each new segment, and the probe writes all the time: twice the time of other attacks.
-    sleep(scene.settings.seconds() * 2).await;
+    sleep(scene.settings.seconds()).await;
+    // The log needs a descriptor for each new segment, so there have to be new segments while none is left.
+    let put = PutRequest { key: "idle".into(), value: vec![b'.'; 1 << 20].into(), ..PutRequest::default() };
+    let mut written = 0;
+    for _ in 0..scene.settings.get("written-mib") {
+        written += u64::from(
+            timeout(Duration::from_secs(5), writer.put(put.clone())).await.is_ok_and(|put| put.is_ok()),
+        );
+    }
+    scene.note("MiB written meanwhile", written);
+    sleep(scene.settings.seconds()).await;
     let mut served = 0;
     for server in scene.cluster.servers {
         served += usize::from(puts(server.client, Duration::from_secs(5)).await);
