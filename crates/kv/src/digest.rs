@@ -17,8 +17,6 @@ impl KvStore {
         print.word(self.size_bytes);
         print.word(self.versions);
         print.word(self.live_keys);
-        // By how many there are, dead ones too, transactions are judged.
-        print.word(self.keys.len() as u64);
         for (member, kind) in &self.alarms {
             print.word(*member);
             print.number(i64::from(i32::from(*kind)));
