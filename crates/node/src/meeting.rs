@@ -85,12 +85,14 @@ impl Meetings {
         Ok(())
     }
 
-    /// Shows whom this replica waits for.
+    /// Shows whom this replica waits for. What the book said later is not overwritten by what it said before.
     pub(crate) fn publish_missing(&self) -> Vec<ReplicaId> {
-        let welcomed = self.book.welcomed();
-        let missing: Vec<_> = self.first.iter().copied().filter(|id| !welcomed.contains(id)).collect();
-        self.shared.waits_for.store(Arc::new(missing.clone()));
-        missing
+        let missing = || {
+            let welcomed = self.book.welcomed();
+            self.first.iter().copied().filter(|id| !welcomed.contains(id)).collect::<Vec<_>>()
+        };
+        self.shared.waits_for.rcu(|_| Arc::new(missing()));
+        self.shared.waits_for.load().to_vec()
     }
 }
 
