@@ -420,10 +420,12 @@ mod tests {
             n => Command::Put(testing::put(&format!("{n}"), "more")),
         });
         let script = script.collect::<Vec<_>>();
-        // The size decides over the quota, so it must be the same after every command.
+        // The size decides over the quota, and the number of keys, dead ones too, over what a transaction may look at: they must
+        // be the same after every command.
         let run = |store: &mut KvStore, command: &Command| {
             store.send(command.clone()).unwrap();
-            (store.purged, store.live_keys, store.versions, store.size_bytes, store.digest())
+            let judged_by = (store.size_bytes, store.keys.len());
+            (store.purged, store.live_keys, store.versions, judged_by, store.digest())
         };
         let mut snapshots = Vec::new();
         let mut expected = Vec::new();

@@ -15,7 +15,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    chaos, experiments, report,
+    attacks, chaos, experiments, report,
     study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
 };
 
@@ -33,11 +33,11 @@ enum Command {
         /// Experiments to show in full.
         names: Vec<String>,
     },
-    /// Run experiments, or `all` of them, and judge what they measure; or do everything to real replicas (`chaos`)
+    /// Run experiments, or `all` of them, and judge what they measure; or do everything to real replicas (`chaos`, `attacks`)
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Run {
         #[command(subcommand)]
-        chaos: Option<Special>,
+        special: Option<Special>,
         /// The experiments.
         #[arg(required = true)]
         names: Vec<String>,
@@ -73,25 +73,30 @@ enum Command {
 enum Special {
     /// Kill, pause, cut off, fill up, reconfigure and replace real replicas under load, and check what clients saw
     Chaos(Box<chaos::Args>),
+    /// Do to real replicas, and to etcd beside them, what a hostile client can, and judge what honest ones notice
+    Attacks(Box<attacks::Args>),
 }
 
 /// Does what was asked for, and reports for itself. The exit code is 0 if it could be done, whatever the verdicts;
-/// 1 otherwise, and 2 for a wrong argument. A chaos run also fails if something was found.
+/// 1 otherwise, and 2 for a wrong argument. A run of chaos or attacks also fails if something was found.
 #[must_use]
 pub fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
         Command::List { names } => list(&names),
         Command::Report { folder } => write_report(&folder),
-        Command::Run { chaos: Some(Special::Chaos(args)), .. } => {
+        Command::Run { special: Some(special), .. } => {
             return match (interruption(), own_program()) {
-                (Ok(interrupted), Ok(program)) => chaos::main(&args, &interrupted, &program),
+                (Ok(interrupted), Ok(program)) => match special {
+                    Special::Chaos(args) => chaos::main(&args, &interrupted, &program),
+                    Special::Attacks(args) => attacks::main(&args, &interrupted, &program),
+                },
                 (Err(error), _) | (_, Err(error)) => {
                     eprintln!("error: {error}");
                     ExitCode::FAILURE
                 }
             };
         }
-        Command::Run { chaos: None, names, out, set, full, commit, program, quiet } => {
+        Command::Run { special: None, names, out, set, full, commit, program, quiet } => {
             let options = RunOptions { folder: out, full, set, commit, progress: !quiet };
             run(&names, &options, program)
         }
@@ -115,7 +120,7 @@ fn list(names: &[String]) -> Result<(), LabError> {
             println!("{:24} {}\n{:24} {}", experiment.name, experiment.title, "", experiment.source);
         }
         println!(
-            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help"
+            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help, synod lab run attacks --list"
         );
         return Ok(());
     }

@@ -2,8 +2,9 @@
 //!
 //! [`mod@bench`] drives any server of the etcd v3 API, so that Synod and etcd are measured by one program. [`cli`] is
 //! `synod lab`: [`experiments`] by name, each declared in one place and judged by what it measured, and [`chaos`], which
-//! does to real replicas whatever can be done to them.
+//! does to real replicas whatever can be done to them; [`attacks`] does what a hostile client can.
 
+pub mod attacks;
 pub mod bench;
 pub mod chaos;
 pub mod cli;

@@ -215,7 +215,7 @@ impl Handle {
         self.read(query).await.map(Answer::whole)
     }
 
-    /// The same for an answer that may be large: what of it comes in pieces is made by whoever takes them, which should be
+    /// The same for an answer that may be large: what of it comes in pieces is made by the thread that takes them, which should be
     /// a thread that may take its time.
     ///
     /// # Errors

@@ -697,7 +697,7 @@ impl Replica {
 
     fn tell_interval(&self) -> Duration {
         let options = &self.settings.consensus;
-        // Whoever is sent slots without asking says what it got: then more is sent, or it is promoted. (What it said a while
+        // A replica that is sent slots without asking says what it got: then more is sent, or it is promoted. (What it said a while
         // ago is never all that there is, even if the log goes on only now and then.)
         let soon = self.leads() || self.is_pushed_to() || self.is_to_vote();
         if soon && self.decided.last() > self.audience.told {

@@ -74,6 +74,20 @@ impl Bench {
         });
         frames.sum()
     }
+
+    /// Orders and executes a command. If a snapshot is due then, it is taken: its slot.
+    fn execute_one(&mut self) -> Option<Slot> {
+        self.actions.clear();
+        self.request(1);
+        self.sync();
+        let slot = self.replica.status().protocol.decided;
+        self.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
+        let due = self.actions.iter().any(|action| matches!(action, Action::TakeSnapshot));
+        due.then(|| {
+            self.step(Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: 100 })));
+            slot
+        })
+    }
 }
 
 #[test]
@@ -188,14 +202,8 @@ fn a_snapshot_that_a_peer_fetches_is_replaced_later_but_not_never() {
                 let message = PeerMessage::FetchChunk { slot, offset: 0 };
                 bench.step(Event::Receive { from: R2, message });
             }
-            bench.actions.clear();
             bench.now += timeout / 2;
-            bench.request(1);
-            bench.sync();
-            let slot = bench.replica.status().protocol.decided;
-            bench.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
-            if bench.actions.iter().any(|action| matches!(action, Action::TakeSnapshot)) {
-                bench.step(Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: 100 })));
+            if let Some(slot) = bench.execute_one() {
                 return (slot, slots);
             }
         }
@@ -222,15 +230,7 @@ fn the_log_behind_a_snapshot_that_a_peer_fetched_stays_until_it_has_that_too() {
         bench.sync();
         let mut snapshots = Vec::new();
         for slots in 1..100 {
-            bench.actions.clear();
-            bench.request(1);
-            bench.sync();
-            let slot = bench.replica.status().protocol.decided;
-            bench.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
-            if bench.actions.iter().any(|action| matches!(action, Action::TakeSnapshot)) {
-                bench.step(Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: 100 })));
-                snapshots.push((slots, slot));
-            }
+            snapshots.extend(bench.execute_one().map(|slot| (slots, slot)));
             match snapshots[..] {
                 [(taken, slot)] if slots == taken + 3 => {
                     let message = PeerMessage::FetchChunk { slot, offset: 0 };

@@ -143,9 +143,9 @@ async fn send_pieces<R: Replica>(
     deadline: Deadline,
 ) -> Code {
     let outcome = in_time(deadline, async {
-        // Nothing is made before there is room for it.
+        // Nothing is made before there is room for it, and none for a client that has gone while it waited for its turn.
         room(&mut stream, GATHERED_BYTES).await?;
-        let _place = lane.sending().await;
+        let _places = pieces.places(lane).await;
         while !pieces.are_sent() {
             room(&mut stream, GATHERED_BYTES).await?;
             for piece in pieces.next(lane, stream.capacity()).await? {

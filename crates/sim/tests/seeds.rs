@@ -50,7 +50,7 @@ fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn every_invariant_holds_for_some_hundred_seeds_of_multipaxos() {
-    pass(ProtocolKind::MultiPaxos, 0..400);
+    pass(ProtocolKind::MultiPaxos, 0..440);
 }
 
 #[test]

@@ -43,10 +43,10 @@ fn a_leader_that_is_told_to_stop_hands_over_and_a_name_that_is_taken_is_refused(
         let all = endpoints.join(",");
         until("they serve", || synod(&["put", "k", "v", "--endpoints", &all]).status.success());
         // Only now may it take long.
-        for index in 0..3 {
+        for (index, endpoint) in endpoints.iter().enumerate() {
             cluster.stop(index);
             cluster.restart_with(index, &["--election-timeout=60s"]);
-            until("they serve", || status(&endpoints[index]).is_some());
+            until("they serve", || status(endpoint).is_some());
         }
         let first = leader(&endpoints);
         cluster.stop(first);

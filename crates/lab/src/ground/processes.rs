@@ -242,7 +242,7 @@ fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
 }
 
 /// Addresses on the loopback interface that were free a moment ago.
-pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
+pub(crate) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let bind = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let bound = (0..count).map(bind).collect::<std::io::Result<Vec<_>>>()?;
     bound.iter().map(TcpListener::local_addr).collect()

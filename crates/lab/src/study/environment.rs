@@ -54,6 +54,12 @@ impl Environment {
         }
     }
 
+    /// Whether others used the machine when it began: more wanted to run than there are processors.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.load_before.is_some_and(|load| load > self.cores as f64)
+    }
+
     /// Notes how busy the machine was in the end.
     pub fn end(&mut self) {
         self.load_after = load();

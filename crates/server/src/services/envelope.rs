@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 
 use crate::{
     Config, Consistency, Replica, RequestError, RequestMetrics,
-    readers::{GATHERED_BYTES, Lane, Readers},
+    readers::{GATHERED_BYTES, Lane, Place, Readers},
     replica,
 };
 
@@ -107,16 +107,19 @@ impl<R: Replica> Store<R> {
     }
 
     /// Asks the store. The query is one that was checked, or refused; `answer` makes something of the store's answer. If it
-    /// is large, all of it is in memory then.
+    /// is large, it has a place, which is to be kept until it is sent.
     pub(super) fn query<A>(
         &self,
         query: Result<Query, KvError>,
         consistency: Consistency,
         lane: &Lane,
         answer: impl FnOnce(Answer) -> Result<A, Status> + Send,
-    ) -> impl Future<Output = Result<A, Status>> + Send {
+    ) -> impl Future<Output = Result<(A, Option<Place>), Status>> + Send {
         let found = self.asked(query, consistency);
-        async move { answer(decoded(gathered(found.await?, lane).await?)?) }
+        async move {
+            let (found, place) = gathered(found.await?, lane).await?;
+            Ok((answer(decoded(found)?)?, place))
+        }
     }
 
     /// Asks the store, and leaves its answer as it is.
@@ -161,12 +164,13 @@ fn decoded(answer: Bytes) -> Result<Answer, Status> {
     }
 }
 
-/// A whole answer, if it is not larger than those that a command may have.
-pub(super) async fn gathered(answer: replica::Answer, lane: &Lane) -> Result<Bytes, Status> {
+/// A whole answer, if it is not larger than those that a command may have. One that was made in pieces has a place.
+pub(super) async fn gathered(answer: replica::Answer, lane: &Lane) -> Result<(Bytes, Option<Place>), Status> {
     let mut source = match answer {
-        replica::Answer::Whole(answer) => return Ok(answer),
+        replica::Answer::Whole(answer) => return Ok((answer, None)),
         replica::Answer::Pieces(pieces) => Some(pieces),
     };
+    let place = Some(lane.place().await);
     let mut gathered = BytesMut::new();
     while source.is_some() {
         let pieces = lane.next(&mut source, GATHERED_BYTES).await?;
@@ -174,14 +178,14 @@ pub(super) async fn gathered(answer: replica::Answer, lane: &Lane) -> Result<Byt
             && gathered.is_empty()
             && source.is_none()
         {
-            return Ok(only.clone());
+            return Ok((only.clone(), place));
         }
         pieces.into_iter().for_each(|piece| gathered.put(piece));
         if gathered.len() as u64 > ANSWER_BYTES_MAX {
             return Err(refusal(&KvError::AnswerTooLarge(ANSWER_BYTES_MAX)));
         }
     }
-    Ok(gathered.freeze())
+    Ok((gathered.freeze(), place))
 }
 
 /// The status for a request that validation refuses.

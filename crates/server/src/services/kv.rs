@@ -144,7 +144,7 @@ impl<R: Replica> Store<R> {
         &self,
         request: TxnRequest,
         lane: &Lane,
-    ) -> impl Future<Output = Result<TxnResponse, Status>> + Send {
+    ) -> impl Future<Output = Result<(TxnResponse, Option<Place>), Status>> + Send {
         let consistency = consistency(validate::is_serializable(&request));
         let query = validate::txn(&request, &self.limits()).map(|()| Query::Txn(request));
         self.query(query, consistency, lane, |answer| match answer {
@@ -160,9 +160,8 @@ pub(crate) struct Pieces<'a, R> {
     source: Option<Source>,
     form: Form,
     begun: bool,
-    /// Whether all that is found has to be in memory before the first of it is sent; and the place for that.
-    needs_place: bool,
-    place: Option<Place>,
+    /// Whether all that is found has to be in memory before the first of it is sent.
+    whole: bool,
     /// What concerns the whole, if that comes last.
     last: Option<RangeResponse>,
 }
@@ -175,9 +174,16 @@ enum Form {
 }
 
 impl<'a, R: Replica> Pieces<'a, R> {
-    fn new(store: &'a Store<R>, source: Source, form: Form, needs_place: bool) -> Box<Pieces<'a, R>> {
-        let (source, begun, place, last) = (Some(source), false, None, None);
-        Box::new(Pieces { store, source, form, begun, needs_place, place, last })
+    fn new(store: &'a Store<R>, source: Source, form: Form, whole: bool) -> Box<Pieces<'a, R>> {
+        let (source, begun, last) = (Some(source), false, None);
+        Box::new(Pieces { store, source, form, begun, whole, last })
+    }
+
+    /// Waits for the places that it needs until it is sent. The rarer one comes first: one that waits for it keeps no
+    /// other from the rest.
+    pub(crate) async fn places(&mut self, lane: &Lane) -> (Option<Place>, Place) {
+        let whole = if self.whole { Some(lane.place().await) } else { None };
+        (whole, lane.sending().await)
     }
 
     /// Whether nothing is to be sent any more.
@@ -187,9 +193,6 @@ impl<'a, R: Replica> Pieces<'a, R> {
 
     /// What is to be sent next, about so many bytes; nothing, after the last ones.
     pub(crate) async fn next(&mut self, lane: &Lane, bytes: usize) -> Result<Vec<Bytes>, Status> {
-        if self.needs_place && self.place.is_none() {
-            self.place = Some(lane.place().await);
-        }
         if !mem::replace(&mut self.begun, true) {
             // One byte: the first piece and no more.
             let head = lane.next(&mut self.source, 1).await?.pop().unwrap_or_default();

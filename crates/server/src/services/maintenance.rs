@@ -25,10 +25,13 @@ impl<R: Replica> Store<R> {
         request: HashKvRequest,
         lane: &Lane,
     ) -> impl Future<Output = Result<HashKvResponse, Status>> + Send {
-        self.query(Ok(Query::HashKv(request)), Consistency::Serializable, lane, |answer| match answer {
-            Answer::HashKv(found) => Ok(HashKvResponse { header: self.header(found.header), ..found }),
-            other => Err(unexpected(other)),
-        })
+        let found =
+            self.query(Ok(Query::HashKv(request)), Consistency::Serializable, lane, |answer| match answer {
+                Answer::HashKv(found) => Ok(HashKvResponse { header: self.header(found.header), ..found }),
+                other => Err(unexpected(other)),
+            });
+        // It is small, however long it takes.
+        async move { found.await.map(|(found, _place)| found) }
     }
 
     /// A list of alarms is read locally, as with etcd, so that it works without a leader.

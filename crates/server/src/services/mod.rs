@@ -48,7 +48,10 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.KV/Put" => unary(body, |request| self.put(request)).await,
             "/etcdserverpb.KV/Range" => self.range(body.message().await?).await,
             "/synod.v1.Native/Execute" => unary(body, |request| self.execute_in_session(request)).await,
-            "/synod.v1.Native/Query" => unary(body, |request| self.query_natively(request, lane)).await,
+            "/synod.v1.Native/Query" => {
+                let (response, place) = self.query_natively(body.message().await?, lane).await?;
+                Ok(in_place(framed(&response), place))
+            }
             // Boxed, so that a request of those above, of which there may be thousands, has no room for these.
             _ => Box::pin(self.answer_rarer(path, body, lane)).await,
         }
@@ -63,13 +66,14 @@ impl<R: Replica> Store<R> {
         match path {
             "/etcdserverpb.KV/Txn" => {
                 let request = body.message().await?;
-                let place = place_if(validate::may_answer_much(&request), lane).await;
-                let response = if validate::is_read_only(&request) {
-                    self.read_only_txn(request, lane).await
+                let (response, place) = if validate::is_read_only(&request) {
+                    self.read_only_txn(request, lane).await?
                 } else {
-                    self.txn(request).await
+                    // How large its answer is, only its execution shows.
+                    let place = place_if(validate::may_answer_much(&request), lane).await;
+                    (self.txn(request).await?, place)
                 };
-                Ok(in_place(framed(&response?), place))
+                Ok(in_place(framed(&response), place))
             }
             "/etcdserverpb.KV/DeleteRange" => {
                 let request: DeleteRangeRequest = body.message().await?;

@@ -10,7 +10,10 @@ use synod_wire::{ReplicaId, SessionId};
 use tonic::Status;
 
 use super::envelope::{Store, failure, gathered};
-use crate::{Change, Consistency, Goal, Group, Replica, RequestError, Standing, readers::Lane};
+use crate::{
+    Change, Consistency, Goal, Group, Replica, RequestError, Standing,
+    readers::{Lane, Place},
+};
 
 impl<R: Replica> Store<R> {
     pub(super) async fn open_session(&self, _: OpenSessionRequest) -> Result<OpenSessionResponse, Status> {
@@ -43,14 +46,15 @@ impl<R: Replica> Store<R> {
         &self,
         request: QueryRequest,
         lane: &Lane,
-    ) -> Result<QueryResponse, Status> {
+    ) -> Result<(QueryResponse, Option<Place>), Status> {
         let QueryRequest { payload, serializable } = request;
         if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
         let consistency = if serializable { Consistency::Serializable } else { Consistency::Linearizable };
         let answer = self.replica().query(payload, consistency).await.map_err(failure)?;
-        Ok(QueryResponse { reply: gathered(answer, lane).await? })
+        let (reply, place) = gathered(answer, lane).await?;
+        Ok((QueryResponse { reply }, place))
     }
 
     pub(super) async fn replica_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {

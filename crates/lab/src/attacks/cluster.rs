@@ -1,0 +1,292 @@
+//! Three servers as processes on this machine, Synod's or etcd's, and what they cost in memory.
+
+use std::{
+    fs::{self, File},
+    net::SocketAddr,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use synod_api::etcdserverpb::{
+    HashKvRequest, PutRequest, StatusRequest, kv_client::KvClient, maintenance_client::MaintenanceClient,
+};
+use tokio::time::{sleep, timeout};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::ground::processes::free_addresses;
+
+/// How many servers there are.
+pub const SERVERS: usize = 3;
+/// How long a start may take until all serve, and how long they may take until they hold the same.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Between two looks at the memory of the servers.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Whose servers.
+#[derive(Clone, Debug)]
+pub enum System {
+    /// This program `synod`.
+    Synod(PathBuf),
+    /// This program `etcd`.
+    Etcd(PathBuf),
+}
+
+impl System {
+    /// What it is called in the report.
+    pub fn name(&self) -> &'static str {
+        match self {
+            System::Synod(_) => "synod",
+            System::Etcd(_) => "etcd",
+        }
+    }
+}
+
+/// Where one server listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    pub client: SocketAddr,
+    pub peer: SocketAddr,
+    pub metrics: SocketAddr,
+}
+
+/// What is known of a running process. The thread that watches memory shares it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watched {
+    pid: Option<Pid>,
+    /// The most memory that the process ever had resident, in bytes.
+    peak: u64,
+    stopped_by_guard: bool,
+}
+
+/// The servers. They are killed when this is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    system: System,
+    folder: PathBuf,
+    nofile: u64,
+    pub servers: [Addresses; SERVERS],
+    children: [Option<Child>; SERVERS],
+    watched: Arc<Mutex<[Watched; SERVERS]>>,
+    end: Arc<AtomicBool>,
+}
+
+impl Cluster {
+    /// Starts them, each with a limit of descriptors. A server that comes to have more than `guard` bytes resident is killed,
+    /// so that an attack does not take the machine from everybody else.
+    pub fn start(system: &System, folder: &Path, nofile: u64, guard: u64) -> Result<Cluster, String> {
+        let free = free_addresses(3 * SERVERS).map_err(|error| format!("ports: {error}"))?;
+        let servers = [0, 1, 2].map(|place| Addresses {
+            client: free[3 * place],
+            peer: free[3 * place + 1],
+            metrics: free[3 * place + 2],
+        });
+        let mut cluster = Cluster {
+            system: system.clone(),
+            folder: folder.to_owned(),
+            nofile,
+            servers,
+            children: Default::default(),
+            watched: Arc::default(),
+            end: Arc::default(),
+        };
+        for place in 0..SERVERS {
+            cluster.restart(place)?;
+        }
+        let (watched, end) = (Arc::clone(&cluster.watched), Arc::clone(&cluster.end));
+        thread::spawn(move || watch(&watched, &end, guard));
+        Ok(cluster)
+    }
+
+    /// The name of a server.
+    pub fn name(place: usize) -> String {
+        format!("n{}", place + 1)
+    }
+
+    /// Starts a server that does not run.
+    pub fn restart(&mut self, place: usize) -> Result<(), String> {
+        let name = Cluster::name(place);
+        let log = self.folder.join(format!("{name}.log"));
+        let failed = |error: std::io::Error| format!("starting {name}: {error}");
+        let log = File::options().create(true).append(true).open(log).map_err(failed)?;
+        let url = |address: SocketAddr| format!("http://{address}");
+        let Addresses { client, peer, metrics } = self.servers[place];
+        let members = self.servers.iter().enumerate();
+        let members = members.map(|(place, server)| format!("{}={}", Cluster::name(place), url(server.peer)));
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"ulimit -S -n "$0" && exec "$@""#, &self.nofile.to_string()]);
+        match &self.system {
+            System::Synod(program) => command.arg(program).args(["serve", "--exit-with-stdin"]),
+            System::Etcd(program) => command.arg(program).args(["--log-level", "error"]),
+        };
+        command
+            .args(["--name", &name, "--initial-cluster", &members.collect::<Vec<_>>().join(",")])
+            .args(["--listen-client-urls", &url(client), "--advertise-client-urls", &url(client)])
+            .args(["--listen-peer-urls", &url(peer), "--initial-advertise-peer-urls", &url(peer)])
+            .args(["--listen-metrics-urls", &url(metrics), "--data-dir"])
+            .arg(self.folder.join(&name))
+            .process_group(0) // Ctrl-C is for this program, which then ends them.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = command.spawn().map_err(failed)?;
+        self.lock()[place] = Watched { pid: Some(Pid::from_child(&child)), ..Watched::default() };
+        self.children[place] = Some(child);
+        Ok(())
+    }
+
+    /// Ends a server as a power switch would.
+    pub fn kill(&mut self, place: usize) {
+        self.lock()[place].pid = None;
+        if let Some(mut child) = self.children[place].take() {
+            // These fail only where it has ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Servers that ended although nobody ended them, with the last that they said.
+    pub fn dead(&mut self) -> Vec<String> {
+        let mut dead = Vec::new();
+        for place in 0..SERVERS {
+            let Some(child) = self.children[place].as_mut() else { continue };
+            let Ok(Some(status)) = child.try_wait() else { continue };
+            let watched = {
+                let mut all = self.lock();
+                all[place].pid = None;
+                all[place]
+            };
+            let said =
+                fs::read(self.folder.join(format!("{}.log", Cluster::name(place)))).unwrap_or_default();
+            let said = String::from_utf8_lossy(&said);
+            let last = said.lines().rfind(|line| line.contains("ERROR")).or(said.lines().last());
+            let why = match watched.stopped_by_guard {
+                true => format!("killed with {} MiB resident, to save the machine", mib(watched.peak)),
+                false => format!("{status}; it said: {}", last.unwrap_or("nothing")),
+            };
+            dead.push(format!("{}: {why}", Cluster::name(place)));
+        }
+        dead
+    }
+
+    /// What each has resident now, in bytes.
+    pub fn resident(&self) -> [u64; SERVERS] {
+        self.lock().map(|one| one.pid.and_then(|pid| memory(pid, "VmRSS:")).unwrap_or(0))
+    }
+
+    /// The most that each ever had resident since it was started, in bytes.
+    pub fn peaks(&self) -> [u64; SERVERS] {
+        self.lock().map(|one| one.peak)
+    }
+
+    /// Waits until every server puts, one after the other.
+    pub async fn await_service(&mut self) -> Result<Duration, String> {
+        let began = Instant::now();
+        for place in 0..SERVERS {
+            while !puts(self.servers[place].client, Duration::from_secs(2)).await {
+                if let Some(dead) = self.dead().pop() {
+                    return Err(dead);
+                }
+                if began.elapsed() > PATIENCE {
+                    return Err(format!("{} does not serve after {PATIENCE:?}", Cluster::name(place)));
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+        Ok(began.elapsed())
+    }
+
+    /// The place of the leader.
+    pub async fn leader(&self) -> Result<usize, String> {
+        for (place, server) in self.servers.iter().enumerate() {
+            let status = MaintenanceClient::new(channel(server.client)).status(StatusRequest {}).await;
+            let status = status.map(tonic::Response::into_inner).map_err(|error| error.to_string())?;
+            if status.header.is_some_and(|header| header.member_id == status.leader) {
+                return Ok(place);
+            }
+        }
+        Err("nobody leads".to_owned())
+    }
+
+    /// Waits until all hold the same keys and values at the same revision.
+    pub async fn compare(&self) -> Result<(), String> {
+        let began = Instant::now();
+        loop {
+            let mut hashes = Vec::new();
+            for server in &self.servers {
+                let mut client = MaintenanceClient::new(channel(server.client));
+                let hash = client.hash_kv(HashKvRequest { revision: 0 });
+                if let Ok(Ok(hash)) = timeout(Duration::from_secs(10), hash).await {
+                    let hash = hash.into_inner();
+                    hashes.push((hash.header.map_or(0, |header| header.revision), hash.hash));
+                }
+            }
+            if hashes.len() == SERVERS && hashes.iter().all(|hash| *hash == hashes[0]) {
+                return Ok(());
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(format!("(revision, hash) of each: {hashes:?}"));
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, [Watched; SERVERS]> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        (0..SERVERS).for_each(|place| self.kill(place));
+    }
+}
+
+fn watch(watched: &Mutex<[Watched; SERVERS]>, end: &AtomicBool, guard: u64) {
+    while !end.load(Ordering::Relaxed) {
+        for one in watched.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+            let Some(pid) = one.pid else { continue };
+            let Some(peak) = memory(pid, "VmHWM:") else { continue };
+            one.peak = peak;
+            if peak > guard && !one.stopped_by_guard {
+                one.stopped_by_guard = true;
+                // It fails only where it has ended. Nobody else has its id: it was not waited for.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// A line of /proc/PID/status, in bytes.
+fn memory(pid: Pid, line: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    let value = status.lines().find_map(|text| text.strip_prefix(line))?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+/// Bytes as whole MiB.
+pub fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+/// A connection that is made when it is needed, and again when it is lost.
+pub fn channel(address: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address makes a URL");
+    endpoint.connect_timeout(Duration::from_secs(2)).connect_lazy()
+}
+
+/// Whether a new connection is served with a put.
+pub async fn puts(address: SocketAddr, within: Duration) -> bool {
+    let put = PutRequest { key: "served".into(), ..PutRequest::default() };
+    let mut client = KvClient::new(channel(address));
+    timeout(within, client.put(put)).await.is_ok_and(|answer| answer.is_ok())
+}
