@@ -2,7 +2,7 @@
 //!
 //! A connection that never asked for anything gives way first, the oldest of them; then one that asked and has been idle for
 //! [`IDLE_MIN`], as long as more than half of the places are left to those that asked. One that has a request under way never
-//! does. So a client that only opens connections can not keep out those that use theirs.
+//! does. So a client that only opens connections cannot keep out those that use theirs.
 
 use std::{
     collections::BTreeMap,
@@ -10,10 +10,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    time::timeout,
+};
 
 /// How long a connection that asked for something must have been idle before it gives way.
 pub(crate) const IDLE_MIN: Duration = Duration::from_secs(30);
+/// How long to wait for one that was told to give way before another is told, and how long in all.
+const GIVE_WAY_PACE: Duration = Duration::from_millis(50);
+const GIVE_WAY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The places of an address, or of several. Clones are the same.
 #[derive(Clone, Debug)]
@@ -52,9 +58,25 @@ impl Places {
         Some(self.presence(Arc::clone(&self.free).try_acquire_owned().ok()?))
     }
 
-    /// Waits for a place.
-    pub(crate) async fn wait(&self) -> Presence {
-        self.presence(Arc::clone(&self.free).acquire_owned().await.expect("it is never closed"))
+    /// A place, if one is free or an idle connection gives way in time.
+    pub(crate) async fn claim(&self) -> Option<Presence> {
+        let deadline = Instant::now() + GIVE_WAY_TIMEOUT;
+        let mut told = false;
+        loop {
+            if let Some(place) = self.take() {
+                return Some(place);
+            }
+            let now = Instant::now();
+            // One that is told may ask for something at the same time, and stay.
+            told |= self.make_room(now);
+            if !told || now >= deadline {
+                return None;
+            }
+            let freed = Arc::clone(&self.free).acquire_owned();
+            if let Ok(permit) = timeout(GIVE_WAY_PACE, freed).await {
+                return Some(self.presence(permit.expect("it is never closed")));
+            }
+        }
     }
 
     fn presence(&self, permit: OwnedSemaphorePermit) -> Presence {
@@ -62,7 +84,7 @@ impl Places {
     }
 
     /// Tells an idle connection to give way; whether there is one that has to.
-    pub(crate) fn make_room(&self, now: Instant) -> bool {
+    fn make_room(&self, now: Instant) -> bool {
         let mut idle = self.idle();
         let Some(first) = idle.waiting.first_entry() else { return false };
         let &(asked, _) = first.key();
@@ -160,5 +182,20 @@ mod tests {
         assert_eq!(places.taken(), 0);
         assert_eq!(places.idle().asked, 0);
         assert!(places.idle().waiting.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_goes_on_to_the_next_if_one_that_was_told_stays() {
+        let places = Places::new(2);
+        let mut deaf = places.claim().await.unwrap();
+        let _ignored = deaf.idle(Instant::now());
+        let mut polite = places.claim().await.unwrap();
+        let gives_way = polite.idle(Instant::now());
+        tokio::spawn(async move {
+            let _ = gives_way.await;
+            drop(polite);
+        });
+        assert!(places.claim().await.is_some());
+        assert!(places.claim().await.is_none(), "nobody is left who could give way");
     }
 }

@@ -34,9 +34,6 @@ const BACKLOG: u32 = 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses that have nothing but pages: there is room for a look when clients have taken all theirs.
 const PAGES_MAX: u32 = 32;
-/// Connections that wait until another has given way, and how long.
-const NEWCOMERS_MAX: usize = 16;
-const GIVE_WAY_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to accept nothing after accepting has failed, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Between two warnings that connections are refused.
@@ -156,7 +153,6 @@ impl Server {
         let acceptance = Acceptance {
             threads,
             places: if purpose == Purpose::Clients { self.clients.clone() } else { self.pages.clone() },
-            newcomers: Arc::new(Semaphore::new(NEWCOMERS_MAX)),
             refused: Sparse::default(),
             stopping: self.stopping.subscribe(),
         };
@@ -224,8 +220,6 @@ struct Acceptance<R> {
     /// Each with what is spoken on it.
     threads: Vec<(Handle, Protocols<R>)>,
     places: Places,
-    /// Connections that wait for one that was told to give way.
-    newcomers: Arc<Semaphore>,
     refused: Sparse,
     stopping: watch::Receiver<bool>,
 }
@@ -248,17 +242,16 @@ impl<R: Replica> Acceptance<R> {
                     continue;
                 }
             };
-            let place = match self.places.take() {
-                Some(place) => Ok(place),
-                None => match Arc::clone(&self.newcomers).try_acquire_owned() {
-                    Ok(newcomer) if self.places.make_room(Instant::now()) => Err(newcomer),
-                    _ => {
-                        if let Some(others) = self.refused.say(Instant::now()) {
-                            warn!(%peer, others, "a connection is refused: there are as many as connections_max allows");
-                        }
-                        continue;
-                    }
-                },
+            // Others wait in the kernel's queue until this one has a place or is refused.
+            let place = tokio::select! {
+                place = self.places.claim() => place,
+                _ = self.stopping.wait_for(|stopping| *stopping) => return,
+            };
+            let Some(place) = place else {
+                if let Some(others) = self.refused.say(Instant::now()) {
+                    warn!(%peer, others, "a connection is refused: there are as many as connections_max allows");
+                }
+                continue;
             };
             // The socket moves to the other thread's reactor.
             let stream = match stream.set_nodelay(true).and_then(|()| stream.into_std()) {
@@ -269,16 +262,8 @@ impl<R: Replica> Acceptance<R> {
                 }
             };
             let (thread, protocols) = &self.threads[accepted % self.threads.len()];
-            let (protocols, stopping, places) =
-                (protocols.clone(), self.stopping.clone(), self.places.clone());
+            let (protocols, stopping) = (protocols.clone(), self.stopping.clone());
             thread.spawn(async move {
-                let place = match place {
-                    Ok(place) => place,
-                    Err(_newcomer) => match timeout(GIVE_WAY_TIMEOUT, places.wait()).await {
-                        Ok(place) => place,
-                        Err(_) => return debug!(%peer, "a connection is refused: no other gave way"),
-                    },
-                };
                 let served = match TcpStream::from_std(stream) {
                     Ok(stream) => protocols.serve(stream, purpose, stopping, place).await,
                     Err(error) => Err(error.into()),
