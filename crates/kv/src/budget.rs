@@ -17,7 +17,7 @@ const LOOKS_MIN: u64 = 1 << 24;
 const LOOKS_PER_KEY: u64 = 4;
 
 /// What is answered between two commands: so many bytes, and so many keys looked at. What is larger is left to other threads.
-const PAGE_BYTES: u64 = 16 << 10;
+pub const PAGE_BYTES: u64 = 16 << 10;
 const PAGE_LOOKS: u64 = 512;
 
 /// What is left of what a request may cost.

@@ -20,6 +20,9 @@ pub struct Config {
     pub connections_max: usize,
     /// Most requests that one connection has under way; a further one waits at the client.
     pub streams_per_connection_max: u32,
+    /// Most bytes of memory for requests that are received, wait or are answered, over all connections. A connection gets at
+    /// most a quarter of what is free of it.
+    pub requests_bytes_max: u64,
     /// Bytes that the key-value store may hold before writes are refused; 0: no bound.
     pub quota_bytes: u64,
     /// How long a stopping server waits for requests under way.
@@ -29,7 +32,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// Listens nowhere; one thread; etcd's quota (2 GiB); 10,000 connections of 4,096 requests; five seconds to stop.
+    /// Listens nowhere; one thread; etcd's quota (2 GiB); 10,000 connections of 4,096 requests, 512 MiB for them; five seconds to stop.
     fn default() -> Config {
         Config {
             client_addresses: Vec::new(),
@@ -37,6 +40,7 @@ impl Default for Config {
             client_io_threads: 1,
             connections_max: 10_000,
             streams_per_connection_max: 4096,
+            requests_bytes_max: 512 << 20,
             quota_bytes: 2 << 30,
             stop_timeout: Duration::from_secs(5),
             requests: RequestMetrics::default(),

@@ -21,7 +21,9 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    Config, Replica, connection,
+    Config, Replica,
+    admission::Admission,
+    connection,
     http::Pages,
     places::{Places, Presence},
     readers::Readers,
@@ -82,11 +84,11 @@ impl Server {
             threads,
         };
         let metrics: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(metrics);
-        let readers = Readers::new();
+        let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let threads = server.threads.iter().map(|thread| {
             let (replica, task) = replica.gathering();
             thread.spawn(task);
-            let store = Arc::new(Store::new(config, replica, readers.clone()));
+            let store = Arc::new(Store::new(config, replica, readers.clone(), admission.clone()));
             let pages = Pages::new(store.clone(), Arc::clone(&metrics));
             let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
             (thread.handle().clone(), protocols)

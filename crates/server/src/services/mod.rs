@@ -8,8 +8,8 @@ mod native;
 
 use bytes::Bytes;
 use prost::Message;
-use synod_api::etcdserverpb::DeleteRangeRequest;
-use synod_kv::validate;
+use synod_api::etcdserverpb::{DeleteRangeRequest, PutRequest};
+use synod_kv::{PAGE_BYTES, validate};
 use tonic::Status;
 
 pub(crate) use self::{
@@ -18,7 +18,8 @@ pub(crate) use self::{
 };
 use crate::{
     Replica,
-    message::{RequestBody, framed},
+    admission::Charge,
+    message::{RequestBody, framed, too_many},
     readers::{Lane, Place},
 };
 
@@ -41,27 +42,54 @@ impl<R: Replica> Store<R> {
     pub(crate) async fn answer(
         &self,
         path: &str,
-        body: RequestBody,
+        body: RequestBody<'_>,
         lane: &Lane,
+        charge: &Charge,
     ) -> Result<Answer<'_, R>, Status> {
         match path {
-            "/etcdserverpb.KV/Put" => unary(body, |request| self.put(request)).await,
-            "/etcdserverpb.KV/Range" => self.range(body.message().await?).await,
+            "/etcdserverpb.KV/Put" => {
+                let request: PutRequest = body.message().await?;
+                let place = self.room_for_pairs(u64::from(request.prev_kv), lane, charge).await;
+                Ok(in_place(framed(&self.put(request).await?), place))
+            }
+            "/etcdserverpb.KV/Range" => {
+                let request = body.message().await?;
+                page(charge)?;
+                self.range(request).await
+            }
             "/synod.v1.Native/Execute" => unary(body, |request| self.execute_in_session(request)).await,
             "/synod.v1.Native/Query" => {
-                let (response, place) = self.query_natively(body.message().await?, lane).await?;
+                let request = body.message().await?;
+                page(charge)?;
+                let (response, place) = self.query_natively(request, lane).await?;
                 Ok(in_place(framed(&response), place))
             }
             // Boxed, so that a request of those above, of which there may be thousands, has no room for these.
-            _ => Box::pin(self.answer_rarer(path, body, lane)).await,
+            _ => Box::pin(self.answer_rarer(path, body, lane, charge)).await,
         }
+    }
+
+    /// Makes sure of room for an answer of so many pairs, of which a command does not know how large they are: charges the
+    /// request for it, or has it wait for a place of those that are in memory as a whole.
+    fn room_for_pairs<'a>(
+        &self,
+        pairs: u64,
+        lane: &'a Lane,
+        charge: &Charge,
+    ) -> impl Future<Output = Option<Place>> + use<'a, R> {
+        let limits = self.limits();
+        let bytes = pairs.saturating_mul(limits.request_bytes_max as u64).min(limits.answer_bytes_max);
+        let lane = Some(lane).filter(|_| !charge.grow(bytes));
+        // Boxed, since it is rare.
+        async move { if let Some(lane) = lane { Some(Box::pin(lane.place()).await) } else { None } }
     }
 
     async fn answer_rarer(
         &self,
         path: &str,
-        body: RequestBody,
+        body: RequestBody<'_>,
         lane: &Lane,
+        charge: &Charge,
     ) -> Result<Answer<'_, R>, Status> {
         match path {
             "/etcdserverpb.KV/Txn" => {
@@ -70,17 +98,30 @@ impl<R: Replica> Store<R> {
                     self.read_only_txn(request, lane).await?
                 } else {
                     // How large its answer is, only its execution shows.
-                    let place = place_if(validate::may_answer_much(&request), lane).await;
+                    let place = match validate::pairs_answered(&request) {
+                        Some(pairs) => self.room_for_pairs(pairs, lane, charge).await,
+                        None => Some(lane.place().await),
+                    };
                     (self.txn(request).await?, place)
                 };
                 Ok(in_place(framed(&response), place))
             }
             "/etcdserverpb.KV/DeleteRange" => {
                 let request: DeleteRangeRequest = body.message().await?;
-                let place = place_if(request.prev_kv && !request.range_end.is_empty(), lane).await;
+                let place = if request.range_end.is_empty() {
+                    self.room_for_pairs(u64::from(request.prev_kv), lane, charge).await
+                } else if request.prev_kv {
+                    Some(lane.place().await)
+                } else {
+                    None
+                };
                 Ok(in_place(framed(&self.delete_range(request).await?), place))
             }
-            "/etcdserverpb.KV/RangeStream" => self.range_stream(body.message().await?).await,
+            "/etcdserverpb.KV/RangeStream" => {
+                let request = body.message().await?;
+                page(charge)?;
+                self.range_stream(request).await
+            }
             "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
             "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
@@ -103,9 +144,9 @@ impl<R: Replica> Store<R> {
     }
 }
 
-/// A place for what may be large.
-async fn place_if(large: bool, lane: &Lane) -> Option<Place> {
-    if large { Some(lane.place().await) } else { None }
+/// Charges a request for what is answered at once, without pieces.
+fn page(charge: &Charge) -> Result<(), Status> {
+    if charge.grow(PAGE_BYTES) { Ok(()) } else { Err(too_many()) }
 }
 
 fn in_place<'a, R>(message: Bytes, place: Option<Place>) -> Answer<'a, R> {
@@ -117,7 +158,7 @@ fn in_place<'a, R>(message: Bytes, place: Option<Place>) -> Answer<'a, R> {
 
 /// Answers one message with one message.
 async fn unary<'a, R: 'a, Q, A, F>(
-    body: RequestBody,
+    body: RequestBody<'_>,
     serve: impl FnOnce(Q) -> F,
 ) -> Result<Answer<'a, R>, Status>
 where
