@@ -5,7 +5,12 @@ use std::{
     time::Duration,
 };
 
-use crate::RequestMetrics;
+use crate::{
+    RequestMetrics,
+    connection::CONNECTION_BYTES,
+    readers::{GATHERED_BYTES, SENT_MAX, WHOLE_MAX},
+    serve::PAGES_MAX,
+};
 
 /// Where to listen, and the limits.
 #[derive(Clone, Debug)]
@@ -29,6 +34,19 @@ pub struct Config {
     pub stop_timeout: Duration,
     /// Where requests are counted; keep a clone to read it.
     pub requests: RequestMetrics,
+}
+
+impl Config {
+    /// Most bytes of memory that clients can make the server take beside the store and what waits to be decided, if no answer
+    /// that is in memory as a whole has more than so many bytes.
+    #[must_use]
+    pub fn memory_bytes_max(&self, answer_bytes_max: u64) -> u64 {
+        let connections = self.connections_max as u64 + u64::from(PAGES_MAX);
+        let pieces = (SENT_MAX * GATHERED_BYTES) as u64;
+        // Once as it was made, and once as it is sent.
+        let whole = 2 * WHOLE_MAX as u64 * answer_bytes_max;
+        connections * CONNECTION_BYTES + self.requests_bytes_max + pieces + whole
+    }
 }
 
 impl Default for Config {

@@ -28,6 +28,8 @@ use crate::{
 /// gives it, and gets more with its first request, while there is plenty.
 const WINDOW_BYTES: u32 = 1 << 20;
 const WINDOW_BYTES_MIN: u32 = (1 << 16) - 1;
+/// What a connection takes beside its requests: its first window, what is gathered to be sent, the buffers of `h2`, its task.
+pub(crate) const CONNECTION_BYTES: u64 = 192 << 10;
 /// Pieces of a streamed answer that a stream holds for a client that does not read; then the one who writes them waits.
 const SEND_BUFFER_BYTES: usize = GATHERED_BYTES;
 /// Most bytes of a request's headers.
@@ -205,6 +207,7 @@ mod tests {
     use super::*;
     use crate::{Config, InMemory, Member, admission::Admission, places::Places, readers::Readers};
 
+    const STREAMS_MAX: u32 = 4096;
     const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
     /// The client's end of a connection, and how it ended.
@@ -218,11 +221,11 @@ mod tests {
             decided: None,
         };
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
-        let store = Store::new(&Config::default(), replica, Readers::new(), Admission::new(1 << 20));
+        let store = Store::new(&Config::default(), replica, Readers::new(), Admission::new(4 << 20));
         let (client, stream) = duplex(1 << 16);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
-            let served = serve(stream, &store, 100, HEAD_TIMEOUT, pin!(pending()), place).await;
+            let served = serve(stream, &store, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)
@@ -262,5 +265,64 @@ mod tests {
         drop(send);
         client.await.unwrap().unwrap();
         served.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_asks_on_and_takes_no_answer_is_broken_off() {
+        let (client, served) = connection();
+        let (send, client) = h2::client::Builder::new()
+            .initial_max_send_streams(STREAMS_MAX as usize)
+            .initial_window_size(1 << 30)
+            .initial_connection_window_size(1 << 30)
+            .handshake::<_, bytes::Bytes>(Deaf(client))
+            .await
+            .unwrap();
+        tokio::spawn(client);
+        let mut unread = Vec::new();
+        for number in 0..STREAMS_MAX {
+            if number == STREAMS_MAX * 7 / 8 {
+                // Now the server sees that nothing of the first answers is taken.
+                sleep(Duration::from_millis(100)).await;
+            }
+            let mut send = send.clone().ready().await.unwrap();
+            let request = http::Request::post("http://x/etcdserverpb.KV/Range");
+            let request = request.header("content-type", "application/grpc").body(()).unwrap();
+            let (response, mut body) = send.send_request(request, false).unwrap();
+            // A range over the key "k".
+            body.send_data((&b"\0\0\0\0\x03\x0a\x01k"[..]).into(), true).unwrap();
+            unread.push((response, body));
+        }
+        assert_eq!(served.await.unwrap().unwrap_err(), "the client asks on and takes no answer");
+    }
+
+    /// Reads nothing.
+    struct Deaf(DuplexStream);
+
+    impl AsyncRead for Deaf {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut tokio::io::ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Deaf {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<std::io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
     }
 }

@@ -35,7 +35,7 @@ const BACKLOG: u32 = 1024;
 /// How long a connection may take to say which protocol it speaks, and to send the head of a request for a page.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses that have nothing but pages: there is room for a look when clients have taken all theirs.
-const PAGES_MAX: u32 = 32;
+pub(crate) const PAGES_MAX: u32 = 32;
 /// How long to accept nothing after accepting has failed, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Between two warnings that connections are refused.

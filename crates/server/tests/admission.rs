@@ -2,13 +2,6 @@
 
 mod common;
 
-use std::{
-    io,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
-
 use bytes::Bytes;
 use common::{
     config,
@@ -18,11 +11,7 @@ use common::{
 use futures_util::future::select_all;
 use synod_api::etcdserverpb::{PutRequest, RangeRequest};
 use synod_server::Config;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-    time::{sleep, timeout},
-};
+use tokio::time::timeout;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -87,65 +76,5 @@ async fn requests_give_back_what_they_held() {
     let range = framed(&RangeRequest { key: "k".into(), ..Default::default() });
     for _ in 0..200 {
         assert_eq!(call(&send, post(RANGE), &range).await.grpc_status, "0");
-    }
-}
-
-#[tokio::test]
-async fn who_asks_on_and_takes_no_answer_is_broken_off() {
-    let server = serve(&small(), replica());
-    let other = http2(&server).await;
-    assert_eq!(call(&other, post(PUT), &put("k", 15 << 10)).await.grpc_status, "0");
-    let stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
-    let (send, connection) = h2::client::Builder::new()
-        .initial_max_send_streams(4_000)
-        .initial_window_size(1 << 30)
-        .initial_connection_window_size(1 << 30)
-        .handshake::<_, Bytes>(Deaf(stream))
-        .await
-        .unwrap();
-    let connection = tokio::spawn(connection);
-    let range = framed(&RangeRequest { key: "k".into(), ..Default::default() });
-    let (_response, mut talk) = begin(&send, post(PUT), b"", false).await;
-    let mut unread = Vec::new();
-    for _ in 0..4_000 {
-        let Ok(mut send) = send.clone().ready().await else { break };
-        let Ok((response, mut stream)) = send.send_request(post(RANGE).body(()).unwrap(), false) else {
-            break;
-        };
-        let _ = stream.send_data(range.clone().freeze(), true);
-        unread.push((response, stream));
-        tokio::task::yield_now().await;
-    }
-    let ended = async {
-        while !connection.is_finished() {
-            // Only what it sends tells it that nobody listens.
-            let _ = talk.send_data(b"\0"[..].into(), false);
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(SOON, ended).await.expect("the server breaks it off");
-    assert_eq!(call(&other, post(PUT), &put("k", 100)).await.grpc_status, "0");
-}
-
-/// Reads nothing; and notices the end of the connection only when it writes.
-struct Deaf(TcpStream);
-
-impl AsyncRead for Deaf {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Poll::Pending
-    }
-}
-
-impl AsyncWrite for Deaf {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
