@@ -3,6 +3,7 @@
 //! A transaction of a few hundred bytes can ask for the whole store a hundred times, nested ones a hundred thousand times. One
 //! that writes is in the log, so every replica has to get through it, now and whenever it starts again. So what it costs is
 //! counted while it runs, before anything is built, in the same way on every replica; one that would cost more has no effect.
+//! Sorting counts as well, and so do versions of a key that a read at an earlier revision may have to go through.
 
 use synod_replica::ANSWER_BYTES_MAX;
 
@@ -61,7 +62,7 @@ impl Budget {
         self.look_at(1)
     }
 
-    /// So many keys are looked at.
+    /// So many keys are looked at, or something is done that costs as much.
     pub(crate) fn look_at(&mut self, keys: usize) -> Result<(), KvError> {
         self.looks = self.looks.checked_sub(keys as u64).ok_or(KvError::TooManyKeys)?;
         Ok(())
