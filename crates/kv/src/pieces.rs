@@ -282,7 +282,10 @@ fn of(pair: &KeyValue) -> Pair<'_> {
 
 #[cfg(test)]
 mod tests {
-    use synod_api::etcdserverpb::HashKvRequest;
+    use synod_api::etcdserverpb::{
+        Compare, HashKvRequest, TxnRequest,
+        compare::{CompareTarget, TargetUnion},
+    };
     use synod_replica::StateMachine;
 
     use super::*;
@@ -410,6 +413,38 @@ mod tests {
         assert!(small(Query::Range(RangeRequest { revision: 1 << 40, ..range("0", "\0") })));
         assert!(!small(Query::Txn(all(vec![op_range("0", "1")]))));
         assert!(!small(Query::HashKv(HashKvRequest { revision: 0 })));
+    }
+
+    /// A few keys can be gigabytes.
+    #[test]
+    fn what_goes_through_many_bytes_is_not_done_between_two_commands() {
+        let mut store = KvStore::new();
+        let value = "v".repeat(100_000);
+        for n in 0..20 {
+            store.set(&format!("large{n}"), &value);
+        }
+        for n in 0..1_000 {
+            store.set("often", &format!("{n}"));
+        }
+        let holds = Compare {
+            target: CompareTarget::Value.into(),
+            key: "large".into(),
+            range_end: "largf".into(),
+            target_union: Some(TargetUnion::Value(value.into())),
+            ..Compare::default()
+        };
+        let found = RangeRequest { count_only: true, ..range("large", "larg\u{7f}") };
+        let by_value = RangeRequest { sort_target: 4, limit: 1, keys_only: true, ..found.clone() };
+        for query in [
+            Query::HashKv(HashKvRequest { revision: 0 }),
+            Query::Txn(TxnRequest { compare: vec![holds], ..TxnRequest::default() }),
+            Query::Range(RangeRequest { count_only: false, ..by_value }),
+        ] {
+            let whole = store.query(&KvQuery { query: Some(query.clone()) }).unwrap();
+            assert_eq!(joined(pieces(&store, query)).answer, Some(whole));
+        }
+        let count = KvQuery { query: Some(Query::Range(found)) }.encode_to_vec().into();
+        assert!(matches!(store.answer(&count), Answered::Whole(_)));
     }
 
     #[test]

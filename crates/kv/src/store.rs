@@ -173,7 +173,8 @@ impl KvStore {
                 self.read_txn(request, &mut budget).map(Answer::Txn)
             }
             Some(Query::HashKv(request)) => {
-                budget.look_at(self.keys.len())?;
+                budget.look_at(usize::try_from(self.versions).unwrap_or(usize::MAX))?;
+                budget.go_through(usize::try_from(self.size_bytes).unwrap_or(usize::MAX))?;
                 self.hash_kv(request.revision).map(Answer::HashKv)
             }
             Some(Query::Status(_)) => Ok(Answer::Status(self.status())),

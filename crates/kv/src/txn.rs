@@ -200,6 +200,9 @@ impl KvStore {
         for (_, history) in self.in_range(&compare.key, &compare.range_end) {
             budget.look()?;
             let Some(version) = history.live() else { continue };
+            if let Some(TargetUnion::Value(value)) = &compare.target_union {
+                budget.go_through(value.len().min(version.value.len()))?;
+            }
             if !compares(compare, &version) {
                 return Ok(false);
             }
