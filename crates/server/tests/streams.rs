@@ -19,9 +19,9 @@ use h2::{
 use http::Request;
 use prost::Message;
 use synod_api::etcdserverpb::{
-    HashKvRequest, PutRequest, RangeRequest, RangeResponse, RangeStreamResponse, RequestOp, TxnRequest,
-    kv_client::KvClient, maintenance_client::MaintenanceClient, range_request::SortTarget,
-    request_op::Request as Op,
+    DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, RangeResponse, RangeStreamResponse,
+    RequestOp, TxnRequest, kv_client::KvClient, maintenance_client::MaintenanceClient,
+    range_request::SortTarget, request_op::Request as Op,
 };
 use synod_server::{
     Change, ChangeError, Config, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError,
@@ -586,6 +586,39 @@ async fn a_fingerprint_does_not_wait_for_slow_readers() {
     let mut maintenance = MaintenanceClient::new(connect(&server).await);
     let hash = maintenance.hash_kv(HashKvRequest { revision: 0 });
     timeout(SOON, hash).await.expect("it does not wait").unwrap();
+}
+
+/// How large an answer is decides, and not how large it might be.
+#[tokio::test]
+async fn commands_with_small_answers_do_not_wait_for_slow_readers() {
+    let server = serve(&config(), replica());
+    let mut client = KvClient::new(connect(&server).await);
+    put_large(&mut client, 2).await;
+    for key in ["some1", "some2", "some3"] {
+        client.put(put(key)).await.unwrap();
+    }
+    let readers = slow_readers(&server, 8).await;
+    let some = RangeRequest { key: "some".into(), range_end: "somf".into(), ..Default::default() };
+    let success = [Op::RequestRange(some), Op::RequestPut(put("written"))];
+    let success = success.map(|op| RequestOp { request: Some(op) }).into();
+    let txn = client.txn(TxnRequest { success, ..Default::default() });
+    assert_eq!(timeout(SOON, txn).await.expect("it does not wait").unwrap().into_inner().responses.len(), 2);
+    let delete = DeleteRangeRequest { key: "some".into(), range_end: "somf".into(), prev_kv: true };
+    let deleted = timeout(SOON, client.delete_range(delete)).await.expect("it does not wait").unwrap();
+    assert_eq!(deleted.into_inner().prev_kvs.len(), 3);
+    // Those with large ones do, and change nothing meanwhile.
+    let large = DeleteRangeRequest { key: "k".into(), range_end: "l".into(), prev_kv: true };
+    let waits = tokio::spawn({
+        let mut client = client.clone();
+        async move { client.delete_range(large).await.unwrap().into_inner().prev_kvs.len() }
+    });
+    sleep(Duration::from_millis(100)).await;
+    assert!(!waits.is_finished());
+    let large =
+        RangeRequest { key: "k".into(), range_end: "l".into(), count_only: true, ..Default::default() };
+    assert_eq!(client.range(large).await.unwrap().into_inner().count, 2);
+    drop(readers);
+    assert_eq!(timeout(SOON, waits).await.expect("there is a place now").unwrap(), 2);
 }
 
 #[tokio::test]

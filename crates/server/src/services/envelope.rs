@@ -94,29 +94,25 @@ impl<R: Replica> Store<R> {
         async move { answer(replied(self.replica.execute(command?).await)?) }
     }
 
-    /// The same for a command that may have a large answer, which has a place until it is sent. Where an answer is `large` in all
-    /// likelihood, it has its place before the command is executed. Of the others only the execution shows how large they are:
-    /// they are given a small bound first, and where one turns out to be larger, its command had no effect, and is executed
-    /// again.
+    /// The same for a command that may have a large answer, which has a place then until it is sent. How large it is, only the
+    /// execution shows. So it is given a small bound first. If it turns out to be larger, its command had no effect, and is
+    /// executed again once there is a place.
     pub(super) async fn execute_in_place<A>(
         &self,
         command: Command,
-        large: bool,
         lane: &Lane,
         answer: impl FnOnce(Reply) -> Result<A, Status> + Send,
     ) -> Result<(A, Option<Place>), Status> {
         let bytes_max = self.limits().answer_bytes_max;
         let small = SMALL_ANSWER_BYTES_MAX.min(bytes_max);
-        let mut command = self.checked(command, if large { bytes_max } else { small })?;
-        if !large {
-            let reply = replied(self.replica.execute(command.clone()).await);
-            if small == bytes_max || !is_too_large(&reply, small) {
-                return answer(reply?).map(|answer| (answer, None));
-            }
-            let checked = KvCommand::decode(command).map_err(garbled)?;
-            command = KvCommand { answer_bytes_max: bytes_max, ..checked }.encode_to_vec().into();
+        let command = self.checked(command, small)?;
+        let reply = replied(self.replica.execute(command.clone()).await);
+        if small == bytes_max || !is_too_large(&reply, small) {
+            return answer(reply?).map(|answer| (answer, None));
         }
         let place = lane.place().await;
+        let command = KvCommand::decode(command).map_err(garbled)?;
+        let command = KvCommand { answer_bytes_max: bytes_max, ..command }.encode_to_vec().into();
         let reply = replied(self.replica.execute(command).await)?;
         answer(reply).map(|answer| (answer, Some(place)))
     }

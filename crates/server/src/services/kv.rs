@@ -115,7 +115,7 @@ impl<R: Replica> Store<R> {
         request: PutRequest,
         lane: &Lane,
     ) -> Result<(PutResponse, Option<Place>), Status> {
-        let replaced = self.execute_in_place(Command::Put(request), false, lane, |reply| match reply {
+        let replaced = self.execute_in_place(Command::Put(request), lane, |reply| match reply {
             Reply::Put(done) => Ok(PutResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
         });
@@ -127,14 +127,10 @@ impl<R: Replica> Store<R> {
         request: DeleteRangeRequest,
         lane: &Lane,
     ) -> Result<(DeleteRangeResponse, Option<Place>), Status> {
-        let large = request.prev_kv && !request.range_end.is_empty();
-        let deleted =
-            self.execute_in_place(Command::DeleteRange(request), large, lane, |reply| match reply {
-                Reply::DeleteRange(done) => {
-                    Ok(DeleteRangeResponse { header: self.header(done.header), ..done })
-                }
-                other => Err(unexpected(other)),
-            });
+        let deleted = self.execute_in_place(Command::DeleteRange(request), lane, |reply| match reply {
+            Reply::DeleteRange(done) => Ok(DeleteRangeResponse { header: self.header(done.header), ..done }),
+            other => Err(unexpected(other)),
+        });
         deleted.await
     }
 
@@ -153,8 +149,7 @@ impl<R: Replica> Store<R> {
         request: TxnRequest,
         lane: &Lane,
     ) -> Result<(TxnResponse, Option<Place>), Status> {
-        let large = validate::may_answer_much(&request);
-        let executed = self.execute_in_place(Command::Txn(request), large, lane, |reply| match reply {
+        let executed = self.execute_in_place(Command::Txn(request), lane, |reply| match reply {
             Reply::Txn(done) => Ok(TxnResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
         });
