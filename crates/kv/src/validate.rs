@@ -145,26 +145,6 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     })
 }
 
-/// How many pairs a transaction answers with at most, whichever branch is taken; nothing, if it may be any number.
-#[must_use]
-pub fn pairs_answered(request: &TxnRequest) -> Option<u64> {
-    request.success.iter().chain(&request.failure).try_fold(0, |sum: u64, op| {
-        let more = match &op.request {
-            Some(Request::RequestRange(range)) if range.count_only => 0,
-            Some(Request::RequestRange(range)) if range.range_end.is_empty() => 1,
-            Some(Request::RequestRange(range)) => {
-                u64::try_from(range.limit).ok().filter(|&limit| limit > 0)?
-            }
-            Some(Request::RequestDeleteRange(delete)) if !delete.prev_kv => 0,
-            Some(Request::RequestDeleteRange(delete)) => delete.range_end.is_empty().then_some(1)?,
-            Some(Request::RequestPut(put)) => u64::from(put.prev_kv),
-            Some(Request::RequestTxn(nested)) => pairs_answered(nested)?,
-            None => 0,
-        };
-        Some(sum.saturating_add(more))
-    })
-}
-
 /// Whether a transaction only reads, and its reads say that they are content with stale data: there is at least one
 /// range, at any depth, and all of them are serializable. A transaction that only compares asks for nothing stale.
 #[must_use]

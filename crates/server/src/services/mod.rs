@@ -8,10 +8,11 @@ mod native;
 
 use bytes::Bytes;
 use prost::Message;
-use synod_api::etcdserverpb::{DeleteRangeRequest, PutRequest};
+use synod_api::etcdserverpb::PutRequest;
 use synod_kv::{PAGE_BYTES, validate};
 use tonic::Status;
 
+use self::envelope::SMALL_ANSWER_BYTES_MAX;
 pub(crate) use self::{
     envelope::{Store, refusal},
     kv::Pieces,
@@ -49,39 +50,28 @@ impl<R: Replica> Store<R> {
         match path {
             "/etcdserverpb.KV/Put" => {
                 let request: PutRequest = body.message().await?;
-                let place = self.room_for_pairs(u64::from(request.prev_kv), lane, charge).await;
-                Ok(in_place(framed(&self.put(request).await?), place))
+                if request.prev_kv {
+                    afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                    let (response, place) = Box::pin(self.replace(request, lane)).await?;
+                    return Ok(in_place(framed(&response), place));
+                }
+                self.put(request).await.map(|answer| Answer::Message(framed(&answer)))
             }
             "/etcdserverpb.KV/Range" => {
                 let request = body.message().await?;
-                page(charge)?;
+                afford(charge, PAGE_BYTES)?;
                 self.range(request).await
             }
             "/synod.v1.Native/Execute" => unary(body, |request| self.execute_in_session(request)).await,
             "/synod.v1.Native/Query" => {
                 let request = body.message().await?;
-                page(charge)?;
+                afford(charge, PAGE_BYTES)?;
                 let (response, place) = self.query_natively(request, lane).await?;
                 Ok(in_place(framed(&response), place))
             }
             // Boxed, so that a request of those above, of which there may be thousands, has no room for these.
             _ => Box::pin(self.answer_rarer(path, body, lane, charge)).await,
         }
-    }
-
-    /// Makes sure of room for an answer of so many pairs, of which a command does not know how large they are: charges the
-    /// request for it, or has it wait for a place of those that are in memory as a whole.
-    fn room_for_pairs<'a>(
-        &self,
-        pairs: u64,
-        lane: &'a Lane,
-        charge: &Charge,
-    ) -> impl Future<Output = Option<Place>> + use<'a, R> {
-        let limits = self.limits();
-        let bytes = pairs.saturating_mul(limits.request_bytes_max as u64).min(limits.answer_bytes_max);
-        let lane = Some(lane).filter(|_| !charge.grow(bytes));
-        // Boxed, since it is rare.
-        async move { if let Some(lane) = lane { Some(Box::pin(lane.place()).await) } else { None } }
     }
 
     async fn answer_rarer(
@@ -97,29 +87,20 @@ impl<R: Replica> Store<R> {
                 let (response, place) = if validate::is_read_only(&request) {
                     self.read_only_txn(request, lane).await?
                 } else {
-                    // How large its answer is, only its execution shows.
-                    let place = match validate::pairs_answered(&request) {
-                        Some(pairs) => self.room_for_pairs(pairs, lane, charge).await,
-                        None => Some(lane.place().await),
-                    };
-                    (self.txn(request).await?, place)
+                    afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                    self.txn(request, lane).await?
                 };
                 Ok(in_place(framed(&response), place))
             }
             "/etcdserverpb.KV/DeleteRange" => {
-                let request: DeleteRangeRequest = body.message().await?;
-                let place = if request.range_end.is_empty() {
-                    self.room_for_pairs(u64::from(request.prev_kv), lane, charge).await
-                } else if request.prev_kv {
-                    Some(lane.place().await)
-                } else {
-                    None
-                };
-                Ok(in_place(framed(&self.delete_range(request).await?), place))
+                let request = body.message().await?;
+                afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                let (response, place) = self.delete_range(request, lane).await?;
+                Ok(in_place(framed(&response), place))
             }
             "/etcdserverpb.KV/RangeStream" => {
                 let request = body.message().await?;
-                page(charge)?;
+                afford(charge, PAGE_BYTES)?;
                 self.range_stream(request).await
             }
             "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
@@ -144,9 +125,9 @@ impl<R: Replica> Store<R> {
     }
 }
 
-/// Charges a request for what is answered at once, without pieces.
-fn page(charge: &Charge) -> Result<(), Status> {
-    if charge.grow(PAGE_BYTES) { Ok(()) } else { Err(too_many()) }
+/// Charges a request for an answer that has no place.
+fn afford(charge: &Charge, bytes: u64) -> Result<(), Status> {
+    if charge.grow(bytes) { Ok(()) } else { Err(too_many()) }
 }
 
 fn in_place<'a, R>(message: Bytes, place: Option<Place>) -> Answer<'a, R> {
