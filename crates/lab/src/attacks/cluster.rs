@@ -121,7 +121,7 @@ impl Cluster {
         let members = self.servers.iter().enumerate();
         let members = members.map(|(place, server)| format!("{}={}", Cluster::name(place), url(server.peer)));
         let mut command = Command::new("sh");
-        command.args(["-c", r#"ulimit -S -n "$0" && exec "$@""#, &self.nofile.to_string()]);
+        command.args(["-c", r#"ulimit -n "$0" && exec "$@""#, &self.nofile.to_string()]);
         match &self.system {
             System::Synod(program) => command.arg(program).args(["serve", "--exit-with-stdin"]),
             System::Etcd(program) => command.arg(program).args(["--log-level", "error"]),
