@@ -5,7 +5,7 @@ use std::{
     pin::{Pin, pin},
     sync::LazyLock,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
     uri::PathAndQuery,
 };
-use tokio::time::{self, Sleep, sleep};
+use tokio::time::{self, Instant, Sleep, sleep};
 use tonic::{Code, Status};
 
 use crate::{
@@ -29,10 +29,14 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const OK: HeaderValue = HeaderValue::from_static("0");
 
-/// How long a client may take nothing of an answer that is sent to it as it takes it. What such an answer was made from is kept
-/// until then.
+/// How long a client may take next to nothing of an answer that is sent to it as it takes it. What such an answer was made from is
+/// kept until then.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(60);
-const NOT_TAKEN: &str = "synod: the answer is broken off, since the client took nothing of it for a minute";
+/// It takes at least so many bytes in that time: less than a frame, so that a client may think about each for as long. With one byte
+/// a minute it would keep everything as well.
+const TAKE_BYTES_MIN: usize = 8 << 10;
+const NOT_TAKEN: &str =
+    "synod: the answer is broken off, since the client took next to nothing of it for a minute";
 
 /// The frames around every answer that is a message: cloned, which costs less than to make them.
 static HEAD: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(header::CONTENT_TYPE, GRPC)]));
@@ -143,13 +147,14 @@ async fn send_pieces<R: Replica>(
     deadline: Deadline,
 ) -> Code {
     let outcome = in_time(deadline, async {
+        let mut pace = Pace::new();
         // Nothing is made before there is room for it, and none for a client that has gone while it waited for its turn.
-        room(&mut stream, GATHERED_BYTES).await?;
-        let _places = pieces.places(lane).await;
+        room(&mut stream, GATHERED_BYTES, &pace).await?;
+        let _places = pace.paused(unless_gone(&mut stream, pieces.places(lane))).await?;
         while !pieces.are_sent() {
-            room(&mut stream, GATHERED_BYTES).await?;
-            for piece in pieces.next(lane, stream.capacity()).await? {
-                send_as_taken(&mut stream, piece).await?;
+            room(&mut stream, GATHERED_BYTES, &pace).await?;
+            for piece in pace.paused(pieces.next(lane, stream.capacity())).await? {
+                send_as_taken(&mut stream, piece, &mut pace).await?;
             }
         }
         Ok(())
@@ -160,8 +165,47 @@ async fn send_pieces<R: Replica>(
 
 /// Sends one message as the client takes it.
 async fn send_large(mut stream: SendStream<Bytes>, message: Bytes, deadline: Deadline) -> Code {
-    let outcome = in_time(deadline, send_as_taken(&mut stream, message)).await;
+    let outcome = in_time(deadline, send_as_taken(&mut stream, message, &mut Pace::new())).await;
     end(stream, outcome)
+}
+
+/// How fast a client takes an answer.
+struct Pace {
+    /// When it has to have taken enough.
+    until: Instant,
+    /// What it has taken of that.
+    bytes: usize,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace { until: Instant::now() + TAKE_TIMEOUT, bytes: 0 }
+    }
+
+    fn took(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes >= TAKE_BYTES_MIN {
+            *self = Pace::new();
+        }
+    }
+
+    /// Waits for what is not the client's to do.
+    async fn paused<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let began = Instant::now();
+        let done = work.await;
+        self.until += began.elapsed();
+        done
+    }
+}
+
+/// Waits for something, unless the client gives the request up.
+async fn unless_gone<T>(stream: &mut SendStream<Bytes>, work: impl Future<Output = T>) -> Result<T, Status> {
+    let mut work = pin!(work);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Pending => stream.poll_reset(cx).map(|_| Err(gone("it has given the request up"))),
+        ready => ready.map(Ok),
+    })
+    .await
 }
 
 async fn in_time<T>(
@@ -184,21 +228,26 @@ fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
 }
 
 /// Waits until the client takes some of so many bytes.
-async fn room(stream: &mut SendStream<Bytes>, bytes: usize) -> Result<(), Status> {
+async fn room(stream: &mut SendStream<Bytes>, bytes: usize, pace: &Pace) -> Result<(), Status> {
     stream.reserve_capacity(bytes);
     // What was granted before is not told again.
     while stream.capacity() == 0 {
-        let granted = time::timeout(TAKE_TIMEOUT, poll_fn(|cx| stream.poll_capacity(cx))).await;
+        let granted = time::timeout_at(pace.until, poll_fn(|cx| stream.poll_capacity(cx))).await;
         let granted = granted.map_err(|_| Status::resource_exhausted(NOT_TAKEN))?;
         granted.ok_or_else(|| gone("it has closed the stream"))?.map_err(|error| gone(&error.to_string()))?;
     }
     Ok(())
 }
 
-async fn send_as_taken(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Result<(), Status> {
+async fn send_as_taken(
+    stream: &mut SendStream<Bytes>,
+    mut piece: Bytes,
+    pace: &mut Pace,
+) -> Result<(), Status> {
     while !piece.is_empty() {
-        room(stream, piece.len()).await?;
+        room(stream, piece.len(), pace).await?;
         let part = piece.split_to(stream.capacity().min(piece.len()));
+        pace.took(part.len());
         stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
     }
     Ok(())
@@ -305,7 +354,51 @@ fn add_status(status: &Status, headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::duplex;
+
     use super::*;
+
+    /// How an answer of a megabyte ends that the client takes at this pace, and how much of it came.
+    async fn taken(bytes: usize, every: Duration) -> (Code, usize) {
+        let (client, server) = duplex(1 << 20);
+        let server = tokio::spawn(async move {
+            let mut connection = h2::server::handshake(server).await.unwrap();
+            let (_request, mut reply) = connection.accept().await.unwrap().unwrap();
+            let stream = reply.send_response(head(), false).unwrap();
+            let connection = tokio::spawn(async move { poll_fn(|cx| connection.poll_closed(cx)).await });
+            let code = send_large(stream, vec![7; 1 << 20].into(), Deadline::NONE).await;
+            let _ = connection.await;
+            code
+        });
+        let window = u32::try_from(bytes).unwrap();
+        let mut builder = h2::client::Builder::new();
+        let (mut send, connection) =
+            builder.initial_window_size(window).handshake::<_, Bytes>(client).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let (response, _) = send.send_request(Request::post("http://x/").body(()).unwrap(), true).unwrap();
+        let mut body = response.await.unwrap().into_body();
+        let mut came = 0;
+        while let Some(Ok(part)) = body.data().await {
+            sleep(every).await;
+            came += part.len();
+            let _ = body.flow_control().release_capacity(part.len());
+        }
+        drop((send, body));
+        let _ = connection.await;
+        (server.await.unwrap(), came)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_sent_as_slowly_as_it_is_taken_within_reason() {
+        let window = (1 << 16) - 1;
+        assert_eq!(taken(window, Duration::from_secs(50)).await, (Code::Ok, 1 << 20));
+        assert_eq!(taken(2 << 10, Duration::from_secs(5)).await, (Code::Ok, 1 << 20));
+        assert_eq!(taken(window, Duration::from_secs(70)).await, (Code::ResourceExhausted, window));
+        // A little from time to time would keep its place, and what the answer is made from, for days.
+        let (code, came) = taken(100, Duration::from_secs(50)).await;
+        assert_eq!(code, Code::ResourceExhausted);
+        assert!(came < 1 << 10, "{came}");
+    }
 
     #[test]
     fn timeouts_have_units() {

@@ -8,7 +8,7 @@ mod native;
 
 use bytes::Bytes;
 use prost::Message;
-use synod_api::etcdserverpb::DeleteRangeRequest;
+use synod_api::etcdserverpb::PutRequest;
 use synod_kv::validate;
 use tonic::Status;
 
@@ -45,7 +45,14 @@ impl<R: Replica> Store<R> {
         lane: &Lane,
     ) -> Result<Answer<'_, R>, Status> {
         match path {
-            "/etcdserverpb.KV/Put" => unary(body, |request| self.put(request)).await,
+            "/etcdserverpb.KV/Put" => {
+                let request: PutRequest = body.message().await?;
+                if request.prev_kv {
+                    let (response, place) = Box::pin(self.replace(request, lane)).await?;
+                    return Ok(in_place(framed(&response), place));
+                }
+                self.put(request).await.map(|answer| Answer::Message(framed(&answer)))
+            }
             "/etcdserverpb.KV/Range" => self.range(body.message().await?).await,
             "/synod.v1.Native/Execute" => unary(body, |request| self.execute_in_session(request)).await,
             "/synod.v1.Native/Query" => {
@@ -69,16 +76,13 @@ impl<R: Replica> Store<R> {
                 let (response, place) = if validate::is_read_only(&request) {
                     self.read_only_txn(request, lane).await?
                 } else {
-                    // How large its answer is, only its execution shows.
-                    let place = place_if(validate::may_answer_much(&request), lane).await;
-                    (self.txn(request).await?, place)
+                    self.txn(request, lane).await?
                 };
                 Ok(in_place(framed(&response), place))
             }
             "/etcdserverpb.KV/DeleteRange" => {
-                let request: DeleteRangeRequest = body.message().await?;
-                let place = place_if(request.prev_kv && !request.range_end.is_empty(), lane).await;
-                Ok(in_place(framed(&self.delete_range(request).await?), place))
+                let (response, place) = self.delete_range(body.message().await?, lane).await?;
+                Ok(in_place(framed(&response), place))
             }
             "/etcdserverpb.KV/RangeStream" => self.range_stream(body.message().await?).await,
             "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
@@ -101,11 +105,6 @@ impl<R: Replica> Store<R> {
             _ => Err(Status::unimplemented(why_not_served(path))),
         }
     }
-}
-
-/// A place for what may be large.
-async fn place_if(large: bool, lane: &Lane) -> Option<Place> {
-    if large { Some(lane.place().await) } else { None }
 }
 
 fn in_place<'a, R>(message: Bytes, place: Option<Place>) -> Answer<'a, R> {
