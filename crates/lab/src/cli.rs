@@ -63,7 +63,7 @@ enum Command {
     /// Write report.html and report.md from what `run` left
     Report {
         /// Where `run` wrote to.
-        #[arg(default_value = "lab")]
+        #[arg(default_value = "lab", value_name = "DIR")]
         folder: PathBuf,
     },
 }

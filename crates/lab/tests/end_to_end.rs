@@ -63,7 +63,7 @@ fn what_is_put_is_found_and_the_report_says_what_ran() {
     assert!(
         (read.throughput / report.throughput - 1.0).abs() < 1e-9 && read.series.len() == report.series.len()
     );
-    let text = report_text(&report);
+    let text = report_text(&report, false);
     for part in
         [&server.address.to_string(), "9.8.7", "leader", "5 clients over 2 connections", "p99.9", "loopback"]
     {
@@ -181,7 +181,7 @@ fn errors_are_counted_and_the_run_goes_on() {
     );
     assert_eq!(report.first_errors.len(), 5);
     assert_eq!(report.first_errors[0].endpoint, server.address.to_string());
-    assert!(report_text(&report).contains("etcdserver: no leader"));
+    assert!(report_text(&report, false).contains("etcdserver: no leader"));
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl LogStage {
         }
         let durable = self.wal.commit()?;
         if durable > before {
-            self.shared.log_commit_nanos.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            self.shared.log_commits.record(began.elapsed());
         }
         // Before anything leaves that rests on it.
         self.told.store(durable.0, SeqCst);
@@ -158,7 +158,6 @@ impl LogStage {
             }
             let stats = self.wal.stats();
             self.shared.log_bytes.set(self.wal.bytes());
-            self.shared.log_commits.set(stats.commits);
             self.shared.log_records.set(stats.records);
             self.shared.log_bytes_written.set(stats.bytes_written);
         }

@@ -10,6 +10,7 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use synod_consensus::Role;
+use synod_metrics::Durations;
 use synod_replica::{Group, ReplicaStatus};
 use synod_storage::Reached;
 use synod_sync::{atomic, time::Instant};
@@ -114,10 +115,9 @@ pub(crate) struct Shared {
     pub(crate) snapshot_bytes: Gauge,
     pub(crate) client_sessions: Gauge,
     pub(crate) log_bytes: Gauge,
-    pub(crate) log_commits: Gauge,
     pub(crate) log_records: Gauge,
     pub(crate) log_bytes_written: Gauge,
-    pub(crate) log_commit_nanos: Gauge,
+    pub(crate) log_commits: Durations,
     pub(crate) leader_changes: Gauge,
     pub(crate) requests: Gauge,
     pub(crate) reads: Gauge,

@@ -7,7 +7,7 @@
 use std::{env, error::Error};
 
 use synod_kv::KvStore;
-use synod_server::{Config, InMemory, Member, Server, listen_addresses};
+use synod_server::{Config, InMemory, Member, Registry, Server, listen_addresses};
 use synod_wire::{ClusterId, ReplicaId};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         decided: None,
     };
     let replica = InMemory::start(KvStore::new(), ClusterId(1), member)?;
-    let server = Server::start(&config, replica, || "# EOF\n".into())?;
+    let server = Server::start(&config, replica, Registry::default())?;
     println!("serving at {:?}; Ctrl-C stops", server.client_addresses());
     let wait = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     wait.block_on(tokio::signal::ctrl_c())?;

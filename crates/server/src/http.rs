@@ -7,19 +7,19 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{ALLOW, CONTENT_TYPE},
+    header::{ACCEPT, ALLOW, CONTENT_TYPE},
 };
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use synod_api::etcdserverpb::AlarmMember;
 
 use crate::{
-    Consistency, Replica,
+    Consistency, Replica, exposition,
     services::{API_VERSION, Store},
 };
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The pages of one replica:
 ///
@@ -32,7 +32,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// | `/metrics` | what there is to measure |
 pub(crate) struct Pages<R> {
     store: Arc<Store<R>>,
-    metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    metrics: Arc<Registry>,
 }
 
 impl<R> Clone for Pages<R> {
@@ -50,7 +50,7 @@ impl<R> fmt::Debug for Pages<R> {
 pub(crate) type Page = Response<Full<Bytes>>;
 
 impl<R: Replica> Pages<R> {
-    pub(crate) fn new(store: Arc<Store<R>>, metrics: Arc<dyn Fn() -> String + Send + Sync>) -> Pages<R> {
+    pub(crate) fn new(store: Arc<Store<R>>, metrics: Arc<Registry>) -> Pages<R> {
         Pages { store, metrics }
     }
 
@@ -79,7 +79,14 @@ impl<R: Replica> Pages<R> {
                 });
                 page(StatusCode::OK, JSON, versions.to_string())
             }
-            "/metrics" => page(StatusCode::OK, OPEN_METRICS, (self.metrics)()),
+            "/metrics" => {
+                let accept = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+                let format = exposition::Format::accepted(accept);
+                match exposition::exposition(&self.metrics, &self.store, format).await {
+                    Ok(text) => page(StatusCode::OK, format.content_type(), text),
+                    Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+                }
+            }
             _ => {
                 let known = "not found; there are /health, /readyz, /livez, /version and /metrics\n";
                 page(StatusCode::NOT_FOUND, TEXT, known)

@@ -11,7 +11,7 @@
 //!                                 call.rs, message.rs,
 //!                                 outbox.rs
 //!            reader threads       large answers, readers.rs
-//!                              ── pages, http.rs
+//!                              ── pages, http.rs, exposition.rs
 //! ```
 //!
 //! - **Threads** ([`Server::start`]): as in Santos 2012, section 9.4, a fixed number of client-I/O threads; every new
@@ -26,6 +26,7 @@ mod admission;
 mod call;
 mod config;
 mod connection;
+mod exposition;
 mod http;
 mod memory;
 mod message;
@@ -36,6 +37,8 @@ mod replica;
 mod requests;
 mod serve;
 mod services;
+
+pub use prometheus_client::registry::Registry;
 
 pub use config::{Config, ListenError, listen_addresses};
 pub use memory::InMemory;

@@ -9,11 +9,8 @@ use std::{
     time::Duration,
 };
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, NoLabelSet},
-    metrics::MetricType,
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
+use synod_metrics::{Durations, Families};
 use tonic::Code;
 
 /// Counted apart; whatever else a client asks for is counted together, so that clients can not make up series.
@@ -43,10 +40,6 @@ const METHODS: [&str; 22] = [
 ];
 const OTHER: &str = "other";
 
-/// Upper bounds in seconds: doublings from a tenth of a millisecond to some ten seconds.
-const BOUNDS: usize = 18;
-const FIRST_BOUND: Duration = Duration::from_micros(100);
-
 /// gRPC has the codes 0 to 16.
 const CODES: usize = 17;
 
@@ -61,9 +54,7 @@ struct Methods([Method; METHODS.len() + 1]);
 #[derive(Default)]
 struct Method {
     codes: [AtomicU64; CODES],
-    /// Answers by the first bound that they did not exceed; the last are those above all.
-    times: [AtomicU64; BOUNDS + 1],
-    nanos: AtomicU64,
+    times: Durations,
 }
 
 impl Default for Methods {
@@ -83,54 +74,40 @@ impl RequestMetrics {
         let index = METHODS.iter().position(|method| *method == path).unwrap_or(METHODS.len());
         let method = &self.methods.0[index];
         method.codes[code as usize].fetch_add(1, Relaxed);
-        method.times[bound(took)].fetch_add(1, Relaxed);
-        method.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        method.times.record(took);
     }
 }
 
-/// The first bound that is not exceeded.
-fn bound(took: Duration) -> usize {
-    let over = took.as_nanos().div_ceil(FIRST_BOUND.as_nanos()).max(1);
-    (over.next_power_of_two().trailing_zeros() as usize).min(BOUNDS)
+/// A code's name as other metrics of gRPC have it.
+fn code_name(code: usize) -> String {
+    match Code::from(code as i32) {
+        Code::Ok => "OK".to_owned(),
+        code => format!("{code:?}"),
+    }
 }
 
 impl Collector for RequestMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut families = Families(&mut encoder);
         let methods = || METHODS.into_iter().chain([OTHER]).zip(&self.methods.0);
-        let mut requests = encoder.encode_descriptor(
+        let counts = methods().flat_map(|(name, method)| {
+            let counts = method.codes.iter().map(|count| count.load(Relaxed)).enumerate();
+            let counted = counts.filter(|(_, count)| *count > 0);
+            counted
+                .map(move |(code, count)| ([("method", name.to_owned()), ("code", code_name(code))], count))
+        });
+        families.counters(
             "synod_requests",
             "Requests of clients that were answered, by method and gRPC code",
             None,
-            MetricType::Counter,
+            counts,
         )?;
-        for (name, method) in methods() {
-            for (code, count) in method.codes.iter().enumerate() {
-                let count = count.load(Relaxed);
-                if count > 0 {
-                    let code = format!("{:?}", Code::from(code as i32));
-                    let labels = [("method", name), ("code", code.as_str())];
-                    requests.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-                }
-            }
-        }
-        let mut seconds = encoder.encode_descriptor(
-            "synod_request_seconds",
+        let times = methods().filter(|(_, method)| !method.times.is_empty());
+        families.histograms(
+            "synod_request",
             "From the headers of a request to its answer, by method",
-            None,
-            MetricType::Histogram,
-        )?;
-        for (name, method) in methods() {
-            let times = method.times.each_ref().map(|count| count.load(Relaxed));
-            let count: u64 = times.iter().sum();
-            if count > 0 {
-                let bounds = (0..BOUNDS).map(|exponent| FIRST_BOUND.as_secs_f64() * f64::from(1 << exponent));
-                let buckets: Vec<_> = bounds.chain([f64::INFINITY]).zip(times).collect();
-                let sum = method.nanos.load(Relaxed) as f64 / 1e9;
-                let labels = [("method", name)];
-                seconds.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
-            }
-        }
-        Ok(())
+            times.map(|(name, method)| ([("method", name)], &method.times)),
+        )
     }
 }
 
@@ -138,14 +115,6 @@ impl Collector for RequestMetrics {
 mod tests {
     use super::*;
     use prometheus_client::{encoding::text, registry::Registry};
-
-    #[test]
-    fn a_time_counts_under_the_first_bound_that_it_does_not_exceed() {
-        let micros = Duration::from_micros;
-        assert_eq!([micros(0), micros(1), micros(100), micros(101), micros(200)].map(bound), [0, 0, 0, 1, 1]);
-        assert_eq!(bound(micros(100 << 17)), 17);
-        assert_eq!([micros(101 << 17), Duration::MAX].map(bound), [BOUNDS, BOUNDS]);
-    }
 
     #[test]
     fn methods_and_codes_are_told_apart_and_made_up_ones_are_not() {
@@ -159,9 +128,9 @@ mod tests {
         let mut page = String::new();
         text::encode(&mut page, &registry).unwrap();
         for line in [
-            "synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"Ok\"} 1",
+            "synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"OK\"} 1",
             "synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"ResourceExhausted\"} 1",
-            "synod_requests_total{method=\"other\",code=\"Ok\"} 2",
+            "synod_requests_total{method=\"other\",code=\"OK\"} 2",
             "synod_request_seconds_bucket{le=\"0.0001\",method=\"/etcdserverpb.KV/Put\"} 0",
             "synod_request_seconds_bucket{le=\"0.0002\",method=\"/etcdserverpb.KV/Put\"} 1",
             "synod_request_seconds_bucket{le=\"+Inf\",method=\"/etcdserverpb.KV/Put\"} 2",

@@ -11,6 +11,7 @@ use std::{
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::registry::Registry;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     runtime::{Builder, Handle, Runtime},
@@ -59,16 +60,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and serves `replica` on threads of its own. `metrics` is called for each reading of the page
-    /// `/metrics`; it returns text in the OpenMetrics format.
+    /// Listens, and serves `replica` on threads of its own. The page `/metrics` shows `metrics`, and how the store and
+    /// the group are; none of these families may be among `metrics`.
     ///
     /// # Errors
     /// If an address can not be listened at, or a thread can not be made.
-    pub fn start(
-        config: &Config,
-        replica: impl Replica,
-        metrics: impl Fn() -> String + Send + Sync + 'static,
-    ) -> io::Result<Server> {
+    pub fn start(config: &Config, replica: impl Replica, metrics: Registry) -> io::Result<Server> {
         let connections_max = u32::try_from(config.connections_max.min(Semaphore::MAX_PERMITS));
         let threads =
             (0..config.client_io_threads.max(1)).map(client_io_thread).collect::<io::Result<Vec<_>>>()?;
@@ -83,7 +80,7 @@ impl Server {
             acceptances: Vec::new(),
             threads,
         };
-        let metrics: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(metrics);
+        let metrics = Arc::new(metrics);
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let threads = server.threads.iter().map(|thread| {
             let (replica, task) = replica.gathering();

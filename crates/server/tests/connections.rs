@@ -358,7 +358,7 @@ async fn stopping_does_not_wait_for_ever() {
 fn an_address_in_use_is_named() {
     let first = serve(&config(), replica());
     let taken = Config { client_addresses: first.client_addresses().to_vec(), ..config() };
-    let error = Server::start(&taken, replica(), String::new).unwrap_err().to_string();
+    let error = Server::start(&taken, replica(), synod_server::Registry::default()).unwrap_err().to_string();
     assert!(error.contains(&first.client_addresses()[0].to_string()), "{error}");
 }
 

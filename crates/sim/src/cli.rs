@@ -51,7 +51,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "A..B", default_value = "0..2000")]
     pub seeds: Seeds,
     /// Threads; a seed runs on one. By default one for each processor.
-    #[arg(long, value_name = "N")]
+    #[arg(long = "threads", alias = "jobs", value_name = "COUNT")]
     pub jobs: Option<usize>,
     /// Begin no new seed after this many seconds.
     #[arg(long, value_name = "SECONDS")]

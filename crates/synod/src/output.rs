@@ -1,8 +1,8 @@
 //! How answers are printed.
 
 use std::{
-    fmt,
-    io::{self, Write},
+    env, fmt,
+    io::{self, IsTerminal, Write},
     panic, process,
 };
 
@@ -22,6 +22,8 @@ pub enum Format {
     Json,
     /// A table for people.
     Table,
+    /// A table with more columns, where there are more.
+    Wide,
 }
 
 /// Writes to standard output. A reader that has seen enough is no failure.
@@ -51,6 +53,34 @@ pub fn end_with_reader() {
 /// Writes a line of JSON to standard output.
 pub fn print_json(value: &Value) -> Result<(), Failure> {
     print(format!("{value}\n").as_bytes())
+}
+
+/// How a line stands out on a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emphasis {
+    None,
+    /// Something lags or is missing: yellow.
+    Warning,
+    /// Something does not answer: red.
+    Alarm,
+}
+
+/// Whether standard output shows colours: on a terminal, unless NO_COLOR says otherwise (<https://no-color.org>).
+pub fn colours() -> bool {
+    let wanted = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    wanted && env::var_os("TERM").is_none_or(|kind| kind != "dumb") && io::stdout().is_terminal()
+}
+
+/// Paints the rows of a [`table`], in their order.
+pub fn paint(table: &str, rows: &[Emphasis]) -> String {
+    // Above the rows there are a border, the head, and a border.
+    let emphases = [Emphasis::None; 3].iter().chain(rows).chain(std::iter::repeat(&Emphasis::None));
+    let lines = table.lines().zip(emphases).map(|(line, emphasis)| match emphasis {
+        Emphasis::None => format!("{line}\n"),
+        Emphasis::Warning => format!("\x1b[33m{line}\x1b[0m\n"),
+        Emphasis::Alarm => format!("\x1b[31m{line}\x1b[0m\n"),
+    });
+    lines.collect()
 }
 
 /// A table with this head.
@@ -100,6 +130,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_rows_of_a_table_are_painted_and_nothing_else() {
+        let plain = table(["A"], [["one".to_owned()], ["two".to_owned()], ["three".to_owned()]]);
+        let painted = paint(&plain, &[Emphasis::None, Emphasis::Alarm, Emphasis::Warning]);
+        let lines: Vec<_> = painted.lines().collect();
+        assert_eq!(lines[3..6], ["| one   |", "\x1b[31m| two   |\x1b[0m", "\x1b[33m| three |\x1b[0m"]);
+        assert_eq!(painted.replace("\x1b[31m", "").replace("\x1b[33m", "").replace("\x1b[0m", ""), plain);
+    }
 
     #[test]
     fn sizes_for_people() {

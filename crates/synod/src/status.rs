@@ -8,7 +8,7 @@ use crate::{
     client::{ClientArgs, block_on},
     failure::Failure,
     member::members_json,
-    output::{self, Bytes, Format},
+    output::{self, Bytes, Emphasis, Format},
 };
 
 /// Arguments of `synod status`.
@@ -78,7 +78,10 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
     let newest = newest.max().unwrap_or(0);
     match args.client.write_out {
         // Both are for people, and side by side needs columns.
-        Format::Simple | Format::Table => output::print(to_table(&asked, newest).as_bytes())?,
+        Format::Simple | Format::Table => {
+            output::print(narrow(&asked, newest, output::colours()).as_bytes())?
+        }
+        Format::Wide => output::print(wide(&asked, newest, output::colours()).as_bytes())?,
         Format::Json => output::print_json(&asked.iter().map(|asked| to_json(asked, newest)).collect())?,
     }
     troubles(&asked).iter().for_each(|trouble| eprintln!("{trouble}"));
@@ -92,12 +95,97 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
     }
 }
 
-const HEAD: [&str; 16] = [
-    "ENDPOINT", "REPLICA", "ROLE", "LEADER", "BALLOT", "PROTOCOL", "EPOCH", "GROUP", "SLOT", "APPLIED",
-    "LAG", "LOG", "SNAPSHOT", "REVISION", "PEERS UP", "RECEIVES",
+/// What is the same at all replicas above what is not, in 80 columns.
+fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
+    let mut text = String::new();
+    let mut told = |what: &str, value: &dyn Fn(&StatusResponse) -> String| {
+        let value = by_replica(asked, value);
+        if !value.is_empty() {
+            text += &format!("{what:<12}{value}\n");
+        }
+    };
+    told("Leader", &|status| format!("{}, ballot {}", or_none(&status.leader_name), status.ballot));
+    told("Ordering", &|status| format!("{}, election {}", status.protocol, status.election));
+    told("Group", &|status| {
+        let group = status.group.as_ref();
+        let (epoch, version) = group.map_or((0, 0), |group| (group.epoch, group.version));
+        format!("epoch {epoch}, version {version}")
+    });
+    told("Durability", &|status| status.durability.clone());
+    let rows = asked.iter().map(|asked| {
+        let endpoint = asked.endpoint.strip_prefix("http://").unwrap_or(&asked.endpoint).to_owned();
+        match &asked.answer {
+            Ok(status) => [
+                status.name.clone(),
+                status.role.clone(),
+                status.decided_slot.to_string(),
+                lag(status, newest).to_string(),
+                Bytes(status.log_bytes).to_string(),
+                peers_up(status),
+                endpoint,
+            ],
+            Err(Silence { state, name, .. }) => {
+                let [slot, lag, log, peers] = [const { String::new() }; 4];
+                [name.clone(), (*state).to_owned(), slot, lag, log, peers, endpoint]
+            }
+        }
+    });
+    text += &painted(
+        output::table(["NAME", "ROLE", "SLOT", "LAG", "LOG", "PEERS UP", "ENDPOINT"], rows),
+        asked,
+        newest,
+        colours,
+    );
+    for status in asked.iter().filter_map(|asked| asked.answer.as_ref().ok()) {
+        if let Some(what) = receives(status) {
+            text += &format!("{} receives {what}\n", status.name);
+        }
+    }
+    text
+}
+
+/// What replicas say: once if they agree, and otherwise with the names of those that say it.
+fn by_replica(asked: &[Asked], value: impl Fn(&StatusResponse) -> String) -> String {
+    let mut values: Vec<(String, Vec<&str>)> = Vec::new();
+    for status in asked.iter().filter_map(|asked| asked.answer.as_ref().ok()) {
+        let value = value(status);
+        match values.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, names)) => names.push(&status.name),
+            None => values.push((value, vec![&status.name])),
+        }
+    }
+    match &values[..] {
+        [(value, _)] => value.clone(),
+        values => {
+            let each = values.iter().map(|(value, names)| format!("{}: {value}", names.join(", ")));
+            each.collect::<Vec<_>>().join("; ")
+        }
+    }
+}
+
+const HEAD: [&str; 18] = [
+    "ENDPOINT",
+    "REPLICA",
+    "ROLE",
+    "LEADER",
+    "BALLOT",
+    "PROTOCOL",
+    "ELECTION",
+    "DURABILITY",
+    "EPOCH",
+    "GROUP",
+    "SLOT",
+    "APPLIED",
+    "LAG",
+    "LOG",
+    "SNAPSHOT",
+    "REVISION",
+    "PEERS UP",
+    "RECEIVES",
 ];
 
-fn to_table(asked: &[Asked], newest: u64) -> String {
+/// Everything side by side.
+fn wide(asked: &[Asked], newest: u64, colours: bool) -> String {
     let row = |asked: &Asked| {
         let mut row = [const { String::new() }; HEAD.len()];
         row[0].clone_from(&asked.endpoint);
@@ -109,9 +197,7 @@ fn to_table(asked: &[Asked], newest: u64) -> String {
                 return row;
             }
         };
-        let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
         let group = status.group.as_ref();
-        let peers_up = status.peers.iter().filter(|peer| peer.up).count();
         let snapshot = match status.snapshot_slot {
             0 => "none".to_owned(),
             slot => slot.to_string(),
@@ -122,20 +208,55 @@ fn to_table(asked: &[Asked], newest: u64) -> String {
             or_none(&status.leader_name),
             status.ballot.clone(),
             status.protocol.clone(),
+            status.election.clone(),
+            status.durability.clone(),
             group.map_or(0, |group| group.epoch).to_string(),
             group.map_or(0, |group| group.version).to_string(),
             status.decided_slot.to_string(),
             status.applied_slot.to_string(),
-            newest.saturating_sub(status.applied_slot).to_string(),
+            lag(status, newest).to_string(),
             Bytes(status.log_bytes).to_string(),
             snapshot,
             status.revision.to_string(),
-            format!("{peers_up} of {}", status.peers.len()),
+            peers_up(status),
             receives(status).unwrap_or_default(),
         ]);
         row
     };
-    output::table(HEAD, asked.iter().map(row))
+    painted(output::table(HEAD, asked.iter().map(row)), asked, newest, colours)
+}
+
+fn or_none(text: &str) -> String {
+    if text.is_empty() { "none".to_owned() } else { text.to_owned() }
+}
+
+fn lag(status: &StatusResponse, newest: u64) -> u64 {
+    newest.saturating_sub(status.applied_slot)
+}
+
+fn peers_up(status: &StatusResponse) -> String {
+    let up = status.peers.iter().filter(|peer| peer.up).count();
+    format!("{up} of {}", status.peers.len())
+}
+
+/// With colour, replicas that are silent stand out, and those that lag, have no vote for now or miss a peer.
+fn painted(table: String, asked: &[Asked], newest: u64, colours: bool) -> String {
+    if !colours {
+        return table;
+    }
+    let emphasis = |asked: &Asked| match &asked.answer {
+        Err(_) => Emphasis::Alarm,
+        Ok(status)
+            if lag(status, newest) > 0
+                || status.without_memory
+                || status.leader_name.is_empty()
+                || status.peers.iter().any(|peer| !peer.up) =>
+        {
+            Emphasis::Warning
+        }
+        Ok(_) => Emphasis::None,
+    };
+    output::paint(&table, &asked.iter().map(emphasis).collect::<Vec<_>>())
 }
 
 /// What an operator should know of the replicas that answered.
@@ -270,6 +391,23 @@ mod tests {
     }
 
     #[test]
+    fn what_replicas_agree_on_is_said_once() {
+        let status = |name: &str, durability: &str| Asked {
+            endpoint: String::new(),
+            answer: Ok(StatusResponse {
+                name: name.into(),
+                durability: durability.into(),
+                protocol: "raft".into(),
+                election: "term".into(),
+                ..StatusResponse::default()
+            }),
+        };
+        let text = narrow(&[status("n1", "sync"), status("n2", "async"), status("n3", "sync")], 0, false);
+        assert!(text.contains("Ordering    raft, election term\n"), "{text}");
+        assert!(text.contains("Durability  n1, n3: sync; n2: async\n"), "{text}");
+    }
+
+    #[test]
     fn who_is_silent_has_a_row_too() {
         let status = StatusResponse {
             name: "n1".into(),
@@ -286,13 +424,21 @@ mod tests {
             Asked { endpoint: "http://b:1".into(), answer: Err(error.into()) },
             unstarted(&Member { id: 3, name: "n3".into(), ..Member::default() }),
         ];
-        let table = to_table(&asked, 9);
-        let line = |part: &str| table.lines().find(|line| line.contains(part)).expect(part).to_owned();
-        let cells: Vec<_> = line("http://a:1").split('|').map(|cell| cell.trim().to_owned()).collect();
-        assert_eq!(cells[2..5], ["n1", "leader", "none"]);
-        assert_eq!(cells[9..14], ["9", "7", "2", "4.0 KiB", "none"]);
-        assert!(line("http://b:1").contains("unreachable"));
-        assert!(line("unstarted").contains("| n3 "));
+        let table = wide(&asked, 9, false);
+        let line =
+            |table: &str, part: &str| table.lines().find(|line| line.contains(part)).expect(part).to_owned();
+        let cells = |line: String| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+        assert_eq!(cells(line(&table, "http://a:1"))[2..5], ["n1", "leader", "none"]);
+        assert_eq!(cells(line(&table, "http://a:1"))[11..16], ["9", "7", "2", "4.0 KiB", "none"]);
+        assert!(line(&table, "http://b:1").contains("unreachable"));
+        assert!(line(&table, "unstarted").contains("| n3 "));
+        let table = narrow(&asked, 9, false);
+        let cells = cells(line(&table, " a:1 "));
+        assert_eq!(cells[1..8], ["n1", "leader", "9", "2", "4.0 KiB", "0 of 0", "a:1"]);
+        assert!(line(&table, " b:1 ").contains("unreachable"));
+        let colours = narrow(&asked, 9, true);
+        assert!(line(&colours, " a:1 ").starts_with("\x1b[33m|"), "it lags");
+        assert!(line(&colours, " b:1 ").starts_with("\x1b[31m|"));
         assert_eq!(to_json(&asked[0], 9)["lag"], 2);
         assert_eq!(to_json(&asked[1], 9)["state"], "unreachable");
         assert_eq!(to_json(&asked[2], 9)["name"], "n3");

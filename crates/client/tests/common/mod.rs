@@ -14,7 +14,7 @@ use synod_client::Config;
 use synod_kv::KvStore;
 use synod_server::{
     Answer, Change, ChangeError, Config as ServerConfig, Consistency, Group, InMemory, Limits, Member,
-    MoveError, Replica, RequestError, Server, Status,
+    MoveError, Registry, Replica, RequestError, Server, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
 
@@ -132,8 +132,9 @@ impl Pair {
             client_addresses: vec!["127.0.0.1:0".parse().unwrap()],
             ..ServerConfig::default()
         };
-        let servers =
-            replicas.clone().map(|replica| Some(Server::start(&config, replica, String::new).unwrap()));
+        let servers = replicas
+            .clone()
+            .map(|replica| Some(Server::start(&config, replica, Registry::default()).unwrap()));
         let urls = servers.iter().flatten().map(|server| server.client_addresses()[0].to_string()).collect();
         Pair { replicas, servers, urls }
     }

@@ -22,6 +22,7 @@
 //! it is due by the timetable, whether or not a client is free, and its latency counts from then on: a server that
 //! stalls for a second is charged with every request that should have been answered in that second, not with one.
 
+mod clean;
 mod compare;
 mod connection;
 mod generator;
@@ -37,7 +38,8 @@ mod target;
 
 pub use compare::{Compared, Comparison, Level, Pair, Spread, compare, run_pair};
 pub use options::{
-    Args, Command, CompareCommand, CompareOptions, Consistency, Format, Load, Operation, Options, Output,
+    After, Args, Command, CompareCommand, CompareOptions, Consistency, Format, Load, Operation, Options,
+    Output,
 };
 pub use present::{comparison_csv, comparison_text, main, report_csv, report_text};
 pub use report::{

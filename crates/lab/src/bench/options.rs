@@ -33,11 +33,14 @@ pub enum Command {
         /// The run.
         #[command(flatten)]
         options: Options,
+        /// What becomes of the keys.
+        #[command(flatten)]
+        after: After,
         /// Where results go.
         #[command(flatten)]
         output: Output,
     },
-    /// Read keys. Keys that nobody wrote are read quickly: run `put --sequential-keys` with the same sizes first.
+    /// Read keys. Keys that nobody wrote are read quickly: run `put --sequential-keys --keep` with the same sizes first.
     Get {
         /// Which reads are asked for.
         #[arg(long, value_enum, default_value = "l")]
@@ -60,6 +63,9 @@ pub enum Command {
         /// The run.
         #[command(flatten)]
         options: Options,
+        /// What becomes of the keys.
+        #[command(flatten)]
+        after: After,
         /// Where results go.
         #[command(flatten)]
         output: Output,
@@ -84,6 +90,9 @@ pub enum CompareCommand {
         /// The load.
         #[command(flatten)]
         load: Levels,
+        /// What becomes of the keys.
+        #[command(flatten)]
+        after: After,
         /// Where results go.
         #[command(flatten)]
         output: Output,
@@ -111,10 +120,22 @@ pub enum CompareCommand {
         /// The load.
         #[command(flatten)]
         load: Levels,
+        /// What becomes of the keys.
+        #[command(flatten)]
+        after: After,
         /// Where results go.
         #[command(flatten)]
         output: Output,
     },
+}
+
+/// What is done after the run.
+#[derive(Clone, Copy, Debug, ClapArgs)]
+pub struct After {
+    /// Leave the keys that were written. Without it they are removed at the end, and nothing else is. (Either way the store
+    /// keeps their versions until it is compacted.)
+    #[arg(long)]
+    pub keep: bool,
 }
 
 /// What is sent.
@@ -153,14 +174,14 @@ pub struct Options {
         env = "SYNOD_ENDPOINTS",
         value_delimiter = ',',
         default_value = "127.0.0.1:2379",
-        value_name = "ENDPOINT,..."
+        value_name = "URL,..."
     )]
     pub endpoints: Vec<String>,
     /// Send only to the endpoint that leads when the run begins.
     #[arg(long)]
     pub target_leader: bool,
     /// Clients, each with one request under way at a time; they share the connections.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
     pub clients: usize,
     /// The load.
     #[command(flatten)]
@@ -171,16 +192,16 @@ pub struct Options {
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Load {
     /// Connections; at most one a client is opened. Default: one for each 64 clients, and at least one an endpoint.
-    #[arg(long)]
+    #[arg(long = "connections", alias = "conns", value_name = "COUNT")]
     pub conns: Option<usize>,
     /// End after this many requests (warm-up not counted).
-    #[arg(long, conflicts_with = "duration")]
+    #[arg(long, conflicts_with = "duration", value_name = "COUNT")]
     pub total: Option<u64>,
     /// End after this time (warm-up not counted). Default without --total: 10s.
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_parser = duration, value_name = "TIME")]
     pub duration: Option<Duration>,
     /// Send for this long first, and discard what is measured.
-    #[arg(long, value_parser = duration, default_value = "0s")]
+    #[arg(long, value_parser = duration, default_value = "0s", value_name = "TIME")]
     pub warmup: Duration,
     /// Bytes in a key.
     #[arg(long, default_value_t = 8, value_name = "BYTES")]
@@ -189,7 +210,7 @@ pub struct Load {
     #[arg(long, default_value_t = 256, value_name = "BYTES")]
     pub val_size: usize,
     /// How many different keys there are. A key is its number in decimal, padded with zeros to --key-size.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_name = "COUNT")]
     pub key_space_size: u64,
     /// Take the keys in order, over and over, rather than at random.
     #[arg(long)]
@@ -205,19 +226,19 @@ pub struct Load {
     #[arg(long, requires = "rate")]
     pub poisson: bool,
     /// A request without an answer this long after it was due has failed.
-    #[arg(long, value_parser = duration, default_value = "5s")]
+    #[arg(long = "command-timeout", alias = "timeout", value_parser = duration, default_value = "5s", value_name = "TIME")]
     pub timeout: Duration,
     /// End the run once requests have only failed for this long.
-    #[arg(long, value_parser = duration, default_value = "10s")]
+    #[arg(long, value_parser = duration, default_value = "10s", value_name = "TIME")]
     pub give_up_after: Duration,
     /// Seed of keys, values and arrival times.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Threads of the generator. Default: 1 on one or two cores, else half the cores, at most 8.
-    #[arg(long)]
+    #[arg(long, value_name = "COUNT")]
     pub threads: Option<usize>,
     /// Length of the intervals of the time series.
-    #[arg(long, value_parser = duration, default_value = "1s")]
+    #[arg(long, value_parser = duration, default_value = "1s", value_name = "TIME")]
     pub interval: Duration,
 }
 
@@ -225,10 +246,10 @@ pub struct Load {
 #[derive(Clone, Debug, ClapArgs)]
 pub struct CompareOptions {
     /// The servers of side A.
-    #[arg(long, value_delimiter = ',', required = true, value_name = "ENDPOINT,...")]
+    #[arg(long, value_delimiter = ',', required = true, value_name = "URL,...")]
     pub a_endpoints: Vec<String>,
     /// The servers of side B.
-    #[arg(long, value_delimiter = ',', required = true, value_name = "ENDPOINT,...")]
+    #[arg(long, value_delimiter = ',', required = true, value_name = "URL,...")]
     pub b_endpoints: Vec<String>,
     /// What to call side A.
     #[arg(long, default_value = "A")]
@@ -265,7 +286,7 @@ pub struct Output {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// What standard output gets.
-    #[arg(short, long, value_enum, default_value = "simple")]
+    #[arg(short, long, value_enum, default_value = "simple", value_name = "FORMAT")]
     pub write_out: Format,
     /// Exit with 0 although requests failed.
     #[arg(long)]
@@ -279,6 +300,8 @@ pub enum Format {
     Simple,
     /// The report as JSON.
     Json,
+    /// Tables with more columns than fit into 80 characters.
+    Wide,
 }
 
 impl Default for Options {
@@ -339,7 +362,7 @@ impl Load {
     fn validate(&self) -> Result<(), BenchError> {
         if let Some(conns) = self.conns {
             let fits = (1..=CONNS_MAX).contains(&conns);
-            check(fits, "--conns", conns, || format!("a number from 1 to {CONNS_MAX} is"))?;
+            check(fits, "--connections", conns, || format!("a number from 1 to {CONNS_MAX} is"))?;
         }
         if let Some(total) = self.total {
             check(total > 0, "--total", total, || "a number of requests above 0 is".into())?;
@@ -360,8 +383,8 @@ impl Load {
         check(self.rate.is_some() || !self.poisson, "--poisson", "without --rate", || {
             "give --rate, or leave --poisson out".into()
         })?;
-        positive("--timeout", self.timeout)?;
-        check(self.timeout <= TIMEOUT_MAX, "--timeout", format!("{:?}", self.timeout), || {
+        positive("--command-timeout", self.timeout)?;
+        check(self.timeout <= TIMEOUT_MAX, "--command-timeout", format!("{:?}", self.timeout), || {
             "at most 10m is".into()
         })?;
         positive("--give-up-after", self.give_up_after)?;
@@ -551,7 +574,7 @@ mod tests {
     fn the_command_line_is_understood() {
         let line = "bench mixed --endpoints 127.0.0.1:1,127.0.0.1:2 --clients 64 --read-ratio 0.9 --consistency s \
                     --total 1000 --rate 5000 --poisson -w json";
-        let Command::Mixed { options, read_ratio, consistency, output } =
+        let Command::Mixed { options, read_ratio, consistency, output, after } =
             Cli::parse_from(line.split_whitespace()).args.command
         else {
             panic!("not mixed");
@@ -561,6 +584,15 @@ mod tests {
             (options.load.window(), consistency, output.write_out),
             (None, Consistency::Serializable, Format::Json)
         );
+        assert!(!after.keep, "what is written is removed unless one wants it");
+
+        let line = "bench put --conns 9 --timeout 2s --val-size 33 --keep";
+        let Command::Put { options, after, .. } = Cli::parse_from(line.split_whitespace()).args.command
+        else {
+            panic!("not put");
+        };
+        assert_eq!((options.load.conns, options.load.timeout), (Some(9), Duration::from_secs(2)));
+        assert!(after.keep);
 
         let line = "bench compare --a-endpoints 127.0.0.1:1 --b-endpoints 127.0.0.1:2 put --clients 1,64,512";
         let Command::Compare { command: CompareCommand::Put { load, .. }, .. } =

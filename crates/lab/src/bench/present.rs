@@ -7,9 +7,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::{
-    Args, BenchError, Command, CompareCommand, CompareOptions, Comparison, Ended, Format, Latency, Load,
-    Operation, Options, Output, Progress, Report, Spread, compare::compare, options::Levels,
-    run::run_observed,
+    After, Args, BenchError, Command, CompareCommand, CompareOptions, Comparison, Ended, Format, Latency,
+    Load, Operation, Options, Output, Progress, Report, Spread, clean::Before, compare::compare,
+    options::Levels, run::run_observed,
 };
 
 /// Runs `synod bench`: results to standard output, progress and complaints to standard error.
@@ -18,20 +18,22 @@ use super::{
 #[must_use]
 pub fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
-        Command::Put { options, output } => single(Operation::Put, &options, &output),
+        Command::Put { options, after, output } => single(Operation::Put, &options, after, &output),
         Command::Get { consistency, options, output } => {
-            single(Operation::Get(consistency), &options, &output)
+            single(Operation::Get(consistency), &options, NOTHING_WRITTEN, &output)
         }
-        Command::Mixed { read_ratio, consistency, options, output } => {
-            single(Operation::Mixed { read_ratio, consistency }, &options, &output)
+        Command::Mixed { read_ratio, consistency, options, after, output } => {
+            single(Operation::Mixed { read_ratio, consistency }, &options, after, &output)
         }
         Command::Compare { options, command } => match command {
-            CompareCommand::Put { load, output } => pair(Operation::Put, &options, &load, &output),
-            CompareCommand::Get { consistency, load, output } => {
-                pair(Operation::Get(consistency), &options, &load, &output)
+            CompareCommand::Put { load, after, output } => {
+                pair(Operation::Put, &options, &load, after, &output)
             }
-            CompareCommand::Mixed { read_ratio, consistency, load, output } => {
-                pair(Operation::Mixed { read_ratio, consistency }, &options, &load, &output)
+            CompareCommand::Get { consistency, load, output } => {
+                pair(Operation::Get(consistency), &options, &load, NOTHING_WRITTEN, &output)
+            }
+            CompareCommand::Mixed { read_ratio, consistency, load, after, output } => {
+                pair(Operation::Mixed { read_ratio, consistency }, &options, &load, after, &output)
             }
         },
     };
@@ -45,20 +47,35 @@ pub fn main(args: Args) -> ExitCode {
     }
 }
 
-fn single(operation: Operation, options: &Options, output: &Output) -> Result<bool, BenchError> {
+/// There is nothing to remove after reads.
+const NOTHING_WRITTEN: After = After { keep: true };
+
+fn single(
+    operation: Operation,
+    options: &Options,
+    after: After,
+    output: &Output,
+) -> Result<bool, BenchError> {
+    options.validate(operation)?;
+    let before = befores(after, &options.load, &[("--endpoints", &options.endpoints)])?;
     let mut bar = Bar::new(&options.load);
     let report = run_observed(operation, options, &mut |progress| bar.show("", progress))?;
     bar.clear();
-    deliver(output, &report, || report_csv(&report), || report_text(&report))?;
-    Ok(report.succeeded() || (output.allow_errors && report.ended != Ended::GaveUp))
+    deliver(output, &report, || report_csv(&report), |wide| report_text(&report, wide))?;
+    let clean = restored(&before, &options.load);
+    Ok(clean && (report.succeeded() || (output.allow_errors && report.ended != Ended::GaveUp)))
 }
 
 fn pair(
     operation: Operation,
     options: &CompareOptions,
     load: &Levels,
+    after: After,
     output: &Output,
 ) -> Result<bool, BenchError> {
+    options.validate(operation, &load.clients, &load.load)?;
+    let sides = [("--a-endpoints", &options.a_endpoints[..]), ("--b-endpoints", &options.b_endpoints)];
+    let before = befores(after, &load.load, &sides)?;
     let mut bar = Bar::new(&load.load);
     let comparison =
         compare(operation, options, &load.clients, &load.load, &mut |name, clients, number, progress| {
@@ -66,22 +83,52 @@ fn pair(
             bar.show(&what, progress);
         })?;
     bar.clear();
-    deliver(output, &comparison, || comparison_csv(&comparison), || comparison_text(&comparison))?;
+    let text = |_| comparison_text(&comparison);
+    deliver(output, &comparison, || comparison_csv(&comparison), text)?;
+    let clean = restored(&before, &load.load);
     let gave_up = comparison.reports().any(|report| report.ended == Ended::GaveUp);
-    Ok(comparison.succeeded() || (output.allow_errors && !gave_up))
+    Ok(clean && (comparison.succeeded() || (output.allow_errors && !gave_up)))
+}
+
+/// The stores before anything is written: none if what is written stays.
+fn befores(
+    after: After,
+    load: &Load,
+    sides: &[(&'static str, &[String])],
+) -> Result<Vec<Before>, BenchError> {
+    let sides = sides.iter().filter(|_| !after.keep);
+    sides.map(|(flag, endpoints)| Before::look(flag, endpoints, load)).collect()
+}
+
+/// Removes what was written, and says so; what was measured is out by then. False if it could not be removed.
+fn restored(befores: &[Before], load: &Load) -> bool {
+    let mut clean = true;
+    for before in befores {
+        match before.restore(load) {
+            Ok(removed) => {
+                eprintln!("Removed the {} keys that were written (--keep leaves them).", grouped(removed))
+            }
+            Err(error) => {
+                eprintln!("error: keys that were written are still there: {error}");
+                clean = false;
+            }
+        }
+    }
+    clean
 }
 
 fn deliver<T: Serialize>(
     output: &Output,
     result: &T,
     csv: impl FnOnce() -> String,
-    text: impl FnOnce() -> String,
+    text: impl FnOnce(bool) -> String,
 ) -> Result<(), BenchError> {
     let json = serde_json::to_string_pretty(result)
         .map_err(|error| BenchError::Write { path: "JSON".into(), reason: error.to_string() })?;
     // What was measured is shown first: a full disk must not swallow it.
     match output.write_out {
-        Format::Simple => print!("{}", text()),
+        Format::Simple => print!("{}", text(false)),
+        Format::Wide => print!("{}", text(true)),
         Format::Json => println!("{json}"),
     }
     if let Some(path) = &output.csv {
@@ -147,16 +194,16 @@ impl Bar {
     }
 }
 
-/// The report as people read it.
+/// The report as people read it: in 80 columns, or with all figures.
 #[must_use]
-pub fn report_text(report: &Report) -> String {
+pub fn report_text(report: &Report, wide: bool) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    let _ = write_report(&mut text, report);
+    let _ = write_report(&mut text, report, wide);
     text
 }
 
-fn write_report(out: &mut String, report: &Report) -> std::fmt::Result {
+fn write_report(out: &mut String, report: &Report, wide: bool) -> std::fmt::Result {
     write_setup(out, report)?;
     let seconds = report.seconds;
     match report.ended {
@@ -185,7 +232,10 @@ fn write_report(out: &mut String, report: &Report) -> std::fmt::Result {
             .map_or(report.answered, |(_, of)| of.count);
         writeln!(out, "Found       {} of {} keys read", grouped(found), grouped(gets))?;
         if found == 0 && gets > 0 {
-            writeln!(out, "            None: write the keys first (put --sequential-keys, same sizes).")?;
+            writeln!(
+                out,
+                "            None: write the keys first (put --sequential-keys --keep, same sizes)."
+            )?;
         }
     }
     let cost = &report.generator;
@@ -195,7 +245,7 @@ fn write_report(out: &mut String, report: &Report) -> std::fmt::Result {
         cost.cpu_us_per_request, cost.cores
     )?;
     if report.answered > 0 {
-        writeln!(out, "\n{}", latency_table(report))?;
+        writeln!(out, "\n{}", latency_table(report, wide))?;
     }
     if report.series.len() > 1 {
         writeln!(out, "\n{}", series_table(report))?;
@@ -209,43 +259,40 @@ fn write_setup(out: &mut String, report: &Report) -> std::fmt::Result {
     if let Some(ratio) = setup.read_ratio {
         let _ = write!(what, " ({:.0}% reads)", ratio * 100.0);
     }
-    if let Some(consistency) = &setup.consistency {
-        let _ = write!(what, ", {consistency} reads");
-    }
+    let mut operation = vec![what];
+    operation.extend(setup.consistency.iter().map(|consistency| format!("{consistency} reads")));
     let order = if setup.sequential_keys { "in order" } else { "at random" };
     let values = if setup.random_values { "different" } else { "identical" };
-    writeln!(
-        out,
-        "Operation   {what}; {} keys of {} B {order}, {values} values of {} B, seed {}",
-        grouped(setup.key_space_size),
-        setup.key_size,
-        setup.val_size,
-        setup.seed
-    )?;
-    let pace = match setup.rate {
-        None => "closed loop".to_string(),
-        Some(rate) if setup.poisson => {
-            format!("open loop, {rate} requests/s (Poisson), latency from the due time")
+    operation.push(format!("{} keys of {} B {order}", grouped(setup.key_space_size), setup.key_size));
+    operation.push(format!("{values} values of {} B", setup.val_size));
+    operation.push(format!("seed {}", setup.seed));
+    entry(out, "Operation", &operation)?;
+
+    let clients = counted(setup.clients, "client");
+    let mut load = vec![format!("{clients} over {}", counted(setup.conns, "connection"))];
+    load.push(counted(setup.threads, "thread"));
+    match setup.rate {
+        None => load.push("closed loop".into()),
+        Some(rate) => {
+            let arrivals = if setup.poisson { " (Poisson)" } else { "" };
+            load.push("open loop".into());
+            load.push(format!("{rate} requests/s{arrivals}"));
+            load.push("latency from the due time".into());
         }
-        Some(rate) => format!("open loop, {rate} requests/s, latency from the due time"),
-    };
-    writeln!(
-        out,
-        "Load        {} clients over {} connections, {} thread(s); {pace}; warm-up {} s, timeout {} s",
-        setup.clients, setup.conns, setup.threads, setup.warmup_seconds, setup.timeout_seconds
-    )?;
+    }
+    load.push(format!("warm-up {} s", setup.warmup_seconds));
+    load.push(format!("time-out {} s", setup.timeout_seconds));
+    entry(out, "Load", &load)?;
+
     for (at, endpoint) in setup.endpoints.iter().enumerate() {
         let role = if endpoint.leads { "leader" } else { "follower" };
-        writeln!(
-            out,
-            "{}{} version {}, member {}, {role}, {} connections, database {:.1} MB",
-            if at == 0 { "Servers     " } else { "            " },
-            endpoint.endpoint,
-            endpoint.version,
-            endpoint.member,
-            endpoint.connections,
-            endpoint.database_bytes as f64 / 1e6
-        )?;
+        let parts = [
+            format!("{} {role}", endpoint.endpoint),
+            format!("version {}", endpoint.version),
+            counted(endpoint.connections, "connection"),
+            format!("database {:.1} MB", endpoint.database_bytes as f64 / 1e6),
+        ];
+        entry(out, if at == 0 { "Servers" } else { "" }, &parts)?;
     }
     let before = setup.endpoints.iter().map(|endpoint| &endpoint.leader).find(|leader| *leader != "0");
     if let (Some(before), Some(after)) = (before, &setup.leader_at_end)
@@ -256,26 +303,60 @@ fn write_setup(out: &mut String, report: &Report) -> std::fmt::Result {
     let host = &setup.client_host;
     let place =
         if host.loopback { "servers on the same machine (loopback)" } else { "servers over the network" };
-    let busy = host.load_average.map_or(String::new(), |load| format!(", load average {load} before"));
-    writeln!(out, "Client      {} ({}, {} cores), {place}{busy}", host.host, host.system, host.cores)
+    let mut client = vec![host.host.clone(), host.system.clone(), counted(host.cores, "core"), place.into()];
+    client.extend(host.load_average.map(|load| format!("load average {load} before")));
+    entry(out, "Client", &client)
 }
 
-fn latency_table(report: &Report) -> Table {
-    let mut table =
-        table(&["Latency", "p50", "p75", "p90", "p95", "p99", "p99.9", "max", "mean", "stddev", "count"]);
+/// What is told of one thing, in lines of 80 columns at most.
+fn entry(out: &mut String, name: &str, parts: &[String]) -> std::fmt::Result {
+    const COLUMNS: usize = 80;
+    let mut line = format!("{name:<12}");
+    let mut begun = false;
+    for (at, part) in parts.iter().enumerate() {
+        let part = if at + 1 < parts.len() { format!("{part},") } else { part.clone() };
+        if begun && line.chars().count() + 1 + part.chars().count() > COLUMNS {
+            writeln!(out, "{line}")?;
+            (line, begun) = (" ".repeat(12), false);
+        }
+        if begun {
+            line.push(' ');
+        }
+        line.push_str(&part);
+        begun = true;
+    }
+    writeln!(out, "{line}")
+}
+
+/// `1 client`, `2 clients`.
+fn counted(number: usize, what: &str) -> String {
+    format!("{} {what}{}", grouped(number as u64), if number == 1 { "" } else { "s" })
+}
+
+fn latency_table(report: &Report, wide: bool) -> Table {
+    const HEAD: [&str; 11] =
+        ["Latency", "p50", "p75", "p90", "p95", "p99", "p99.9", "max", "mean", "stddev", "count"];
+    /// What fits into 80 columns.
+    const NARROW: [&str; 7] = ["Latency", "p50", "p90", "p99", "p99.9", "max", "count"];
+    let shown = |column: usize| wide || NARROW.contains(&HEAD[column]);
+    let head: Vec<&str> =
+        (0..HEAD.len()).filter(|&column| shown(column)).map(|column| HEAD[column]).collect();
+    let mut table = table(&head);
     let mut row = |name: &str, of: &Latency| {
         let times = [of.p50_us, of.p75_us, of.p90_us, of.p95_us, of.p99_us, of.p999_us, of.max_us];
         let mut cells = vec![name.to_string()];
         cells.extend(times.map(|us| latency(us as f64)));
         cells.extend([latency(of.mean_us), latency(of.stddev_us), grouped(of.count)]);
-        table.add_row(cells);
+        table.add_row(
+            cells.into_iter().enumerate().filter(|(column, _)| shown(*column)).map(|(_, cell)| cell),
+        );
     };
     row("all", &report.latency);
     for (name, of) in &report.by_operation {
         row(name, of);
     }
     if let Some(lateness) = &report.lateness {
-        row("of it, before sending", lateness);
+        row("before sending", lateness);
     }
     align(table)
 }
@@ -469,6 +550,22 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_told_of_a_thing_is_broken_between_its_parts() {
+        let parts: Vec<String> = (0..12).map(|number| format!("part number {number}")).collect();
+        let mut text = String::new();
+        entry(&mut text, "Parts", &parts).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() > 1 && lines.iter().all(|line| line.len() <= 80), "{text}");
+        assert!(lines[0].starts_with("Parts       part number 0, part number 1,"), "{text}");
+        assert!(lines[1].starts_with("            part number "), "{text}");
+        assert!(text.ends_with("part number 11\n"));
+        assert_eq!(
+            (counted(1, "client"), counted(1000, "client")),
+            ("1 client".into(), "1,000 clients".into())
+        );
+    }
 
     #[test]
     fn figures_are_short() {

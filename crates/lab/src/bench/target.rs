@@ -44,10 +44,13 @@ pub(super) fn parse(flag: &'static str, text: &str) -> Result<Target, BenchError
 }
 
 impl Target {
+    pub(super) async fn connect(&self) -> Result<Channel, BenchError> {
+        self.endpoint.connect().await.map_err(|error| self.unreachable(&error))
+    }
+
     /// What the server says of itself.
     pub(super) async fn status(&self) -> Result<EndpointStatus, BenchError> {
-        let channel = self.endpoint.connect().await.map_err(|error| self.unreachable(&error))?;
-        let mut client = MaintenanceClient::new(channel);
+        let mut client = MaintenanceClient::new(self.connect().await?);
         let answer = tokio::time::timeout(CONNECT_TIMEOUT, client.status(StatusRequest::default()));
         let status = match answer.await {
             Ok(Ok(answer)) => answer.into_inner(),

@@ -5,7 +5,7 @@ use etcd_client::{
     SortOrder, SortTarget, Txn, TxnOp,
 };
 use synod_kv::KvStore;
-use synod_server::{Config, InMemory, Limits, Member, Server};
+use synod_server::{Config, InMemory, Limits, Member, Registry, Server};
 use synod_wire::{ClusterId, ReplicaId};
 use tonic::Code;
 
@@ -29,7 +29,7 @@ fn config() -> Config {
 }
 
 fn serve(config: &Config, replica: InMemory) -> Server {
-    Server::start(config, replica, String::new).unwrap()
+    Server::start(config, replica, Registry::default()).unwrap()
 }
 
 async fn connect(server: &Server) -> Client {

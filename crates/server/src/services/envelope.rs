@@ -83,7 +83,7 @@ impl<R: Replica> Store<R> {
         self.limits().request_bytes_max.saturating_add(MESSAGE_OVERHEAD_BYTES)
     }
 
-    pub(super) fn quota_bytes(&self) -> u64 {
+    pub(crate) fn quota_bytes(&self) -> u64 {
         self.quota_bytes
     }
 

@@ -4,6 +4,7 @@
 
 pub mod http2;
 
+use prometheus_client::{metrics::gauge::ConstGauge, registry::Registry};
 use synod_kv::KvStore;
 use synod_server::{Config, InMemory, Member, Replica, Server, Standing};
 use synod_wire::{ClusterId, ReplicaId};
@@ -30,7 +31,9 @@ pub fn config() -> Config {
 }
 
 pub fn serve(config: &Config, replica: impl Replica) -> Server {
-    Server::start(config, replica, || "# TYPE made_up gauge\nmade_up 1\n# EOF\n".into()).unwrap()
+    let mut metrics = Registry::default();
+    metrics.register("made_up", "Made up", ConstGauge::new(1_i64));
+    Server::start(config, replica, metrics).unwrap()
 }
 
 pub async fn connect(server: &Server) -> Channel {

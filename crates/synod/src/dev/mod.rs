@@ -31,7 +31,13 @@ pub struct DevArgs {
     #[arg(long, value_name = "COUNT", value_parser = ["1", "3", "5", "7"])]
     replicas: Option<String>,
     /// Where the replicas keep their data; a second start goes on with it.
-    #[arg(long, value_name = "DIR", default_value = "synod-data", conflicts_with = "ephemeral")]
+    #[arg(
+        long = "data-dir",
+        alias = "data",
+        value_name = "DIR",
+        default_value = "synod-data",
+        conflicts_with = "ephemeral"
+    )]
     data: PathBuf,
     /// Keep the data in a temporary folder that is removed at the end.
     #[arg(long)]

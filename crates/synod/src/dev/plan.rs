@@ -56,7 +56,7 @@ impl Folder {
             (None, found) => Ok(found),
             (Some(wanted), found) if wanted == found => Ok(wanted),
             (Some(wanted), found) => Err(Failure::usage(format!(
-                "--replicas {wanted}: {} holds the data of {found}; accepted: {found}, or another folder with --data",
+                "--replicas {wanted}: {} holds the data of {found}; accepted: {found}, or another folder with --data-dir",
                 self.path().display()
             ))),
         }
@@ -92,7 +92,7 @@ impl Folder {
             let accepted = known.map_or_else(|| "no --base-port".to_owned(), |port| port.to_string());
             return Err(Failure::usage(format!(
                 "--base-port {}: {} holds the data of a cluster at other ports; accepted: {accepted}, or another \
-                 folder with --data",
+                 folder with --data-dir",
                 text(wanted),
                 self.path().display()
             )));

@@ -27,7 +27,7 @@ pub fn put(format: Format, response: &PutResponse) -> Result<(), Failure> {
             output::print(&out)
         }
         Format::Json => output::print_json(&put_json(response)),
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let revision = response.header.as_ref().map_or(0, |header| header.revision);
             output::print(output::table(["REVISION"], [[revision.to_string()]]).as_bytes())?;
             previous_table(response.prev_kv.as_slice())
@@ -43,10 +43,10 @@ pub fn get(format: Format, style: GetStyle, response: &RangeResponse) -> Result<
             output::print(&out)
         }
         Format::Json => output::print_json(&get_json(response)),
-        Format::Table if style.count_only => {
+        Format::Table | Format::Wide if style.count_only => {
             output::print(output::table(["COUNT"], [[response.count.to_string()]]).as_bytes())
         }
-        Format::Table => output::print(kv_table(&response.kvs).as_bytes()),
+        Format::Table | Format::Wide => output::print(kv_table(&response.kvs).as_bytes()),
     }
 }
 
@@ -58,7 +58,7 @@ pub fn del(format: Format, response: &DeleteRangeResponse) -> Result<(), Failure
             output::print(&out)
         }
         Format::Json => output::print_json(&del_json(response)),
-        Format::Table => {
+        Format::Table | Format::Wide => {
             output::print(output::table(["DELETED"], [[response.deleted.to_string()]]).as_bytes())?;
             previous_table(&response.prev_kvs)
         }
@@ -77,7 +77,7 @@ pub fn txn(format: Format, response: &TxnResponse) -> Result<(), Failure> {
                 out.extend_from_slice(b"OK\n");
                 put_lines(&mut out, put);
             }
-            Response::ResponseRange(range) if format == Format::Table => {
+            Response::ResponseRange(range) if matches!(format, Format::Table | Format::Wide) => {
                 out.extend_from_slice(kv_table(&range.kvs).as_bytes());
             }
             Response::ResponseRange(range) => get_lines(&mut out, GetStyle::default(), range),

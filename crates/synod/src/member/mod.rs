@@ -12,6 +12,7 @@ use clap::{ArgAction, Args, Subcommand};
 use serde_json::{Value, json};
 use synod_client::{
     Client,
+    api::Member,
     native::{
         AddMember, ChangeRequest, ChangeResponse, Goal, Group, GroupMember, Reconfigure, UpdateMember,
         change_request::Change,
@@ -240,7 +241,7 @@ pub fn move_leader(args: MoveLeaderArgs) -> Result<(), Failure> {
         let group = view::group(&client).await?;
         let to = view::find(&group, &args.member)?;
         let leading = view::leader(&args.client, &group).await?;
-        if leading.id == to.id && matches!(args.client.write_out, Format::Simple) {
+        if leading.id == to.id && args.client.write_out != Format::Json {
             return output::print(format!("{} leads already\n", view::named(to)).as_bytes());
         }
         let mut at_leader = args.client.clone();
@@ -252,7 +253,7 @@ pub fn move_leader(args: MoveLeaderArgs) -> Result<(), Failure> {
                 ("from", json!(leading.id)),
                 ("to", json!(to.id)),
             ])),
-            Format::Table => {
+            Format::Table | Format::Wide => {
                 let row = [format!("{:x}", leading.id), format!("{:x}", to.id), view::named(to)];
                 output::print(output::table(["FROM", "TO", "NAME"], [row]).as_bytes())
             }
@@ -321,19 +322,32 @@ fn group(changed: &ChangeResponse) -> Result<&Group, Failure> {
 fn list(args: &ClientArgs) -> Result<(), Failure> {
     let client = args.client()?;
     let response = block_on(async { Ok(client.member_list(true).await?) })?;
+    let urls = |urls: &[String]| urls.join(",");
+    let state = |member: &Member| if member.client_ur_ls.is_empty() { "unstarted" } else { "started" };
     let rows = response.members.iter().map(|member| {
         let id = format!("{:x}", member.id);
-        let urls = [&member.peer_ur_ls, &member.client_ur_ls].map(|urls| urls.join(","));
-        let [peers, clients] = urls;
-        let state = if member.client_ur_ls.is_empty() { "unstarted" } else { "started" };
-        [id, state.to_owned(), member.name.clone(), peers, clients, member.is_learner.to_string()]
+        let (peers, clients) = (urls(&member.peer_ur_ls), urls(&member.client_ur_ls));
+        [id, state(member).to_owned(), member.name.clone(), peers, clients, member.is_learner.to_string()]
     });
     match args.write_out {
         Format::Simple => {
             let lines: String = rows.map(|row| row.join(", ") + "\n").collect();
             output::print(lines.as_bytes())
         }
+        // What fits into 80 columns.
         Format::Table => {
+            let rows = response.members.iter().map(|member| {
+                let state = match state(member) {
+                    "started" if member.is_learner => "learner",
+                    state => state,
+                };
+                let (peers, clients) = (urls(&member.peer_ur_ls), urls(&member.client_ur_ls));
+                [format!("{:x}", member.id), member.name.clone(), state.to_owned(), peers, clients]
+            });
+            let head = ["ID", "NAME", "STATUS", "PEER ADDRS", "CLIENT ADDRS"];
+            output::print(output::table(head, rows).as_bytes())
+        }
+        Format::Wide => {
             let head = ["ID", "STATUS", "NAME", "PEER ADDRS", "CLIENT ADDRS", "IS LEARNER"];
             output::print(output::table(head, rows).as_bytes())
         }

@@ -120,7 +120,7 @@ pub fn print_change(
             next.iter().for_each(|line| text += &format!("{line}\n"));
             output::print(text.as_bytes())
         }
-        Format::Table => {
+        Format::Table | Format::Wide => {
             let rows = group.members.iter().map(|member| {
                 let urls = [&member.peer_urls, &member.client_urls].map(|urls| urls.join(","));
                 let [peers, clients] = urls;

@@ -7,7 +7,8 @@
 //!
 //! What belongs to the group counts as the group has it (`agreed.rs`). A replica that joins first asks whom it joins
 //! (`join.rs`); while it runs it tells the group its name and where clients reach it (`membership.rs`); a leader that is told to
-//! stop hands over (`hand_over.rs`). Clients get the descriptors that it does not need itself (`descriptors.rs`).
+//! stop hands over (`hand_over.rs`). Clients get the descriptors that it does not need itself (`descriptors.rs`). Its metrics say what the
+//! process takes of the machine (`process.rs`).
 
 mod agreed;
 pub mod config;
@@ -18,6 +19,7 @@ mod hand_over;
 mod join;
 pub mod log;
 mod membership;
+mod process;
 mod replica;
 mod run;
 pub mod units;

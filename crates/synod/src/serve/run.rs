@@ -1,7 +1,6 @@
 //! A replica's life in a process: start, serve, stop.
 
 use std::{
-    fmt::Write as _,
     io::{self, Read as _},
     sync::{
         Arc,
@@ -28,6 +27,7 @@ use super::{
     hand_over::hand_over,
     log,
     membership::{Membership, Watch},
+    process::ProcessMetrics,
     replica::{Fixed, Served},
 };
 use crate::failure::Failure;
@@ -41,6 +41,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs a replica until it is told to stop or can not go on.
 pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
+    let process = ProcessMetrics::now();
     let checked = super::config::check(args).map_err(Failure::usage)?;
     log::start(&args.log)?;
     // Before anything is started, so that an early signal is not lost.
@@ -98,8 +99,9 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(node.metrics()));
     registry.register_collector(Box::new(server_config.requests.clone()));
-    let server = Server::start(&server_config, Served::new(node.handle(), fixed), move || metrics(&registry))
-        .map_err(|error| {
+    registry.register_collector(Box::new(process));
+    let server =
+        Server::start(&server_config, Served::new(node.handle(), fixed), registry).map_err(|error| {
             Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
         })?;
     tracing::info!(
@@ -210,15 +212,6 @@ fn start_failure(error: StartError) -> Failure {
         StartError::Config(_) => Failure::usage(error),
         _ => Failure::failed(error),
     }
-}
-
-fn metrics(registry: &Registry) -> String {
-    let mut text = String::new();
-    if let Err(error) = prometheus_client::encoding::text::encode(&mut text, registry) {
-        text.clear();
-        let _ = write!(text, "# metrics can not be written: {error}\n# EOF\n");
-    }
-    text
 }
 
 /// Becomes true on SIGTERM, on SIGINT and, if asked for, at the end of standard input.

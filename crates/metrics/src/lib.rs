@@ -1,0 +1,260 @@
+//! Counting without a lock, and writing what was counted as families of OpenMetrics.
+//!
+//! The histogram of `prometheus-client` takes a lock for each observation. [`Durations`] does not: it is counted by the
+//! threads that order, log and answer. [`Families`] writes one family at a time, with its help and unit.
+
+use std::{
+    array, fmt,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use prometheus_client::{
+    encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet},
+    metrics::MetricType,
+    registry::Unit,
+};
+
+/// Upper bounds: doublings from 25 microseconds to some 13 seconds.
+const BOUNDS: usize = 20;
+const FIRST_BOUND: Duration = Duration::from_micros(25);
+
+/// A histogram of durations. Recording one costs two atomic additions, takes no lock and allocates nothing.
+#[derive(Debug)]
+pub struct Durations {
+    /// Durations by the first bound that they did not exceed; the last are those above all.
+    counts: [AtomicU64; BOUNDS + 1],
+    nanos: AtomicU64,
+}
+
+impl Default for Durations {
+    fn default() -> Durations {
+        Durations { counts: array::from_fn(|_| AtomicU64::new(0)), nanos: AtomicU64::new(0) }
+    }
+}
+
+impl Durations {
+    /// Counts one.
+    pub fn record(&self, took: Duration) {
+        self.counts[bound(took)].fetch_add(1, Relaxed);
+        self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Whether none was recorded.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.counts.iter().all(|count| count.load(Relaxed) == 0)
+    }
+
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        // Read once, so that the count is the sum of the buckets whatever is recorded meanwhile.
+        let counts = self.counts.each_ref().map(|count| count.load(Relaxed));
+        let bounds = (0..BOUNDS).map(|exponent| FIRST_BOUND.as_secs_f64() * f64::from(1 << exponent));
+        let buckets: Vec<_> = bounds.chain([f64::INFINITY]).zip(counts).collect();
+        let seconds = self.nanos.load(Relaxed) as f64 / 1e9;
+        encoder.encode_histogram::<NoLabelSet>(seconds, counts.iter().sum(), &buckets, None)
+    }
+}
+
+/// The first bound that is not exceeded.
+fn bound(took: Duration) -> usize {
+    let over = took.as_nanos().div_ceil(FIRST_BOUND.as_nanos()).max(1);
+    (over.next_power_of_two().trailing_zeros() as usize).min(BOUNDS)
+}
+
+/// Writes families. A name has neither the suffix of its type (`_total`, `_info`) nor its unit: both are added. A family of
+/// which there is nothing to tell is left out: some parsers take its head for that of the next one.
+#[derive(Debug)]
+pub struct Families<'a, 'b>(pub &'a mut DescriptorEncoder<'b>);
+
+impl Families<'_, '_> {
+    /// A number that rises and falls.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        encoder.encode_gauge(&signed(value))
+    }
+
+    /// The same in bytes: `NAME_bytes`.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn gauge_bytes(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?;
+        encoder.encode_gauge(&signed(value))
+    }
+
+    /// A point in time, in seconds since 1970: `NAME_seconds`.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn gauge_seconds(&mut self, name: &str, help: &str, seconds: f64) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        encoder.encode_gauge(&seconds)
+    }
+
+    /// A gauge for each set of labels.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn gauges<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut values = values.into_iter().peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in values {
+            encoder.encode_family(&labels)?.encode_gauge(&signed(value))?;
+        }
+        Ok(())
+    }
+
+    /// A number that only rises: `NAME_total`.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
+    }
+
+    /// Bytes that were counted: `NAME_bytes_total`.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn counter_bytes(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Counter)?;
+        encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
+    }
+
+    /// Time that was counted: `NAME_seconds_total`.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn counter_seconds(&mut self, name: &str, help: &str, time: Duration) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+        encoder.encode_counter::<NoLabelSet, _, u64>(&time.as_secs_f64(), None)
+    }
+
+    /// A counter for each set of labels, in this unit if there is one.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut values = values.into_iter().peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
+        let mut encoder = self.0.encode_descriptor(name, help, unit, MetricType::Counter)?;
+        for (labels, value) in values {
+            encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// A histogram: `NAME_seconds`. Its unit is in its name alone, since some parsers take no `UNIT` of a histogram.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn histogram(&mut self, name: &str, help: &str, durations: &Durations) -> fmt::Result {
+        let name = format!("{name}_seconds");
+        durations.encode(self.0.encode_descriptor(&name, help, None, MetricType::Histogram)?)
+    }
+
+    /// A histogram for each set of labels: `NAME_seconds`.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn histograms<'d, L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        durations: impl IntoIterator<Item = (L, &'d Durations)>,
+    ) -> fmt::Result {
+        let mut durations = durations.into_iter().peekable();
+        if durations.peek().is_none() {
+            return Ok(());
+        }
+        let name = format!("{name}_seconds");
+        let mut encoder = self.0.encode_descriptor(&name, help, None, MetricType::Histogram)?;
+        for (labels, durations) in durations {
+            durations.encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// What is told in words, as labels of the constant 1: `NAME_info`.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn info(&mut self, name: &str, help: &str, labels: &impl EncodeLabelSet) -> fmt::Result {
+        self.0.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(labels)
+    }
+}
+
+/// Gauges are signed.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus_client::{collector::Collector, encoding::text, registry::Registry};
+
+    #[test]
+    fn a_time_counts_under_the_first_bound_that_it_does_not_exceed() {
+        let micros = Duration::from_micros;
+        assert_eq!([micros(0), micros(1), micros(25), micros(26), micros(50)].map(bound), [0, 0, 0, 1, 1]);
+        assert_eq!(bound(micros(25 << 19)), 19);
+        assert_eq!([micros(26 << 19), Duration::MAX].map(bound), [BOUNDS, BOUNDS]);
+    }
+
+    #[test]
+    fn every_kind_of_family_is_written_by_the_rules() {
+        #[derive(Debug)]
+        struct Some;
+        impl Collector for Some {
+            fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+                let mut families = Families(&mut encoder);
+                families.gauge_bytes("size", "How large", 3)?;
+                families.counter_seconds("busy", "How long", Duration::from_millis(1500))?;
+                let took = Durations::default();
+                took.record(Duration::from_micros(60));
+                families.histogram("took", "How long each", &took)?;
+                families.info("build", "What", &[("version", "1")])
+            }
+        }
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Some));
+        let mut page = String::new();
+        text::encode(&mut page, &registry).unwrap();
+        for line in [
+            "# UNIT size_bytes bytes",
+            "size_bytes 3",
+            "# TYPE busy_seconds counter",
+            "busy_seconds_total 1.5",
+            "# TYPE took_seconds histogram",
+            "took_seconds_bucket{le=\"0.00005\"} 0",
+            "took_seconds_bucket{le=\"0.0001\"} 1",
+            "took_seconds_bucket{le=\"+Inf\"} 1",
+            "took_seconds_count 1",
+            "build_info{version=\"1\"} 1",
+        ] {
+            assert!(page.lines().any(|written| written == line), "{line} is not in\n{page}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The page `/metrics`: what the replica and the server count, and how the store and the group are.
+
+use std::{fmt, time::Duration};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder,
+        text::{encode_eof, encode_registry},
+    },
+    registry::Registry,
+};
+use synod_api::{etcdserverpb::AlarmType, synod::v1::KvStatus};
+use synod_metrics::Families;
+use tokio::time::timeout;
+
+use crate::{Consistency, Group, Replica, Standing, services::Store};
+
+/// How long the store may take to say how it is. Of one that takes longer the page says nothing, and everything else.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a scraper takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// OpenMetrics 1.0.
+    Open,
+    /// Prometheus's text format 0.0.4, for those that ask for plain text and have not heard of OpenMetrics.
+    Classic,
+}
+
+impl Format {
+    /// What to send for headers `Accept` with these values.
+    pub(crate) fn accepted<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
+        let kind = |range: &'a str| range.split(';').next().unwrap_or_default().trim();
+        let kinds: Vec<_> = accept.flat_map(|value| value.split(',')).map(kind).collect();
+        let names = |kind: &str| kinds.iter().any(|named| named.eq_ignore_ascii_case(kind));
+        match names("text/plain") && !names("application/openmetrics-text") {
+            true => Format::Classic,
+            false => Format::Open,
+        }
+    }
+
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Format::Open => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Classic => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// Everything there is to measure, as of now.
+pub(crate) async fn exposition<R: Replica>(
+    counted: &Registry,
+    store: &Store<R>,
+    format: Format,
+) -> Result<String, fmt::Error> {
+    let status = timeout(STORE_TIMEOUT, store.status(Consistency::Serializable)).await;
+    let present = Present {
+        store: status.ok().and_then(Result::ok),
+        quota_bytes: store.quota_bytes(),
+        durability: store.replica().status().durability,
+        group: store.replica().group(),
+    };
+    let mut now = Registry::default();
+    now.register_collector(Box::new(present));
+    let mut text = String::new();
+    encode_registry(&mut text, counted)?;
+    encode_registry(&mut text, &now)?;
+    encode_eof(&mut text)?;
+    Ok(match format {
+        Format::Open => text,
+        Format::Classic => classic(&text),
+    })
+}
+
+/// What is asked for rather than counted.
+#[derive(Debug)]
+struct Present {
+    /// Nothing if the store did not answer in time.
+    store: Option<KvStatus>,
+    quota_bytes: u64,
+    durability: String,
+    group: Group,
+}
+
+impl Collector for Present {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut families = Families(&mut encoder);
+        let Group { protocol, election, members, epoch, version, .. } = &self.group;
+        let labels = [("protocol", protocol), ("election", election), ("durability", &self.durability)];
+        families.info("synod_ordering", "What orders, and what this replica makes durable", &labels)?;
+        families.gauge("synod_epoch", "Grows with every change of voters or of what orders", *epoch)?;
+        families.gauge("synod_group_version", "Grows with every change of the group", *version)?;
+        let voters = members.iter().filter(|member| member.standing == Standing::Voter).count();
+        let kinds = [("voter", voters), ("learner", members.len() - voters)];
+        let kinds = kinds.map(|(standing, count)| ([("standing", standing)], count as u64));
+        families.gauges("synod_members", "Members of the group as this replica knows it", kinds)?;
+        let help = "The size of the store at which writes are refused; 0 if there is no bound";
+        families.gauge_bytes("synod_store_quota", help, self.quota_bytes)?;
+        let Some(store) = &self.store else { return Ok(()) };
+        let help = "Keys and values with their versions, as they count against the quota";
+        families.gauge_bytes("synod_store_size", help, store.size_bytes)?;
+        families.gauge("synod_store_keys", "Keys that are there", store.keys)?;
+        families.gauge("synod_store_versions", "Versions of keys that are kept", store.versions)?;
+        let revision = |revision: i64| revision.max(0).unsigned_abs();
+        families.gauge("synod_store_revision", "The store's revision", revision(store.revision))?;
+        let help = "The revision through which versions were compacted; 0 if none were";
+        families.gauge("synod_store_compacted_revision", help, revision(store.compact_revision))?;
+        let alarms = [AlarmType::Nospace, AlarmType::Corrupt].map(|kind| {
+            let raised = store.alarms.iter().filter(|raised| raised.alarm() == kind).count();
+            ([("alarm", kind.as_str_name())], raised as u64)
+        });
+        families.gauges("synod_alarms", "Members for which an alarm is raised", alarms)
+    }
+}
+
+/// OpenMetrics' families as the classic format has them: there a family is named as its samples are, information is a
+/// gauge, and units and the end are not told. Every family begins with its type, or with its help and then its type.
+fn classic(open: &str) -> String {
+    let mut classic = String::with_capacity(open.len());
+    let mut help = "";
+    for line in open.lines() {
+        if let Some(told) = line.strip_prefix("# HELP ") {
+            help = told.split_once(' ').map_or("", |(_, text)| text);
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|told| told.split_once(' '))
+        {
+            let (suffix, kind) = match kind {
+                "counter" => ("_total", kind),
+                "info" => ("_info", "gauge"),
+                _ => ("", kind),
+            };
+            classic += &format!("# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n");
+            help = "";
+        } else if !line.starts_with('#') {
+            classic += line;
+            classic += "\n";
+        }
+    }
+    classic
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_is_for_those_that_name_it_and_nothing_newer() {
+        let accepted = |values: &[&'static str]| Format::accepted(values.iter().copied());
+        assert_eq!(accepted(&[]), Format::Open);
+        assert_eq!(accepted(&["*/*"]), Format::Open);
+        assert_eq!(accepted(&["text/plain;version=0.0.4;q=1,*/*;q=0.1"]), Format::Classic);
+        let newer = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(accepted(&[newer]), Format::Open);
+        assert_eq!(accepted(&["text/plain", "application/openmetrics-text"]), Format::Open);
+    }
+
+    #[test]
+    fn the_classic_format_names_families_as_their_samples() {
+        let open = "# HELP a How often\n# TYPE a counter\na_total 1\n# HELP b What\n# TYPE b info\nb_info{v=\"1\"} 1\n\
+                    # HELP c_bytes How large\n# TYPE c_bytes gauge\n# UNIT c_bytes bytes\nc_bytes 3\n# EOF\n";
+        let expected = "# HELP a_total How often\n# TYPE a_total counter\na_total 1\n\
+                        # HELP b_info What\n# TYPE b_info gauge\nb_info{v=\"1\"} 1\n\
+                        # HELP c_bytes How large\n# TYPE c_bytes gauge\nc_bytes 3\n";
+        assert_eq!(classic(open), expected);
+    }
+}

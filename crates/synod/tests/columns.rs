@@ -1,0 +1,90 @@
+//! What people read at a terminal of 80 columns, and what a load leaves behind.
+
+#[path = "support/commands.rs"]
+mod commands;
+#[path = "support/mod.rs"]
+mod support;
+
+use std::path::Path;
+
+use self::{
+    commands::{SYNOD, done, leader, synod, until},
+    support::Cluster,
+};
+
+/// No line is longer than a terminal is wide, and none has colours, since this is no terminal.
+#[track_caller]
+fn fits(what: &str, text: &str) {
+    for line in text.lines() {
+        let columns = line.chars().count();
+        assert!(columns <= 80, "{what}: {columns} columns\n{line}\n\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "{what}: {text}");
+}
+
+#[track_caller]
+fn keys(endpoints: &str) -> u64 {
+    done(endpoints, &["get", "", "--prefix", "--count-only"]).trim().parse().unwrap()
+}
+
+#[test]
+fn status_members_and_bench_fit_into_80_columns_and_bench_leaves_no_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &[]);
+    let endpoints = cluster.endpoints();
+    let leading = leader(&endpoints);
+    let all = endpoints.join(",");
+    // A key of somebody else between those of the load, and one of the load's that was there before.
+    done(&all, &["put", "00000005x", "mine"]);
+    done(&all, &["put", "00099999", "before"]);
+    until("all have told where clients reach them", || {
+        !done(&all, &["member", "list"]).contains("unstarted")
+    });
+
+    let status = done(&endpoints[0], &["status", "--cluster"]);
+    fits("status", &status);
+    for part in ["Leader ", "Ordering    multipaxos, election ", "Group ", "Durability  sync", "| NAME |"] {
+        assert!(status.contains(part), "{part} is not in\n{status}");
+    }
+    assert!(status.contains(&format!("Leader      n{}, ballot ", leading + 1)), "{status}");
+    assert_eq!(status.matches("| leader ").count(), 1, "{status}");
+    let wide = done(&endpoints[0], &["status", "--cluster", "-w", "wide"]);
+    for column in ["| BALLOT ", "| ELECTION ", "| DURABILITY ", "| APPLIED ", "| SNAPSHOT ", "| REVISION "] {
+        assert!(wide.contains(column), "{column} is not in\n{wide}");
+    }
+    let members = done(&all, &["member", "list"]);
+    fits("member list", &members);
+    let table = done(&all, &["member", "list", "-w", "table"]);
+    fits("member list -w table", &table);
+    assert_eq!(table.matches("| started ").count(), 3, "{table}");
+    let wide = done(&all, &["member", "list", "-w", "wide"]);
+    assert!(wide.contains("| IS LEARNER |"), "{wide}");
+
+    let bench = |args: &[&str]| {
+        let mut all_args = vec!["bench"];
+        all_args.extend(args);
+        all_args.extend(["--endpoints", &all, "--key-space-size", "300"]);
+        let output = synod(&all_args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {said}");
+        (String::from_utf8(output.stdout).unwrap(), said)
+    };
+    let (report, said) = bench(&["put", "--sequential-keys", "--total", "1000", "--clients", "8"]);
+    fits("bench put", &report);
+    assert!(said.contains("Removed the 300 keys"), "{said}");
+    assert_eq!(keys(&all), 2);
+    assert_eq!(done(&all, &["get", "00000005x", "--print-value-only"]), "mine\n");
+    assert_eq!(done(&all, &["get", "00099999", "--print-value-only"]), "before\n");
+
+    let rate = ["mixed", "--rate", "200", "--poisson", "--duration", "2s", "--clients", "64"];
+    fits("bench mixed", &bench(&rate).0);
+    assert_eq!(keys(&all), 2);
+    // As those who know other tools call them.
+    let kept = ["put", "--sequential-keys", "--total", "300", "--conns", "2", "--timeout", "9s", "--keep"];
+    let (report, said) = bench(&kept);
+    assert!(report.contains("1 client over 1 connection") && !said.contains("Removed"), "{report}{said}");
+    assert_eq!(keys(&all), 302);
+    let (report, _) = bench(&["get", "--total", "300", "-w", "wide"]);
+    assert!(report.contains("Found       300 of 300") && report.contains("stddev"), "{report}");
+    assert_eq!(keys(&all), 302, "reads remove nothing");
+}
