@@ -20,7 +20,9 @@ use tokio::{
     time::{Instant, Sleep, sleep, timeout},
 };
 
-use crate::{Replica, call::Call, outbox::gathering, readers::GATHERED_BYTES, services::Store};
+use crate::{
+    Replica, call::Call, outbox::gathering, places::Presence, readers::GATHERED_BYTES, services::Store,
+};
 
 /// What a client may have sent on a stream and on a connection before we have read it.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -46,6 +48,7 @@ pub(crate) async fn serve<R: Replica>(
     streams_max: u32,
     head_timeout: Duration,
     mut stop: Pin<&mut impl Future<Output = ()>>,
+    mut place: Presence,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut builder = server::Builder::new();
     builder
@@ -55,7 +58,13 @@ pub(crate) async fn serve<R: Replica>(
         .max_header_list_size(HEADER_LIST_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES);
     let (stream, outbox) = gathering(stream);
-    let mut connection = timeout(head_timeout, builder.handshake(stream)).await??;
+    let mut gives_way = place.idle(std::time::Instant::now());
+    let mut connection = tokio::select! {
+        begun = timeout(head_timeout, builder.handshake(stream)) => begun??,
+        _ = &mut gives_way => return Ok(()),
+    };
+    // Whether something is under way; and whether it was told to give way.
+    let (mut busy, mut told) = (false, false);
     let mut keep_alive = KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"));
     let lane = &store.lane();
     let mut calls = pin!(FuturesUnordered::new());
@@ -64,6 +73,13 @@ pub(crate) async fn serve<R: Replica>(
         if !stopping && stop.as_mut().poll(cx).is_ready() {
             stopping = true;
             connection.graceful_shutdown();
+        }
+        told = told || !busy && Pin::new(&mut gives_way).poll(cx).is_ready();
+        if told && !busy {
+            // It has nothing under way. It may be told so, if it takes that at once.
+            connection.abrupt_shutdown(h2::Reason::NO_ERROR);
+            let _ = (connection.poll_closed(cx), outbox.poll_send(cx));
+            return Poll::Ready(Ok(()));
         }
         if let Poll::Ready(broken) = keep_alive.poll(cx) {
             return Poll::Ready(Err(broken));
@@ -92,8 +108,20 @@ pub(crate) async fn serve<R: Replica>(
         }
         if began {
             keep_alive.heard = true;
+            if !mem::replace(&mut busy, true) {
+                place.busy();
+                told = false;
+            }
             // What they have to send makes the connection wake this task.
             while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+        }
+        if busy && calls.is_empty() {
+            busy = false;
+            gives_way = place.idle(std::time::Instant::now());
+            told = Pin::new(&mut gives_way).poll(cx).is_ready();
+            if told {
+                cx.waker().wake_by_ref();
+            }
         }
         // Now this is all. If the client does not take it, the connection is polled again when it does.
         match outbox.poll_send(cx) {
@@ -160,7 +188,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Config, InMemory, Member, readers::Readers};
+    use crate::{Config, InMemory, Member, places::Places, readers::Readers};
 
     const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -178,7 +206,8 @@ mod tests {
         let store = Store::new(&Config::default(), replica, Readers::new());
         let (client, stream) = duplex(1 << 16);
         let served = tokio::spawn(async move {
-            let served = serve(stream, &store, 100, HEAD_TIMEOUT, pin!(pending())).await;
+            let place = Places::new(1).take().expect("it is free");
+            let served = serve(stream, &store, 100, HEAD_TIMEOUT, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)

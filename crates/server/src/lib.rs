@@ -29,6 +29,7 @@ mod http;
 mod memory;
 mod message;
 mod outbox;
+mod places;
 mod readers;
 mod replica;
 mod requests;

@@ -1,26 +1,43 @@
 //! Threads, connections and an orderly end.
 
-use std::{convert::Infallible, io, mem, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io, mem,
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     runtime::{Builder, Handle, Runtime},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{Semaphore, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
 use tracing::{debug, info, warn};
 
-use crate::{Config, Replica, connection, http::Pages, readers::Readers, services::Store};
+use crate::{
+    Config, Replica, connection,
+    http::Pages,
+    places::{Places, Presence},
+    readers::Readers,
+    services::Store,
+};
 
 /// Connections that the kernel holds for us until we accept them.
 const BACKLOG: u32 = 1024;
 /// How long a connection may take to say which protocol it speaks, and to send the head of a request for a page.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections to the addresses that have nothing but pages: there is room for a look when clients have taken all theirs.
+const PAGES_MAX: u32 = 32;
 /// How long to accept nothing after accepting has failed, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between two warnings that connections are refused.
+const SAY_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a thread may take to drop what is left on it; nothing on it blocks, so this is never needed.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -30,8 +47,8 @@ pub struct Server {
     client_addresses: Vec<SocketAddr>,
     metrics_addresses: Vec<SocketAddr>,
     stopping: watch::Sender<bool>,
-    connections: Arc<Semaphore>,
-    connections_max: u32,
+    clients: Places,
+    pages: Places,
     stop_timeout: Duration,
     /// One a listener; they end, and close it, once the server is stopping.
     acceptances: Vec<JoinHandle<()>>,
@@ -50,8 +67,7 @@ impl Server {
         replica: impl Replica,
         metrics: impl Fn() -> String + Send + Sync + 'static,
     ) -> io::Result<Server> {
-        let connections_max =
-            u32::try_from(config.connections_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let connections_max = u32::try_from(config.connections_max.min(Semaphore::MAX_PERMITS));
         let threads =
             (0..config.client_io_threads.max(1)).map(client_io_thread).collect::<io::Result<Vec<_>>>()?;
         let (stopping, _) = watch::channel(false);
@@ -59,8 +75,8 @@ impl Server {
             client_addresses: Vec::new(),
             metrics_addresses: Vec::new(),
             stopping,
-            connections: Arc::new(Semaphore::new(connections_max as usize)),
-            connections_max,
+            clients: Places::new(connections_max.unwrap_or(u32::MAX)),
+            pages: Places::new(PAGES_MAX),
             stop_timeout: config.stop_timeout,
             acceptances: Vec::new(),
             threads,
@@ -109,10 +125,11 @@ impl Server {
                 // One that panicked has closed its listener as well.
                 let _ = acceptance.await;
             }
-            timeout(self.stop_timeout, self.connections.acquire_many(self.connections_max)).await.is_ok()
+            let closed = async { tokio::join!(self.clients.all(), self.pages.all()) };
+            timeout(self.stop_timeout, closed).await.is_ok()
         };
         if !self.threads[0].block_on(all_closed) {
-            let left = self.connections_max as usize - self.connections.available_permits();
+            let left = self.clients.taken() + self.pages.taken();
             warn!(left, "connections are broken off, since their requests did not end in time");
         }
         self.threads.drain(..).for_each(|thread| thread.shutdown_timeout(SHUTDOWN_TIMEOUT));
@@ -135,7 +152,8 @@ impl Server {
         info!(address = %bound, ?purpose, "listening");
         let acceptance = Acceptance {
             threads,
-            connections: self.connections.clone(),
+            places: if purpose == Purpose::Clients { self.clients.clone() } else { self.pages.clone() },
+            refused: Sparse::default(),
             stopping: self.stopping.subscribe(),
         };
         let accepting = acceptor.spawn(acceptance.run(listener, purpose));
@@ -171,6 +189,25 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// Says the same only once a while.
+#[derive(Debug, Default)]
+struct Sparse {
+    said: Option<Instant>,
+    others: u64,
+}
+
+impl Sparse {
+    /// How many were not said since the last one; nothing, if this one is not said either.
+    fn say(&mut self, now: Instant) -> Option<u64> {
+        if self.said.is_some_and(|said| now.duration_since(said) < SAY_INTERVAL) {
+            self.others += 1;
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.others))
+    }
+}
+
 /// What an address is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
@@ -182,7 +219,8 @@ enum Purpose {
 struct Acceptance<R> {
     /// Each with what is spoken on it.
     threads: Vec<(Handle, Protocols<R>)>,
-    connections: Arc<Semaphore>,
+    places: Places,
+    refused: Sparse,
     stopping: watch::Receiver<bool>,
 }
 
@@ -197,13 +235,22 @@ impl<R: Replica> Acceptance<R> {
             let (stream, peer) = match connection {
                 Ok(connection) => connection,
                 Err(error) => {
-                    warn!(%error, "accepting a connection failed");
+                    if let Some(others) = self.refused.say(Instant::now()) {
+                        warn!(%error, others, "accepting a connection failed");
+                    }
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let Ok(permit) = self.connections.clone().try_acquire_owned() else {
-                warn!(%peer, "a connection is refused: there are as many as connections_max allows");
+            // Others wait in the kernel's queue until this one has a place or is refused.
+            let place = tokio::select! {
+                place = self.places.claim() => place,
+                _ = self.stopping.wait_for(|stopping| *stopping) => return,
+            };
+            let Some(place) = place else {
+                if let Some(others) = self.refused.say(Instant::now()) {
+                    warn!(%peer, others, "a connection is refused: there are as many as connections_max allows");
+                }
                 continue;
             };
             // The socket moves to the other thread's reactor.
@@ -218,7 +265,7 @@ impl<R: Replica> Acceptance<R> {
             let (protocols, stopping) = (protocols.clone(), self.stopping.clone());
             thread.spawn(async move {
                 let served = match TcpStream::from_std(stream) {
-                    Ok(stream) => protocols.serve(stream, purpose, stopping, permit).await,
+                    Ok(stream) => protocols.serve(stream, purpose, stopping, place).await,
                     Err(error) => Err(error.into()),
                 };
                 if let Err(error) = served {
@@ -245,24 +292,28 @@ impl<R> Clone for Protocols<R> {
 }
 
 impl<R: Replica> Protocols<R> {
-    /// Serves a connection until it ends; the permit is what it counts by.
+    /// Serves a connection until it ends, or has to give way.
     async fn serve(
         self,
         stream: TcpStream,
         purpose: Purpose,
         mut stopping: watch::Receiver<bool>,
-        _permit: OwnedSemaphorePermit,
+        mut place: Presence,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
+        let gives_way = place.idle(Instant::now());
         let grpc = purpose == Purpose::Clients
             && tokio::select! {
                 first = timeout(HEAD_TIMEOUT, speaks_http2(&stream)) => first??,
                 // Nothing has been asked on it.
                 () = stop.as_mut() => return Ok(()),
+                _ = gives_way => return Ok(()),
             };
         if grpc {
-            return connection::serve(stream, &self.store, self.streams_max, HEAD_TIMEOUT, stop).await;
+            return connection::serve(stream, &self.store, self.streams_max, HEAD_TIMEOUT, stop, place).await;
         }
+        // It asks for a page.
+        place.busy();
         let pages = &self.pages;
         let page = service_fn(async |request| Ok::<_, Infallible>(pages.page(&request).await));
         let mut server = http1::Builder::new();

@@ -232,6 +232,39 @@ async fn connections_are_bounded() {
     two.put(put("k")).await.unwrap();
 }
 
+/// Connections on which nothing is asked give way to those on which something is.
+#[tokio::test]
+async fn idle_connections_give_way_to_new_ones() {
+    let server = serve(&Config { connections_max: 8, client_io_threads: 2, ..config() }, replica());
+    let address = server.client_addresses()[0];
+    let mut used = kv(&server).await;
+    used.put(put("k")).await.unwrap();
+    // Some have said nothing, some have begun HTTP/2.
+    let mut idle = Vec::new();
+    for number in 0..20 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        if number % 2 == 0 {
+            stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        }
+        idle.push(stream);
+        // In the order in which they came.
+        sleep(Duration::from_millis(5)).await;
+    }
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = kv(&server).await;
+        timeout(SOON, client.put(put("k"))).await.expect("it is served").unwrap();
+        clients.push(client);
+    }
+    used.put(put("k")).await.expect("one that asked has kept its place");
+    // Now more than half of the places are of those that asked: they stay, and the others go on giving way.
+    for client in &mut clients {
+        client.put(put("k")).await.expect("nor has this one given way");
+    }
+    let (status, _) = page(server.metrics_addresses()[0], "/metrics").await;
+    assert_eq!(status, 200);
+}
+
 /// Answers commands only after a while, or never.
 #[derive(Clone, Debug)]
 struct Slow {

@@ -115,8 +115,9 @@ pub struct Config {
     /// A connection ends when the peer's host answers nothing, or takes no data off a full connection, for this
     /// long. (A process that dies is noticed at once, whatever this is.) Default: 5 s.
     pub silence_max: Duration,
-    /// Inbound connections that may exist at a time, those in the middle of a handshake or an inquiry included. No
-    /// fewer than there ever are peers. Default: 64.
+    /// Inbound connections that may exist at a time, those in the middle of a handshake or an inquiry included. When
+    /// there are so many, the oldest whose caller has not said yet who it is gives way to a new one. No fewer than
+    /// there ever are peers. Default: 64.
     pub inbound_connections_max: usize,
 }
 

@@ -1,15 +1,21 @@
 //! Accepting connections, and the receiver thread of each.
+//!
+//! Connections are bounded. When all places are taken, the one that has been silent the longest gives way to a new one, so
+//! somebody who opens connections and says nothing keeps no member out.
 
 use std::{
     io,
     net::SocketAddr,
-    sync::{Weak, atomic::Ordering::Relaxed},
+    sync::{
+        Weak,
+        atomic::Ordering::{Relaxed, SeqCst},
+    },
     time::Duration,
 };
 
 use synod_sync::{
     Arc, Condvar, Mutex,
-    atomic::AtomicU64,
+    atomic::{AtomicBool, AtomicU64},
     net::{Shutdown, TcpListener, TcpStream, Woken, wait_for},
     thread::{self, JoinHandle},
 };
@@ -35,6 +41,29 @@ struct Connection {
     /// Weak, so that the socket goes when its thread is done.
     stream: Weak<TcpStream>,
     thread: JoinHandle<()>,
+    call: Arc<Call>,
+}
+
+impl Connection {
+    /// Closes it, and waits for the end of its thread, unless the caller has said who it is.
+    fn give_way(self) -> Result<(), Connection> {
+        if !self.call.is_first() {
+            return Err(self);
+        }
+        close(self.stream.upgrade());
+        join(self.thread);
+        Ok(())
+    }
+}
+
+/// What comes first: the caller says who it is, or its connection gives way to another one.
+#[derive(Debug, Default)]
+struct Call(AtomicBool);
+
+impl Call {
+    fn is_first(&self) -> bool {
+        !self.0.swap(true, SeqCst)
+    }
 }
 
 /// Accepts on all listeners until the transport is stopped; then ends all inbound connections and their threads.
@@ -50,8 +79,14 @@ pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &Wok
                 match listener.accept() {
                     Ok((stream, remote)) => {
                         serial += 1;
-                        connections.retain(|connection| !connection.thread.is_finished());
-                        connections.extend(start_receiver(shared, stream, remote, serial, connections.len()));
+                        if make_room(&mut connections, shared.config.inbound_connections_max) {
+                            connections.extend(start_receiver(shared, stream, remote, serial));
+                        } else {
+                            let open = connections.len();
+                            shared.complain(|| {
+                                format!("closed a connection from {remote}: there are {open} already")
+                            });
+                        }
                     }
                     Err(error) => match error.kind() {
                         io::ErrorKind::WouldBlock => break,
@@ -66,14 +101,34 @@ pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &Wok
             }
         }
     }
-    for stream in connections.iter().filter_map(|connection| connection.stream.upgrade()) {
+    connections.iter().for_each(|connection| close(connection.stream.upgrade()));
+    connections.into_iter().for_each(|connection| join(connection.thread));
+}
+
+/// Whether there is room for one more, if need be because the one that has been silent the longest is closed.
+fn make_room(connections: &mut Vec<Connection>, max: usize) -> bool {
+    connections.retain(|connection| !connection.thread.is_finished());
+    for index in 0..connections.len() {
+        if connections.len() < max {
+            break;
+        }
+        if let Err(stays) = connections.remove(index).give_way() {
+            connections.insert(index, stays);
+        }
+    }
+    connections.len() < max
+}
+
+fn close(stream: Option<Arc<TcpStream>>) {
+    if let Some(stream) = stream {
         // It may be closed already, which is as good.
         _ = stream.shutdown(Shutdown::Both);
     }
-    for connection in connections {
-        if connection.thread.join().is_err() {
-            warn!("a receiver thread panicked");
-        }
+}
+
+fn join(thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        warn!("a receiver thread panicked");
     }
 }
 
@@ -82,17 +137,13 @@ fn start_receiver(
     stream: TcpStream,
     remote: SocketAddr,
     serial: u64,
-    open: usize,
 ) -> Option<Connection> {
-    if open >= shared.config.inbound_connections_max {
-        shared.complain(|| format!("closed a connection from {remote}: there are {open} already"));
-        return None;
-    }
     let stream = Arc::new(stream);
     let weak = Arc::downgrade(&stream);
-    let receiver = Receiver { shared: Arc::clone(shared), stream, remote, serial };
+    let call = Arc::<Call>::default();
+    let receiver = Receiver { shared: Arc::clone(shared), stream, remote, serial, call: Arc::clone(&call) };
     match thread::Builder::new().name(format!("receive-{serial}")).spawn(move || receiver.run()) {
-        Ok(thread) => Some(Connection { stream: weak, thread }),
+        Ok(thread) => Some(Connection { stream: weak, thread, call }),
         Err(error) => {
             shared.complain(|| format!("closed a connection from {remote}: no thread for it: {error}"));
             None
@@ -116,6 +167,7 @@ struct Receiver {
     remote: SocketAddr,
     /// Numbers all inbound connections, in the order in which they were accepted.
     serial: u64,
+    call: Arc<Call>,
 }
 
 impl Receiver {
@@ -139,7 +191,12 @@ impl Receiver {
         self.stream.set_nonblocking(false)?;
         socket::tune(&self.stream, config.silence_max)?;
         let me = config.who.incarnation;
-        match handshake::receive(&self.stream, me, &config.versions, config.handshake_timeout)? {
+        let caller = handshake::receive(&self.stream, me, &config.versions, config.handshake_timeout);
+        if !self.call.is_first() {
+            debug!(remote = %self.remote, "closed, since it was silent and another one called");
+            return Ok(None);
+        }
+        match caller? {
             Caller::Replica(hello, version) => self.admit_replica(&hello, version).map(Some),
             Caller::Inquirer(version) => {
                 inquiry::serve(&self.shared, &self.stream, self.remote, version).map(|()| None)

@@ -175,14 +175,34 @@ fn silent_callers_are_dropped_and_bounded() {
     });
     let started = Instant::now();
     let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(victim.replica.address).unwrap()).collect();
-    // One place is taken by the witness, three by silent callers; all others are turned away at once.
-    for stream in silent.iter().skip(3) {
+    // One place is taken by the witness; of the others, the newest three have a place.
+    for stream in silent.iter().take(17) {
         assert!(is_closed(stream));
     }
     assert!(silent.iter().all(is_closed));
     assert!(started.elapsed() >= Duration::from_millis(300), "some were given the time");
     // Their places are free again.
     join(victim.replica.address, 1, 2, 1);
+    victim.assert_unharmed();
+}
+
+#[test]
+fn silent_callers_keep_no_member_out() {
+    let victim = Victim::new(|config| Config {
+        handshake_timeout: Duration::from_secs(600),
+        inbound_connections_max: 4,
+        ..config
+    });
+    let mut silent = Vec::new();
+    for incarnation in 1..=10 {
+        // Some say nothing, some half of a call.
+        for said in [0, 11, 30].map(|length| hello(CLUSTER, 1, 2, 1)[..length].to_vec()) {
+            let mut stream = TcpStream::connect(victim.replica.address).unwrap();
+            stream.write_all(&said).unwrap();
+            silent.push(stream);
+        }
+        join(victim.replica.address, 1, 2, incarnation);
+    }
     victim.assert_unharmed();
 }
 

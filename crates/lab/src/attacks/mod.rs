@@ -67,8 +67,6 @@ struct Attack {
     nofile: Option<u64>,
     /// Kill all servers in the end and start them again: what is in the log must not hurt again.
     restarts: bool,
-    /// What is known to be missing for its bounds to hold.
-    lacks: Option<&'static str>,
     run: for<'a> fn(&'a mut Scene<'_>) -> Doing<'a>,
 }
 
@@ -103,7 +101,6 @@ const ALL: &[Attack] = &[
         latency: Latency::Serves,
         nofile: None,
         restarts: true,
-        lacks: None,
         run: |scene| Box::pin(large::poison(scene)),
     },
     Attack {
@@ -113,7 +110,6 @@ const ALL: &[Attack] = &[
         latency: Latency::P99Near,
         nofile: None,
         restarts: false,
-        lacks: None,
         run: |scene| Box::pin(large::range(scene)),
     },
     Attack {
@@ -123,7 +119,6 @@ const ALL: &[Attack] = &[
         latency: Latency::MedianTwice,
         nofile: None,
         restarts: false,
-        lacks: None,
         run: |scene| Box::pin(large::unread(scene)),
     },
     Attack {
@@ -133,7 +128,6 @@ const ALL: &[Attack] = &[
         latency: Latency::Serves,
         nofile: Some(1024),
         restarts: false,
-        lacks: Some("a server that reserves descriptors, and lets idle connections give way to new ones"),
         run: |scene| Box::pin(sockets::idle(scene)),
     },
     Attack {
@@ -143,7 +137,6 @@ const ALL: &[Attack] = &[
         latency: Latency::Serves,
         nofile: None,
         restarts: false,
-        lacks: None,
         run: |scene| Box::pin(sockets::half_open(scene)),
     },
     Attack {
@@ -153,7 +146,6 @@ const ALL: &[Attack] = &[
         latency: Latency::Serves,
         nofile: None,
         restarts: false,
-        lacks: None,
         run: |scene| Box::pin(sockets::resets(scene)),
     },
     Attack {
@@ -163,7 +155,6 @@ const ALL: &[Attack] = &[
         latency: Latency::Serves,
         nofile: None,
         restarts: false,
-        lacks: None,
         run: |scene| Box::pin(sockets::pings(scene)),
     },
     Attack {
@@ -173,7 +164,6 @@ const ALL: &[Attack] = &[
         latency: Latency::MedianTwice,
         nofile: None,
         restarts: false,
-        lacks: None,
         run: |scene| Box::pin(sockets::half_requests(scene)),
     },
     Attack {
@@ -183,7 +173,6 @@ const ALL: &[Attack] = &[
         latency: Latency::Serves,
         nofile: None,
         restarts: false,
-        lacks: None,
         run: |scene| Box::pin(sockets::garbage(scene)),
     },
     Attack {
@@ -193,7 +182,6 @@ const ALL: &[Attack] = &[
         latency: Latency::Serves,
         nofile: None,
         restarts: true,
-        lacks: None,
         run: |scene| Box::pin(large::random(scene)),
     },
 ];
@@ -348,7 +336,7 @@ fn run(
             kept &= matches!(system, System::Etcd(_)) || outcome.kept();
             outcomes.push(outcome);
         }
-        let section = report::section(attack.name, attack.about, attack.lacks, &outcomes);
+        let section = report::section(attack.name, attack.about, &outcomes);
         println!("{section}");
         text += &section;
         text += "\n";

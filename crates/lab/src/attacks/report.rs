@@ -85,7 +85,7 @@ pub fn head(environment: &Environment, set: &[String]) -> String {
 }
 
 /// The table of one attack, and its verdicts.
-pub fn section(name: &str, about: &str, lacks: Option<&str>, outcomes: &[Outcome]) -> String {
+pub fn section(name: &str, about: &str, outcomes: &[Outcome]) -> String {
     let mut text = format!("## {name}\n\nAgainst {about}.\n\n");
     let systems: Vec<_> = outcomes.iter().map(|outcome| outcome.system).collect();
     line(&mut text, "", &systems);
@@ -115,9 +115,6 @@ pub fn section(name: &str, about: &str, lacks: Option<&str>, outcomes: &[Outcome
             );
             let _ = writeln!(text, "- {mark}: {}{colon}{}", claim.what, claim.measured);
         }
-    }
-    if let Some(lacks) = lacks.filter(|_| outcomes.iter().any(|outcome| !outcome.kept())) {
-        let _ = writeln!(text, "\nIt is known to be broken without {lacks}.");
     }
     text
 }
@@ -151,7 +148,7 @@ mod tests {
         let mut etcd = Outcome { system: "etcd", claims: vec![claim(true)], ..Outcome::default() };
         etcd.figures.push(("answers".into(), "7".into()));
         assert!(!synod.kept() && etcd.kept());
-        let text = section("x", "y", Some("a mend"), &[synod, etcd]);
+        let text = section("x", "y", &[synod, etcd]);
         for part in
             ["|  | synod | etcd |", "| answers | - | 7 |", "- BROKEN: all servers live: n2: dead", "a mend"]
         {

@@ -232,7 +232,8 @@ pub struct Tuning {
         value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"
     )]
     pub max_concurrent_streams: u32,
-    /// Most connections of clients.
+    /// Most connections of clients; fewer if the limit of open files (ulimit -n) leaves fewer beside 256 for the replica. When
+    /// all are taken, one on which nothing was asked gives way to a new one, or one that has been idle for half a minute.
     #[arg(
         long, env = "SYNOD_CONNECTIONS_MAX", value_name = "COUNT", default_value = "10000",
         value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"

@@ -7,10 +7,11 @@
 //!
 //! What belongs to the group counts as the group has it (`agreed.rs`). A replica that joins first asks whom it joins
 //! (`join.rs`); while it runs it tells the group its name and where clients reach it (`membership.rs`); a leader that is told to
-//! stop hands over (`hand_over.rs`).
+//! stop hands over (`hand_over.rs`). Clients get the descriptors that it does not need itself (`descriptors.rs`).
 
 mod agreed;
 pub mod config;
+mod descriptors;
 mod file;
 pub mod flags;
 mod hand_over;

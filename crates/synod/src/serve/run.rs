@@ -23,6 +23,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{
     agreed::differing,
     config::Checked,
+    descriptors,
     flags::ServeArgs,
     hand_over::hand_over,
     log,
@@ -47,7 +48,20 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     describe(&checked, args);
 
-    let Checked { node: mut config, server: server_config, joining, client_urls, .. } = checked;
+    let Checked { node: mut config, server: mut server_config, joining, client_urls, .. } = checked;
+    let limit = descriptors::raise();
+    let places = descriptors::places(args.tuning.connections_max, limit).map_err(Failure::failed)?;
+    server_config.connections_max = places as usize;
+    if places < args.tuning.connections_max {
+        tracing::warn!(
+            files = limit,
+            connections = places,
+            "clients get fewer connections than --connections-max {}: the limit of open files leaves no more",
+            args.tuning.connections_max
+        );
+    } else {
+        tracing::info!(connections = places, files = limit, "connections that clients may have");
+    }
     if let Some(joining) = joining {
         let (me, origin) = super::join::join(&joining, &stop)?;
         tracing::info!(%me, cluster = %origin.cluster, "joining");

@@ -1,0 +1,201 @@
+//! Who has a place: connections are bounded, and idle ones give way to new ones.
+//!
+//! A connection that never asked for anything gives way first, the oldest of them; then one that asked and has been idle for
+//! [`IDLE_MIN`], as long as more than half of the places are left to those that asked. One that has a request under way never
+//! does. So a client that only opens connections cannot keep out those that use theirs.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    time::timeout,
+};
+
+/// How long a connection that asked for something must have been idle before it gives way.
+pub(crate) const IDLE_MIN: Duration = Duration::from_secs(30);
+/// How long to wait for one that was told to give way before another is told, and how long in all.
+const GIVE_WAY_PACE: Duration = Duration::from_millis(50);
+const GIVE_WAY_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The places of an address, or of several. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    free: Arc<Semaphore>,
+    max: u32,
+    idle: Arc<Mutex<Idle>>,
+}
+
+/// Connections that have no request under way, in the order in which they give way: first those that never asked.
+#[derive(Debug, Default)]
+struct Idle {
+    next: u64,
+    waiting: BTreeMap<(bool, u64), (Instant, oneshot::Sender<()>)>,
+    /// Of all that have a place, busy or not, those that asked for something.
+    asked: u32,
+}
+
+/// A connection's place. It is free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    places: Places,
+    asked: bool,
+    /// Where it is listed while it is idle.
+    listed: Option<(bool, u64)>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Places {
+    pub(crate) fn new(max: u32) -> Places {
+        Places { free: Arc::new(Semaphore::new(max as usize)), max, idle: Arc::default() }
+    }
+
+    /// A place, if one is free.
+    pub(crate) fn take(&self) -> Option<Presence> {
+        Some(self.presence(Arc::clone(&self.free).try_acquire_owned().ok()?))
+    }
+
+    /// A place, if one is free or an idle connection gives way in time.
+    pub(crate) async fn claim(&self) -> Option<Presence> {
+        let deadline = Instant::now() + GIVE_WAY_TIMEOUT;
+        let mut told = false;
+        loop {
+            if let Some(place) = self.take() {
+                return Some(place);
+            }
+            let now = Instant::now();
+            // One that is told may ask for something at the same time, and stay.
+            told |= self.make_room(now);
+            if !told || now >= deadline {
+                return None;
+            }
+            let freed = Arc::clone(&self.free).acquire_owned();
+            if let Ok(permit) = timeout(GIVE_WAY_PACE, freed).await {
+                return Some(self.presence(permit.expect("it is never closed")));
+            }
+        }
+    }
+
+    fn presence(&self, permit: OwnedSemaphorePermit) -> Presence {
+        Presence { places: self.clone(), asked: false, listed: None, _permit: permit }
+    }
+
+    /// Tells an idle connection to give way; whether there is one that has to.
+    fn make_room(&self, now: Instant) -> bool {
+        let mut idle = self.idle();
+        let Some(first) = idle.waiting.first_entry() else { return false };
+        let &(asked, _) = first.key();
+        let long = now.duration_since(first.get().0) >= IDLE_MIN;
+        if asked && !(long && idle.asked > self.max / 2) {
+            return false;
+        }
+        let (_, (_, give_way)) = idle.waiting.pop_first().expect("it was there");
+        // If it has ended meanwhile, its place is free.
+        let _ = give_way.send(());
+        true
+    }
+
+    /// Waits until every place is free: for a server that stops.
+    pub(crate) async fn all(&self) {
+        let _ = self.free.acquire_many(self.max).await;
+    }
+
+    /// How many are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.max as usize - self.free.available_permits()
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Presence {
+    /// It has nothing under way from now on. What comes back is told when it has to give way.
+    pub(crate) fn idle(&mut self, now: Instant) -> oneshot::Receiver<()> {
+        let (give_way, gives_way) = oneshot::channel();
+        let places = self.places.clone();
+        let mut idle = places.idle();
+        let number = idle.next;
+        idle.next += 1;
+        self.unlist(&mut idle);
+        self.listed = Some((self.asked, number));
+        idle.waiting.insert((self.asked, number), (now, give_way));
+        gives_way
+    }
+
+    /// It asks for something.
+    pub(crate) fn busy(&mut self) {
+        let places = self.places.clone();
+        let mut idle = places.idle();
+        self.unlist(&mut idle);
+        if !self.asked {
+            self.asked = true;
+            idle.asked += 1;
+        }
+    }
+
+    fn unlist(&mut self, idle: &mut Idle) {
+        if let Some(listed) = self.listed.take() {
+            idle.waiting.remove(&listed);
+        }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let places = self.places.clone();
+        let mut idle = places.idle();
+        self.unlist(&mut idle);
+        idle.asked -= u32::from(self.asked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_never_asked_gives_way_first_and_who_is_busy_never() {
+        let (places, now) = (Places::new(4), Instant::now());
+        let mut four: Vec<Presence> = (0..4).map(|_| places.take().unwrap()).collect();
+        assert!(places.take().is_none());
+        assert!(!places.make_room(now), "none is idle");
+        four[0].busy();
+        four[1].busy();
+        let mut asked = four[1].idle(now);
+        let mut older = four[2].idle(now);
+        let mut younger = four[3].idle(now);
+        assert!(places.make_room(now) && older.try_recv().is_ok());
+        assert!(places.make_room(now) && younger.try_recv().is_ok());
+        assert!(!places.make_room(now) && asked.try_recv().is_err());
+        // Half of the places belong to those that asked.
+        assert!(!places.make_room(now + IDLE_MIN) && asked.try_recv().is_err());
+        four[2].busy();
+        let _ = four[2].idle(now);
+        assert!(!places.make_room(now + IDLE_MIN - Duration::from_millis(1)));
+        assert!(places.make_room(now + IDLE_MIN) && asked.try_recv().is_ok());
+        drop(four);
+        assert_eq!(places.taken(), 0);
+        assert_eq!(places.idle().asked, 0);
+        assert!(places.idle().waiting.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_goes_on_to_the_next_if_one_that_was_told_stays() {
+        let places = Places::new(2);
+        let mut deaf = places.claim().await.unwrap();
+        let _ignored = deaf.idle(Instant::now());
+        let mut polite = places.claim().await.unwrap();
+        let gives_way = polite.idle(Instant::now());
+        tokio::spawn(async move {
+            let _ = gives_way.await;
+            drop(polite);
+        });
+        let _newcomer = places.claim().await.expect("one gives way");
+        assert!(places.claim().await.is_none(), "nobody is left who could give way");
+    }
+}

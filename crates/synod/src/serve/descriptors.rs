@@ -1,0 +1,55 @@
+//! Descriptors: what the log, snapshots and peers need is not given to clients.
+//!
+//! A replica that can not open the next segment of its log ends. So the limit of open files bounds the connections of clients,
+//! whatever the flag says.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// For everything that is no connection of a client: the connections at the peer port (64) and to peers (64), segments and
+/// snapshots that are written, read and sent (32), connections for pages and those that are about to be refused (64), and
+/// what threads, runtimes and standard streams need (32).
+pub const RESERVED: u64 = 256;
+
+/// Fewer connections than this are of no use.
+const PLACES_MIN: u64 = 16;
+
+/// Raises the limit as far as it goes without privileges, and says how high it is; nothing: there is none.
+pub fn raise() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some() && limit.current != limit.maximum {
+        // Where it fails, it stays as it was.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    }
+    getrlimit(Resource::Nofile).current
+}
+
+/// How many connections of clients there may be, if so many are wanted and so many files can be open.
+///
+/// # Errors
+/// If there is no room for any.
+pub fn places(wanted: u32, limit: Option<u64>) -> Result<u32, String> {
+    let Some(limit) = limit else { return Ok(wanted) };
+    let left = limit.saturating_sub(RESERVED);
+    if left < PLACES_MIN {
+        return Err(format!(
+            "this process may open {limit} files, and needs {} for the log, snapshots and peers and {PLACES_MIN} for clients; \
+             raise the limit (ulimit -n, LimitNOFILE=)",
+            RESERVED
+        ));
+    }
+    Ok(wanted.min(u32::try_from(left).unwrap_or(u32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_get_what_the_replica_does_not_need() {
+        assert_eq!(places(10_000, None), Ok(10_000));
+        assert_eq!(places(10_000, Some(1 << 20)), Ok(10_000));
+        assert_eq!(places(10_000, Some(1024)), Ok(768));
+        assert_eq!(places(100, Some(1024)), Ok(100));
+        assert!(places(100, Some(RESERVED)).unwrap_err().contains("ulimit -n"));
+    }
+}
