@@ -345,3 +345,64 @@ impl Kinds {
         Kinds { puts: true, deletes, ignores: !deletes }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(seed: u64) -> Vec<Request> {
+        let mut draw = Draw::new(seed, 10, true);
+        draw.revision = 50;
+        let beginning = draw.beginning();
+        beginning.into_iter().chain((0..1000).flat_map(|_| draw.burst())).collect()
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_requests_of_every_kind() {
+        assert!(drawn(1) == drawn(1) && drawn(1) != drawn(2));
+        let said = (1..4).map(|seed| format!("{:?}", drawn(seed))).collect::<String>();
+        for field in [
+            "RequestTxn",
+            "RequestRange",
+            "RequestDeleteRange",
+            "RequestPut",
+            "request: None",
+            "Compact(",
+            "count_only: true",
+            "keys_only: true",
+            "serializable: true",
+            "sort_order: Descend",
+            "sort_target: 99",
+            "ignore_value: true",
+            "ignore_lease: true",
+            "prev_kv: true",
+            "physical: true",
+            "target: Lease",
+            "target_union: None",
+            "key: b\"\"",
+            "range_end: b\"\\0\"",
+            "limit: -1",
+            "revision: -1",
+            "key: b\"m",
+        ] {
+            assert!(said.contains(field), "{field} is never drawn");
+        }
+        let limits = 1 << 19;
+        let sizes = |least: usize| {
+            let put = |request: &Request| matches!(request, Request::Put(put) if put.value.len() > least);
+            (1..20).flat_map(drawn).any(|request| put(&request))
+        };
+        assert!(sizes(limits) && sizes(REQUEST_BYTES_MAX), "no large values");
+    }
+
+    /// It would end etcd.
+    #[test]
+    fn nothing_is_left_as_it_was_where_something_is_deleted() {
+        for request in (1..4).flat_map(drawn) {
+            let Request::Txn(_) = &request else { continue };
+            let said = format!("{request:?}");
+            let ignores = said.contains("ignore_value: true") || said.contains("ignore_lease: true");
+            assert!(!(ignores && said.contains("RequestDeleteRange")), "{said}");
+        }
+    }
+}

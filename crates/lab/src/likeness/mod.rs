@@ -2,7 +2,7 @@
 //!
 //! A sequence is drawn from a seed ([`draw`]) and played on new servers, three of Synod and one of etcd. Every answer is
 //! compared as a whole, with its code and its words; ways in which they are known to differ are asserted ([`differences`]).
-//! At the end of a sequence both get a request that ends etcd, and Synod has to answer it ([`lethal`]).
+//! At the end of a sequence both get a request that ends etcd, and that Synod has to answer ([`lethal`]).
 
 mod differences;
 mod draw;
@@ -70,11 +70,11 @@ struct Tally {
     broken_off: Vec<String>,
     /// Of each kind of request: how many, and how many of them were refused.
     kinds: BTreeMap<&'static str, [u64; 2]>,
-    /// How often both refused with these words.
+    /// How often Synod refused with these words.
     words: BTreeMap<String, u64>,
     /// How often answers differed in a known way.
     known: BTreeMap<Difference, u64>,
-    /// How often what ended etcd, and Synod refused it.
+    /// How often what ended etcd, and Synod answered it.
     lethal: BTreeMap<&'static str, u64>,
 }
 
@@ -185,7 +185,7 @@ async fn play(args: &Args, seed: u64, systems: &[System; 2], tally: &mut Tally) 
                 println!("{line}\n   {}", shortened(&format!("{synod:?}")));
             }
             said.push(line);
-            match judge(&request, synod.clone(), etcd.clone()) {
+            match judge(&request, synod.clone(), etcd.clone(), pair.is_new) {
                 Verdict::Same => {}
                 Verdict::Known(met) => {
                     met.into_iter().for_each(|it| *tally.known.entry(it).or_default() += 1)
@@ -244,7 +244,7 @@ fn report(args: &Args, tally: &Tally, took: Duration) -> String {
     let last = (args.seed + sequences).saturating_sub(1);
     let mut text = format!(
         "# Synod beside etcd {version}\n\nSeeds {} to {last}, {:.0} s, {} requests compared.\n\n\
-         | request | compared | refused by both |\n| --- | --- | --- |\n",
+         | request | compared | refused |\n| --- | --- | --- |\n",
         args.seed,
         took.as_secs_f64(),
         tally.compared()
@@ -252,7 +252,7 @@ fn report(args: &Args, tally: &Tally, took: Duration) -> String {
     for (kind, [all, refused]) in kinds {
         text += &format!("| {kind} | {all} | {refused} |\n");
     }
-    text += "\n| refused with | times |\n| --- | --- |\n";
+    text += "\n| refused by Synod with | times |\n| --- | --- |\n";
     for (words, times) in words {
         text += &format!("| {words} | {times} |\n");
     }
@@ -261,7 +261,7 @@ fn report(args: &Args, tally: &Tally, took: Duration) -> String {
         text += &format!("| {about} | {} |\n", known.get(&difference).unwrap_or(&0));
     }
     for (what, times) in lethal {
-        text += &format!("| {what}: Synod refuses it; etcd ends | {times} |\n");
+        text += &format!("| {what}: Synod answers, etcd ends | {times} |\n");
     }
     for why in broken_off {
         text += &format!("\nBroken off: {why}\n");
