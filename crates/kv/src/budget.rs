@@ -3,6 +3,8 @@
 //! A transaction of a few hundred bytes can ask for the whole store a hundred times, nested ones a hundred thousand times. One
 //! that writes is in the log, so every replica has to get through it, now and whenever it starts again. So what it costs is
 //! counted while it runs, before anything is built, in the same way on every replica; one that would cost more has no effect.
+//! Sorting counts as well, and so do bytes that are compared, and versions of a key that a read at an earlier revision may have to
+//! go through.
 
 use synod_replica::ANSWER_BYTES_MAX;
 
@@ -16,8 +18,11 @@ const LOOKS_MIN: u64 = 1 << 24;
 /// Beyond that, how often it may look at each key of the store.
 const LOOKS_PER_KEY: u64 = 4;
 
+/// To go through so many bytes of values costs about what a look does.
+const BYTES_PER_LOOK: usize = 512;
+
 /// What is answered between two commands: so many bytes, and so many keys looked at. What is larger is left to other threads.
-const PAGE_BYTES: u64 = 16 << 10;
+pub const PAGE_BYTES: u64 = 16 << 10;
 const PAGE_LOOKS: u64 = 512;
 
 /// What is left of what a request may cost.
@@ -61,10 +66,15 @@ impl Budget {
         self.look_at(1)
     }
 
-    /// So many keys are looked at.
+    /// So many keys are looked at, or something is done that costs as much.
     pub(crate) fn look_at(&mut self, keys: usize) -> Result<(), KvError> {
         self.looks = self.looks.checked_sub(keys as u64).ok_or(KvError::TooManyKeys)?;
         Ok(())
+    }
+
+    /// So many bytes of values are gone through.
+    pub(crate) fn go_through(&mut self, bytes: usize) -> Result<(), KvError> {
+        self.look_at(bytes / BYTES_PER_LOOK)
     }
 
     /// A pair comes into the answer.

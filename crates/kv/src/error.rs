@@ -39,7 +39,7 @@ pub enum KvError {
     /// The answer would have more bytes than this.
     #[error("etcdserver: trying to send message larger than max ({0} bytes)")]
     AnswerTooLarge(u64),
-    /// A transaction that looks at more keys than a small multiple of what the store holds.
+    /// A transaction that looks at more keys than a small multiple of what the store holds, or does what costs as much.
     #[error("synod: the transaction looks at too many keys")]
     TooManyKeys,
     /// Transactions within transactions, more than [`TXN_DEPTH_MAX`](crate::validate::TXN_DEPTH_MAX) deep.

@@ -5,7 +5,7 @@ use std::{mem, ops::Deref, sync::Arc};
 use bytes::Bytes;
 use synod_api::mvccpb::KeyValue;
 
-use crate::packed::Packed;
+use crate::packed::{self, Packed};
 
 /// One version of a key, or the mark that it was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,6 +150,26 @@ impl History {
             chunk.iter().take_while(|version| version.modified <= revision).last()
         };
         seen.filter(|version| !version.is_tombstone())
+    }
+
+    /// The same, where `current` is the newest revision that there is.
+    pub(crate) fn seen(&self, revision: i64, current: i64) -> Option<Seen<'_>> {
+        if revision == current { self.live() } else { self.at(revision) }
+    }
+
+    /// What [`History::at`] costs at most, against a look at the newest version: it may go through all versions of a chunk. How
+    /// versions lie in chunks differs from replica to replica, and how many there are does not.
+    pub(crate) fn looks(&self) -> usize {
+        const VERSIONS_PER_LOOK: usize = 16;
+        let Versions { recent, older, .. } = &*self.0;
+        let mut chunks = older.iter().flat_map(|chunks| chunks.iter());
+        let mut count = 1 + recent.len();
+        while count < packed::VERSIONS
+            && let Some(chunk) = chunks.next()
+        {
+            count += chunk.len();
+        }
+        1 + count.min(packed::VERSIONS) / VERSIONS_PER_LOOK
     }
 
     /// Whether the version of this change is kept.
@@ -351,6 +371,97 @@ mod tests {
         assert_eq!(revisions(&history), [5, 5]);
         assert_eq!(history.needed_from(6).count(), 0);
         assert!(!history.compact(6, |_| {}));
+    }
+
+    /// Histories as transactions and compactions make them, over several chunks, against a list of all versions; compacted at
+    /// any revision, and shared with a copy while that happens.
+    #[test]
+    fn a_history_is_what_a_list_of_its_versions_is() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for round in 0..150 {
+            let (mut all, mut compacted) = (Vec::<Version>::new(), 0);
+            let mut history: Option<History> = None;
+            let values = [3, 200, 1024, 1025, 3000];
+            let value_bytes = random.choice(values).unwrap();
+            let mut shared = None;
+            for step in 0..random.usize(1..900) {
+                let last = all.last().cloned().unwrap_or(Version::tombstone(compacted.max(1), 0));
+                let again = !all.is_empty() && last.modified > compacted && random.u8(0..6) == 0;
+                let (modified, sub) = if again {
+                    (last.modified, last.sub + 1)
+                } else {
+                    (last.modified + random.i64(1..4), random.u32(0..3))
+                };
+                let version = if last.version > 0 && random.u8(0..9) == 0 {
+                    Version::tombstone(modified, sub)
+                } else {
+                    let created = if last.version == 0 { modified } else { last.created };
+                    let lease = if random.u8(0..20) == 0 { random.i64(..) } else { 0 };
+                    let value = vec![step as u8; random.usize(0..=value_bytes)].into();
+                    Version { modified, sub, created, version: last.version + 1, lease, value }
+                };
+                match &mut history {
+                    None => history = Some(History::new(version.clone())),
+                    Some(history) => history.push(version.clone()),
+                }
+                all.push(version);
+                let kept = history.as_mut().expect("it was just made");
+                if random.u8(0..60) == 0 {
+                    shared = Some((kept.clone(), all.clone()));
+                }
+                if random.u8(0..40) == 0 {
+                    compacted = random.i64(compacted..=compacted.max(all.last().unwrap().modified + 1));
+                    let before = all.iter().filter(|version| version.modified < compacted).count();
+                    let replaced = all.get(before).is_some_and(|next| next.modified == compacted);
+                    let read = before > 0 && !replaced && all[before - 1].version > 0;
+                    let gone: Vec<Version> = all.drain(..before - usize::from(read)).collect();
+                    let mut dropped = 0;
+                    let remains = kept.compact(compacted, |version| {
+                        assert_eq!(version, Seen::from(&gone[dropped]), "round {round}");
+                        dropped += 1;
+                    });
+                    assert_eq!((dropped, remains), (gone.len(), !all.is_empty()), "round {round}");
+                    if !remains {
+                        history = None;
+                        continue;
+                    }
+                }
+                let kept = history.as_ref().expect("some remain");
+                assert_eq!(kept.len(), all.len());
+                if step % 16 == 0 {
+                    same(kept, &all, compacted);
+                }
+            }
+            if let Some(history) = &history {
+                same(history, &all, compacted);
+            }
+            if let Some((copy, all)) = &shared {
+                same(copy, all, 0);
+            }
+        }
+    }
+
+    fn same(history: &History, all: &[Version], compacted: i64) {
+        // One that came by snapshot lies otherwise, and has to cost the same.
+        let mut restored = History::new(all[0].clone());
+        all[1..].iter().for_each(|version| restored.push(version.clone()));
+        assert_eq!(history.looks(), restored.looks());
+        assert!(history.iter().eq(all.iter().map(Seen::from)));
+        assert_eq!((history.len(), history.latest()), (all.len(), Seen::from(all.last().unwrap())));
+        for revision in compacted.max(all[0].modified - 1)..=all.last().unwrap().modified + 1 {
+            let expected = all.iter().rfind(|version| version.modified <= revision).map(Seen::from);
+            assert_eq!(
+                history.at(revision),
+                expected.filter(|version| !version.is_tombstone()),
+                "{revision}"
+            );
+        }
+        for version in all {
+            assert!(history.contains(version.modified, version.sub));
+            let other = (version.modified, version.sub + 1);
+            let known = all.iter().any(|version| (version.modified, version.sub) == other);
+            assert_eq!(history.contains(other.0, other.1), known);
+        }
     }
 
     #[test]

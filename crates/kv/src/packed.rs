@@ -11,7 +11,7 @@ use crate::history::{Seen, Value, Version};
 
 /// A chunk takes no more versions when it has so many bytes, or so many versions: what a write copies if a snapshot shares it.
 const BYTES: usize = 32 << 10;
-const VERSIONS: u32 = 256;
+pub(crate) const VERSIONS: usize = 256;
 
 /// Values of more bytes lie apart.
 const INLINE_BYTES_MAX: usize = 1 << 10;
@@ -45,7 +45,7 @@ struct Base {
 
 impl Packed {
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes.len() >= BYTES || self.count >= VERSIONS
+        self.bytes.len() >= BYTES || self.len() >= VERSIONS
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -168,8 +168,8 @@ impl Walk {
         let Walk { view, request, next, .. } = self;
         let revision = if request.revision <= 0 { view.revision } else { request.revision };
         let from = mem::take(next);
-        let seen = view.seen(&from, &request.range_end, revision, view.revision);
-        for (place, (key, version)) in seen.enumerate() {
+        for (place, (key, history)) in view.in_range(&from, &request.range_end).enumerate() {
+            let version = history.seen(revision, view.revision);
             let pair = version.as_ref().map(|version| Pair::new(key, version, request.keys_only));
             if place == PIECE_LOOKS || pair.is_some_and(|pair| !take(pair)) {
                 *next = Bytes::copy_from_slice(key);
@@ -282,7 +282,10 @@ fn of(pair: &KeyValue) -> Pair<'_> {
 
 #[cfg(test)]
 mod tests {
-    use synod_api::etcdserverpb::HashKvRequest;
+    use synod_api::etcdserverpb::{
+        Compare, HashKvRequest, TxnRequest,
+        compare::{CompareTarget, TargetUnion},
+    };
     use synod_replica::StateMachine;
 
     use super::*;
@@ -355,6 +358,50 @@ mod tests {
         }
     }
 
+    /// Where there is nothing but what was deleted for longer than a piece looks, at any limit and revision, and compacted at
+    /// that revision meanwhile.
+    #[test]
+    fn pieces_come_across_what_is_gone() {
+        let mut store = KvStore::new();
+        let keys = 2 * PIECE_LOOKS + 5_000;
+        for n in 0..keys {
+            store.set(&format!("{n:06}"), &format!("{}", n % 1_009));
+        }
+        let full = store.revision();
+        let lives = [0, 7, PIECE_LOOKS - 1, PIECE_LOOKS, PIECE_LOOKS + 1, 2 * PIECE_LOOKS, keys - 1];
+        for two in lives.windows(2) {
+            store.del(&format!("{:06}", two[0] + 1), &format!("{:06}", two[1]));
+        }
+        let gone = store.revision();
+        let mut random = fastrand::Rng::with_seed(9);
+        for round in 0..120 {
+            let from = [0, 1, 8, PIECE_LOOKS, keys - 1, random.usize(..keys)][random.usize(..6)];
+            let to = format!("{:06}", random.usize(from..keys) + 1);
+            let ends = ["\0", &to, ""];
+            let request = RangeRequest {
+                revision: [0, full, full + 1, gone - 1, gone][random.usize(..5)],
+                limit: [0, 1, 6, 7, 8, 3_000, keys as i64][random.usize(..7)],
+                keys_only: random.bool(),
+                count_only: random.u8(0..6) == 0,
+                sort_order: [0, 1, 2][random.usize(..3)],
+                sort_target: [0, 0, 0, 1, 2, 3, 4][random.usize(..7)],
+                min_mod_revision: [0, 0, 0, 40_000][random.usize(..4)],
+                max_create_revision: [0, 0, 0, 60_000][random.usize(..4)],
+                ..range(&format!("{from:06}"), ends[random.usize(..3)])
+            };
+            let whole = store.query(&KvQuery { query: Some(Query::Range(request.clone())) }).unwrap();
+            let query = KvQuery { query: Some(Query::Range(request.clone())) }.encode_to_vec().into();
+            let Answered::Pieces(mut pieces) = store.answer(&query) else { continue };
+            let mut made: Vec<Bytes> = pieces.by_ref().take(random.usize(..4)).collect();
+            if round == 60 {
+                store.compact_at(full, true).unwrap();
+                store.set("000000", "new");
+            }
+            made.extend(pieces);
+            assert_eq!(joined(made).answer, Some(whole), "{request:?}");
+        }
+    }
+
     #[test]
     fn what_is_small_is_answered_at_once() {
         let store = store();
@@ -368,6 +415,38 @@ mod tests {
         assert!(small(Query::Range(RangeRequest { revision: 1 << 40, ..range("0", "\0") })));
         assert!(!small(Query::Txn(all(vec![op_range("0", "1")]))));
         assert!(!small(Query::HashKv(HashKvRequest { revision: 0 })));
+    }
+
+    /// A few keys can be gigabytes.
+    #[test]
+    fn what_goes_through_many_bytes_is_not_done_between_two_commands() {
+        let mut store = KvStore::new();
+        let value = "v".repeat(100_000);
+        for n in 0..20 {
+            store.set(&format!("large{n}"), &value);
+        }
+        for n in 0..1_000 {
+            store.set("often", &format!("{n}"));
+        }
+        let holds = Compare {
+            target: CompareTarget::Value.into(),
+            key: "large".into(),
+            range_end: "largf".into(),
+            target_union: Some(TargetUnion::Value(value.into())),
+            ..Compare::default()
+        };
+        let found = RangeRequest { count_only: true, ..range("large", "larg\u{7f}") };
+        let by_value = RangeRequest { sort_target: 4, limit: 1, keys_only: true, ..found.clone() };
+        for query in [
+            Query::HashKv(HashKvRequest { revision: 0 }),
+            Query::Txn(TxnRequest { compare: vec![holds], ..TxnRequest::default() }),
+            Query::Range(RangeRequest { count_only: false, ..by_value }),
+        ] {
+            let whole = store.query(&KvQuery { query: Some(query.clone()) }).unwrap();
+            assert_eq!(joined(pieces(&store, query)).answer, Some(whole));
+        }
+        let count = KvQuery { query: Some(Query::Range(found)) }.encode_to_vec().into();
+        assert!(matches!(store.answer(&count), Answered::Whole(_)));
     }
 
     #[test]

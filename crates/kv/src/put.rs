@@ -38,14 +38,13 @@ impl KvStore {
         }
         let PlainPut { key, value, quota_bytes, member_id } = *command;
         self.claim_space(charge(key, value), quota_bytes, member_id)?;
-        self.put(&Put { key, value, ..Put::default() })
+        self.put(&Put { key, value, ..Put::default() }, &mut Budget::unbounded())
     }
 
-    pub(crate) fn put(&mut self, put: &Put<'_>) -> Result<PutResponse, KvError> {
+    pub(crate) fn put(&mut self, put: &Put<'_>, budget: &mut Budget) -> Result<PutResponse, KvError> {
         self.check_put(put)?;
         let mut writes = self.begin();
-        // One pair, which came in a command once, is small enough.
-        let response = self.write_put(&mut writes, put, &mut Budget::unbounded())?;
+        let response = self.write_put(&mut writes, put, budget)?;
         self.commit(writes);
         Ok(response)
     }
@@ -66,7 +65,8 @@ impl KvStore {
     /// Executes a put that passed [`KvStore::check_put`].
     ///
     /// # Errors
-    /// [`KvError::AnswerTooLarge`], for the pair that it replaces; the caller undoes what was written.
+    /// [`KvError::AnswerTooLarge`], for the pair that it replaces, before anything is changed; the caller undoes what was
+    /// written by others.
     pub(crate) fn write_put(
         &mut self,
         writes: &mut Writes,

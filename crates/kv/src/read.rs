@@ -46,9 +46,10 @@ impl KvStore {
         };
         let mut count = 0_usize;
         let mut found = Vec::new();
-        for (key, version) in self.seen(&request.key, &request.range_end, revision, current) {
-            budget.look()?;
-            let Some(version) = version else { continue };
+        let early = revision != current;
+        for (key, history) in self.in_range(&request.key, &request.range_end) {
+            budget.look_at(if early { history.looks() } else { 1 })?;
+            let Some(version) = history.seen(revision, current) else { continue };
             count += 1;
             if found.len() < keep_max {
                 found.push((key, version));
@@ -59,6 +60,7 @@ impl KvStore {
             found.retain(|(_, version)| passes(request, version));
             more = found.len() > limit;
         }
+        budget.look_at(looks_to_sort(&found, request))?;
         sort(&mut found, request);
         found.truncate(limit);
         for (key, version) in &found {
@@ -85,24 +87,19 @@ impl KvStore {
         })
     }
 
-    /// The keys of a range, in order, each with what it holds at a revision, if it exists there.
-    pub(crate) fn seen<'a>(
+    /// The keys of a range, in order.
+    pub(crate) fn in_range<'a>(
         &'a self,
         key: &'a [u8],
         range_end: &'a [u8],
-        revision: i64,
-        current: i64,
-    ) -> impl Iterator<Item = (&'a Key, Option<Seen<'a>>)> {
+    ) -> impl Iterator<Item = (&'a Key, &'a History)> {
         // Most reads are of one key, and a lookup costs less than an iterator.
         let (single, range) = if range_end.is_empty() {
             (find(&self.keys, key), None)
         } else {
             (None, bounds(key, range_end).map(|range| self.keys.range::<_, [u8]>(range)))
         };
-        let see = move |history: &'a History| {
-            if revision == current { history.live() } else { history.at(revision) }
-        };
-        single.into_iter().chain(range.into_iter().flatten()).map(move |(key, history)| (key, see(history)))
+        single.into_iter().chain(range.into_iter().flatten())
     }
 }
 
@@ -134,19 +131,39 @@ fn sorts(request: &RangeRequest) -> bool {
     request.sort_target() != SortTarget::Key || request.sort_order() == SortOrder::Descend
 }
 
+/// What it costs to sort, in looks. Values may be long and alike far into them, so all their bytes count.
+fn looks_to_sort(found: &[Found<'_>], request: &RangeRequest) -> usize {
+    const COMPARISONS_PER_LOOK: usize = 8;
+    const BYTES_PER_COMPARISON: usize = 64;
+    let target = request.sort_target();
+    if target == SortTarget::Key {
+        return 0;
+    }
+    let bytes: usize = match target {
+        SortTarget::Value => found.iter().map(|(_, version)| version.value.len()).sum(),
+        _ => 0,
+    };
+    let rounds = found.len().max(1).ilog2() as usize;
+    (found.len() + bytes / BYTES_PER_COMPARISON) * rounds / COMPARISONS_PER_LOOK
+}
+
 /// Sorts as requested; equals stay in order of their keys. A target without an order means ascending.
 fn sort(found: &mut [Found<'_>], request: &RangeRequest) {
-    if !sorts(request) {
-        return;
-    }
+    let descending = request.sort_order() == SortOrder::Descend;
     let ascending: fn(&Found<'_>, &Found<'_>) -> Ordering = match request.sort_target() {
-        SortTarget::Key => |(a, _), (b, _)| a.cmp(b),
+        SortTarget::Key => {
+            // In this order they were found.
+            if descending {
+                found.reverse();
+            }
+            return;
+        }
         SortTarget::Version => |(_, a), (_, b)| a.version.cmp(&b.version),
         SortTarget::Create => |(_, a), (_, b)| a.created.cmp(&b.created),
         SortTarget::Mod => |(_, a), (_, b)| a.modified.cmp(&b.modified),
         SortTarget::Value => |(_, a), (_, b)| a.value.cmp(&b.value),
     };
-    if request.sort_order() == SortOrder::Descend {
+    if descending {
         found.sort_by(|a, b| ascending(b, a));
     } else {
         found.sort_by(ascending);

@@ -141,7 +141,7 @@ impl KvStore {
         self.claim_space(cost(request), command.quota_bytes, command.member_id)?;
         let mut budget = Budget::new(self.keys.len(), command.answer_bytes_max, wanted);
         match request {
-            Command::Put(request) => self.put(&Put::from(request)).map(Reply::Put),
+            Command::Put(request) => self.put(&Put::from(request), &mut budget).map(Reply::Put),
             Command::DeleteRange(request) => self.delete_range(request, budget).map(Reply::DeleteRange),
             Command::Txn(request) => self.txn(request, &mut budget).map(Reply::Txn),
             Command::Compact(request) => self.compact(request).map(Reply::Compact),
@@ -173,7 +173,8 @@ impl KvStore {
                 self.read_txn(request, &mut budget).map(Answer::Txn)
             }
             Some(Query::HashKv(request)) => {
-                budget.look_at(self.keys.len())?;
+                budget.look_at(usize::try_from(self.versions).unwrap_or(usize::MAX))?;
+                budget.go_through(usize::try_from(self.size_bytes).unwrap_or(usize::MAX))?;
                 self.hash_kv(request.revision).map(Answer::HashKv)
             }
             Some(Query::Status(_)) => Ok(Answer::Status(self.status())),

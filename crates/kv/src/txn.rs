@@ -197,9 +197,12 @@ impl KvStore {
     /// but values then compare false, since no value could stand for "missing".
     fn holds(&self, compare: &Compare, budget: &mut Budget) -> Result<bool, KvError> {
         let mut found = false;
-        for (_, version) in self.seen(&compare.key, &compare.range_end, self.revision, self.revision) {
+        for (_, history) in self.in_range(&compare.key, &compare.range_end) {
             budget.look()?;
-            let Some(version) = version else { continue };
+            let Some(version) = history.live() else { continue };
+            if let Some(TargetUnion::Value(value)) = &compare.target_union {
+                budget.go_through(value.len().min(version.value.len()))?;
+            }
             if !compares(compare, &version) {
                 return Ok(false);
             }
@@ -278,6 +281,40 @@ mod tests {
 
     fn revision(response: &TxnResponse) -> i64 {
         response.header.unwrap().revision
+    }
+
+    /// Some hundred bytes could otherwise have all replicas compare long values for hours, and walk through histories.
+    #[test]
+    fn what_costs_more_than_a_look_counts_as_more() {
+        let mut store = KvStore::new();
+        let mut random = fastrand::Rng::with_seed(1);
+        for n in 0..100 {
+            store.set(&format!("{n}"), &format!("{}{}", "x".repeat(60_000), random.u32(..)));
+        }
+        let often = |times: usize, range: RangeRequest| {
+            let mut ops = vec![op(Request::RequestRange(range)); times];
+            ops.push(op_put("written", ""));
+            all(ops)
+        };
+        let counts = RangeRequest { count_only: true, ..range("\0", "\0") };
+        let by_value = RangeRequest { sort_target: 4, limit: 1, keys_only: true, ..range("\0", "\0") };
+        let by_key = RangeRequest { sort_target: 0, sort_order: 2, ..by_value.clone() };
+        for cheap in [&counts, &by_key] {
+            store.transact(often(1_000, cheap.clone())).unwrap();
+        }
+        store.transact(often(10, by_value.clone())).unwrap();
+        let before = store.digest();
+        assert_eq!(store.transact(often(1_000, by_value)).err(), Some(KvError::TooManyKeys));
+        assert_eq!(store.digest(), before);
+
+        let mut store = KvStore::new();
+        for n in 0..300_000 {
+            store.set(&format!("{}", n % 1_000), "x");
+        }
+        let early = RangeRequest { revision: 200_000, ..counts.clone() };
+        store.transact(often(4_000, counts)).unwrap();
+        store.transact(often(100, early.clone())).unwrap();
+        assert_eq!(store.transact(often(4_000, early)).err(), Some(KvError::TooManyKeys));
     }
 
     #[test]

@@ -147,34 +147,6 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     })
 }
 
-/// Whether the answer to a transaction may be much larger than what comes in a request: some range in it, or deletion that tells
-/// what it deleted, is of more than a few keys, or there are many of single keys.
-#[must_use]
-pub fn may_answer_much(request: &TxnRequest) -> bool {
-    const FEW_KEYS: i64 = 64;
-    const FEW_OPS: usize = 16;
-    fn single_keys(request: &TxnRequest) -> Option<usize> {
-        request.success.iter().chain(&request.failure).try_fold(0, |sum, op| {
-            let more = match &op.request {
-                Some(Request::RequestRange(range)) => {
-                    let few = range.range_end.is_empty()
-                        || range.count_only
-                        || (1..=FEW_KEYS).contains(&range.limit);
-                    few.then_some(1)?
-                }
-                Some(Request::RequestDeleteRange(delete)) => {
-                    (delete.range_end.is_empty() || !delete.prev_kv).then_some(1)?
-                }
-                Some(Request::RequestPut(put)) => usize::from(put.prev_kv),
-                Some(Request::RequestTxn(nested)) => single_keys(nested)?,
-                None => 0,
-            };
-            Some(sum + more)
-        })
-    }
-    single_keys(request).is_none_or(|ops| ops > FEW_OPS)
-}
-
 /// Whether a transaction only reads, and its reads say that they are content with stale data: there is at least one
 /// range, at any depth, and all of them are serializable. A transaction that only compares asks for nothing stale.
 #[must_use]

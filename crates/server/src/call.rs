@@ -5,7 +5,7 @@ use std::{
     pin::{Pin, pin},
     sync::LazyLock,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -14,12 +14,13 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
     uri::PathAndQuery,
 };
-use tokio::time::{self, Sleep, sleep};
+use tokio::time::{self, Instant, Sleep, sleep};
 use tonic::{Code, Status};
 
 use crate::{
     Replica,
-    message::RequestBody,
+    admission::{Charge, REQUEST_BYTES, Share},
+    message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
     services::{Answer, Pieces, Store},
 };
@@ -29,10 +30,14 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const OK: HeaderValue = HeaderValue::from_static("0");
 
-/// How long a client may take nothing of an answer that is sent to it as it takes it. What such an answer was made from is kept
-/// until then.
+/// How long a client may take next to nothing of an answer that is sent to it as it takes it. What such an answer was made from is
+/// kept until then.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(60);
-const NOT_TAKEN: &str = "synod: the answer is broken off, since the client took nothing of it for a minute";
+/// It takes at least so many bytes in that time: less than a frame, so that a client may think about each for as long. With one byte
+/// a minute it would keep everything as well.
+const TAKE_BYTES_MIN: usize = 8 << 10;
+const NOT_TAKEN: &str =
+    "synod: the answer is broken off, since the client took next to nothing of it for a minute";
 
 /// The frames around every answer that is a message: cloned, which costs less than to make them.
 static HEAD: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(header::CONTENT_TYPE, GRPC)]));
@@ -43,27 +48,28 @@ static TRAILERS: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(G
 pub(crate) struct Call {
     /// `/package.Service/Method`.
     path: PathAndQuery,
-    body: RequestBody,
+    body: RecvStream,
     deadline: Deadline,
     reply: SendResponse<Bytes>,
     came: Instant,
+    charge: Charge,
 }
 
 impl Call {
     /// Looks at the headers, and does not keep them: there may be thousands of requests that wait. If they make no
-    /// sense, the client is told.
+    /// sense, or there is no room for the request, the client is told.
     pub(crate) fn new(
         request: Request<RecvStream>,
         mut reply: SendResponse<Bytes>,
-        message_bytes_max: usize,
+        share: &Share,
     ) -> Option<Call> {
         let (head, body) = request.into_parts();
-        match deadline(&head) {
-            Ok(deadline) => {
+        let charge = || share.charge(REQUEST_BYTES).ok_or_else(|| Refusal::from(too_many()));
+        match deadline(&head).and_then(|deadline| Ok((deadline, charge()?))) {
+            Ok((deadline, charge)) => {
                 let path = head.uri.into_parts().path_and_query;
                 let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-                let (body, came) = (RequestBody::new(body, message_bytes_max), Instant::now());
-                Some(Call { path, body, deadline, reply, came })
+                Some(Call { path, body, deadline, reply, came: Instant::now(), charge })
             }
             Err(refusal) => {
                 refusal.send(&mut reply);
@@ -74,11 +80,12 @@ impl Call {
 
     /// Answers the request. If the client has gone, or goes before there is an answer, nobody is told of a failure.
     pub(crate) async fn answer<R: Replica>(self, store: &Store<R>, lane: &Lane) {
-        let Call { path, body, mut deadline, mut reply, came } = self;
+        let Call { path, body, mut deadline, mut reply, came, charge } = self;
         let requests = store.requests();
         let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
         let answer = {
-            let mut answer = pin!(store.answer(path.as_str(), body, lane));
+            let body = RequestBody::new(body, store.message_bytes_max(), &charge);
+            let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge));
             // Dropping the answer that is being made is what frees a request that was reset.
             poll_fn(|cx| match answer.as_mut().poll(cx) {
                 Poll::Pending if reply.poll_reset(cx).is_ready() => Poll::Ready(None),
@@ -94,18 +101,25 @@ impl Call {
                 Refusal::from(status).send(&mut reply);
             }
             Some(Ok(Answer::Message(message))) => {
-                let _ = send_message(&mut reply, message);
-                answered(Code::Ok);
+                charge.shrink_to(REQUEST_BYTES + message.len() as u64);
+                match send_message(&mut reply, message) {
+                    None => answered(Code::Ok),
+                    Some((stream, message)) => {
+                        answered(Box::pin(send_large(stream, message, deadline)).await);
+                    }
+                }
             }
             Some(Ok(Answer::Large(message, _place))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
+                    charge.shrink_to(REQUEST_BYTES);
                     answered(Box::pin(send_large(stream, message, deadline)).await);
                 }
             }
             Some(Ok(Answer::Pieces(pieces))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
+                    charge.shrink_to(REQUEST_BYTES);
                     // Boxed, since it is rare and large.
-                    answered(Box::pin(send_pieces(stream, pieces, lane, deadline)).await);
+                    answered(Box::pin(send_pieces(stream, pieces, lane, &charge, deadline)).await);
                 }
             }
         }
@@ -129,10 +143,17 @@ fn trailers(outcome: Result<(), Status>) -> HeaderMap {
     }
 }
 
-fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h2::Error> {
-    let mut stream = reply.send_response(head(), false)?;
-    stream.send_data(message, false)?;
-    stream.send_trailers(trailers(Ok(())))
+/// Sends a message, unless the client takes none of it now: then that is to be waited for. What is handed over leaves as soon as
+/// the connection takes it.
+fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Option<(SendStream<Bytes>, Bytes)> {
+    // If the client has gone, it does not matter what it is told.
+    let mut stream = reply.send_response(head(), false).ok()?;
+    stream.reserve_capacity(message.len());
+    if stream.capacity() < message.len() {
+        return Some((stream, message));
+    }
+    let _ = stream.send_data(message, false).and_then(|()| stream.send_trailers(trailers(Ok(()))));
+    None
 }
 
 /// Sends pieces until there are no more, one after the other, each as the client takes it.
@@ -140,17 +161,26 @@ async fn send_pieces<R: Replica>(
     mut stream: SendStream<Bytes>,
     mut pieces: Box<Pieces<'_, R>>,
     lane: &Lane,
+    charge: &Charge,
     deadline: Deadline,
 ) -> Code {
     let outcome = in_time(deadline, async {
+        let mut pace = Pace::new();
         // Nothing is made before there is room for it, and none for a client that has gone while it waited for its turn.
-        room(&mut stream, GATHERED_BYTES).await?;
-        let _places = pieces.places(lane).await;
+        room(&mut stream, GATHERED_BYTES, &pace).await?;
+        let _places = pace.paused(unless_gone(&mut stream, pieces.places(lane))).await?;
         while !pieces.are_sent() {
-            room(&mut stream, GATHERED_BYTES).await?;
-            for piece in pieces.next(lane, stream.capacity()).await? {
-                send_as_taken(&mut stream, piece).await?;
+            room(&mut stream, GATHERED_BYTES, &pace).await?;
+            let made = pace.paused(pieces.next(lane, stream.capacity())).await?;
+            // One value may be larger than what there is a place for.
+            let bytes: usize = made.iter().map(Bytes::len).sum();
+            if !charge.grow(bytes.saturating_sub(GATHERED_BYTES) as u64) {
+                return Err(too_many());
             }
+            for piece in made {
+                send_as_taken(&mut stream, piece, &mut pace).await?;
+            }
+            charge.shrink_to(REQUEST_BYTES);
         }
         Ok(())
     });
@@ -160,8 +190,47 @@ async fn send_pieces<R: Replica>(
 
 /// Sends one message as the client takes it.
 async fn send_large(mut stream: SendStream<Bytes>, message: Bytes, deadline: Deadline) -> Code {
-    let outcome = in_time(deadline, send_as_taken(&mut stream, message)).await;
+    let outcome = in_time(deadline, send_as_taken(&mut stream, message, &mut Pace::new())).await;
     end(stream, outcome)
+}
+
+/// How fast a client takes an answer.
+struct Pace {
+    /// When it has to have taken enough.
+    until: Instant,
+    /// What it has taken of that.
+    bytes: usize,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace { until: Instant::now() + TAKE_TIMEOUT, bytes: 0 }
+    }
+
+    fn took(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes >= TAKE_BYTES_MIN {
+            *self = Pace::new();
+        }
+    }
+
+    /// Waits for what is not the client's to do.
+    async fn paused<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let began = Instant::now();
+        let done = work.await;
+        self.until += began.elapsed();
+        done
+    }
+}
+
+/// Waits for something, unless the client gives the request up.
+async fn unless_gone<T>(stream: &mut SendStream<Bytes>, work: impl Future<Output = T>) -> Result<T, Status> {
+    let mut work = pin!(work);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Pending => stream.poll_reset(cx).map(|_| Err(gone("it has given the request up"))),
+        ready => ready.map(Ok),
+    })
+    .await
 }
 
 async fn in_time<T>(
@@ -184,21 +253,26 @@ fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
 }
 
 /// Waits until the client takes some of so many bytes.
-async fn room(stream: &mut SendStream<Bytes>, bytes: usize) -> Result<(), Status> {
+async fn room(stream: &mut SendStream<Bytes>, bytes: usize, pace: &Pace) -> Result<(), Status> {
     stream.reserve_capacity(bytes);
     // What was granted before is not told again.
     while stream.capacity() == 0 {
-        let granted = time::timeout(TAKE_TIMEOUT, poll_fn(|cx| stream.poll_capacity(cx))).await;
+        let granted = time::timeout_at(pace.until, poll_fn(|cx| stream.poll_capacity(cx))).await;
         let granted = granted.map_err(|_| Status::resource_exhausted(NOT_TAKEN))?;
         granted.ok_or_else(|| gone("it has closed the stream"))?.map_err(|error| gone(&error.to_string()))?;
     }
     Ok(())
 }
 
-async fn send_as_taken(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Result<(), Status> {
+async fn send_as_taken(
+    stream: &mut SendStream<Bytes>,
+    mut piece: Bytes,
+    pace: &mut Pace,
+) -> Result<(), Status> {
     while !piece.is_empty() {
-        room(stream, piece.len()).await?;
+        room(stream, piece.len(), pace).await?;
         let part = piece.split_to(stream.capacity().min(piece.len()));
+        pace.took(part.len());
         stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
     }
     Ok(())
@@ -305,7 +379,51 @@ fn add_status(status: &Status, headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::duplex;
+
     use super::*;
+
+    /// How an answer of a megabyte ends that the client takes at this pace, and how much of it came.
+    async fn taken(bytes: usize, every: Duration) -> (Code, usize) {
+        let (client, server) = duplex(1 << 20);
+        let server = tokio::spawn(async move {
+            let mut connection = h2::server::handshake(server).await.unwrap();
+            let (_request, mut reply) = connection.accept().await.unwrap().unwrap();
+            let stream = reply.send_response(head(), false).unwrap();
+            let connection = tokio::spawn(async move { poll_fn(|cx| connection.poll_closed(cx)).await });
+            let code = send_large(stream, vec![7; 1 << 20].into(), Deadline::NONE).await;
+            let _ = connection.await;
+            code
+        });
+        let window = u32::try_from(bytes).unwrap();
+        let mut builder = h2::client::Builder::new();
+        let (mut send, connection) =
+            builder.initial_window_size(window).handshake::<_, Bytes>(client).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let (response, _) = send.send_request(Request::post("http://x/").body(()).unwrap(), true).unwrap();
+        let mut body = response.await.unwrap().into_body();
+        let mut came = 0;
+        while let Some(Ok(part)) = body.data().await {
+            sleep(every).await;
+            came += part.len();
+            let _ = body.flow_control().release_capacity(part.len());
+        }
+        drop((send, body));
+        let _ = connection.await;
+        (server.await.unwrap(), came)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_sent_as_slowly_as_it_is_taken_within_reason() {
+        let window = (1 << 16) - 1;
+        assert_eq!(taken(window, Duration::from_secs(50)).await, (Code::Ok, 1 << 20));
+        assert_eq!(taken(2 << 10, Duration::from_secs(5)).await, (Code::Ok, 1 << 20));
+        assert_eq!(taken(window, Duration::from_secs(70)).await, (Code::ResourceExhausted, window));
+        // A little from time to time would keep its place, and what the answer is made from, for days.
+        let (code, came) = taken(100, Duration::from_secs(50)).await;
+        assert_eq!(code, Code::ResourceExhausted);
+        assert!(came < 1 << 10, "{came}");
+    }
 
     #[test]
     fn timeouts_have_units() {

@@ -175,7 +175,7 @@ mod tests {
         // Half of the places belong to those that asked.
         assert!(!places.make_room(now + IDLE_MIN) && asked.try_recv().is_err());
         four[2].busy();
-        let _ = four[2].idle(now);
+        drop(four[2].idle(now));
         assert!(!places.make_room(now + IDLE_MIN - Duration::from_millis(1)));
         assert!(places.make_room(now + IDLE_MIN) && asked.try_recv().is_ok());
         drop(four);

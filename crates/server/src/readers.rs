@@ -2,8 +2,9 @@
 //!
 //! A client that asks for the whole store and does not read costs a view of the store, and one piece. Pieces are made in turns:
 //! a few threads make them, and of each connection at most one at a time, so that a connection with a thousand large
-//! requests is served as often as one with a single one. What has to be in memory as a whole (the answer to a
-//! transaction, a range in another order than that of its keys) takes one of a few places until it is sent.
+//! requests is served as often as one with a single one. What has to be in memory as a whole (a large answer to a
+//! transaction or another command, a range in another order than that of its keys) takes one of a few places until it is sent.
+//! Only a command in a session is answered without: it cannot be executed again when its answer turns out to be large.
 
 use std::{cell::Cell, num::NonZero, sync::Arc, thread};
 
@@ -19,12 +20,13 @@ use tonic::Status;
 pub(crate) type Source = Box<dyn Iterator<Item = Bytes> + Send>;
 
 /// Large answers of which pieces are made and sent, over all connections and of one. A client that takes a part of its answers
-/// and no more keeps so many of their pieces in memory, of at most [`GATHERED_BYTES`] each.
-const SENT_MAX: usize = 1024;
+/// and no more keeps so many of their pieces in memory, of at most [`GATHERED_BYTES`] each; what a large value takes beyond that,
+/// its request is charged for.
+pub(crate) const SENT_MAX: usize = 1024;
 const SENT_OF_CONNECTION_MAX: usize = 16;
 
 /// Large answers that are in memory as a whole, over all connections.
-const WHOLE_MAX: usize = 8;
+pub(crate) const WHOLE_MAX: usize = 8;
 
 /// Of the threads that make pieces: with this one, a thread gets about a tenth of what one without gets.
 const NICENESS: i32 = 10;

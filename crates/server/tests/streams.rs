@@ -10,17 +10,19 @@ use std::{
     time::Duration,
 };
 
-use bytes::{BufMut, Bytes, BytesMut};
-use common::{config, connect, replica, serve};
-use h2::{
-    Reason, RecvStream, SendStream,
-    client::{ResponseFuture, SendRequest},
+use bytes::Bytes;
+use common::{
+    config, connect,
+    http2::{SOON, begin, call, finish, framed, http2, http2_with, post, read},
+    replica, serve,
 };
+use h2::{Reason, RecvStream, SendStream, client::SendRequest};
 use http::Request;
 use prost::Message;
 use synod_api::etcdserverpb::{
-    PutRequest, RangeRequest, RangeResponse, RangeStreamResponse, kv_client::KvClient,
-    range_request::SortTarget,
+    DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, RangeResponse, RangeStreamResponse,
+    RequestOp, TxnRequest, kv_client::KvClient, maintenance_client::MaintenanceClient,
+    range_request::SortTarget, request_op::Request as Op,
 };
 use synod_server::{
     Change, ChangeError, Config, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError,
@@ -34,7 +36,6 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-const SOON: Duration = Duration::from_secs(5);
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 
@@ -45,8 +46,11 @@ struct Gated {
     gate: Arc<Semaphore>,
     /// Commands that wait, and are not given up.
     waiting: Arc<AtomicUsize>,
-    /// Pieces of answers that were made.
+    /// Pieces of answers that were made, and answers in pieces that are made or wait for it.
     pieces: Arc<AtomicUsize>,
+    sources: Arc<AtomicUsize>,
+    /// Bytes with which commands were answered.
+    answered: Arc<AtomicUsize>,
 }
 
 impl Gated {
@@ -56,18 +60,24 @@ impl Gated {
             gate: Arc::new(Semaphore::new(0)),
             waiting: Arc::default(),
             pieces: Arc::default(),
+            sources: Arc::default(),
+            answered: Arc::default(),
         }
     }
 
     async fn until_waiting(&self, count: usize) {
-        let reached = async {
-            while self.waiting.load(Ordering::SeqCst) != count {
-                sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let waiting = || self.waiting.load(Ordering::SeqCst);
-        timeout(SOON, reached).await.unwrap_or_else(|_| panic!("{} wait, not {count}", waiting()));
+        until(&self.waiting, count).await;
     }
+}
+
+async fn until(counter: &AtomicUsize, count: usize) {
+    let reached = async {
+        while counter.load(Ordering::SeqCst) != count {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let reached = timeout(SOON, reached).await;
+    reached.unwrap_or_else(|_| panic!("{} wait, not {count}", counter.load(Ordering::SeqCst)));
 }
 
 struct Waiting(Arc<AtomicUsize>);
@@ -85,7 +95,9 @@ impl Replica for Gated {
             let _waiting = Waiting(self.waiting.clone());
             self.gate.acquire().await.unwrap().forget();
         }
-        self.inner.execute(command).await
+        let answer = self.inner.execute(command).await?;
+        self.answered.fetch_add(answer.len(), Ordering::SeqCst);
+        Ok(answer)
     }
     async fn execute_in_session(
         &self,
@@ -105,10 +117,17 @@ impl Replica for Gated {
         consistency: Consistency,
     ) -> Result<synod_server::Answer, RequestError> {
         let pieces = self.pieces.clone();
+        let fails = query.windows(4).any(|bytes| bytes == b"fail");
         Ok(match self.inner.query(query, consistency).await? {
-            synod_server::Answer::Pieces(source) => synod_server::Answer::Pieces(Box::new(
-                source.inspect(move |_| _ = pieces.fetch_add(1, Ordering::SeqCst)),
-            )),
+            synod_server::Answer::Pieces(source) => {
+                self.sources.fetch_add(1, Ordering::SeqCst);
+                let present = Waiting(self.sources.clone());
+                synod_server::Answer::Pieces(Box::new(source.inspect(move |_| {
+                    let _ = &present;
+                    assert!(!fails || pieces.load(Ordering::SeqCst).is_multiple_of(2), "as it was asked to");
+                    pieces.fetch_add(1, Ordering::SeqCst);
+                })))
+            }
             whole => whole,
         })
     }
@@ -134,83 +153,6 @@ impl Replica for Gated {
 
 fn put(key: &str) -> PutRequest {
     PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() }
-}
-
-fn framed(message: &impl Message) -> BytesMut {
-    let mut frame = BytesMut::new();
-    frame.put_u8(0);
-    frame.put_u32(message.encoded_len() as u32);
-    message.encode(&mut frame).unwrap();
-    frame
-}
-
-async fn http2(server: &Server) -> SendRequest<Bytes> {
-    http2_with(server, &mut h2::client::Builder::new()).await
-}
-
-async fn http2_with(server: &Server, builder: &mut h2::client::Builder) -> SendRequest<Bytes> {
-    let stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
-    let (send, connection) = builder.handshake(stream).await.unwrap();
-    tokio::spawn(connection);
-    send
-}
-
-fn post(path: &str) -> http::request::Builder {
-    Request::post(format!("http://x{path}")).header("content-type", "application/grpc")
-}
-
-/// Sends a request whose body may not be all there is.
-async fn begin(
-    send: &SendRequest<Bytes>,
-    request: http::request::Builder,
-    body: &[u8],
-    end: bool,
-) -> (ResponseFuture, SendStream<Bytes>) {
-    let mut send = send.clone().ready().await.unwrap();
-    let (response, mut stream) = send.send_request(request.body(()).unwrap(), false).unwrap();
-    stream.send_data(Bytes::copy_from_slice(body), end).unwrap();
-    (response, stream)
-}
-
-struct Answer {
-    http_status: u16,
-    grpc_status: String,
-    grpc_message: String,
-    body: Bytes,
-}
-
-async fn finish(response: ResponseFuture) -> Answer {
-    let answer = async {
-        let response = response.await.unwrap();
-        let http_status = response.status().as_u16();
-        let mut trailers = response.headers().clone();
-        let mut stream = response.into_body();
-        let body = read(&mut stream, usize::MAX).await;
-        if let Some(last) = stream.trailers().await.unwrap() {
-            trailers = last;
-        }
-        let text = |name| trailers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
-        Answer { http_status, grpc_status: text("grpc-status"), grpc_message: text("grpc-message"), body }
-    };
-    timeout(SOON, answer).await.expect("it is answered")
-}
-
-/// Reads at least so many bytes, unless there are fewer.
-async fn read(stream: &mut RecvStream, bytes_min: usize) -> Bytes {
-    let mut body = BytesMut::new();
-    while body.len() < bytes_min
-        && let Some(piece) = stream.data().await
-    {
-        let piece = piece.unwrap();
-        stream.flow_control().release_capacity(piece.len()).unwrap();
-        body.put(piece);
-    }
-    body.freeze()
-}
-
-async fn call(send: &SendRequest<Bytes>, request: http::request::Builder, body: &[u8]) -> Answer {
-    let (response, _stream) = begin(send, request, body, true).await;
-    finish(response).await
 }
 
 #[tokio::test]
@@ -547,5 +489,161 @@ async fn large_answers_that_nobody_takes_are_not_made() {
         let first = |place: usize| found.kvs[place].value[0];
         assert_eq!((found.count, found.kvs.len()), (20, 20));
         assert_eq!(if sort_order == 1 { (first(0), first(19)) } else { (first(19), first(0)) }, (0, 19));
+    }
+}
+
+/// Connections of which each has a sorted range of which it took a little: these have all the places that there are.
+async fn slow_readers(
+    server: &Server,
+    count: usize,
+) -> Vec<(SendRequest<Bytes>, RecvStream, SendStream<Bytes>)> {
+    let sorted = RangeRequest { key: "k".into(), range_end: "l".into(), sort_order: 2, ..Default::default() };
+    let mut readers = Vec::new();
+    for _ in 0..count {
+        let send = http2_with(server, h2::client::Builder::new().initial_window_size(50_000)).await;
+        let (response, request) = begin(&send, post(RANGE), &framed(&sorted), true).await;
+        let mut stream = timeout(SOON, response).await.expect("it is begun").unwrap().into_body();
+        timeout(SOON, read(&mut stream, 1)).await.expect("it has a place");
+        readers.push((send, stream, request));
+    }
+    readers
+}
+
+async fn put_large(client: &mut KvClient<tonic::transport::Channel>, count: u8) {
+    for i in 0..count {
+        let value = vec![i; 1_000_000].into();
+        client.put(PutRequest { value, ..put(&format!("k{i:02}")) }).await.unwrap();
+    }
+}
+
+/// What has no room to ask for needs no place.
+#[tokio::test]
+async fn a_fingerprint_does_not_wait_for_slow_readers() {
+    let server = serve(&config(), replica());
+    let mut client = KvClient::new(connect(&server).await);
+    put_large(&mut client, 2).await;
+    for i in 0..600 {
+        client.put(put(&format!("small{i}"))).await.unwrap();
+    }
+    let _readers = slow_readers(&server, 8).await;
+    let mut maintenance = MaintenanceClient::new(connect(&server).await);
+    let hash = maintenance.hash_kv(HashKvRequest { revision: 0 });
+    timeout(SOON, hash).await.expect("it does not wait").unwrap();
+}
+
+/// How large an answer is decides, and not how large it might be.
+#[tokio::test]
+async fn commands_with_small_answers_do_not_wait_for_slow_readers() {
+    let server = serve(&config(), replica());
+    let mut client = KvClient::new(connect(&server).await);
+    put_large(&mut client, 2).await;
+    for key in ["some1", "some2", "some3"] {
+        client.put(put(key)).await.unwrap();
+    }
+    let readers = slow_readers(&server, 8).await;
+    let some = RangeRequest { key: "some".into(), range_end: "somf".into(), ..Default::default() };
+    let success = [Op::RequestRange(some), Op::RequestPut(put("written"))];
+    let success = success.map(|op| RequestOp { request: Some(op) }).into();
+    let txn = client.txn(TxnRequest { success, ..Default::default() });
+    assert_eq!(timeout(SOON, txn).await.expect("it does not wait").unwrap().into_inner().responses.len(), 2);
+    let delete = DeleteRangeRequest { key: "some".into(), range_end: "somf".into(), prev_kv: true };
+    let deleted = timeout(SOON, client.delete_range(delete)).await.expect("it does not wait").unwrap();
+    assert_eq!(deleted.into_inner().prev_kvs.len(), 3);
+    // Those with large ones do, and change nothing meanwhile.
+    let large = DeleteRangeRequest { key: "k".into(), range_end: "l".into(), prev_kv: true };
+    let waits = tokio::spawn({
+        let mut client = client.clone();
+        async move { client.delete_range(large).await.unwrap().into_inner().prev_kvs.len() }
+    });
+    sleep(Duration::from_millis(100)).await;
+    assert!(!waits.is_finished());
+    let large =
+        RangeRequest { key: "k".into(), range_end: "l".into(), count_only: true, ..Default::default() };
+    assert_eq!(client.range(large).await.unwrap().into_inner().count, 2);
+    drop(readers);
+    assert_eq!(timeout(SOON, waits).await.expect("there is a place now").unwrap(), 2);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_given_up_while_it_waits_for_its_place_is_forgotten() {
+    let replica = Gated::new();
+    let server = serve(&config(), replica.clone());
+    let mut client = KvClient::new(connect(&server).await);
+    put_large(&mut client, 2).await;
+    let readers = slow_readers(&server, 1).await;
+    until(&replica.sources, 1).await;
+    let sorted = RangeRequest { key: "k".into(), range_end: "l".into(), sort_order: 2, ..Default::default() };
+    let (response, mut request) = begin(&readers[0].0, post(RANGE), &framed(&sorted), true).await;
+    let _stream = timeout(SOON, response).await.expect("it is begun").unwrap();
+    until(&replica.sources, 2).await;
+    request.send_reset(Reason::CANCEL);
+    until(&replica.sources, 1).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_fails_breaks_off_and_gives_its_places_back() {
+    let replica = Gated::new();
+    let server = serve(&config(), replica.clone());
+    let mut client = KvClient::new(connect(&server).await);
+    for i in 0..3 {
+        client.put(PutRequest { value: vec![i; 400_000].into(), ..put(&format!("fail{i}")) }).await.unwrap();
+    }
+    let send = http2(&server).await;
+    // More than there are places on a connection, and in all.
+    for round in 0..40 {
+        let sort_order = [0, 2][round % 2];
+        let range =
+            RangeRequest { key: "fail".into(), range_end: "g".into(), sort_order, ..Default::default() };
+        replica.pieces.store(round / 2 % 2, Ordering::SeqCst);
+        let answer = call(&send, post(RANGE), &framed(&range)).await;
+        assert_eq!(answer.grpc_status, "13", "{}", answer.grpc_message);
+        let ranges = vec![RequestOp { request: Some(Op::RequestRange(range)) }];
+        let txn = TxnRequest { success: ranges, ..Default::default() };
+        replica.pieces.store(1, Ordering::SeqCst);
+        let answer = call(&send, post("/etcdserverpb.KV/Txn"), &framed(&txn)).await;
+        assert_eq!(answer.grpc_status, "13", "{}", answer.grpc_message);
+    }
+    until(&replica.sources, 0).await;
+}
+
+/// Of each connection one is in memory: whether its answer is large, only the execution of a command shows.
+#[tokio::test]
+async fn answers_to_commands_that_nobody_takes_are_few() {
+    let replica = Gated::new();
+    let server = serve(&config(), replica.clone());
+    let mut client = KvClient::new(connect(&server).await);
+    put_large(&mut client, 1).await;
+    client.put(put("counter")).await.unwrap();
+    let one = RangeRequest { key: "k00".into(), ..Default::default() };
+    let counts = PutRequest { ignore_value: true, value: Bytes::new(), ..put("counter") };
+    let ops = [Op::RequestRange(one), Op::RequestPut(counts)];
+    let txn =
+        TxnRequest { success: ops.map(|op| RequestOp { request: Some(op) }).into(), ..Default::default() };
+    let keeps = PutRequest { ignore_value: true, prev_kv: true, value: Bytes::new(), ..put("k00") };
+    for (path, request) in [("/etcdserverpb.KV/Txn", framed(&txn)), (PUT, framed(&keeps))] {
+        let before = replica.answered.load(Ordering::SeqCst);
+        let send = http2_with(&server, h2::client::Builder::new().initial_window_size(0)).await;
+        let mut unread = Vec::new();
+        for _ in 0..30 {
+            unread.push(begin(&send, post(path), &request, true).await);
+        }
+        sleep(Duration::from_millis(300)).await;
+        let answered = replica.answered.load(Ordering::SeqCst) - before;
+        assert!((1_000_000..1_100_000).contains(&answered), "{path}: {answered}");
+        // Each was refused once, which changed nothing, and executed once.
+        drop((unread, send));
+        let send = http2(&server).await;
+        let version = async |client: &mut KvClient<_>, key: &'static str| {
+            let found = client.range(RangeRequest { key: key.into(), ..Default::default() }).await.unwrap();
+            found.into_inner().kvs[0].version
+        };
+        let key = if path == PUT { "k00" } else { "counter" };
+        until(&replica.waiting, 0).await;
+        let earlier = version(&mut client, key).await;
+        for _ in 0..3 {
+            let answer = call(&send, post(path), &request).await;
+            assert_eq!((answer.grpc_status.as_str(), answer.body.len() > 1_000_000), ("0", true));
+        }
+        assert_eq!(version(&mut client, key).await, earlier + 3);
     }
 }

@@ -18,6 +18,7 @@ use tonic::{Code, Status};
 
 use crate::{
     Config, Consistency, Replica, RequestError, RequestMetrics,
+    admission::{Admission, Share},
     readers::{GATHERED_BYTES, Lane, Place, Readers},
     replica,
 };
@@ -25,6 +26,9 @@ use crate::{
 /// A gRPC message may be this much larger than the largest command, as with etcd: then the answer to a command a
 /// little above the limit says so in etcd's words.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
+
+/// Most bytes of an answer to a command that may have a large one, if it has no place.
+pub(super) const SMALL_ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// A key-value store, replicated somehow.
 #[derive(Debug)]
@@ -35,10 +39,11 @@ pub(crate) struct Store<R> {
     member_id: u64,
     requests: RequestMetrics,
     readers: Readers,
+    admission: Admission,
 }
 
 impl<R: Replica> Store<R> {
-    pub(crate) fn new(config: &Config, replica: R, readers: Readers) -> Store<R> {
+    pub(crate) fn new(config: &Config, replica: R, readers: Readers, admission: Admission) -> Store<R> {
         let status = replica.status();
         Store {
             quota_bytes: config.quota_bytes,
@@ -47,6 +52,7 @@ impl<R: Replica> Store<R> {
             requests: config.requests.clone(),
             replica,
             readers,
+            admission,
         }
     }
 
@@ -57,6 +63,11 @@ impl<R: Replica> Store<R> {
     /// The share of a new connection of what makes large answers.
     pub(crate) fn lane(&self) -> Lane {
         self.readers.lane()
+    }
+
+    /// The share of a new connection of the memory for requests.
+    pub(crate) fn share(&self) -> Share {
+        self.admission.share()
     }
 
     pub(crate) fn requests(&self) -> &RequestMetrics {
@@ -85,24 +96,39 @@ impl<R: Replica> Store<R> {
         command: Command,
         answer: impl FnOnce(Reply) -> Result<A, Status> + Send,
     ) -> impl Future<Output = Result<A, Status>> + Send {
-        let command = self.checked(command);
-        async move {
-            let reply = self.replica.execute(command?).await.map_err(failure)?;
-            match KvReply::decode(reply).map_err(garbled)?.reply {
-                Some(Reply::Error(error)) => Err(failed(error)),
-                Some(reply) => answer(reply),
-                None => Err(unexpected("no reply")),
-            }
-        }
+        // A put answers with one pair at most; without a bound of its own it is read faster.
+        let bytes = if matches!(command, Command::Put(_)) { 0 } else { self.limits().answer_bytes_max };
+        let command = self.checked(command, bytes);
+        async move { answer(replied(self.replica.execute(command?).await)?) }
     }
 
-    fn checked(&self, command: Command) -> Result<Bytes, Status> {
-        let limits = self.limits();
-        // A put answers with one pair at most; without a bound of its own it is read faster.
-        let answer_bytes_max = if matches!(command, Command::Put(_)) { 0 } else { limits.answer_bytes_max };
+    /// The same for a command that may have a large answer, which has a place then until it is sent. How large it is, only the
+    /// execution shows. So it is given a small bound first. If it turns out to be larger, its command had no effect, and is
+    /// executed again once there is a place.
+    pub(super) async fn execute_in_place<A>(
+        &self,
+        command: Command,
+        lane: &Lane,
+        answer: impl FnOnce(Reply) -> Result<A, Status> + Send,
+    ) -> Result<(A, Option<Place>), Status> {
+        let bytes_max = self.limits().answer_bytes_max;
+        let small = SMALL_ANSWER_BYTES_MAX.min(bytes_max);
+        let command = self.checked(command, small)?;
+        let reply = replied(self.replica.execute(command.clone()).await);
+        if small == bytes_max || !is_too_large(&reply, small) {
+            return answer(reply?).map(|answer| (answer, None));
+        }
+        let place = lane.place().await;
+        let command = KvCommand::decode(command).map_err(garbled)?;
+        let command = KvCommand { answer_bytes_max: bytes_max, ..command }.encode_to_vec().into();
+        let reply = replied(self.replica.execute(command).await)?;
+        answer(reply).map(|answer| (answer, Some(place)))
+    }
+
+    fn checked(&self, command: Command, answer_bytes_max: u64) -> Result<Bytes, Status> {
         let (quota_bytes, member_id) = (self.quota_bytes, self.member_id);
         let command = KvCommand { command: Some(command), answer_bytes_max, quota_bytes, member_id };
-        validate::command(&command, &limits).map_err(|error| refusal(&error))?;
+        validate::command(&command, &self.limits()).map_err(|error| refusal(&error))?;
         Ok(command.encode_to_vec().into())
     }
 
@@ -155,8 +181,23 @@ impl<R: Replica> Store<R> {
     }
 }
 
+fn replied(reply: Result<Bytes, RequestError>) -> Result<Reply, Status> {
+    match KvReply::decode(reply.map_err(failure)?).map_err(garbled)?.reply {
+        Some(Reply::Error(error)) => Err(failed(error)),
+        Some(reply) => Ok(reply),
+        None => Err(unexpected("no reply")),
+    }
+}
+
+/// Whether a command had no effect since its answer would have more bytes than this.
+fn is_too_large(reply: &Result<Reply, Status>, bytes: u64) -> bool {
+    let too_large = refusal(&KvError::AnswerTooLarge(bytes));
+    let is = |status: &Status| (status.code(), status.message()) == (too_large.code(), too_large.message());
+    reply.as_ref().is_err_and(is)
+}
+
 /// The store's answer, unless that is an error.
-fn decoded(answer: Bytes) -> Result<Answer, Status> {
+pub(super) fn decoded(answer: Bytes) -> Result<Answer, Status> {
     match KvAnswer::decode(answer).map_err(garbled)?.answer {
         Some(Answer::Error(error)) => Err(failed(error)),
         Some(found) => Ok(found),

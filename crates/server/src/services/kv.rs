@@ -109,14 +109,29 @@ impl<R: Replica> Store<R> {
         })
     }
 
-    pub(super) fn delete_range(
+    /// A put that is answered with what it replaces.
+    pub(super) async fn replace(
+        &self,
+        request: PutRequest,
+        lane: &Lane,
+    ) -> Result<(PutResponse, Option<Place>), Status> {
+        let replaced = self.execute_in_place(Command::Put(request), lane, |reply| match reply {
+            Reply::Put(done) => Ok(PutResponse { header: self.header(done.header), ..done }),
+            other => Err(unexpected(other)),
+        });
+        replaced.await
+    }
+
+    pub(super) async fn delete_range(
         &self,
         request: DeleteRangeRequest,
-    ) -> impl Future<Output = Result<DeleteRangeResponse, Status>> + Send {
-        self.execute(Command::DeleteRange(request), |reply| match reply {
+        lane: &Lane,
+    ) -> Result<(DeleteRangeResponse, Option<Place>), Status> {
+        let deleted = self.execute_in_place(Command::DeleteRange(request), lane, |reply| match reply {
             Reply::DeleteRange(done) => Ok(DeleteRangeResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
-        })
+        });
+        deleted.await
     }
 
     pub(super) fn compact(
@@ -129,14 +144,16 @@ impl<R: Replica> Store<R> {
         })
     }
 
-    pub(super) fn txn(
+    pub(super) async fn txn(
         &self,
         request: TxnRequest,
-    ) -> impl Future<Output = Result<TxnResponse, Status>> + Send {
-        self.execute(Command::Txn(request), |reply| match reply {
+        lane: &Lane,
+    ) -> Result<(TxnResponse, Option<Place>), Status> {
+        let executed = self.execute_in_place(Command::Txn(request), lane, |reply| match reply {
             Reply::Txn(done) => Ok(TxnResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
-        })
+        });
+        executed.await
     }
 
     /// A transaction that can not write need not be ordered.

@@ -14,24 +14,28 @@ use tonic::{Code, Status};
 
 use super::{
     API_VERSION,
-    envelope::{Store, refusal, unexpected},
+    envelope::{Store, decoded, refusal, unexpected},
 };
-use crate::{Consistency, MoveError, Replica, Role, readers::Lane};
+use crate::{Consistency, MoveError, Replica, Role, readers::Lane, replica};
 
 impl<R: Replica> Store<R> {
-    /// The fingerprint of this replica's own state, which is what one compares with the others'.
-    pub(super) fn hash_kv(
+    /// The fingerprint of this replica's own state, which is what one compares with the others'. It is small, so it waits for
+    /// no place, however long it takes.
+    pub(super) async fn hash_kv(
         &self,
         request: HashKvRequest,
         lane: &Lane,
-    ) -> impl Future<Output = Result<HashKvResponse, Status>> + Send {
-        let found =
-            self.query(Ok(Query::HashKv(request)), Consistency::Serializable, lane, |answer| match answer {
-                Answer::HashKv(found) => Ok(HashKvResponse { header: self.header(found.header), ..found }),
-                other => Err(unexpected(other)),
-            });
-        // It is small, however long it takes.
-        async move { found.await.map(|(found, _place)| found) }
+    ) -> Result<HashKvResponse, Status> {
+        let found = match self.asked(Ok(Query::HashKv(request)), Consistency::Serializable).await? {
+            replica::Answer::Whole(found) => found,
+            replica::Answer::Pieces(source) => {
+                lane.next(&mut Some(source), 1).await?.pop().unwrap_or_default()
+            }
+        };
+        match decoded(found)? {
+            Answer::HashKv(found) => Ok(HashKvResponse { header: self.header(found.header), ..found }),
+            other => Err(unexpected(other)),
+        }
     }
 
     /// A list of alarms is read locally, as with etcd, so that it works without a leader.
