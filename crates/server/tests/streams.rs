@@ -366,20 +366,23 @@ async fn pieces_of_a_range_are_made_as_they_are_read() {
     assert_eq!(values, (0..100).collect::<Vec<_>>());
 }
 
-/// Without an order, keys come in their own, whatever the sort target is: none is left out and none comes twice.
+/// Without an order, keys come in their own, whatever the sort target is: none is left out and none comes twice, also
+/// where there are so many that they come in several pieces.
 #[tokio::test]
 async fn a_range_without_an_order_is_streamed_by_key() {
+    const KEYS: i64 = 2000;
     let server = serve(&config(), replica());
     let mut client = KvClient::new(connect(&server).await);
     // The later a key, the earlier it was put, and the smaller its value.
-    for i in (0..300).rev() {
-        let value = format!("{}", 1000 - i).into();
-        client.put(PutRequest { value, ..put(&format!("k{i:03}")) }).await.unwrap();
+    for i in (0..KEYS).rev() {
+        let value = format!("{}{}", 9000 - i, "-".repeat(100)).into();
+        client.put(PutRequest { value, ..put(&format!("k{i:04}")) }).await.unwrap();
     }
+    let mut pieces_max = 0;
     for target in
         [SortTarget::Key, SortTarget::Mod, SortTarget::Create, SortTarget::Version, SortTarget::Value]
     {
-        for limit in [-1, 0, 1, 64, 65, 299, 300, 301] {
+        for limit in [-1, 0, 1, 64, 65, KEYS - 1, KEYS, KEYS + 1] {
             let sort_target = target.into();
             let all = RangeRequest {
                 key: "k".into(),
@@ -388,19 +391,36 @@ async fn a_range_without_an_order_is_streamed_by_key() {
                 sort_target,
                 ..Default::default()
             };
-            let mut pieces = client.range_stream(all).await.unwrap().into_inner();
-            let (mut keys, mut last) = (Vec::new(), None);
+            let mut pieces = client.range_stream(all.clone()).await.unwrap().into_inner();
+            let (mut keys, mut last, mut with_keys) = (Vec::new(), None, 0);
             while let Some(piece) = pieces.message().await.unwrap() {
                 let piece = piece.range_response.unwrap();
+                with_keys += usize::from(!piece.kvs.is_empty());
                 keys.extend(piece.kvs.into_iter().map(|pair| pair.key));
                 last = Some((piece.count, piece.more));
             }
-            let wanted = if limit > 0 { limit.min(300) } else { 300 };
-            let expected: Vec<String> = (0..wanted).map(|i| format!("k{i:03}")).collect();
+            let wanted = if limit > 0 { limit.min(KEYS) } else { KEYS };
+            let expected: Vec<String> = (0..wanted).map(|i| format!("k{i:04}")).collect();
+            assert_eq!(keys.len(), expected.len(), "so many keys are sent: {target:?} {limit}");
             assert_eq!(keys, expected, "{target:?} {limit}");
-            assert_eq!(last, Some((300, wanted < 300)), "{target:?} {limit}");
+            assert_eq!(last, Some((KEYS, wanted < KEYS)), "{target:?} {limit}");
+            pieces_max = pieces_max.max(with_keys);
+
+            // In one message they come sorted, and as many.
+            let whole = client.range(all).await.unwrap().into_inner();
+            let mut keys: Vec<_> = whole.kvs.iter().map(|pair| pair.key.clone()).collect();
+            if [SortTarget::Mod, SortTarget::Create, SortTarget::Value].contains(&target) {
+                assert!(keys.is_sorted_by(|a, b| a > b), "{target:?} {limit}");
+                let expected: Vec<String> = (KEYS - wanted..KEYS).map(|i| format!("k{i:04}")).collect();
+                keys.reverse();
+                assert_eq!(keys, expected, "{target:?} {limit}");
+            } else {
+                assert_eq!(keys, expected, "{target:?} {limit}");
+            }
+            assert_eq!((whole.count, whole.more), (KEYS, wanted < KEYS), "{target:?} {limit}");
         }
     }
+    assert!(pieces_max > 2, "{pieces_max} pieces");
 }
 
 #[tokio::test]

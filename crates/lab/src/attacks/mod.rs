@@ -4,7 +4,7 @@
 //! attack ([`probe`]); the memory of the servers is watched all the time ([`cluster`]). Then its bounds are judged. With
 //! `--etcd` the same is done to etcd, whose figures stand beside Synod's.
 
-mod cluster;
+pub(crate) mod cluster;
 mod large;
 mod probe;
 mod report;
