@@ -132,8 +132,8 @@ pub enum CompareCommand {
 /// What is done after the run.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct After {
-    /// Leave the keys that were written. Without it they are removed at the end, and nothing else is. (Either way the store
-    /// keeps their versions until it is compacted.)
+    /// Leave the keys that were written. Without it they are removed at the end, those too that were there before and were
+    /// overwritten. (Either way the store keeps their versions until it is compacted.)
     #[arg(long)]
     pub keep: bool,
 }
@@ -226,7 +226,13 @@ pub struct Load {
     #[arg(long, requires = "rate")]
     pub poisson: bool,
     /// A request without an answer this long after it was due has failed.
-    #[arg(long = "command-timeout", alias = "timeout", value_parser = duration, default_value = "5s", value_name = "TIME")]
+    #[arg(
+        long = "command-timeout",
+        alias = "timeout",
+        value_name = "TIME",
+        default_value = "5s",
+        value_parser = duration
+    )]
     pub timeout: Duration,
     /// End the run once requests have only failed for this long.
     #[arg(long, value_parser = duration, default_value = "10s", value_name = "TIME")]
