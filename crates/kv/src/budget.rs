@@ -22,7 +22,7 @@ const LOOKS_PER_KEY: u64 = 4;
 const BYTES_PER_LOOK: usize = 512;
 
 /// What is answered between two commands: so many bytes, and so many keys looked at. What is larger is left to other threads.
-const PAGE_BYTES: u64 = 16 << 10;
+pub const PAGE_BYTES: u64 = 16 << 10;
 const PAGE_LOOKS: u64 = 512;
 
 /// What is left of what a request may cost.

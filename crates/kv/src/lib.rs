@@ -35,5 +35,6 @@ mod txn;
 pub mod validate;
 
 pub use alarms::ALARMS_MAX;
+pub use budget::PAGE_BYTES;
 pub use error::KvError;
 pub use store::KvStore;

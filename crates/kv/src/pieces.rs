@@ -327,6 +327,8 @@ mod tests {
             RangeRequest { revision: 3_000, ..all_keys() },
             RangeRequest { min_mod_revision: 20_000, ..all_keys() },
             RangeRequest { sort_order: 2, sort_target: 4, ..all_keys() },
+            RangeRequest { sort_target: 3, ..all_keys() },
+            RangeRequest { sort_target: 4, limit: 20_000, ..all_keys() },
             RangeRequest { sort_order: 2, limit: 10, ..all_keys() },
             range("00000", ""),
             range("1", "15"),

@@ -60,17 +60,19 @@ pub const TXN_DEPTH_MAX: usize = 48;
 /// Those of the other functions here, [`KvError::RequestTooLarge`], and [`KvError::Malformed`] if there is nothing in
 /// the envelope.
 pub fn command(command: &KvCommand, limits: &Limits) -> Result<(), KvError> {
+    match &command.command {
+        Some(Command::Put(request)) => put(request)?,
+        Some(Command::DeleteRange(request)) => delete_range(request)?,
+        Some(Command::Txn(request)) => txn(request, limits)?,
+        Some(Command::Compact(_)) => {}
+        Some(Command::Alarm(request)) => alarm(request)?,
+        None => return Err(KvError::Malformed("command")),
+    }
+    // Last: of what is wrong and too large etcd says what is wrong.
     if limits.request_bytes_max != usize::MAX && command.encoded_len() > limits.request_bytes_max {
         return Err(KvError::RequestTooLarge);
     }
-    match &command.command {
-        Some(Command::Put(request)) => put(request),
-        Some(Command::DeleteRange(request)) => delete_range(request),
-        Some(Command::Txn(request)) => txn(request, limits),
-        Some(Command::Compact(_)) => Ok(()),
-        Some(Command::Alarm(request)) => alarm(request),
-        None => Err(KvError::Malformed("command")),
-    }
+    Ok(())
 }
 
 /// Checks a read.
@@ -334,6 +336,13 @@ mod tests {
         };
         assert_eq!(command(&of("small"), &limits), Ok(()));
         assert_eq!(command(&of(&"x".repeat(100)), &limits), Err(KvError::RequestTooLarge));
+        let wrong = Command::Put(testing::put("", &"x".repeat(100)));
+        let wrong = KvCommand { command: Some(wrong), ..KvCommand::default() };
+        assert_eq!(
+            command(&wrong, &limits),
+            Err(KvError::EmptyKey),
+            "what is wrong comes first, as with etcd"
+        );
         assert_eq!(command(&KvCommand::default(), &limits), Err(KvError::Malformed("command")));
         let bad_alarm = |action, alarm| {
             let alarm = AlarmRequest { action, member_id: 1, alarm };

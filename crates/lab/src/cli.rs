@@ -15,7 +15,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    attacks, chaos, experiments, report,
+    attacks, chaos, experiments, likeness, report,
     study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
 };
 
@@ -33,7 +33,7 @@ enum Command {
         /// Experiments to show in full.
         names: Vec<String>,
     },
-    /// Run experiments, or `all` of them, and judge what they measure; or do everything to real replicas (`chaos`, `attacks`)
+    /// Run experiments, or `all` of them, and judge what they measure; or do everything to real replicas (`chaos`, `attacks`), or compare them with etcd (`likeness`)
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Run {
         #[command(subcommand)]
@@ -75,10 +75,12 @@ enum Special {
     Chaos(Box<chaos::Args>),
     /// Do to real replicas, and to etcd beside them, what a hostile client can, and judge what honest ones notice
     Attacks(Box<attacks::Args>),
+    /// Send the same random requests to real replicas and to etcd, and compare every answer
+    Likeness(Box<likeness::Args>),
 }
 
 /// Does what was asked for, and reports for itself. The exit code is 0 if it could be done, whatever the verdicts;
-/// 1 otherwise, and 2 for a wrong argument. A run of chaos or attacks also fails if something was found.
+/// 1 otherwise, and 2 for a wrong argument. A run of chaos, attacks or likeness also fails if something was found.
 #[must_use]
 pub fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
@@ -89,6 +91,7 @@ pub fn main(args: Args) -> ExitCode {
                 (Ok(interrupted), Ok(program)) => match special {
                     Special::Chaos(args) => chaos::main(&args, &interrupted, &program),
                     Special::Attacks(args) => attacks::main(&args, &interrupted, &program),
+                    Special::Likeness(args) => likeness::main(&args, &interrupted, &program),
                 },
                 (Err(error), _) | (_, Err(error)) => {
                     eprintln!("error: {error}");
@@ -120,7 +123,7 @@ fn list(names: &[String]) -> Result<(), LabError> {
             println!("{:24} {}\n{:24} {}", experiment.name, experiment.title, "", experiment.source);
         }
         println!(
-            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help, synod lab run attacks --list"
+            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help, synod lab run attacks --list, synod lab run likeness --help"
         );
         return Ok(());
     }

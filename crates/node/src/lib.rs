@@ -24,7 +24,8 @@
 //! | peers | `meeting.rs` | the disk: it writes down now and then how far peers have told |
 //! | a sender and a receiver a peer | `synod-transport` | the network |
 //!
-//! `origin.rs` is what a replica begins with, and what it tells one that joins; `recover.rs` makes a new cluster of what
+//! `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was
+//! removed is no peer any more; `recover.rs` makes a new cluster of what
 //! one survivor has.
 //!
 //! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length: when it is
@@ -44,6 +45,7 @@ mod meeting;
 mod metrics;
 mod node;
 mod origin;
+mod parting;
 mod protocol;
 pub mod recover;
 mod snapshots;

@@ -30,6 +30,8 @@ use crate::{
     log::LogStage,
     meeting::{Meetings, outlived, write_what_is_heard},
     metrics::{NodeMetrics, Queues},
+    origin::former,
+    parting::Parting,
     protocol::{Clock, Execution, Input, ProtocolStage},
     snapshots::{SnapshotJob, SnapshotStage},
     status::Shared,
@@ -333,6 +335,9 @@ impl Node {
         }
         let transport = start_transport(&config, &origin, &meeting, lives, &told, &end)?;
         let (peers_stop, stopped) = bounded(0);
+        let mut parting = Parting::new(config.settings.consensus.election_timeout);
+        let group = replica.group();
+        parting.group(clock.now(), group, origin.members(group, config.me), former(group, config.me));
 
         let stage = ExecutorStage {
             executor,
@@ -398,6 +403,7 @@ impl Node {
             shared: Arc::clone(&shared),
             me: config.me,
             notes: Notes { data_dir: Arc::clone(&data_dir), book, origin },
+            parting,
             failed: None,
             loss_pending: amnesia,
             stranded: Default::default(),
@@ -556,7 +562,7 @@ fn start_transport(
     transport.listen = config.listen.clone();
     transport.message_bytes_max = config.message_bytes_max();
     let group = shared.group.load_full().expect("stored before");
-    transport.peers = origin.peers(&group, config.me);
+    transport.peers = origin.members(&group, config.me);
     let recognising = Arc::clone(meeting);
     transport.recognise = Arc::new(move |id, who, meeting| recognising.recognise(id, who, meeting));
     let (stop, end, me, groups) = (inputs.clone(), Arc::clone(end), config.me, Arc::clone(shared));

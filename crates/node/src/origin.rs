@@ -109,26 +109,35 @@ impl Origin {
         if self.present.version > group.version { &self.present } else { group }
     }
 
-    /// The addresses of other replicas: of the members of `group`, of those whom the last change removed, and, as long
-    /// as `group` is older than what was told, of those who were told.
-    pub(crate) fn peers(&self, group: &Group, me: ReplicaId) -> Vec<Peer> {
+    /// The addresses of the other members of `group`, and, as long as it is older than what was told, of those who were
+    /// told.
+    pub(crate) fn members(&self, group: &Group, me: ReplicaId) -> Vec<Peer> {
         let told = self.present.members.iter().filter(|_| self.present.version > group.version);
-        let mut peers: Vec<Peer> = Vec::new();
         // Newer addresses first: of one replica the first counts.
-        for member in told.chain(group.known()) {
-            if member.id == me || peers.iter().any(|peer| peer.id == member.id) {
-                continue;
-            }
-            match address(member) {
-                Some(address) => peers.push(Peer { id: member.id, address: address.to_owned() }),
-                None => tracing::warn!(
-                    member = %member.id, urls = ?member.info.peer_urls,
-                    "a member without an address of the form http://host:port; it can not be reached"
-                ),
-            }
-        }
-        peers
+        addresses(told.chain(&group.members), me)
     }
+}
+
+/// The addresses of those whom the last change of `group` removed.
+pub(crate) fn former(group: &Group, me: ReplicaId) -> Vec<Peer> {
+    addresses(&group.former, me)
+}
+
+fn addresses<'a>(members: impl IntoIterator<Item = &'a Member>, me: ReplicaId) -> Vec<Peer> {
+    let mut peers: Vec<Peer> = Vec::new();
+    for member in members {
+        if member.id == me || peers.iter().any(|peer| peer.id == member.id) {
+            continue;
+        }
+        match address(member) {
+            Some(address) => peers.push(Peer { id: member.id, address: address.to_owned() }),
+            None => tracing::warn!(
+                member = %member.id, urls = ?member.info.peer_urls,
+                "a member without an address of the form http://host:port; it can not be reached"
+            ),
+        }
+    }
+    peers
 }
 
 /// How long one replica may take to answer.
@@ -199,14 +208,15 @@ mod tests {
         // What was told speaks of a member that has left since.
         origin.first.members[1].info.peer_urls = vec!["http://old:1/".into()];
         let peers = |group: &Group| {
-            let peers = origin.peers(group, ReplicaId(3));
+            let peers = origin.members(group, ReplicaId(3));
             peers.into_iter().map(|peer| (peer.id.0, peer.address)).collect::<Vec<_>>()
         };
         assert_eq!(peers(&origin.first), [(1, "a:1".into()), (2, "b:1".into())]);
         let leave = ChangeRequest { expected: 2, change: Change::Remove(ReplicaId(1)) };
         let later = origin.present.apply(Slot(9), &leave).unwrap();
-        // The one that left is still told.
-        assert_eq!(peers(&later), [(2, "b:1".into()), (1, "a:1".into())]);
+        assert_eq!(peers(&later), [(2, "b:1".into())]);
+        // The one that left is still told, for a while.
+        assert_eq!(former(&later, ReplicaId(3)), [Peer { id: ReplicaId(1), address: "a:1".into() }]);
     }
 
     #[test]

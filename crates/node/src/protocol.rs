@@ -28,6 +28,8 @@ use crate::{
     log::{GatedSend, LogJob},
     meeting::forked,
     node::Notes,
+    origin::former,
+    parting::Parting,
     snapshots::SnapshotJob,
     status::Shared,
 };
@@ -86,6 +88,8 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) me: ReplicaId,
     /// Who the members are, and where to find them while the log does not tell.
     pub(crate) notes: Notes,
+    /// The peers: the members, and for a while those who were.
+    pub(crate) parting: Parting,
     /// What ends this replica.
     pub(crate) failed: Option<String>,
     /// Whether the log was told that it has everything again.
@@ -191,6 +195,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             self.warn_if_stranded(now);
             self.publish_progress();
             self.publish_reached(now);
+            self.part(now);
             self.look_again();
             self.shared.bursts.add(1);
             self.shared.protocol_busy.since(began);
@@ -215,7 +220,12 @@ impl<S: StateMachine> ProtocolStage<S> {
         match input {
             Input::Stop => return true,
             Input::Wake => {}
-            Input::Event(event) => self.replica.step(now, event, &mut self.actions),
+            Input::Event(event) => {
+                if let Event::Link { peer, up } = event {
+                    self.parting.linked(now, peer, up);
+                }
+                self.replica.step(now, event, &mut self.actions);
+            }
             Input::Request(job) => self.request(now, job),
             Input::Requests(jobs) => jobs.into_iter().for_each(|job| self.request(now, job)),
             Input::Job(job) => self.execute(job),
@@ -307,6 +317,8 @@ impl<S: StateMachine> ProtocolStage<S> {
     fn carry_out_one(&mut self, action: Action, log: &mut LogJob) {
         match action {
             Action::Append { lsn, record } => log.records.push((lsn, record.keep(), record.encode())),
+            // The replica may still have a word for one that was removed and is let go of.
+            Action::Send { to, .. } if !self.parting.has(to) => {}
             Action::Send { to, message, after } => {
                 let version = self.transport.version(to);
                 if !message.is_spoken_in(version) {
@@ -355,9 +367,9 @@ impl<S: StateMachine> ProtocolStage<S> {
                     self.failed.get_or_insert(error.to_string());
                     return;
                 }
-                if let Err(error) = self.transport.set_peers(self.notes.origin.peers(&group, self.me)) {
-                    tracing::error!(%error, "the group has a member that can not be a peer; connections stay as they are");
-                }
+                let (members, former) = (self.notes.origin.members(&group, self.me), former(&group, self.me));
+                self.parting.group(self.clock.now(), &group, members, former);
+                self.set_peers();
                 self.shared.group.store(Some(Arc::new(group)));
             }
             Action::Forked(fork) => self.differs(&fork),
@@ -379,6 +391,19 @@ impl<S: StateMachine> ProtocolStage<S> {
             }
             Action::InstallSnapshot(info) => self.to_snapshots(SnapshotJob::Finish(info)),
             Action::Trim(through) => log.trim = Some(through),
+        }
+    }
+
+    fn set_peers(&self) {
+        if let Err(error) = self.transport.set_peers(self.parting.peers().cloned().collect()) {
+            tracing::error!(%error, "the group has a member that can not be a peer; connections stay as they are");
+        }
+    }
+
+    /// Ends what connects this replica with those who were removed and have had time to hear of it.
+    fn part(&mut self, now: Time) {
+        if self.parting.look(now) {
+            self.set_peers();
         }
     }
 

@@ -19,7 +19,8 @@ use tonic::{Code, Status};
 
 use crate::{
     Replica,
-    message::RequestBody,
+    admission::{Charge, REQUEST_BYTES, Share},
+    message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
     services::{Answer, Pieces, Store},
 };
@@ -47,27 +48,28 @@ static TRAILERS: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(G
 pub(crate) struct Call {
     /// `/package.Service/Method`.
     path: PathAndQuery,
-    body: RequestBody,
+    body: RecvStream,
     deadline: Deadline,
     reply: SendResponse<Bytes>,
     came: Instant,
+    charge: Charge,
 }
 
 impl Call {
     /// Looks at the headers, and does not keep them: there may be thousands of requests that wait. If they make no
-    /// sense, the client is told.
+    /// sense, or there is no room for the request, the client is told.
     pub(crate) fn new(
         request: Request<RecvStream>,
         mut reply: SendResponse<Bytes>,
-        message_bytes_max: usize,
+        share: &Share,
     ) -> Option<Call> {
         let (head, body) = request.into_parts();
-        match deadline(&head) {
-            Ok(deadline) => {
+        let charge = || share.charge(REQUEST_BYTES).ok_or_else(|| Refusal::from(too_many()));
+        match deadline(&head).and_then(|deadline| Ok((deadline, charge()?))) {
+            Ok((deadline, charge)) => {
                 let path = head.uri.into_parts().path_and_query;
                 let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-                let (body, came) = (RequestBody::new(body, message_bytes_max), Instant::now());
-                Some(Call { path, body, deadline, reply, came })
+                Some(Call { path, body, deadline, reply, came: Instant::now(), charge })
             }
             Err(refusal) => {
                 refusal.send(&mut reply);
@@ -78,11 +80,12 @@ impl Call {
 
     /// Answers the request. If the client has gone, or goes before there is an answer, nobody is told of a failure.
     pub(crate) async fn answer<R: Replica>(self, store: &Store<R>, lane: &Lane) {
-        let Call { path, body, mut deadline, mut reply, came } = self;
+        let Call { path, body, mut deadline, mut reply, came, charge } = self;
         let requests = store.requests();
         let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
         let answer = {
-            let mut answer = pin!(store.answer(path.as_str(), body, lane));
+            let body = RequestBody::new(body, store.message_bytes_max(), &charge);
+            let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge));
             // Dropping the answer that is being made is what frees a request that was reset.
             poll_fn(|cx| match answer.as_mut().poll(cx) {
                 Poll::Pending if reply.poll_reset(cx).is_ready() => Poll::Ready(None),
@@ -98,18 +101,25 @@ impl Call {
                 Refusal::from(status).send(&mut reply);
             }
             Some(Ok(Answer::Message(message))) => {
-                let _ = send_message(&mut reply, message);
-                answered(Code::Ok);
+                charge.shrink_to(REQUEST_BYTES + message.len() as u64);
+                match send_message(&mut reply, message) {
+                    None => answered(Code::Ok),
+                    Some((stream, message)) => {
+                        answered(Box::pin(send_large(stream, message, deadline)).await);
+                    }
+                }
             }
             Some(Ok(Answer::Large(message, _place))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
+                    charge.shrink_to(REQUEST_BYTES);
                     answered(Box::pin(send_large(stream, message, deadline)).await);
                 }
             }
             Some(Ok(Answer::Pieces(pieces))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
+                    charge.shrink_to(REQUEST_BYTES);
                     // Boxed, since it is rare and large.
-                    answered(Box::pin(send_pieces(stream, pieces, lane, deadline)).await);
+                    answered(Box::pin(send_pieces(stream, pieces, lane, &charge, deadline)).await);
                 }
             }
         }
@@ -133,10 +143,17 @@ fn trailers(outcome: Result<(), Status>) -> HeaderMap {
     }
 }
 
-fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h2::Error> {
-    let mut stream = reply.send_response(head(), false)?;
-    stream.send_data(message, false)?;
-    stream.send_trailers(trailers(Ok(())))
+/// Sends a message, unless the client takes none of it now: then that is to be waited for. What is handed over leaves as soon as
+/// the connection takes it.
+fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Option<(SendStream<Bytes>, Bytes)> {
+    // If the client has gone, it does not matter what it is told.
+    let mut stream = reply.send_response(head(), false).ok()?;
+    stream.reserve_capacity(message.len());
+    if stream.capacity() < message.len() {
+        return Some((stream, message));
+    }
+    let _ = stream.send_data(message, false).and_then(|()| stream.send_trailers(trailers(Ok(()))));
+    None
 }
 
 /// Sends pieces until there are no more, one after the other, each as the client takes it.
@@ -144,6 +161,7 @@ async fn send_pieces<R: Replica>(
     mut stream: SendStream<Bytes>,
     mut pieces: Box<Pieces<'_, R>>,
     lane: &Lane,
+    charge: &Charge,
     deadline: Deadline,
 ) -> Code {
     let outcome = in_time(deadline, async {
@@ -153,9 +171,16 @@ async fn send_pieces<R: Replica>(
         let _places = pace.paused(unless_gone(&mut stream, pieces.places(lane))).await?;
         while !pieces.are_sent() {
             room(&mut stream, GATHERED_BYTES, &pace).await?;
-            for piece in pace.paused(pieces.next(lane, stream.capacity())).await? {
+            let made = pace.paused(pieces.next(lane, stream.capacity())).await?;
+            // One value may be larger than what there is a place for.
+            let bytes: usize = made.iter().map(Bytes::len).sum();
+            if !charge.grow(bytes.saturating_sub(GATHERED_BYTES) as u64) {
+                return Err(too_many());
+            }
+            for piece in made {
                 send_as_taken(&mut stream, piece, &mut pace).await?;
             }
+            charge.shrink_to(REQUEST_BYTES);
         }
         Ok(())
     });

@@ -5,7 +5,12 @@ use std::{
     time::Duration,
 };
 
-use crate::RequestMetrics;
+use crate::{
+    RequestMetrics,
+    connection::CONNECTION_BYTES,
+    readers::{GATHERED_BYTES, SENT_MAX, WHOLE_MAX},
+    serve::PAGES_MAX,
+};
 
 /// Where to listen, and the limits.
 #[derive(Clone, Debug)]
@@ -20,6 +25,9 @@ pub struct Config {
     pub connections_max: usize,
     /// Most requests that one connection has under way; a further one waits at the client.
     pub streams_per_connection_max: u32,
+    /// Most bytes of memory for requests that are received, wait or are answered, over all connections. A connection gets at
+    /// most a quarter of what is free of it.
+    pub requests_bytes_max: u64,
     /// Bytes that the key-value store may hold before writes are refused; 0: no bound.
     pub quota_bytes: u64,
     /// How long a stopping server waits for requests under way.
@@ -28,8 +36,21 @@ pub struct Config {
     pub requests: RequestMetrics,
 }
 
+impl Config {
+    /// Most bytes of memory that clients can make the server take beside the store and what waits to be decided, if no answer
+    /// that is in memory as a whole has more than so many bytes.
+    #[must_use]
+    pub fn memory_bytes_max(&self, answer_bytes_max: u64) -> u64 {
+        let connections = self.connections_max as u64 + u64::from(PAGES_MAX);
+        let pieces = (SENT_MAX * GATHERED_BYTES) as u64;
+        // Once as it was made, and once as it is sent.
+        let whole = 2 * WHOLE_MAX as u64 * answer_bytes_max;
+        connections * CONNECTION_BYTES + self.requests_bytes_max + pieces + whole
+    }
+}
+
 impl Default for Config {
-    /// Listens nowhere; one thread; etcd's quota (2 GiB); 10,000 connections of 4,096 requests; five seconds to stop.
+    /// Listens nowhere; one thread; etcd's quota (2 GiB); 10,000 connections of 4,096 requests, 512 MiB for them; five seconds to stop.
     fn default() -> Config {
         Config {
             client_addresses: Vec::new(),
@@ -37,6 +58,7 @@ impl Default for Config {
             client_io_threads: 1,
             connections_max: 10_000,
             streams_per_connection_max: 4096,
+            requests_bytes_max: 512 << 20,
             quota_bytes: 2 << 30,
             stop_timeout: Duration::from_secs(5),
             requests: RequestMetrics::default(),

@@ -24,9 +24,14 @@ use crate::{
     Replica, call::Call, outbox::gathering, places::Presence, readers::GATHERED_BYTES, services::Store,
 };
 
-/// What a client may have sent on a stream and on a connection before we have read it.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+/// What a client may have sent on a stream and on a connection before we have read it. A connection begins with what HTTP/2
+/// gives it, and gets more with its first request, while there is plenty.
+const WINDOW_BYTES: u32 = 1 << 20;
+const WINDOW_BYTES_MIN: u32 = (1 << 16) - 1;
+/// Requests that are refused for want of memory before the client has taken any of that.
+const REFUSED_MAX: u32 = 1024;
+/// What a connection takes beside its requests: its first window, what is gathered to be sent, the buffers of `h2`, its task.
+pub(crate) const CONNECTION_BYTES: u64 = 192 << 10;
 /// Pieces of a streamed answer that a stream holds for a client that does not read; then the one who writes them waits.
 const SEND_BUFFER_BYTES: usize = GATHERED_BYTES;
 /// Most bytes of a request's headers.
@@ -52,8 +57,7 @@ pub(crate) async fn serve<R: Replica>(
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut builder = server::Builder::new();
     builder
-        .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_window_size(WINDOW_BYTES)
         .max_concurrent_streams(streams_max)
         .max_header_list_size(HEADER_LIST_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES);
@@ -66,7 +70,9 @@ pub(crate) async fn serve<R: Replica>(
     // Whether something is under way; and whether it was told to give way.
     let (mut busy, mut told) = (false, false);
     let mut keep_alive = KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"));
-    let lane = &store.lane();
+    let (lane, share) = (&store.lane(), store.share());
+    // Requests that were refused since the client last took all that was sent; and the size of its window.
+    let (mut refused, mut window) = (0, WINDOW_BYTES_MIN);
     let mut calls = pin!(FuturesUnordered::new());
     let mut stopping = false;
     poll_fn(|cx| {
@@ -86,6 +92,7 @@ pub(crate) async fn serve<R: Replica>(
         }
         // First what is answered, so that polling the connection sends all of it at once.
         while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+        let answered = share.answered();
         let mut began = false;
         loop {
             if calls.len() >= streams_max as usize {
@@ -96,11 +103,13 @@ pub(crate) async fn serve<R: Replica>(
                 }
             }
             match connection.poll_accept(cx)? {
-                Poll::Ready(Some((request, reply))) => {
-                    if let Some(call) = Call::new(request, reply, store.message_bytes_max()) {
-                        calls.push(call.answer(store, lane));
+                Poll::Ready(Some((request, reply))) => match Call::new(request, reply, &share) {
+                    Some(call) => calls.push(call.answer(store, lane)),
+                    None if refused == REFUSED_MAX => {
+                        return Poll::Ready(Err("the client asks on and takes no answer".into()));
                     }
-                }
+                    None => refused += 1,
+                },
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Pending => break,
             }
@@ -108,6 +117,11 @@ pub(crate) async fn serve<R: Replica>(
         }
         if began {
             keep_alive.heard = true;
+            if window < WINDOW_BYTES && share.take_of_plenty(u64::from(WINDOW_BYTES - window)) {
+                window = WINDOW_BYTES;
+                connection.set_target_window_size(window);
+                cx.waker().wake_by_ref();
+            }
             if !mem::replace(&mut busy, true) {
                 place.busy();
                 told = false;
@@ -117,6 +131,7 @@ pub(crate) async fn serve<R: Replica>(
         }
         if busy && calls.is_empty() {
             busy = false;
+            outbox.rest();
             gives_way = place.idle(std::time::Instant::now());
             told = Pin::new(&mut gives_way).poll(cx).is_ready();
             if told {
@@ -124,10 +139,14 @@ pub(crate) async fn serve<R: Replica>(
             }
         }
         // Now this is all. If the client does not take it, the connection is polled again when it does.
-        match outbox.poll_send(cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
-            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        if let Poll::Ready(Err(error)) = outbox.poll_send(cx) {
+            return Poll::Ready(Err(error.into()));
         }
+        if outbox.is_all_sent() {
+            share.sent(answered);
+            refused = 0;
+        }
+        Poll::Pending
     })
     .await
 }
@@ -188,8 +207,9 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Config, InMemory, Member, places::Places, readers::Readers};
+    use crate::{Config, InMemory, Member, admission::Admission, places::Places, readers::Readers};
 
+    const STREAMS_MAX: u32 = 4096;
     const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
     /// The client's end of a connection, and how it ended.
@@ -203,11 +223,11 @@ mod tests {
             decided: None,
         };
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
-        let store = Store::new(&Config::default(), replica, Readers::new());
+        let store = Store::new(&Config::default(), replica, Readers::new(), Admission::new(4 << 20));
         let (client, stream) = duplex(1 << 16);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
-            let served = serve(stream, &store, 100, HEAD_TIMEOUT, pin!(pending()), place).await;
+            let served = serve(stream, &store, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)
@@ -247,5 +267,60 @@ mod tests {
         drop(send);
         client.await.unwrap().unwrap();
         served.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_asks_on_and_takes_no_answer_is_broken_off() {
+        let (client, served) = connection();
+        let (send, client) = h2::client::Builder::new()
+            .initial_max_send_streams(STREAMS_MAX as usize)
+            .initial_window_size(1 << 30)
+            .initial_connection_window_size(1 << 30)
+            .handshake::<_, bytes::Bytes>(Deaf(client))
+            .await
+            .unwrap();
+        tokio::spawn(client);
+        let mut unread = Vec::new();
+        for _ in 0..STREAMS_MAX {
+            let mut send = send.clone().ready().await.unwrap();
+            let request = http::Request::post("http://x/etcdserverpb.KV/Range");
+            let request = request.header("content-type", "application/grpc").body(()).unwrap();
+            let (response, mut body) = send.send_request(request, false).unwrap();
+            // A range over the key "k".
+            body.send_data((&b"\0\0\0\0\x03\x0a\x01k"[..]).into(), true).unwrap();
+            unread.push((response, body));
+        }
+        assert_eq!(served.await.unwrap().unwrap_err(), "the client asks on and takes no answer");
+    }
+
+    /// Reads nothing.
+    struct Deaf(DuplexStream);
+
+    impl AsyncRead for Deaf {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut tokio::io::ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Deaf {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<std::io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
     }
 }

@@ -22,6 +22,7 @@
 //!
 //! **Architecture invariant:** `replica.rs` names no type of gRPC, and the services name no type of the runtime.
 
+mod admission;
 mod call;
 mod config;
 mod connection;

@@ -1,17 +1,22 @@
 //! One message of gRPC: five bytes that say whether it is compressed and how long it is, then protobuf.
 
-use std::mem;
+use std::{future::poll_fn, mem, time::Duration};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures_util::FutureExt;
 use h2::RecvStream;
 use prost::Message;
 use synod_kv::KvError;
+use tokio::time::timeout;
 use tonic::Status;
 
-use crate::services::refusal;
+use crate::{admission::Charge, services::refusal};
 
 /// Before each message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
+
+/// How long nothing of a request's body may come while the rest is waited for. What came of it is kept in memory until then.
+const COME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A message with its prefix, ready to be sent.
 pub(crate) fn framed(message: &impl Message) -> Bytes {
@@ -29,23 +34,26 @@ pub(crate) fn begun(head: &impl Message, len: u64) -> Bytes {
 
 /// The body of a unary request: one message, of which more or less may have come.
 #[derive(Debug)]
-pub(crate) struct RequestBody {
+pub(crate) struct RequestBody<'a> {
     stream: RecvStream,
     message_bytes_max: usize,
+    charge: &'a Charge,
 }
 
-impl RequestBody {
-    pub(crate) fn new(stream: RecvStream, message_bytes_max: usize) -> RequestBody {
-        RequestBody { stream, message_bytes_max }
+impl<'a> RequestBody<'a> {
+    /// What comes is added to the charge.
+    pub(crate) fn new(stream: RecvStream, message_bytes_max: usize, charge: &'a Charge) -> RequestBody<'a> {
+        RequestBody { stream, message_bytes_max, charge }
     }
 
     /// Waits for the whole message, which takes no more memory than it has bytes.
     pub(crate) async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
         // Most messages come in one piece, which is used as it is; the others are put together.
         let (mut body, mut joined) = (Bytes::new(), BytesMut::new());
-        while let Some(piece) = self.stream.data().await {
-            let piece =
-                piece.map_err(|error| Status::cancelled(format!("the request broke off: {error}")))?;
+        while let Some(piece) = self.piece().await? {
+            if !self.charge.grow(piece.len() as u64) {
+                return Err(too_many());
+            }
             // It fails only if more is released than was received.
             let _ = self.stream.flow_control().release_capacity(piece.len());
             if body.is_empty() && joined.is_empty() {
@@ -76,6 +84,20 @@ impl RequestBody {
         })
     }
 
+    async fn piece(&mut self) -> Result<Option<Bytes>, Status> {
+        let mut next = poll_fn(|cx| self.stream.poll_data(cx));
+        let piece = match (&mut next).now_or_never() {
+            Some(piece) => piece,
+            // Boxed, since it is rare: most bodies have come when their request is looked at.
+            None => Box::pin(timeout(COME_TIMEOUT, next)).await.map_err(|_| {
+                Status::cancelled(
+                    "synod: the request is broken off, since nothing of it came for ten seconds",
+                )
+            })?,
+        };
+        piece.transpose().map_err(|error| Status::cancelled(format!("the request broke off: {error}")))
+    }
+
     /// Refuses as early as it can what will not become one message, or one that is too large.
     fn check(&self, body: &[u8]) -> Result<(), Status> {
         match body.first() {
@@ -100,6 +122,11 @@ impl RequestBody {
         }
         Ok(())
     }
+}
+
+/// In the words of etcd. The client may ask again.
+pub(crate) fn too_many() -> Status {
+    Status::resource_exhausted("etcdserver: too many requests")
 }
 
 fn malformed(what: &str) -> Status {

@@ -4,7 +4,7 @@
 //! Under load most of the server's time would go there.
 
 use std::{
-    io,
+    io, mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -19,7 +19,7 @@ const GATHERED_BYTES: usize = 64 << 10;
 /// Splits a stream into what `h2` reads and writes, and what sends.
 pub(crate) fn gathering<S: AsyncRead + AsyncWrite>(stream: S) -> (Gathering<S>, Outbox<S>) {
     let (read, write) = split(stream);
-    let outbox = Outbox(Arc::new(Mutex::new(Gathered { write, bytes: BytesMut::new() })));
+    let outbox = Outbox(Arc::new(Mutex::new(Gathered { write, bytes: BytesMut::new(), full: false })));
     (Gathering { read, outbox: Outbox(outbox.0.clone()) }, outbox)
 }
 
@@ -38,12 +38,28 @@ pub(crate) struct Outbox<S>(Arc<Mutex<Gathered<S>>>);
 struct Gathered<S> {
     write: WriteHalf<S>,
     bytes: BytesMut,
+    /// Whether something could not be written since it was last asked.
+    full: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite> Outbox<S> {
     /// Sends what was gathered. When the stream takes no more, the task is woken once it does.
     pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.gathered().poll_send(cx)
+    }
+
+    /// Whether all that was to be written since the last time was sent.
+    pub(crate) fn is_all_sent(&self) -> bool {
+        let mut gathered = self.gathered();
+        !mem::take(&mut gathered.full) && gathered.bytes.is_empty()
+    }
+
+    /// Keeps no room for more.
+    pub(crate) fn rest(&self) {
+        let mut gathered = self.gathered();
+        if gathered.bytes.is_empty() {
+            gathered.bytes = BytesMut::new();
+        }
     }
 
     fn gathered(&self) -> MutexGuard<'_, Gathered<S>> {
@@ -80,7 +96,9 @@ impl<S: AsyncRead + AsyncWrite> AsyncWrite for Gathering<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut gathered = self.outbox.gathered();
         if gathered.bytes.len() >= GATHERED_BYTES {
+            gathered.full = true;
             ready!(gathered.poll_send(cx))?;
+            gathered.full = false;
         }
         gathered.bytes.extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))

@@ -20,12 +20,13 @@ use tonic::Status;
 pub(crate) type Source = Box<dyn Iterator<Item = Bytes> + Send>;
 
 /// Large answers of which pieces are made and sent, over all connections and of one. A client that takes a part of its answers
-/// and no more keeps so many of their pieces in memory, of at most [`GATHERED_BYTES`] and one value each.
-const SENT_MAX: usize = 1024;
+/// and no more keeps so many of their pieces in memory, of at most [`GATHERED_BYTES`] each; what a large value takes beyond that,
+/// its request is charged for.
+pub(crate) const SENT_MAX: usize = 1024;
 const SENT_OF_CONNECTION_MAX: usize = 16;
 
 /// Large answers that are in memory as a whole, over all connections.
-const WHOLE_MAX: usize = 8;
+pub(crate) const WHOLE_MAX: usize = 8;
 
 /// Of the threads that make pieces: with this one, a thread gets about a tenth of what one without gets.
 const NICENESS: i32 = 10;

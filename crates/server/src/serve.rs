@@ -22,7 +22,9 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    Config, Replica, connection,
+    Config, Replica,
+    admission::Admission,
+    connection,
     http::Pages,
     places::{Places, Presence},
     readers::Readers,
@@ -34,7 +36,7 @@ const BACKLOG: u32 = 1024;
 /// How long a connection may take to say which protocol it speaks, and to send the head of a request for a page.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses that have nothing but pages: there is room for a look when clients have taken all theirs.
-const PAGES_MAX: u32 = 32;
+pub(crate) const PAGES_MAX: u32 = 32;
 /// How long to accept nothing after accepting has failed, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Between two warnings that connections are refused.
@@ -79,11 +81,11 @@ impl Server {
             threads,
         };
         let metrics = Arc::new(metrics);
-        let readers = Readers::new();
+        let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let threads = server.threads.iter().map(|thread| {
             let (replica, task) = replica.gathering();
             thread.spawn(task);
-            let store = Arc::new(Store::new(config, replica, readers.clone()));
+            let store = Arc::new(Store::new(config, replica, readers.clone(), admission.clone()));
             let pages = Pages::new(store.clone(), Arc::clone(&metrics));
             let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
             (thread.handle().clone(), protocols)

@@ -10,12 +10,13 @@ use std::{
     time::Duration,
 };
 
-use bytes::{BufMut, Bytes, BytesMut};
-use common::{config, connect, replica, serve};
-use h2::{
-    Reason, RecvStream, SendStream,
-    client::{ResponseFuture, SendRequest},
+use bytes::Bytes;
+use common::{
+    config, connect,
+    http2::{SOON, begin, call, finish, framed, http2, http2_with, post, read},
+    replica, serve,
 };
+use h2::{Reason, RecvStream, SendStream, client::SendRequest};
 use http::Request;
 use prost::Message;
 use synod_api::etcdserverpb::{
@@ -35,7 +36,6 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-const SOON: Duration = Duration::from_secs(5);
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 
@@ -153,83 +153,6 @@ impl Replica for Gated {
 
 fn put(key: &str) -> PutRequest {
     PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() }
-}
-
-fn framed(message: &impl Message) -> BytesMut {
-    let mut frame = BytesMut::new();
-    frame.put_u8(0);
-    frame.put_u32(message.encoded_len() as u32);
-    message.encode(&mut frame).unwrap();
-    frame
-}
-
-async fn http2(server: &Server) -> SendRequest<Bytes> {
-    http2_with(server, &mut h2::client::Builder::new()).await
-}
-
-async fn http2_with(server: &Server, builder: &mut h2::client::Builder) -> SendRequest<Bytes> {
-    let stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
-    let (send, connection) = builder.handshake(stream).await.unwrap();
-    tokio::spawn(connection);
-    send
-}
-
-fn post(path: &str) -> http::request::Builder {
-    Request::post(format!("http://x{path}")).header("content-type", "application/grpc")
-}
-
-/// Sends a request whose body may not be all there is.
-async fn begin(
-    send: &SendRequest<Bytes>,
-    request: http::request::Builder,
-    body: &[u8],
-    end: bool,
-) -> (ResponseFuture, SendStream<Bytes>) {
-    let mut send = send.clone().ready().await.unwrap();
-    let (response, mut stream) = send.send_request(request.body(()).unwrap(), false).unwrap();
-    stream.send_data(Bytes::copy_from_slice(body), end).unwrap();
-    (response, stream)
-}
-
-struct Answer {
-    http_status: u16,
-    grpc_status: String,
-    grpc_message: String,
-    body: Bytes,
-}
-
-async fn finish(response: ResponseFuture) -> Answer {
-    let answer = async {
-        let response = response.await.unwrap();
-        let http_status = response.status().as_u16();
-        let mut trailers = response.headers().clone();
-        let mut stream = response.into_body();
-        let body = read(&mut stream, usize::MAX).await;
-        if let Some(last) = stream.trailers().await.unwrap() {
-            trailers = last;
-        }
-        let text = |name| trailers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
-        Answer { http_status, grpc_status: text("grpc-status"), grpc_message: text("grpc-message"), body }
-    };
-    timeout(SOON, answer).await.expect("it is answered")
-}
-
-/// Reads at least so many bytes, unless there are fewer.
-async fn read(stream: &mut RecvStream, bytes_min: usize) -> Bytes {
-    let mut body = BytesMut::new();
-    while body.len() < bytes_min
-        && let Some(piece) = stream.data().await
-    {
-        let piece = piece.unwrap();
-        stream.flow_control().release_capacity(piece.len()).unwrap();
-        body.put(piece);
-    }
-    body.freeze()
-}
-
-async fn call(send: &SendRequest<Bytes>, request: http::request::Builder, body: &[u8]) -> Answer {
-    let (response, _stream) = begin(send, request, body, true).await;
-    finish(response).await
 }
 
 #[tokio::test]
@@ -443,20 +366,23 @@ async fn pieces_of_a_range_are_made_as_they_are_read() {
     assert_eq!(values, (0..100).collect::<Vec<_>>());
 }
 
-/// Without an order, keys come in their own, whatever the sort target is: none is left out and none comes twice.
+/// Without an order, keys come in their own, whatever the sort target is: none is left out and none comes twice, also
+/// where there are so many that they come in several pieces.
 #[tokio::test]
 async fn a_range_without_an_order_is_streamed_by_key() {
+    const KEYS: i64 = 2000;
     let server = serve(&config(), replica());
     let mut client = KvClient::new(connect(&server).await);
     // The later a key, the earlier it was put, and the smaller its value.
-    for i in (0..300).rev() {
-        let value = format!("{}", 1000 - i).into();
-        client.put(PutRequest { value, ..put(&format!("k{i:03}")) }).await.unwrap();
+    for i in (0..KEYS).rev() {
+        let value = format!("{}{}", 9000 - i, "-".repeat(100)).into();
+        client.put(PutRequest { value, ..put(&format!("k{i:04}")) }).await.unwrap();
     }
+    let mut pieces_max = 0;
     for target in
         [SortTarget::Key, SortTarget::Mod, SortTarget::Create, SortTarget::Version, SortTarget::Value]
     {
-        for limit in [-1, 0, 1, 64, 65, 299, 300, 301] {
+        for limit in [-1, 0, 1, 64, 65, KEYS - 1, KEYS, KEYS + 1] {
             let sort_target = target.into();
             let all = RangeRequest {
                 key: "k".into(),
@@ -465,19 +391,36 @@ async fn a_range_without_an_order_is_streamed_by_key() {
                 sort_target,
                 ..Default::default()
             };
-            let mut pieces = client.range_stream(all).await.unwrap().into_inner();
-            let (mut keys, mut last) = (Vec::new(), None);
+            let mut pieces = client.range_stream(all.clone()).await.unwrap().into_inner();
+            let (mut keys, mut last, mut with_keys) = (Vec::new(), None, 0);
             while let Some(piece) = pieces.message().await.unwrap() {
                 let piece = piece.range_response.unwrap();
+                with_keys += usize::from(!piece.kvs.is_empty());
                 keys.extend(piece.kvs.into_iter().map(|pair| pair.key));
                 last = Some((piece.count, piece.more));
             }
-            let wanted = if limit > 0 { limit.min(300) } else { 300 };
-            let expected: Vec<String> = (0..wanted).map(|i| format!("k{i:03}")).collect();
+            let wanted = if limit > 0 { limit.min(KEYS) } else { KEYS };
+            let expected: Vec<String> = (0..wanted).map(|i| format!("k{i:04}")).collect();
+            assert_eq!(keys.len(), expected.len(), "so many keys are sent: {target:?} {limit}");
             assert_eq!(keys, expected, "{target:?} {limit}");
-            assert_eq!(last, Some((300, wanted < 300)), "{target:?} {limit}");
+            assert_eq!(last, Some((KEYS, wanted < KEYS)), "{target:?} {limit}");
+            pieces_max = pieces_max.max(with_keys);
+
+            // In one message they come sorted, and as many.
+            let whole = client.range(all).await.unwrap().into_inner();
+            let mut keys: Vec<_> = whole.kvs.iter().map(|pair| pair.key.clone()).collect();
+            if [SortTarget::Mod, SortTarget::Create, SortTarget::Value].contains(&target) {
+                assert!(keys.is_sorted_by(|a, b| a > b), "{target:?} {limit}");
+                let expected: Vec<String> = (KEYS - wanted..KEYS).map(|i| format!("k{i:04}")).collect();
+                keys.reverse();
+                assert_eq!(keys, expected, "{target:?} {limit}");
+            } else {
+                assert_eq!(keys, expected, "{target:?} {limit}");
+            }
+            assert_eq!((whole.count, whole.more), (KEYS, wanted < KEYS), "{target:?} {limit}");
         }
     }
+    assert!(pieces_max > 2, "{pieces_max} pieces");
 }
 
 #[tokio::test]

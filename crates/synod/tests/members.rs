@@ -10,6 +10,8 @@ mod support;
 use std::{
     collections::BTreeSet,
     fs,
+    io::{Read, Write},
+    net::TcpStream,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -239,6 +241,88 @@ fn members_come_and_go(protocol: &str) {
         nothing_is_missing(endpoint, &acknowledged);
         assert_eq!(voters(endpoint).len(), 3);
     }
+}
+
+/// A series in /metrics of each peer.
+fn is_in_metrics(endpoint: &str, id: u64) -> bool {
+    let address = endpoint.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.contains("synod_peer_connected"), "{page}");
+    page.contains(&format!("{{peer=\"{id}\"}}"))
+}
+
+/// The cell `PEERS UP`.
+fn peers_up(endpoint: &str) -> String {
+    let table = done(endpoint, &["status"]);
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let lines: Vec<_> = table.lines().filter(|line| line.contains('|')).map(cells).collect();
+    let column = lines[0].iter().position(|cell| cell == "PEERS UP").expect(&table);
+    lines[1][column].clone()
+}
+
+#[test]
+fn removed_members_are_forgotten() {
+    forget_the_removed("multipaxos");
+}
+
+#[test]
+fn so_they_are_with_sequence_paxos() {
+    forget_the_removed("sequence-paxos");
+}
+
+#[test]
+fn so_they_are_within_an_epoch_of_raft() {
+    forget_the_removed("raft");
+}
+
+fn forget_the_removed(protocol: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let ordering = format!("--protocol={protocol}");
+    let flags: Vec<_> = FLAGS.into_iter().chain([ordering.as_str()]).collect();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let three = cluster.endpoints();
+    let stopped = (leader(&three) + 1) % 3;
+    let id = |index: usize| index as u64 + 1;
+    let rest: Vec<usize> = (0..3).filter(|&index| index != stopped).collect();
+    let two = rest_of(&three, stopped);
+
+    // One that has stopped: only the members count from the change on, and its links go soon after.
+    cluster.kill(stopped);
+    done(&two.join(","), &["member", "remove", &format!("n{}", id(stopped))]);
+    let forgotten = |gone: u64| {
+        for endpoint in &two {
+            until("only the members are counted", || peers_up(endpoint) == "1 of 1");
+            until("who was removed is in no metric", || !is_in_metrics(endpoint, gone));
+        }
+    };
+    forgotten(id(stopped));
+
+    // One that lives. The change before is not the last one any more.
+    let port = free_ports(1)[0];
+    let url = format!("http://127.0.0.1:{port}");
+    done(&two.join(","), &["member", "add", "n4", "--peer-urls", &url, "--wait=false"]);
+    let four = cluster.join("n4", port, &FLAGS);
+    until("n4 votes", || voters(&two[0]).len() == 3 && voters(&two[1]).len() == 3);
+    done(&two.join(","), &["member", "remove", "n4"]);
+    assert!(cluster.ends(four, PATIENCE).success());
+    forgotten(4);
+
+    // Who seeks votes for long without success asks neither of them.
+    let before: Vec<usize> = rest.iter().map(|&index| cluster.said(index).len()).collect();
+    let away = rest.iter().position(|&index| index == leader(&three)).expect("one of them leads");
+    let stays = 1 - away;
+    cluster.kill(rest[away]);
+    thread::sleep(Duration::from_secs(6));
+    let said = cluster.said(rest[stays])[before[stays]..].to_owned();
+    cluster.restart(rest[away]);
+    until("they serve again", || synod(&["put", "k", "v", "--endpoints", &two.join(",")]).status.success());
+    for gone in [id(stopped), 4] {
+        assert!(!said.contains(&format!("r{gone}")), "of r{gone}: {said}");
+    }
+    assert!(said.contains(&format!("r{}", id(rest[away]))), "it says which peer is gone: {said}");
 }
 
 #[test]

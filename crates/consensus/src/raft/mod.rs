@@ -439,9 +439,11 @@ impl Raft {
         }
     }
 
-    /// Everybody that this replica knows of, but itself.
+    /// Who may lead, but this replica: those who vote as far as its log goes, and those who do as far as it is decided. Not
+    /// those who voted when this life began: whoever was removed since is nobody's peer.
     fn acquaintances(&self) -> Vec<ReplicaId> {
-        let mut all: Vec<_> = self.members.peers().chain(self.voters().all()).collect();
+        let decided = self.log.configuration_at(self.decided).voters.all();
+        let mut all: Vec<_> = decided.into_iter().chain(self.voters().all()).collect();
         all.sort_unstable();
         all.dedup();
         all.retain(|&id| id != self.members.me());

@@ -888,3 +888,23 @@ fn a_follower_whose_disk_hangs_takes_in_only_so_much() {
     }
     assert!(taken > 100 && taken < 1000, "{taken}");
 }
+
+#[test]
+fn who_was_removed_is_not_asked_for_anything_any_more() {
+    let mut one = One::new(R1);
+    let asked = |one: &mut One| {
+        let mut effects = one.durable();
+        effects.extend((0..5).flat_map(|_| one.wait(2 * T)));
+        assert!(!sent(&effects, R3).is_empty());
+        !sent(&effects, R2).is_empty()
+    };
+    assert!(asked(&mut one));
+    let voters = VoterSets::simple(vec![R1, R3]);
+    let (slot, batch) = (Slot(1), batch("r2 leaves"));
+    let appended = Entry { ballot: ballot(9, R3), batch: batch.clone(), voters: Some(voters.clone()) };
+    one.receive(R3, append(ballot(9, R3), 0, Ballot::ZERO, vec![appended], 0));
+    assert!(asked(&mut one), "that entry may still be replaced");
+    let ballots = Ballots::both(ballot(9, R3));
+    one.step(Input::Control(Control::Learn { slot, ballots, batch, voters: Some(voters) }));
+    assert!(!asked(&mut one));
+}

@@ -72,6 +72,8 @@ pub struct Cluster {
     system: System,
     folder: PathBuf,
     nofile: u64,
+    /// How many of the servers there are.
+    count: usize,
     pub servers: [Addresses; SERVERS],
     children: [Option<Child>; SERVERS],
     watched: Arc<Mutex<[Watched; SERVERS]>>,
@@ -82,6 +84,17 @@ impl Cluster {
     /// Starts them, each with a limit of descriptors. A server that comes to have more than `guard` bytes resident is killed,
     /// so that an attack does not take the machine from everybody else.
     pub fn start(system: &System, folder: &Path, nofile: u64, guard: u64) -> Result<Cluster, String> {
+        Cluster::start_some(system, folder, SERVERS, nofile, guard)
+    }
+
+    /// The same with fewer servers.
+    pub fn start_some(
+        system: &System,
+        folder: &Path,
+        count: usize,
+        nofile: u64,
+        guard: u64,
+    ) -> Result<Cluster, String> {
         let free = free_addresses(3 * SERVERS).map_err(|error| format!("ports: {error}"))?;
         let servers = [0, 1, 2].map(|place| Addresses {
             client: free[3 * place],
@@ -92,12 +105,13 @@ impl Cluster {
             system: system.clone(),
             folder: folder.to_owned(),
             nofile,
+            count,
             servers,
             children: Default::default(),
             watched: Arc::default(),
             end: Arc::default(),
         };
-        for place in 0..SERVERS {
+        for place in 0..count {
             cluster.restart(place)?;
         }
         let (watched, end) = (Arc::clone(&cluster.watched), Arc::clone(&cluster.end));
@@ -118,10 +132,10 @@ impl Cluster {
         let log = File::options().create(true).append(true).open(log).map_err(failed)?;
         let url = |address: SocketAddr| format!("http://{address}");
         let Addresses { client, peer, metrics } = self.servers[place];
-        let members = self.servers.iter().enumerate();
+        let members = self.servers.iter().take(self.count).enumerate();
         let members = members.map(|(place, server)| format!("{}={}", Cluster::name(place), url(server.peer)));
         let mut command = Command::new("sh");
-        command.args(["-c", r#"ulimit -S -n "$0" && exec "$@""#, &self.nofile.to_string()]);
+        command.args(["-c", r#"ulimit -n "$0" && exec "$@""#, &self.nofile.to_string()]);
         match &self.system {
             System::Synod(program) => command.arg(program).args(["serve", "--exit-with-stdin"]),
             System::Etcd(program) => command.arg(program).args(["--log-level", "error"]),
@@ -189,7 +203,7 @@ impl Cluster {
     /// Waits until every server puts, one after the other.
     pub async fn await_service(&mut self) -> Result<Duration, String> {
         let began = Instant::now();
-        for place in 0..SERVERS {
+        for place in 0..self.count {
             while !puts(self.servers[place].client, Duration::from_secs(2)).await {
                 if let Some(dead) = self.dead().pop() {
                     return Err(dead);

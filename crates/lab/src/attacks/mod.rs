@@ -4,7 +4,7 @@
 //! attack ([`probe`]); the memory of the servers is watched all the time ([`cluster`]). Then its bounds are judged. With
 //! `--etcd` the same is done to etcd, whose figures stand beside Synod's.
 
-mod cluster;
+pub(crate) mod cluster;
 mod large;
 mod probe;
 mod report;
@@ -159,7 +159,7 @@ const ALL: &[Attack] = &[
     },
     Attack {
         name: "half-requests",
-        about: "HTTP/2: 10 connections of 1,000 requests that never end",
+        about: "HTTP/2: 10 connections of 1,000 requests that hardly begin, then 20 of 200 of a MiB that never end",
         store: Store::Nothing,
         latency: Latency::MedianTwice,
         nofile: None,

@@ -206,6 +206,24 @@ pub async fn half_requests(scene: &mut Scene<'_>) -> Result<(), String> {
     }
     scene.note("half requests", held.len());
     sleep(scene.settings.seconds()).await;
+    // Of these, all but the last byte comes: more than four GiB, if the server takes it.
+    let mut request = vec![b'.'; (1 << 20) + 4];
+    request[..5].copy_from_slice(&[0, 0, 16, 0, 0]);
+    let almost = Bytes::from(request);
+    let mut sent = 0;
+    for _ in 0..20 {
+        let mut wire = Wire::open(scene.cluster.servers[scene.target].client, 65_535).await?;
+        for _ in 0..200 {
+            match timeout(SOCKET_TIMEOUT, wire.send(PUT, almost.clone(), false)).await {
+                Ok(Ok(stream)) => held.push(stream),
+                Ok(Err(_)) | Err(_) => break,
+            }
+            sent += 1;
+        }
+        wires.push(wire);
+    }
+    scene.note("requests without their last byte", sent);
+    sleep(scene.settings.seconds()).await;
     Ok(())
 }
 

@@ -18,6 +18,7 @@ use tonic::{Code, Status};
 
 use crate::{
     Config, Consistency, Replica, RequestError, RequestMetrics,
+    admission::{Admission, Share},
     readers::{GATHERED_BYTES, Lane, Place, Readers},
     replica,
 };
@@ -27,7 +28,7 @@ use crate::{
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 
 /// Most bytes of an answer to a command that may have a large one, if it has no place.
-const SMALL_ANSWER_BYTES_MAX: u64 = 64 << 10;
+pub(super) const SMALL_ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// A key-value store, replicated somehow.
 #[derive(Debug)]
@@ -38,10 +39,11 @@ pub(crate) struct Store<R> {
     member_id: u64,
     requests: RequestMetrics,
     readers: Readers,
+    admission: Admission,
 }
 
 impl<R: Replica> Store<R> {
-    pub(crate) fn new(config: &Config, replica: R, readers: Readers) -> Store<R> {
+    pub(crate) fn new(config: &Config, replica: R, readers: Readers, admission: Admission) -> Store<R> {
         let status = replica.status();
         Store {
             quota_bytes: config.quota_bytes,
@@ -50,6 +52,7 @@ impl<R: Replica> Store<R> {
             requests: config.requests.clone(),
             replica,
             readers,
+            admission,
         }
     }
 
@@ -60,6 +63,11 @@ impl<R: Replica> Store<R> {
     /// The share of a new connection of what makes large answers.
     pub(crate) fn lane(&self) -> Lane {
         self.readers.lane()
+    }
+
+    /// The share of a new connection of the memory for requests.
+    pub(crate) fn share(&self) -> Share {
+        self.admission.share()
     }
 
     pub(crate) fn requests(&self) -> &RequestMetrics {

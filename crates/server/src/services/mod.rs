@@ -9,16 +9,18 @@ mod native;
 use bytes::Bytes;
 use prost::Message;
 use synod_api::etcdserverpb::PutRequest;
-use synod_kv::validate;
+use synod_kv::{PAGE_BYTES, validate};
 use tonic::Status;
 
+use self::envelope::SMALL_ANSWER_BYTES_MAX;
 pub(crate) use self::{
     envelope::{Store, refusal},
     kv::Pieces,
 };
 use crate::{
     Replica,
-    message::{RequestBody, framed},
+    admission::Charge,
+    message::{RequestBody, framed, too_many},
     readers::{Lane, Place},
 };
 
@@ -41,34 +43,43 @@ impl<R: Replica> Store<R> {
     pub(crate) async fn answer(
         &self,
         path: &str,
-        body: RequestBody,
+        body: RequestBody<'_>,
         lane: &Lane,
+        charge: &Charge,
     ) -> Result<Answer<'_, R>, Status> {
         match path {
             "/etcdserverpb.KV/Put" => {
                 let request: PutRequest = body.message().await?;
                 if request.prev_kv {
+                    afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                     let (response, place) = Box::pin(self.replace(request, lane)).await?;
                     return Ok(in_place(framed(&response), place));
                 }
                 self.put(request).await.map(|answer| Answer::Message(framed(&answer)))
             }
-            "/etcdserverpb.KV/Range" => self.range(body.message().await?).await,
+            "/etcdserverpb.KV/Range" => {
+                let request = body.message().await?;
+                afford(charge, PAGE_BYTES)?;
+                self.range(request).await
+            }
             "/synod.v1.Native/Execute" => unary(body, |request| self.execute_in_session(request)).await,
             "/synod.v1.Native/Query" => {
-                let (response, place) = self.query_natively(body.message().await?, lane).await?;
+                let request = body.message().await?;
+                afford(charge, PAGE_BYTES)?;
+                let (response, place) = self.query_natively(request, lane).await?;
                 Ok(in_place(framed(&response), place))
             }
             // Boxed, so that a request of those above, of which there may be thousands, has no room for these.
-            _ => Box::pin(self.answer_rarer(path, body, lane)).await,
+            _ => Box::pin(self.answer_rarer(path, body, lane, charge)).await,
         }
     }
 
     async fn answer_rarer(
         &self,
         path: &str,
-        body: RequestBody,
+        body: RequestBody<'_>,
         lane: &Lane,
+        charge: &Charge,
     ) -> Result<Answer<'_, R>, Status> {
         match path {
             "/etcdserverpb.KV/Txn" => {
@@ -76,15 +87,22 @@ impl<R: Replica> Store<R> {
                 let (response, place) = if validate::is_read_only(&request) {
                     self.read_only_txn(request, lane).await?
                 } else {
+                    afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                     self.txn(request, lane).await?
                 };
                 Ok(in_place(framed(&response), place))
             }
             "/etcdserverpb.KV/DeleteRange" => {
-                let (response, place) = self.delete_range(body.message().await?, lane).await?;
+                let request = body.message().await?;
+                afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                let (response, place) = self.delete_range(request, lane).await?;
                 Ok(in_place(framed(&response), place))
             }
-            "/etcdserverpb.KV/RangeStream" => self.range_stream(body.message().await?).await,
+            "/etcdserverpb.KV/RangeStream" => {
+                let request = body.message().await?;
+                afford(charge, PAGE_BYTES)?;
+                self.range_stream(request).await
+            }
             "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
             "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
@@ -107,6 +125,11 @@ impl<R: Replica> Store<R> {
     }
 }
 
+/// Charges a request for an answer that has no place.
+fn afford(charge: &Charge, bytes: u64) -> Result<(), Status> {
+    if charge.grow(bytes) { Ok(()) } else { Err(too_many()) }
+}
+
 fn in_place<'a, R>(message: Bytes, place: Option<Place>) -> Answer<'a, R> {
     match place {
         Some(place) => Answer::Large(message, place),
@@ -116,7 +139,7 @@ fn in_place<'a, R>(message: Bytes, place: Option<Place>) -> Answer<'a, R> {
 
 /// Answers one message with one message.
 async fn unary<'a, R: 'a, Q, A, F>(
-    body: RequestBody,
+    body: RequestBody<'_>,
     serve: impl FnOnce(Q) -> F,
 ) -> Result<Answer<'a, R>, Status>
 where

@@ -1,5 +1,9 @@
 //! A server to test against.
 
+#![allow(dead_code, reason = "each user needs some of it")]
+
+pub mod http2;
+
 use prometheus_client::{metrics::gauge::ConstGauge, registry::Registry};
 use synod_kv::KvStore;
 use synod_server::{Config, InMemory, Member, Replica, Server, Standing};

@@ -84,6 +84,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         client_io_threads: args.tuning.client_io_threads.into(),
         connections_max: args.tuning.connections_max as usize,
         streams_per_connection_max: args.tuning.max_concurrent_streams,
+        requests_bytes_max: args.tuning.requests_bytes_max as u64,
         quota_bytes: args.tuning.quota_backend_bytes,
         ..synod_server::Config::default()
     };

@@ -239,6 +239,13 @@ pub struct Tuning {
         value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"
     )]
     pub connections_max: u32,
+    /// Memory for requests of clients that are received, wait or are answered. A connection gets at most a quarter of what is
+    /// free; what would take more is refused (too many requests).
+    #[arg(
+        long, env = "SYNOD_REQUESTS_BYTES_MAX", value_name = "SIZE", default_value = "512MiB",
+        value_parser = units::memory_bytes, help_heading = "Clients"
+    )]
+    pub requests_bytes_max: usize,
     /// Writes are refused, and an alarm is raised, once the keys take more than this; 0 for 2 GiB, -1 for no bound.
     #[arg(
         long, env = "SYNOD_QUOTA_BACKEND_BYTES", value_name = "SIZE", default_value = "2GiB",

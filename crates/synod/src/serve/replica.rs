@@ -141,7 +141,9 @@ impl Replica for Served {
             troubles.push(trouble.to_owned());
         }
         let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
-        let peers = status.peers.iter().map(|peer| PeerStatus {
+        // Those that were removed not long ago may still be connected.
+        let members = |id| group.members.iter().any(|member| member.id == id);
+        let peers = status.peers.iter().filter(|peer| members(peer.id)).map(|peer| PeerStatus {
             replica: peer.id,
             name: group.name_of(peer.id),
             up: peer.up,

@@ -77,6 +77,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         transfer_timeout: args.tuning.request_timeout,
     };
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
+    let queue_bytes_max = config.settings.queue_bytes_max as u64;
     let node = start(config, &stop)?;
     // Who joins may have been told of a group that its own log does not reach yet.
     let here = node.handle().group();
@@ -94,6 +95,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         name: fixed.name.clone(),
         client_urls,
     };
+    let answer_bytes_max = node.handle().limits().answer_bytes_max;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(node.metrics()));
     registry.register_collector(Box::new(server_config.requests.clone()));
@@ -102,6 +104,10 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         Server::start(&server_config, Served::new(node.handle(), fixed), registry).map_err(|error| {
             Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
         })?;
+    tracing::info!(
+        mib = (server_config.memory_bytes_max(answer_bytes_max) + queue_bytes_max) >> 20,
+        "memory that clients can make this replica take at most, beside the store"
+    );
     tracing::info!(name = args.member.name, "serving");
     let watch = membership.start()?;
 

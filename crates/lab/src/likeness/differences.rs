@@ -1,0 +1,350 @@
+//! What two answers to one request have in common, and in which ways they are known to differ.
+//!
+//! A known difference is asserted: it has a rule for what each system answers, and whatever else is in the answers has to
+//! be equal.
+
+use std::{cmp::Ordering, collections::BTreeSet};
+
+use synod_api::{
+    etcdserverpb::{
+        CompactionResponse, DeleteRangeResponse, PutResponse, RangeRequest, RangeResponse, RequestOp,
+        ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+        range_request::{SortOrder, SortTarget},
+        request_op::Request as Op,
+        response_op::Response,
+    },
+    mvccpb::KeyValue,
+};
+
+use super::draw::{DEPTH_MAX, Request};
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Range(RangeResponse),
+    Put(PutResponse),
+    DeleteRange(DeleteRangeResponse),
+    Txn(TxnResponse),
+    Compact(CompactionResponse),
+    /// The code, and the words.
+    Refused(tonic::Code, String),
+}
+
+impl Answer {
+    /// The header, without what says who answered.
+    pub fn header_mut(&mut self) -> Option<&mut ResponseHeader> {
+        match self {
+            Answer::Range(answer) => answer.header.as_mut(),
+            Answer::Put(answer) => answer.header.as_mut(),
+            Answer::DeleteRange(answer) => answer.header.as_mut(),
+            Answer::Txn(answer) => answer.header.as_mut(),
+            Answer::Compact(answer) => answer.header.as_mut(),
+            Answer::Refused(..) => None,
+        }
+    }
+}
+
+/// A way in which answers differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Difference {
+    CutBeforeSorting,
+    OrderOfEquals,
+    Depth,
+    FirstError,
+}
+
+/// Every known difference that requests drawn at random meet, with what each system does and why it stays.
+pub const KNOWN: [(Difference, &str); 4] = [
+    (
+        Difference::CutBeforeSorting,
+        "a range with a limit and a sort target but no order: Synod sorts all and cuts then, as with an order; etcd cuts in the \
+         order of keys, to one more than the limit, sorts these, and cuts again. Synod's answer is what was asked for",
+    ),
+    (
+        Difference::OrderOfEquals,
+        "a range sorted by what several keys have in common: Synod keeps those in the order of their keys; etcd leaves \
+         their order open if there are more than twelve pairs (before 3.6: more than six)",
+    ),
+    (
+        Difference::Depth,
+        "more than 48 transactions in each other: Synod refuses them, since it reads messages 100 deep; etcd executes them",
+    ),
+    (
+        Difference::FirstError,
+        "a transaction with a put and a range neither of which can be executed, before 3.6: Synod says what is wrong with the \
+         first of them, as 3.6 does; etcd says what is wrong with the put",
+    ),
+];
+
+/// How two answers compare.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Same,
+    /// They differ in known ways only.
+    Known(BTreeSet<Difference>),
+    Differ,
+}
+
+/// Compares what both answered. In the headers only the revision counts: who answered, and in which term, is a matter of the
+/// cluster.
+///
+/// `is_new`: etcd is of 3.6 or later.
+pub fn judge(request: &Request, mut synod: Answer, mut etcd: Answer, is_new: bool) -> Verdict {
+    for answer in [&mut synod, &mut etcd] {
+        if let Some(header) = answer.header_mut() {
+            *header = ResponseHeader { revision: header.revision, ..ResponseHeader::default() };
+        }
+    }
+    if synod == etcd {
+        return Verdict::Same;
+    }
+    let mut met = BTreeSet::new();
+    // So many Go's sort.Sort keeps in order: it sorts them by insertion. Before Go 1.19 it took other steps from seven on.
+    let in_order = if is_new { 12 } else { 6 };
+    match (request, &synod, &mut etcd) {
+        (Request::Range(request), Answer::Range(ours), Answer::Range(theirs)) => {
+            reconcile(request, ours, theirs, in_order, &mut met);
+        }
+        (Request::Txn(request), Answer::Txn(ours), Answer::Txn(theirs)) => {
+            reconcile_txn(request, ours, theirs, in_order, &mut met);
+        }
+        (Request::Txn(_), Answer::Refused(tonic::Code::OutOfRange, _), Answer::Refused(_, why))
+            if !is_new && is_of_put(why) =>
+        {
+            return Verdict::Known([Difference::FirstError].into());
+        }
+        (Request::Txn(request), Answer::Refused(tonic::Code::InvalidArgument, why), theirs)
+            if depth(request) > DEPTH_MAX
+                && why == "etcdserver: transactions are nested too deeply"
+                && is_done(theirs) =>
+        {
+            return Verdict::Known([Difference::Depth].into());
+        }
+        _ => {}
+    }
+    if synod == etcd && !met.is_empty() { Verdict::Known(met) } else { Verdict::Differ }
+}
+
+/// Makes etcd's answer equal to Synod's where it differs as is known.
+fn reconcile(
+    request: &RangeRequest,
+    ours: &RangeResponse,
+    theirs: &mut RangeResponse,
+    in_order: i64,
+    met: &mut BTreeSet<Difference>,
+) {
+    if ours == theirs || !is_sorted(request, &ours.kvs) || !is_sorted(request, &theirs.kvs) {
+        return;
+    }
+    let same_length = ours.kvs.len() == theirs.kvs.len();
+    let pairs = || ours.kvs.iter().zip(&theirs.kvs).map(|(ours, theirs)| compare(request, ours, theirs));
+    if is_cut_before_sorting(request) && same_length && pairs().all(Ordering::is_le) {
+        // What etcd sorted are the first keys of the range, and at most one of these is missing.
+        met.insert(Difference::CutBeforeSorting);
+        theirs.kvs.clone_from(&ours.kvs);
+    } else if request.sort_target() != SortTarget::Key && ours.count > in_order && same_length {
+        let all = |kvs: &[KeyValue]| kvs.iter().map(|pair| pair.key.clone()).collect::<BTreeSet<_>>();
+        // Where some are cut off, these may be others of those that are equal.
+        let same = all(&ours.kvs) == all(&theirs.kvs) || ours.more;
+        if pairs().all(Ordering::is_eq) && same {
+            met.insert(Difference::OrderOfEquals);
+            theirs.kvs.clone_from(&ours.kvs);
+        }
+    }
+}
+
+fn reconcile_txn(
+    request: &TxnRequest,
+    ours: &TxnResponse,
+    theirs: &mut TxnResponse,
+    in_order: i64,
+    met: &mut BTreeSet<Difference>,
+) {
+    let ops: &[RequestOp] = if ours.succeeded { &request.success } else { &request.failure };
+    for ((op, ours), theirs) in ops.iter().zip(&ours.responses).zip(&mut theirs.responses) {
+        match (op, ours, theirs) {
+            (
+                RequestOp { request: Some(Op::RequestRange(request)) },
+                ResponseOp { response: Some(Response::ResponseRange(ours)) },
+                ResponseOp { response: Some(Response::ResponseRange(theirs)) },
+            ) => reconcile(request, ours, theirs, in_order, met),
+            (
+                RequestOp { request: Some(Op::RequestTxn(request)) },
+                ResponseOp { response: Some(Response::ResponseTxn(ours)) },
+                ResponseOp { response: Some(Response::ResponseTxn(theirs)) },
+            ) => reconcile_txn(request, ours, theirs, in_order, met),
+            _ => {}
+        }
+    }
+}
+
+/// Whether this is why a put in a transaction could not be executed.
+fn is_of_put(why: &str) -> bool {
+    ["etcdserver: key not found", "etcdserver: requested lease not found"].contains(&why)
+}
+
+/// Whether a transaction was executed; an answer that is too deep cannot be read here.
+fn is_done(answer: &Answer) -> bool {
+    match answer {
+        Answer::Refused(tonic::Code::Internal, why) => why.starts_with("failed to decode Protobuf message"),
+        answer => matches!(answer, Answer::Txn(_)),
+    }
+}
+
+fn depth(txn: &TxnRequest) -> usize {
+    let nested = txn.success.iter().chain(&txn.failure).map(|op| match &op.request {
+        Some(Op::RequestTxn(nested)) => depth(nested),
+        _ => 0,
+    });
+    1 + nested.max().unwrap_or(0)
+}
+
+fn is_cut_before_sorting(request: &RangeRequest) -> bool {
+    let filters = [
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    ];
+    request.limit > 0
+        && request.sort_order() == SortOrder::None
+        && request.sort_target() != SortTarget::Key
+        && filters == [0; 4]
+}
+
+/// How two pairs stand by what is sorted by.
+fn compare(request: &RangeRequest, a: &KeyValue, b: &KeyValue) -> Ordering {
+    match request.sort_target() {
+        SortTarget::Key => a.key.cmp(&b.key),
+        SortTarget::Version => a.version.cmp(&b.version),
+        SortTarget::Create => a.create_revision.cmp(&b.create_revision),
+        SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
+        SortTarget::Value => a.value.cmp(&b.value),
+    }
+}
+
+fn is_sorted(request: &RangeRequest, kvs: &[KeyValue]) -> bool {
+    let wrong = if request.sort_order() == SortOrder::Descend { Ordering::Less } else { Ordering::Greater };
+    kvs.windows(2).all(|pair| compare(request, &pair[0], &pair[1]) != wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pairs of these keys, each with a mod revision and a version.
+    fn found(pairs: &[(&str, i64, i64)], count: i64, more: bool) -> Answer {
+        let pair = |&(key, mod_revision, version): &(&str, i64, i64)| KeyValue {
+            key: key.to_owned().into(),
+            mod_revision,
+            version,
+            ..KeyValue::default()
+        };
+        let header = Some(ResponseHeader { revision: 9, ..ResponseHeader::default() });
+        Answer::Range(RangeResponse { header, kvs: pairs.iter().map(pair).collect(), more, count })
+    }
+
+    fn in_txn(answer: &Answer) -> Answer {
+        let Answer::Range(range) = answer else { panic!("{answer:?}") };
+        let response = Some(Response::ResponseRange(range.clone()));
+        Answer::Txn(TxnResponse { succeeded: true, responses: vec![ResponseOp { response }], header: None })
+    }
+
+    fn judge(request: &Request, synod: Answer, etcd: Answer) -> Verdict {
+        super::judge(request, synod, etcd, true)
+    }
+
+    #[test]
+    fn who_answered_does_not_count_and_all_else_does() {
+        let request = Request::Range(RangeRequest::default());
+        let by = |member_id, raft_term, revision| {
+            let header = Some(ResponseHeader { cluster_id: member_id, member_id, raft_term, revision });
+            Answer::Range(RangeResponse { header, ..RangeResponse::default() })
+        };
+        assert_eq!(judge(&request, by(1, 2, 3), by(4, 5, 3)), Verdict::Same);
+        assert_eq!(judge(&request, by(1, 2, 3), by(1, 2, 4)), Verdict::Differ);
+        let refused = |code, words: &str| Answer::Refused(code, words.to_owned());
+        let (here, there) = (tonic::Code::NotFound, tonic::Code::Aborted);
+        assert_eq!(judge(&request, refused(here, "a"), refused(here, "a")), Verdict::Same);
+        assert_eq!(judge(&request, refused(here, "a"), refused(here, "b")), Verdict::Differ);
+        assert_eq!(judge(&request, refused(here, "a"), refused(there, "a")), Verdict::Differ);
+        assert_eq!(judge(&request, refused(here, "a"), by(1, 1, 1)), Verdict::Differ);
+    }
+
+    #[test]
+    fn a_cut_before_sorting_is_known_where_the_request_has_one() {
+        let mut range = RangeRequest { limit: 1, sort_target: SortTarget::Mod.into(), ..Default::default() };
+        let (first, second) = (found(&[("b", 3, 1)], 3, true), found(&[("a", 7, 1)], 3, true));
+        let verdict = |range: &RangeRequest, ours: &Answer, theirs: &Answer| {
+            let op = RequestOp { request: Some(Op::RequestRange(range.clone())) };
+            let txn = TxnRequest { success: vec![op], ..TxnRequest::default() };
+            let verdict = judge(&Request::Range(range.clone()), ours.clone(), theirs.clone());
+            assert_eq!(judge(&Request::Txn(txn), in_txn(ours), in_txn(theirs)), verdict);
+            verdict
+        };
+        let known = Verdict::Known([Difference::CutBeforeSorting].into());
+        assert_eq!(verdict(&range, &first, &second), known);
+        assert_eq!(verdict(&range, &second, &first), Verdict::Differ, "Synod's are the smallest of all");
+        assert_eq!(verdict(&range, &first, &found(&[("a", 7, 1)], 4, true)), Verdict::Differ);
+        range.sort_order = SortOrder::Ascend.into();
+        assert_eq!(verdict(&range, &first, &second), Verdict::Differ, "with an order etcd sorts all");
+    }
+
+    #[test]
+    fn the_order_of_equals_is_open_beyond_twelve() {
+        let range =
+            RangeRequest { sort_order: 1, sort_target: SortTarget::Version.into(), ..Default::default() };
+        let keys = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m"];
+        let pairs: Vec<_> = keys.iter().map(|&key| (key, 5, 1)).collect();
+        let verdict = |ours: &[_], theirs: &[_]| {
+            let count = i64::try_from(ours.len()).unwrap();
+            let (ours, theirs) = (found(ours, count, false), found(theirs, count, false));
+            judge(&Request::Range(range.clone()), ours, theirs)
+        };
+        let mut turned = pairs.clone();
+        turned.swap(3, 9);
+        assert_eq!(verdict(&pairs, &turned), Verdict::Known([Difference::OrderOfEquals].into()));
+        assert_eq!(verdict(&pairs[..12], &turned[..12]), Verdict::Differ);
+        turned[0].0 = "z";
+        assert_eq!(verdict(&pairs, &turned), Verdict::Differ, "another key");
+        turned[0] = ("a", 5, 0);
+        assert_eq!(verdict(&pairs, &turned), Verdict::Differ, "another version");
+    }
+
+    #[test]
+    fn before_3_6_more_was_open() {
+        let range =
+            RangeRequest { sort_order: 1, sort_target: SortTarget::Version.into(), ..Default::default() };
+        let range = Request::Range(range);
+        let pairs: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].iter().map(|&key| (key, 5, 1)).collect();
+        let turned: Vec<_> = pairs.iter().rev().copied().collect();
+        let old = |ours, theirs| super::judge(&range, ours, theirs, false);
+        let known = Verdict::Known([Difference::OrderOfEquals].into());
+        assert_eq!(old(found(&pairs, 7, false), found(&turned, 7, false)), known);
+        assert_eq!(old(found(&pairs[..6], 6, false), found(&turned[1..], 6, false)), Verdict::Differ);
+
+        let refused = |code, words: &str| Answer::Refused(code, words.to_owned());
+        let ours = refused(tonic::Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted");
+        let theirs = refused(tonic::Code::InvalidArgument, "etcdserver: key not found");
+        let txn = Request::Txn(TxnRequest::default());
+        let known = Verdict::Known([Difference::FirstError].into());
+        assert_eq!(super::judge(&txn, ours.clone(), theirs.clone(), false), known);
+        assert_eq!(super::judge(&txn, ours.clone(), theirs.clone(), true), Verdict::Differ);
+        assert_eq!(super::judge(&txn, theirs, ours, false), Verdict::Differ);
+    }
+
+    #[test]
+    fn only_what_is_nested_too_deeply_may_be_refused_so() {
+        let txn = |depth| {
+            Request::Txn(super::super::draw::nested(depth, Op::RequestRange(RangeRequest::default())))
+        };
+        let words = "etcdserver: transactions are nested too deeply".to_owned();
+        let refused = Answer::Refused(tonic::Code::InvalidArgument, words);
+        let done = Answer::Txn(TxnResponse::default());
+        let verdict = |depth| judge(&txn(depth), refused.clone(), done.clone());
+        assert_eq!(verdict(DEPTH_MAX + 1), Verdict::Known([Difference::Depth].into()));
+        let otherwise = Answer::Refused(tonic::Code::InvalidArgument, "etcdserver: key not found".to_owned());
+        assert_eq!(judge(&txn(DEPTH_MAX + 1), refused.clone(), otherwise), Verdict::Differ);
+        assert_eq!(verdict(DEPTH_MAX), Verdict::Differ);
+    }
+}

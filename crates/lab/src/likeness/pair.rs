@@ -1,0 +1,188 @@
+//! Three servers of Synod and one of etcd, which are asked the same.
+
+use std::time::Duration;
+
+use synod_api::etcdserverpb::{
+    CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest, StatusRequest, kv_client::KvClient,
+    maintenance_client::MaintenanceClient,
+};
+use tempfile::TempDir;
+use tokio::time::timeout;
+use tonic::{Code, Response, Status, transport::Channel};
+
+use super::{differences::Answer, draw::Request};
+use crate::attacks::cluster::{Cluster, SERVERS, System, channel};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Descriptors that a server has.
+const NOFILE: u64 = 1024;
+/// A server with more resident is killed, to save the machine.
+const GUARD: u64 = 4 << 30;
+/// What shows that servers serve.
+const SERVED: &[u8] = b"served";
+
+/// Why a sequence does not go on.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The answers differ.
+    Differs(String),
+    /// A system did not start, or gave no answer: that is no difference of what is answered.
+    Silence(String),
+}
+
+/// A system, and how it is asked.
+#[derive(Debug)]
+pub struct Side {
+    pub cluster: Cluster,
+    clients: Vec<KvClient<Channel>>,
+    _folder: TempDir,
+}
+
+/// Synod and etcd.
+#[derive(Debug)]
+pub struct Pair {
+    pub sides: [Side; 2],
+    /// etcd's.
+    pub version: String,
+    /// Whether etcd is of 3.6 or later.
+    pub is_new: bool,
+    /// Of both stores.
+    pub revision: i64,
+    pub compacted: i64,
+    /// The place of a server that has executed all: it answered last.
+    newest: usize,
+    asked: usize,
+}
+
+impl Side {
+    async fn start(system: &System) -> Result<Side, String> {
+        let folder = tempfile::Builder::new().prefix("synod-likeness-").tempdir();
+        let folder = folder.map_err(|error| format!("temporary folder: {error}"))?;
+        // With several members of etcd some transactions do not have one answer: one that puts, and reads at a revision
+        // that is not kept, is refused by the member that is asked, and executed by the others, which leave out reads
+        // whose answers nobody waits for. (So it is with 3.6.6.)
+        let count = if matches!(system, System::Etcd(_)) { 1 } else { SERVERS };
+        let mut cluster = Cluster::start_some(system, folder.path(), count, NOFILE, GUARD)?;
+        cluster.await_service().await?;
+        let client = |place: usize| {
+            let client = KvClient::new(channel(cluster.servers[place].client));
+            client.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
+        };
+        let clients = (0..count).map(client).collect();
+        Ok(Side { cluster, clients, _folder: folder })
+    }
+
+    /// What asks the server in this place, or the only one.
+    pub fn client(&self, place: usize) -> KvClient<Channel> {
+        self.clients[place % self.clients.len()].clone()
+    }
+
+    /// The revision after everything that was asked of it.
+    async fn revision(&self) -> Result<i64, String> {
+        let request = RangeRequest { key: SERVED.into(), ..RangeRequest::default() };
+        match ask(self.client(0), Request::Range(request)).await {
+            Answer::Range(found) => Ok(found.header.map_or(0, |header| header.revision)),
+            other => Err(format!("{other:?}")),
+        }
+    }
+}
+
+impl Pair {
+    /// Starts both, and brings them to the same revision, with nothing in them and nothing of the past to be read.
+    pub async fn start(systems: &[System; 2]) -> Result<Pair, Trouble> {
+        let (synod, etcd) = tokio::join!(Side::start(&systems[0]), Side::start(&systems[1]));
+        let sides = [synod.map_err(Trouble::Silence)?, etcd.map_err(Trouble::Silence)?];
+        let mut maintenance = MaintenanceClient::new(channel(sides[1].cluster.servers[0].client));
+        let version = maintenance.status(StatusRequest {}).await.map(|status| status.into_inner().version);
+        let version = version.map_err(|error| Trouble::Silence(error.to_string()))?;
+        let is_new = version.split('.').take(2).map(str::parse).collect::<Result<Vec<u32>, _>>();
+        let is_new = is_new.is_ok_and(|version| version >= vec![3, 6]);
+        let mut pair = Pair { sides, version, is_new, revision: 0, compacted: 0, newest: 0, asked: 0 };
+        pair.align().await.map_err(Trouble::Silence)?;
+        Ok(pair)
+    }
+
+    async fn align(&mut self) -> Result<(), String> {
+        let put = PutRequest { key: SERVED.into(), ..PutRequest::default() };
+        loop {
+            let revisions = [self.sides[0].revision().await?, self.sides[1].revision().await?];
+            if revisions[0] == revisions[1] {
+                self.revision = revisions[0] + 1;
+                break;
+            }
+            let behind = usize::from(revisions[1] < revisions[0]);
+            ask(self.sides[behind].client(0), Request::Put(put.clone())).await;
+        }
+        let clear = Request::DeleteRange(DeleteRangeRequest { key: SERVED.into(), ..Default::default() });
+        let forget = Request::Compact(CompactionRequest { revision: self.revision, physical: true });
+        for request in [clear, forget] {
+            for side in &self.sides {
+                if let Answer::Refused(code, why) = ask(side.client(0), request.clone()).await {
+                    return Err(format!("{request:?}: {code:?} {why}"));
+                }
+            }
+        }
+        self.compacted = self.revision;
+        Ok(())
+    }
+
+    /// Asks both, of all of these at once; the answers of each come first Synod's, then etcd's. Only the last of them may
+    /// change anything.
+    pub async fn ask(&mut self, requests: &[Request]) -> Result<Vec<[Answer; 2]>, Trouble> {
+        let (mut under_way, mut answers) = (Vec::new(), Vec::new());
+        for request in requests {
+            self.asked += 1;
+            let any = self.asked % SERVERS;
+            let place = if request.may_be_stale() { self.newest } else { any };
+            let ask = |side: &Side| tokio::spawn(ask(side.client(place), request.clone()));
+            under_way.push((request, place, self.sides.each_ref().map(ask)));
+        }
+        for (request, place, [synod, etcd]) in under_way {
+            let ended = |error: tokio::task::JoinError| Trouble::Silence(error.to_string());
+            let both = [synod.await.map_err(ended)?, etcd.await.map_err(ended)?];
+            for (side, answer) in self.sides.iter_mut().zip(&both) {
+                if let Answer::Refused(Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled, why) =
+                    answer
+                {
+                    let dead = side.cluster.dead().join("; ");
+                    return Err(Trouble::Silence(format!("{why} {dead} (asked: {request:?})")));
+                }
+            }
+            // What is refused need not have come to the store.
+            if !request.may_be_stale() && !both.iter().any(|answer| matches!(answer, Answer::Refused(..))) {
+                self.newest = place;
+            }
+            answers.push(both);
+        }
+        Ok(answers)
+    }
+
+    /// What the next requests may be about.
+    pub fn note(&mut self, request: &Request, answer: &Answer) {
+        if let Some(header) = answer.clone().header_mut() {
+            self.revision = self.revision.max(header.revision);
+        }
+        if let (Request::Compact(request), Answer::Compact(_)) = (request, answer) {
+            self.compacted = request.revision;
+        }
+    }
+}
+
+/// Asks one server.
+pub async fn ask(mut client: KvClient<Channel>, request: Request) -> Answer {
+    async fn within<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
+        match timeout(PATIENCE, call).await {
+            Ok(answer) => answer.map(Response::into_inner),
+            Err(_) => Err(Status::deadline_exceeded(format!("no answer within {PATIENCE:?}"))),
+        }
+    }
+    let answer = match request {
+        Request::Range(request) => within(client.range(request)).await.map(Answer::Range),
+        Request::Put(request) => within(client.put(request)).await.map(Answer::Put),
+        Request::DeleteRange(request) => within(client.delete_range(request)).await.map(Answer::DeleteRange),
+        Request::Txn(request) => within(client.txn(request)).await.map(Answer::Txn),
+        Request::Compact(request) => within(client.compact(request)).await.map(Answer::Compact),
+    };
+    answer.unwrap_or_else(|status| Answer::Refused(status.code(), status.message().to_owned()))
+}

@@ -1,0 +1,178 @@
+//! How much memory the requests of all clients may take, and which share of it a connection gets.
+//!
+//! A connection may hold at most a quarter of what is free. So a single one gets a fifth of all, the shares of many get
+//! smaller and stay equal, and there is always something left for one that comes new: the dynamic thresholds of Choudhury
+//! and Hahne ("Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2),
+//! 1998), with alpha = 1/4. What would exceed the share is refused, not put off: nothing that waits holds what others need.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// What a request takes beside its body and its answer: the state of its stream and of what answers it.
+pub(crate) const REQUEST_BYTES: u64 = 4 << 10;
+
+/// Of what is free, a connection may hold one part in so many.
+const SHARE: u64 = 4;
+
+/// The memory for all clients. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Admission {
+    free: Arc<AtomicU64>,
+    max: u64,
+}
+
+/// What a connection holds of it. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Share(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    free: Arc<AtomicU64>,
+    /// Less than this is not plenty.
+    plenty: u64,
+    bytes: AtomicU64,
+    /// Of these, what requests held that were answered, and whose answers may not have left yet.
+    answered: AtomicU64,
+}
+
+/// What a request holds. When this is dropped, its answer is on its way.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    share: Share,
+    bytes: AtomicU64,
+}
+
+impl Admission {
+    pub(crate) fn new(bytes_max: u64) -> Admission {
+        Admission { free: Arc::new(AtomicU64::new(bytes_max)), max: bytes_max }
+    }
+
+    /// The share of a new connection.
+    pub(crate) fn share(&self) -> Share {
+        let (free, plenty) = (Arc::clone(&self.free), self.max / 2);
+        Share(Arc::new(Held { free, plenty, bytes: AtomicU64::new(0), answered: AtomicU64::new(0) }))
+    }
+}
+
+impl Share {
+    /// What a request needs from its beginning, if the share has room for it.
+    pub(crate) fn charge(&self, bytes: u64) -> Option<Charge> {
+        self.take(bytes).then(|| Charge { share: self.clone(), bytes: AtomicU64::new(bytes) })
+    }
+
+    /// What requests held that have ended.
+    pub(crate) fn answered(&self) -> u64 {
+        self.0.answered.load(Relaxed)
+    }
+
+    /// So much of that has left.
+    pub(crate) fn sent(&self, bytes: u64) {
+        self.0.answered.fetch_sub(bytes, Relaxed);
+        self.give(bytes);
+    }
+
+    /// Whether there is room for so many more bytes, which are held then.
+    fn take(&self, bytes: u64) -> bool {
+        // Only this connection's task takes for it.
+        let held = self.0.bytes.load(Relaxed);
+        let taken = self.0.free.fetch_update(Relaxed, Relaxed, |free| {
+            let left = free.checked_sub(bytes)?;
+            (held + bytes <= free / SHARE).then_some(left)
+        });
+        if taken.is_ok() {
+            self.0.bytes.store(held + bytes, Relaxed);
+        }
+        taken.is_ok()
+    }
+
+    /// The same for what is good to have and can be done without: only while half of all is free, and as much as this is left
+    /// of the share.
+    pub(crate) fn take_of_plenty(&self, bytes: u64) -> bool {
+        let free = self.0.free.load(Relaxed);
+        free >= self.0.plenty && 2 * bytes <= free / SHARE && self.take(bytes)
+    }
+
+    fn give(&self, bytes: u64) {
+        self.0.bytes.fetch_sub(bytes, Relaxed);
+        self.0.free.fetch_add(bytes, Relaxed);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.free.fetch_add(*self.bytes.get_mut(), Relaxed);
+    }
+}
+
+impl Charge {
+    /// Whether there is room for so many more bytes.
+    pub(crate) fn grow(&self, bytes: u64) -> bool {
+        let taken = self.share.take(bytes);
+        if taken {
+            self.bytes.fetch_add(bytes, Relaxed);
+        }
+        taken
+    }
+
+    /// Gives back what exceeds so many bytes.
+    pub(crate) fn shrink_to(&self, bytes: u64) {
+        let held = self.bytes.load(Relaxed);
+        if held > bytes {
+            self.bytes.store(bytes, Relaxed);
+            self.share.give(held - bytes);
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.share.0.answered.fetch_add(*self.bytes.get_mut(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(share: &Share) -> u64 {
+        let mut taken = 0;
+        while share.take(10) {
+            taken += 10;
+        }
+        taken
+    }
+
+    #[test]
+    fn one_gets_a_fifth_and_who_comes_later_gets_something_too() {
+        let all = Admission::new(10_000);
+        let first = all.share();
+        assert_eq!(fill(&first), 2_000);
+        let others: Vec<_> = (0..16).map(|_| all.share()).collect();
+        // Those who come earlier get more, until they give something back.
+        let shares: Vec<_> = others.iter().map(fill).collect();
+        assert!(shares.is_sorted_by(|a, b| a >= b) && shares[0] == 1_600, "{shares:?}");
+        let late = all.share();
+        assert!(fill(&late) > 0);
+        drop((first, others, late));
+        assert_eq!(all.free.load(Relaxed), 10_000);
+    }
+
+    #[test]
+    fn what_a_request_held_is_free_when_its_answer_has_left() {
+        let all = Admission::new(1_000);
+        let share = all.share();
+        let charge = share.charge(100).unwrap();
+        assert!(charge.grow(50) && !charge.grow(300));
+        charge.shrink_to(120);
+        drop(charge);
+        assert_eq!((all.free.load(Relaxed), share.answered()), (880, 120));
+        share.sent(120);
+        assert_eq!((all.free.load(Relaxed), share.answered()), (1_000, 0));
+        let charge = share.charge(7).unwrap();
+        drop(share);
+        drop(charge);
+        assert_eq!(all.free.load(Relaxed), 1_000);
+    }
+}

@@ -1,0 +1,80 @@
+//! What clients can make a server hold in memory, and who else is served meanwhile.
+
+mod common;
+
+use bytes::Bytes;
+use common::{
+    config,
+    http2::{Answer, SOON, begin, call, finish, framed, http2, post},
+    replica, serve,
+};
+use futures_util::future::select_all;
+use synod_api::etcdserverpb::{PutRequest, RangeRequest};
+use synod_server::Config;
+use tokio::time::timeout;
+
+const PUT: &str = "/etcdserverpb.KV/Put";
+const RANGE: &str = "/etcdserverpb.KV/Range";
+
+/// Of the server, for requests.
+const BYTES_MAX: u64 = 4 << 20;
+
+fn small() -> Config {
+    Config { requests_bytes_max: BYTES_MAX, ..config() }
+}
+
+fn put(key: &str, bytes: usize) -> Bytes {
+    let value = vec![b'v'; bytes].into();
+    framed(&PutRequest { key: key.to_owned().into(), value, ..Default::default() }).freeze()
+}
+
+fn is_refused(answer: &Answer) -> bool {
+    let refused = answer.grpc_status == "8";
+    assert!(
+        !refused || answer.grpc_message == "etcdserver:%20too%20many%20requests",
+        "{}",
+        answer.grpc_message
+    );
+    refused
+}
+
+#[tokio::test]
+async fn what_has_half_come_is_bounded_and_others_are_served() {
+    let server = serve(&small(), replica());
+    let (request, mut kept) = (put("large", 1 << 20), Vec::new());
+    let half = request.len() / 2;
+    for _ in 0..6 {
+        let send = http2(&server).await;
+        let mut answers = Vec::new();
+        for _ in 0..4 {
+            let (response, stream) = begin(&send, post(PUT), &request[..half], false).await;
+            answers.push(Box::pin(finish(response)));
+            kept.push(stream);
+        }
+        let first = select_all(answers).await.0;
+        assert!(is_refused(&first), "a connection has a share, and no more: {}", first.grpc_message);
+        // Neither do those that came earlier keep out the ones that come later.
+        let other = http2(&server).await;
+        assert_eq!(call(&other, post(PUT), &put("k", 100)).await.grpc_status, "0");
+    }
+    drop(kept);
+    let send = http2(&server).await;
+    // What they held is free once the server has seen that they are gone.
+    let served = async { while is_refused(&call(&send, post(PUT), &put("k", 500 << 10)).await) {} };
+    timeout(SOON, served).await.expect("there is room again");
+}
+
+#[tokio::test]
+async fn requests_give_back_what_they_held() {
+    let server = serve(&small(), replica());
+    let send = http2(&server).await;
+    // Five times as much as there is, one after the other.
+    let request = put("k", 200 << 10);
+    for _ in 0..5 * BYTES_MAX as usize / request.len() {
+        assert_eq!(call(&send, post(PUT), &request).await.grpc_status, "0");
+    }
+    let range = framed(&RangeRequest { key: "k".into(), ..Default::default() });
+    for _ in 0..200 {
+        assert_eq!(call(&send, post(RANGE), &range).await.grpc_status, "0");
+    }
+}
