@@ -522,7 +522,7 @@ mod tests {
         let put = Operation::Put;
         let cases: [(String, &str, &str); 12] = [
             (refused(|o| o.clients = 0, put), "--clients 0", "from 1 to 100000"),
-            (refused(|o| o.load.conns = Some(0), put), "--conns 0", "from 1 to 10000"),
+            (refused(|o| o.load.conns = Some(0), put), "--connections 0", "from 1 to 10000"),
             (refused(|o| o.load.rate = Some(0.0), put), "--rate 0", "above 0"),
             (refused(|o| o.load.rate = Some(f64::NAN), put), "--rate NaN", "above 0"),
             (refused(|o| o.load.poisson = true, put), "--poisson", "--rate"),
@@ -535,7 +535,7 @@ mod tests {
             ),
             (refused(|o| o.load.val_size = usize::MAX, put), "--val-size", "from 0 to 67108864"),
             (refused(|o| o.endpoints = vec!["nope".into()], put), "--endpoints nope", "host:port"),
-            (refused(|o| o.load.timeout = Duration::from_secs(601), put), "--timeout 601s", "10m"),
+            (refused(|o| o.load.timeout = Duration::from_secs(601), put), "--command-timeout 601s", "10m"),
             (
                 refused(|_| {}, Operation::Mixed { read_ratio: 1.5, consistency: Consistency::Serializable }),
                 "--read-ratio 1.5",
