@@ -99,8 +99,8 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
 fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
     let mut text = String::new();
     let mut told = |what: &str, value: &dyn Fn(&StatusResponse) -> String| {
-        let value = by_replica(asked, value);
-        if !value.is_empty() {
+        for (line, value) in by_replica(asked, value).iter().enumerate() {
+            let what = if line == 0 { what } else { "" };
             text += &format!("{what:<12}{value}\n");
         }
     };
@@ -144,8 +144,8 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
     text
 }
 
-/// What replicas say: once if they agree, and otherwise with the names of those that say it.
-fn by_replica(asked: &[Asked], value: impl Fn(&StatusResponse) -> String) -> String {
+/// What replicas say: once if they agree, and otherwise each with the names of those that say it.
+fn by_replica(asked: &[Asked], value: impl Fn(&StatusResponse) -> String) -> Vec<String> {
     let mut values: Vec<(String, Vec<&str>)> = Vec::new();
     for status in asked.iter().filter_map(|asked| asked.answer.as_ref().ok()) {
         let value = value(status);
@@ -155,11 +155,8 @@ fn by_replica(asked: &[Asked], value: impl Fn(&StatusResponse) -> String) -> Str
         }
     }
     match &values[..] {
-        [(value, _)] => value.clone(),
-        values => {
-            let each = values.iter().map(|(value, names)| format!("{}: {value}", names.join(", ")));
-            each.collect::<Vec<_>>().join("; ")
-        }
+        [(value, _)] => vec![value.clone()],
+        values => values.iter().map(|(value, names)| format!("{}: {value}", names.join(", "))).collect(),
     }
 }
 
@@ -404,7 +401,7 @@ mod tests {
         };
         let text = narrow(&[status("n1", "sync"), status("n2", "async"), status("n3", "sync")], 0, false);
         assert!(text.contains("Ordering    raft, election term\n"), "{text}");
-        assert!(text.contains("Durability  n1, n3: sync; n2: async\n"), "{text}");
+        assert!(text.contains("Durability  n1, n3: sync\n            n2: async\n"), "{text}");
     }
 
     #[test]

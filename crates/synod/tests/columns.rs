@@ -60,6 +60,11 @@ fn status_members_and_bench_fit_into_80_columns_and_bench_leaves_no_keys() {
     let wide = done(&all, &["member", "list", "-w", "wide"]);
     assert!(wide.contains("| IS LEARNER |"), "{wide}");
 
+    let name = format!("n{}", leader(&endpoints) + 1);
+    for format in ["simple", "table"] {
+        assert_eq!(done(&all, &["move-leader", &name, "-w", format]), format!("{name} leads already\n"));
+    }
+
     let bench = |args: &[&str]| {
         let mut all_args = vec!["bench"];
         all_args.extend(args);

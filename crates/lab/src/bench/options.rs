@@ -132,8 +132,8 @@ pub enum CompareCommand {
 /// What is done after the run.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct After {
-    /// Leave the keys that were written. Without it they are removed at the end, and nothing else is. (Either way the store
-    /// keeps their versions until it is compacted.)
+    /// Leave the keys that were written. Without it they are removed at the end, those too that were there before and were
+    /// overwritten. (Either way the store keeps their versions until it is compacted.)
     #[arg(long)]
     pub keep: bool,
 }
@@ -226,7 +226,13 @@ pub struct Load {
     #[arg(long, requires = "rate")]
     pub poisson: bool,
     /// A request without an answer this long after it was due has failed.
-    #[arg(long = "command-timeout", alias = "timeout", value_parser = duration, default_value = "5s", value_name = "TIME")]
+    #[arg(
+        long = "command-timeout",
+        alias = "timeout",
+        value_name = "TIME",
+        default_value = "5s",
+        value_parser = duration
+    )]
     pub timeout: Duration,
     /// End the run once requests have only failed for this long.
     #[arg(long, value_parser = duration, default_value = "10s", value_name = "TIME")]
@@ -516,7 +522,7 @@ mod tests {
         let put = Operation::Put;
         let cases: [(String, &str, &str); 12] = [
             (refused(|o| o.clients = 0, put), "--clients 0", "from 1 to 100000"),
-            (refused(|o| o.load.conns = Some(0), put), "--conns 0", "from 1 to 10000"),
+            (refused(|o| o.load.conns = Some(0), put), "--connections 0", "from 1 to 10000"),
             (refused(|o| o.load.rate = Some(0.0), put), "--rate 0", "above 0"),
             (refused(|o| o.load.rate = Some(f64::NAN), put), "--rate NaN", "above 0"),
             (refused(|o| o.load.poisson = true, put), "--poisson", "--rate"),
@@ -529,7 +535,7 @@ mod tests {
             ),
             (refused(|o| o.load.val_size = usize::MAX, put), "--val-size", "from 0 to 67108864"),
             (refused(|o| o.endpoints = vec!["nope".into()], put), "--endpoints nope", "host:port"),
-            (refused(|o| o.load.timeout = Duration::from_secs(601), put), "--timeout 601s", "10m"),
+            (refused(|o| o.load.timeout = Duration::from_secs(601), put), "--command-timeout 601s", "10m"),
             (
                 refused(|_| {}, Operation::Mixed { read_ratio: 1.5, consistency: Consistency::Serializable }),
                 "--read-ratio 1.5",

@@ -290,7 +290,7 @@ fn write_setup(out: &mut String, report: &Report) -> std::fmt::Result {
             format!("{} {role}", endpoint.endpoint),
             format!("version {}", endpoint.version),
             counted(endpoint.connections, "connection"),
-            format!("database {:.1} MB", endpoint.database_bytes as f64 / 1e6),
+            format!("{:.1} MB stored", endpoint.database_bytes as f64 / 1e6),
         ];
         entry(out, if at == 0 { "Servers" } else { "" }, &parts)?;
     }
