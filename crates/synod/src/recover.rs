@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, BufRead, IsTerminal},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use clap::Args;
@@ -76,16 +76,28 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
     let plan = plan.expect("agreed");
     let member = &plan.new.members[0];
     println!(
-        "Cluster {} is made; its only member is {} ({:x}). The old data are in {}.\nStart it:\n  synod serve --name \
-         {} --data-dir {} ...\nand give its addresses as before; then add others: synod member add NAME --peer-urls URL",
+        "Cluster {} is made; its only member is {} ({:x}). The old data are in {}.\nStart it:\n  {}\n\
+         then add others: synod member add NAME --peer-urls URL",
         plan.new_cluster,
         config.name,
         member.id.0,
         plan.aside.display(),
-        config.name,
-        args.data_dir.display(),
+        command(&config.name, &args.data_dir, &member.info.peer_urls, &member.info.client_urls),
     );
     Ok(())
+}
+
+/// How to start the survivor, at the addresses that the group knew.
+fn command(name: &str, data_dir: &Path, peer_urls: &[String], client_urls: &[String]) -> String {
+    let mut line = format!("synod serve --name {name} --data-dir {}", data_dir.display());
+    for (whose, urls) in [("peer", peer_urls), ("client", client_urls)] {
+        if !urls.is_empty() {
+            let (urls, advertise) =
+                (urls.join(","), if whose == "peer" { "initial-advertise" } else { "advertise" });
+            line += &format!(" --listen-{whose}-urls {urls} --{advertise}-{whose}-urls {urls}");
+        }
+    }
+    line
 }
 
 fn described(plan: &Plan, name: &str, loose: bool) -> String {

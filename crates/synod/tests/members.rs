@@ -13,6 +13,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     path::Path,
+    process::{Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -25,7 +26,7 @@ use synod_client::{Client, Config, api::PutRequest};
 
 use self::{
     commands::{PATIENCE, SYNOD, done, leader, members, status, synod, until, voters},
-    support::{Cluster, free_ports},
+    support::{Cluster, free_ports, stop},
 };
 
 /// Small limits, so that who joins must fetch a snapshot first.
@@ -385,6 +386,19 @@ fn force_new_cluster(ordering: &[&'static str]) {
     assert!(!asked.status.success() && said.contains("--yes") && said.contains("LOST"), "{said}");
     let recovered = recover(&["--yes"]);
     assert!(recovered.status.success(), "{}", String::from_utf8_lossy(&recovered.stderr));
+    // It says how to go on, in full.
+    let said = String::from_utf8(recovered.stdout).unwrap();
+    let line = said.lines().find_map(|line| line.strip_prefix("  synod ")).expect("a command line");
+    for part in [format!(" --data-dir {dir} "), format!(" --listen-client-urls {}", three[0])] {
+        assert!(line.contains(&part), "{part} is missing in {line}");
+    }
+    let peer = format!(" --listen-peer-urls http://127.0.0.1:{} ", cluster.peer_port(0));
+    assert!(line.contains(&peer), "{peer} is missing in {line}");
+    let mut survivor = Command::new(SYNOD).args(line.split(' ')).stderr(Stdio::null()).spawn().unwrap();
+    until("what it says starts the survivor", || {
+        status(&three[0]).is_some_and(|status| status["role"] == "leader")
+    });
+    stop(&mut survivor);
 
     cluster.restart(0);
     until("the survivor leads", || status(&three[0]).is_some_and(|status| status["role"] == "leader"));

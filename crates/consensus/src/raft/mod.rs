@@ -440,7 +440,7 @@ impl Raft {
     }
 
     /// Who may lead, but this replica: those who vote as far as its log goes, and those who do as far as it is decided. Not
-    /// those who voted when this life began: whoever was removed since is nobody's peer.
+    /// those who voted when this life began: those who were removed since are nobody's peers.
     fn acquaintances(&self) -> Vec<ReplicaId> {
         let decided = self.log.configuration_at(self.decided).voters.all();
         let mut all: Vec<_> = decided.into_iter().chain(self.voters().all()).collect();

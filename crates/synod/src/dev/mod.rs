@@ -63,7 +63,11 @@ pub fn run(args: DevArgs, given: &ArgMatches) -> Result<(), Failure> {
         folder.replicas(args.replicas.as_deref().map(|text| text.parse().expect("clap checked it")))?;
     let mut flags = passed_on(given);
     flags.push(format!("--log-level={}", args.log_level).into());
-    let plan = Plan::new(replicas, folder.base_port(args.base_port)?, folder.path(), flags)?;
+    for other in &replicas.others {
+        let (other, folder) = (plan::name(*other), folder.path().display());
+        say(format_args!("{other} is not started: {folder}/{other} holds data of another cluster"));
+    }
+    let plan = Plan::new(&replicas.run, folder.base_port(args.base_port)?, folder.path(), flags)?;
     plan.check_ports()?;
     plan.replicas().iter().for_each(|replica| say(format_args!("{}", replica.describe())));
     let kept = if args.ephemeral { "removed at the end" } else { "kept for the next start" };
@@ -110,6 +114,10 @@ async fn supervise(plan: &Plan, restart: bool) -> Result<(), Failure> {
             Some(Ended { name, how, returns }) = deaths.recv() => {
                 let then = if returns { "it starts again in a second" } else { "it stays dead" };
                 say(format_args!("{name} has ended ({how}); {then}"));
+                let dead = plan.replicas().iter().find(|replica| !returns && replica.name == name);
+                if let Some(replica) = dead {
+                    say(format_args!("to start it again, in another terminal:\n  {}", replica.command()));
+                }
             }
             joined = replicas.join_next() => if joined.is_none() || replicas.is_empty() {
                 while let Ok(Ended { name, how, .. }) = deaths.try_recv() {

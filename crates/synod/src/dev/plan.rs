@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use synod_storage::DataDir;
 use tempfile::TempDir;
 
 use crate::failure::Failure;
@@ -17,6 +18,9 @@ use crate::failure::Failure;
 const CLIENT_PORTS: [u16; 7] = [2379, 22379, 32379, 42379, 52379, 62379, 12379];
 /// Between the client ports of two replicas if a first one is given.
 const PORT_STEP: u16 = 10;
+
+/// Ends a replica when this process ends.
+const EXIT_WITH_STDIN: &str = "--exit-with-stdin";
 
 /// Where the data is.
 #[derive(Debug)]
@@ -43,24 +47,51 @@ impl Folder {
         }
     }
 
-    /// How many replicas to run: as many as the cluster began with.
-    pub fn replicas(&self, wanted: Option<usize>) -> Result<usize, Failure> {
-        let found = match fs::read_dir(self.path()) {
-            Ok(entries) => entries.flatten().filter(|entry| entry.path().join("identity").is_file()).count(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(Failure::failed(format!("{}: {error}", self.path().display()))),
+    /// Which replicas to run, by their numbers: those of the cluster that was made or started last. After `synod recover` the
+    /// others belong to another one.
+    pub fn replicas(&self, wanted: Option<usize>) -> Result<Replicas, Failure> {
+        let mut found = Vec::new();
+        for number in 1..=CLIENT_PORTS.len() {
+            let folder = self.path().join(name(number));
+            let written = match fs::metadata(folder.join("identity")) {
+                Ok(file) => file.modified(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => Err(error),
+            };
+            let written =
+                written.map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+            let marker = DataDir::read(&folder).map_err(Failure::failed)?;
+            found.extend(marker.map(|marker| (number, marker.identity.cluster, written)));
+        }
+        let Some(&(_, cluster, _)) = found.iter().max_by_key(|(.., written)| written) else {
+            return Ok(Replicas { run: (1..=wanted.unwrap_or(3)).collect(), others: Vec::new() });
         };
-        match (wanted, found) {
-            (None, 0) => Ok(3),
-            (Some(wanted), 0) => Ok(wanted),
-            (None, found) => Ok(found),
-            (Some(wanted), found) if wanted == found => Ok(wanted),
-            (Some(wanted), found) => Err(Failure::usage(format!(
+        let numbers = |of: bool| {
+            let some = found.iter().filter(move |(_, other, _)| (*other == cluster) == of);
+            some.map(|(number, ..)| *number).collect::<Vec<_>>()
+        };
+        let (run, others) = (numbers(true), numbers(false));
+        match wanted {
+            Some(wanted) if wanted != run.len() => Err(Failure::usage(format!(
                 "--replicas {wanted}: {} holds the data of {found}; accepted: {found}, or another folder with --data-dir",
-                self.path().display()
+                self.path().display(),
+                found = run.len(),
             ))),
+            _ => Ok(Replicas { run, others }),
         }
     }
+}
+
+/// Replicas by their numbers, from 1 on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Replicas {
+    pub run: Vec<usize>,
+    /// Those whose data are of another cluster.
+    pub others: Vec<usize>,
+}
+
+pub fn name(number: usize) -> String {
+    format!("n{number}")
 }
 
 /// Says with which first port the replicas below a folder began.
@@ -112,6 +143,21 @@ pub struct ReplicaPlan {
 }
 
 impl ReplicaPlan {
+    /// The command line that starts it without `synod dev`.
+    pub fn command(&self) -> String {
+        let mut line = self.program.display().to_string();
+        for arg in self.args.iter().filter(|arg| *arg != EXIT_WITH_STDIN) {
+            let arg = arg.to_string_lossy();
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=:/.,+".contains(c);
+            line += &if arg.chars().all(plain) {
+                format!(" {arg}")
+            } else {
+                format!(" '{}'", arg.replace('\'', r"'\''"))
+            };
+        }
+        line
+    }
+
     pub fn describe(&self) -> String {
         format!("{:<6} clients {}  peers {}", self.name, url(self.client_port), url(self.peer_port))
     }
@@ -126,20 +172,19 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(
-        replicas: usize,
+        replicas: &[usize],
         base_port: Option<u16>,
         folder: &Path,
         flags: Vec<OsString>,
     ) -> Result<Plan, Failure> {
-        let ports = ports(replicas, base_port)?;
+        let ports = ports(replicas.iter().copied().max().unwrap_or_default(), base_port)?;
         let program = env::current_exe()
             .map_err(|error| Failure::failed(format!("the path of this program is not known: {error}")))?;
-        let members: Vec<_> =
-            ports.iter().zip(1..).map(|(&port, number)| (format!("n{number}"), port)).collect();
+        let members: Vec<_> = replicas.iter().map(|&number| (name(number), ports[number - 1])).collect();
         let peers = members.iter().map(|(name, port)| format!("{name}={}", url(port + 1)));
         let peers = peers.collect::<Vec<_>>().join(",");
         let replicas = members.iter().map(|(name, port)| {
-            let mut args: Vec<OsString> = vec!["serve".into(), "--exit-with-stdin".into()];
+            let mut args: Vec<OsString> = vec!["serve".into(), EXIT_WITH_STDIN.into()];
             args.push(format!("--name={name}").into());
             let mut dir = OsString::from("--data-dir=");
             dir.push(folder.join(name));
@@ -224,6 +269,11 @@ fn ports(replicas: usize, base_port: Option<u16>) -> Result<Vec<u16>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::{thread, time::Duration};
+
+    use synod_storage::Durability;
+    use synod_wire::{ClusterId, ReplicaId};
+
     use super::*;
 
     #[test]
@@ -237,7 +287,7 @@ mod tests {
     fn a_taken_port_is_named_with_the_remedy() {
         let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
-        let plan = Plan::new(1, Some(port), Path::new("x"), Vec::new()).unwrap();
+        let plan = Plan::new(&[1], Some(port), Path::new("x"), Vec::new()).unwrap();
         let error = plan.check_ports().unwrap_err().to_string();
         assert!(error.contains(&format!("port {port}")) && error.contains("--base-port"), "{error}");
     }
@@ -257,11 +307,26 @@ mod tests {
     fn the_number_of_replicas_is_that_of_the_data() {
         let folder = tempfile::tempdir().unwrap();
         let kept = Folder::Kept(folder.path().to_owned());
-        assert_eq!(kept.replicas(None).unwrap(), 3);
-        assert_eq!(kept.replicas(Some(5)).unwrap(), 5);
-        fs::create_dir(folder.path().join("n1")).unwrap();
-        fs::write(folder.path().join("n1/identity"), "").unwrap();
-        assert_eq!(kept.replicas(None).unwrap(), 1);
-        assert!(kept.replicas(Some(3)).unwrap_err().to_string().contains("data of 1"));
+        let run = |run: &[usize], others: &[usize]| Replicas { run: run.to_vec(), others: others.to_vec() };
+        assert_eq!(kept.replicas(None).unwrap(), run(&[1, 2, 3], &[]));
+        assert_eq!(kept.replicas(Some(5)).unwrap().run.len(), 5);
+        let make = |folder: &str, cluster, id| {
+            let path = kept.path().join(folder);
+            drop(DataDir::open(&path, ClusterId(cluster), ReplicaId(id), folder, Durability::Sync).unwrap());
+        };
+        (1..=3).for_each(|id| make(&name(id as usize), 7, id));
+        // What `synod recover` keeps of an earlier life is no replica.
+        make("n2.old-0250a8e7f065901c", 7, 2);
+        assert_eq!(kept.replicas(None).unwrap(), run(&[1, 2, 3], &[]));
+        assert!(kept.replicas(Some(5)).unwrap_err().to_string().contains("data of 3"));
+        // The second becomes a cluster of its own.
+        fs::remove_dir_all(kept.path().join("n2")).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        make("n2", 8, 2);
+        assert_eq!(kept.replicas(None).unwrap(), run(&[2], &[1, 3]));
+        let plan = Plan::new(&[2], Some(7000), kept.path(), Vec::new()).unwrap();
+        assert_eq!(plan.endpoints(), ["http://127.0.0.1:7010"]);
+        let command = plan.replicas()[0].command();
+        assert!(command.contains(" serve --name=n2 --data-dir=") && !command.contains("stdin"), "{command}");
     }
 }
