@@ -275,7 +275,7 @@ fn taken(node: &Node) -> u64 {
     registry.register_collector(Box::new(node.metrics()));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-    let count = text.lines().find_map(|line| line.strip_prefix("synod_requests_total "));
+    let count = text.lines().find_map(|line| line.strip_prefix("synod_commands_total "));
     count.expect("it is among the metrics").parse().unwrap()
 }
 
