@@ -133,7 +133,7 @@ fn addresses<'a>(members: impl IntoIterator<Item = &'a Member>, me: ReplicaId) -
             Some(address) => peers.push(Peer { id: member.id, address: address.to_owned() }),
             None => tracing::warn!(
                 member = %member.id, urls = ?member.info.peer_urls,
-                "a member without an address of the form http://host:port; it can not be reached"
+                "a member without an address of the form http://host:port; it cannot be reached"
             ),
         }
     }

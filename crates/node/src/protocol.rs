@@ -396,7 +396,7 @@ impl<S: StateMachine> ProtocolStage<S> {
 
     fn set_peers(&self) {
         if let Err(error) = self.transport.set_peers(self.parting.peers().cloned().collect()) {
-            tracing::error!(%error, "the group has a member that can not be a peer; connections stay as they are");
+            tracing::error!(%error, "the group has a member that cannot be a peer; connections stay as they are");
         }
     }
 

@@ -1,7 +1,7 @@
 //! How much memory the requests of all clients may take, and which share of it a connection gets.
 //!
 //! A connection may hold at most a quarter of what is free. So a single one gets a fifth of all, the shares of many get
-//! smaller and stay equal, and there is always something left for one that comes new: the dynamic thresholds of Choudhury
+//! smaller and, as their requests end, equal, and there is always something left for one that comes new: the dynamic thresholds of Choudhury
 //! and Hahne ("Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2),
 //! 1998), with alpha = 1/4. What would exceed the share is refused, not put off: nothing that waits holds what others need.
 
@@ -32,6 +32,10 @@ struct Held {
     free: Arc<AtomicU64>,
     /// Less than this is not plenty.
     plenty: u64,
+    /// For what is good to have. It does not count against the share, or a connection that has it would be refused the smallest
+    /// request as soon as little is left, and one that comes new would not.
+    extra: AtomicU64,
+    /// For requests.
     bytes: AtomicU64,
     /// Of these, what requests held that were answered, and whose answers may not have left yet.
     answered: AtomicU64,
@@ -52,7 +56,8 @@ impl Admission {
     /// The share of a new connection.
     pub(crate) fn share(&self) -> Share {
         let (free, plenty) = (Arc::clone(&self.free), self.max / 2);
-        Share(Arc::new(Held { free, plenty, bytes: AtomicU64::new(0), answered: AtomicU64::new(0) }))
+        let none = || AtomicU64::new(0);
+        Share(Arc::new(Held { free, plenty, extra: none(), bytes: none(), answered: none() }))
     }
 }
 
@@ -75,6 +80,10 @@ impl Share {
 
     /// Whether there is room for so many more bytes, which are held then.
     fn take(&self, bytes: u64) -> bool {
+        if bytes == 0 {
+            // Others may have made the share smaller than what is held already.
+            return true;
+        }
         // Only this connection's task takes for it.
         let held = self.0.bytes.load(Relaxed);
         let taken = self.0.free.fetch_update(Relaxed, Relaxed, |free| {
@@ -87,11 +96,16 @@ impl Share {
         taken.is_ok()
     }
 
-    /// The same for what is good to have and can be done without: only while half of all is free, and as much as this is left
-    /// of the share.
+    /// Whether there is plenty, of which so much is held then until the connection ends: only while half of all is free, and no
+    /// more than half a share.
     pub(crate) fn take_of_plenty(&self, bytes: u64) -> bool {
-        let free = self.0.free.load(Relaxed);
-        free >= self.0.plenty && 2 * bytes <= free / SHARE && self.take(bytes)
+        let taken = self.0.free.fetch_update(Relaxed, Relaxed, |free| {
+            (free >= self.0.plenty && 2 * bytes <= free / SHARE).then(|| free - bytes)
+        });
+        if taken.is_ok() {
+            self.0.extra.fetch_add(bytes, Relaxed);
+        }
+        taken.is_ok()
     }
 
     fn give(&self, bytes: u64) {
@@ -102,7 +116,7 @@ impl Share {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.free.fetch_add(*self.bytes.get_mut(), Relaxed);
+        self.free.fetch_add(*self.bytes.get_mut() + *self.extra.get_mut(), Relaxed);
     }
 }
 
@@ -156,6 +170,23 @@ mod tests {
         let late = all.share();
         assert!(fill(&late) > 0);
         drop((first, others, late));
+        assert_eq!(all.free.load(Relaxed), 10_000);
+    }
+
+    #[test]
+    fn what_is_good_to_have_costs_nobody_a_request() {
+        let all = Admission::new(10_000);
+        let old = all.share();
+        assert!(old.take_of_plenty(1_000) && !old.take_of_plenty(1_200), "half a share");
+        let others: Vec<_> = (0..10).map(|_| all.share()).collect();
+        assert!(others.iter().map(fill).sum::<u64>() > 7_000);
+        assert!(!all.share().take_of_plenty(10));
+        let charge = old.charge(10).expect("a small request");
+        // Less is left now than that this one would be allowed; it goes on with what it has.
+        let greedy: Vec<_> = (0..30).map(|_| all.share()).collect();
+        greedy.iter().for_each(|share| while share.take(1) {});
+        assert!(!charge.grow(1) && charge.grow(0));
+        drop((old, charge, others, greedy));
         assert_eq!(all.free.load(Relaxed), 10_000);
     }
 

@@ -45,14 +45,18 @@ struct Connection {
 }
 
 impl Connection {
-    /// Closes it, and waits for the end of its thread, unless the caller has said who it is.
-    fn give_way(self) -> Result<(), Connection> {
-        if !self.call.is_first() {
-            return Err(self);
+    fn close(&self) {
+        if let Some(stream) = self.stream.upgrade() {
+            // It may be closed already, which is as good.
+            _ = stream.shutdown(Shutdown::Both);
         }
-        close(self.stream.upgrade());
-        join(self.thread);
-        Ok(())
+    }
+
+    /// Waits for the end of its thread.
+    fn join(self) {
+        if self.thread.join().is_err() {
+            warn!("a receiver thread panicked");
+        }
     }
 }
 
@@ -101,35 +105,22 @@ pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &Wok
             }
         }
     }
-    connections.iter().for_each(|connection| close(connection.stream.upgrade()));
-    connections.into_iter().for_each(|connection| join(connection.thread));
+    connections.iter().for_each(Connection::close);
+    connections.into_iter().for_each(Connection::join);
 }
 
 /// Whether there is room for one more, if need be because the one that has been silent the longest is closed.
 fn make_room(connections: &mut Vec<Connection>, max: usize) -> bool {
     connections.retain(|connection| !connection.thread.is_finished());
-    for index in 0..connections.len() {
-        if connections.len() < max {
-            break;
-        }
-        if let Err(stays) = connections.remove(index).give_way() {
-            connections.insert(index, stays);
-        }
+    if connections.len() >= max
+        && let Some(silent) = connections.iter().position(|connection| connection.call.is_first())
+    {
+        // Its thread has nothing to wait for any more.
+        let silent = connections.remove(silent);
+        silent.close();
+        silent.join();
     }
     connections.len() < max
-}
-
-fn close(stream: Option<Arc<TcpStream>>) {
-    if let Some(stream) = stream {
-        // It may be closed already, which is as good.
-        _ = stream.shutdown(Shutdown::Both);
-    }
-}
-
-fn join(thread: JoinHandle<()>) {
-    if thread.join().is_err() {
-        warn!("a receiver thread panicked");
-    }
 }
 
 fn start_receiver(

@@ -1,6 +1,6 @@
 //! Descriptors: what the log, snapshots and peers need is not given to clients.
 //!
-//! A replica that can not open the next segment of its log ends. So the limit of open files bounds the connections of clients,
+//! A replica that cannot open the next segment of its log ends. So the limit of open files bounds the connections of clients,
 //! whatever the flag says.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
