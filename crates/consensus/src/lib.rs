@@ -13,6 +13,7 @@
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 
 mod batches;
+mod departures;
 mod disk_watch;
 pub mod election;
 mod members;

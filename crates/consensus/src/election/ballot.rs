@@ -21,7 +21,8 @@
 //!   since a message and its answer may take one election timeout.
 //!   Neither is one happy that leads and decides nothing although it should; it goes on leading until somebody else is
 //!   promised a higher ballot, and makes no bid itself.
-//! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy.
+//! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy. A leader that is gone
+//!   ([`Departures`]) is not heard any more, at once; and the next rounds are short, unless replies come late.
 //! - A replica that is connected to a quorum, is not happy, and has *no happy neighbour*, **bids**: it shows a ballot
 //!   above all that it knows to be promised. If after [`BID_ROUNDS`] rounds a quorum has answered requests that were
 //!   sent since, still nobody is happy, and no neighbour shows a higher bid, it suggests its bid to the protocol.
@@ -80,7 +81,7 @@
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::Message;
-use crate::{Bug, Effects, Members, Options};
+use crate::{Bug, Effects, Members, Options, departures::Departures};
 
 use std::time::Duration;
 
@@ -89,6 +90,8 @@ use std::time::Duration;
 const BID_ROUNDS: u64 = 2;
 /// After so many rounds without anybody happy, the bids that were made at once are seen.
 const SEEN_ROUNDS: u64 = BID_ROUNDS + 2;
+/// So many rounds are short once the leader is gone: enough for bids that are made, seen and tried, twice.
+const SHORT_ROUNDS: u64 = 2 * SEEN_ROUNDS;
 /// After so many rounds without a late reply, rounds get shorter again.
 const CALM_ROUNDS: u64 = 16;
 /// Who gives up again and again abstains at most 2^2 times as long as at first.
@@ -140,6 +143,11 @@ pub struct BallotLeaderElection {
     content_at: u64,
     /// For each member, the highest ballot in which it is known to have tried to lead.
     tried: Vec<Ballot>,
+    departures: Departures,
+    /// The ballot whose owner was found to be gone, until it comes back...
+    missed: Option<Ballot>,
+    /// ...and how many rounds are short because of that.
+    short_rounds: u64,
 }
 
 /// A member's reply.
@@ -205,6 +213,9 @@ impl BallotLeaderElection {
             abstains_until: round,
             content_at: round,
             tried: vec![Ballot::ZERO; members.count()],
+            departures: Departures::new(options.election_timeout),
+            missed: None,
+            short_rounds: 0,
             members,
         };
         election.delay = election.shortest();
@@ -280,33 +291,63 @@ impl BallotLeaderElection {
         Message::HeartbeatRequest { round: self.round, highest: self.highest }
     }
 
-    /// See [`super::Election::link_up`].
-    pub fn link_up(&mut self, peer: ReplicaId, effects: &mut Effects) {
-        effects.send(peer, self.request(), Lsn::ZERO);
+    /// See [`super::Election::link`].
+    pub fn link(&mut self, now: Time, peer: ReplicaId, up: bool, effects: &mut Effects) {
+        self.departures.link(now, peer, up);
+        if up {
+            self.missed = self.missed.filter(|missed| missed.replica != peer);
+            effects.send(peer, self.request(), Lsn::ZERO);
+        }
+    }
+
+    /// When the owner of the ballot that is followed will be missed, as things stand.
+    fn misses_leader_at(&self) -> Option<Time> {
+        self.departures.gone_at(self.leader.replica).filter(|_| self.missed != Some(self.leader))
     }
 
     /// See [`super::Election::tick_at`].
     #[must_use]
     pub fn tick_at(&self) -> Time {
-        self.ends
+        self.misses_leader_at().map_or(self.ends, |misses_at| misses_at.min(self.ends))
     }
 
     /// See [`super::Election::on_timer`]. Ends a round, and begins the next.
     pub fn on_timer(&mut self, now: Time, fit: bool, effects: &mut Effects) {
         self.fit = fit || self.has(Bug::ElectionOfHungDisk);
-        if now < self.ends {
+        let misses_leader = self.misses_leader_at().is_some_and(|misses_at| now >= misses_at);
+        if misses_leader {
+            self.miss_leader();
+        } else if now < self.ends {
             return;
         }
-        self.adapt();
+        if self.short_rounds == 0 {
+            self.adapt();
+        } else if std::mem::take(&mut self.late) {
+            self.short_rounds = 0;
+        }
         if self.claim.is_some_and(|claim| !claim.leads && !self.is_young(claim)) {
             // Whatever is in the way of Phase 1, somebody else may have it easier.
             self.gave_up();
         }
         self.consider();
         self.round += 1;
-        self.ends = now + self.delay;
+        let is_short = self.short_rounds > 0;
+        self.short_rounds = self.short_rounds.saturating_sub(1);
+        self.ends = now + if is_short { self.departures.grace() } else { self.delay };
         for peer in self.members.peers() {
             effects.send(peer, self.request(), Lsn::ZERO);
+        }
+    }
+
+    /// The owner of the ballot that is followed is gone.
+    fn miss_leader(&mut self) {
+        self.missed = Some(self.leader);
+        if let Some(index) = self.members.index(self.leader.replica) {
+            self.heard[index] = None;
+        }
+        // Where replies take longer than a round they would come too late for a short one.
+        if self.delay == self.shortest() {
+            self.short_rounds = SHORT_ROUNDS;
         }
     }
 
@@ -474,6 +515,7 @@ impl BallotLeaderElection {
         }
         self.bid = None;
         self.suggestion = None;
+        self.short_rounds = 0;
     }
 
     /// See [`super::Election::gave_up`].

@@ -59,6 +59,15 @@ impl Group {
         self.leads[of] = false;
     }
 
+    /// The session of one to another began, or ended.
+    fn session(&mut self, of: usize, to: usize, up: bool) {
+        let mut effects = Effects::new(Lsn::ZERO);
+        if let Some(election) = &mut self.elections[of] {
+            election.link(self.now, ReplicaId(to as u64 + 1), up, &mut effects);
+        }
+        self.transmit(of, &mut effects);
+    }
+
     fn hears(&self, a: usize, b: usize) -> bool {
         self.links.contains(&(a.min(b), a.max(b)))
     }
@@ -176,6 +185,47 @@ fn a_leader_is_missed_after_about_an_election_timeout() {
     }
     let took = group.now.since(crashed);
     assert!(took > TIMEOUT * 8 / 10 && took < TIMEOUT * 3 / 2, "{took:?}");
+}
+
+#[test]
+fn a_leader_that_closes_its_connections_is_missed_at_once() {
+    for count in [3, 5] {
+        let mut group = Group::new(&vec![0; count]);
+        group.run(2);
+        let (leader, next) = (count - 1, count - 2);
+        assert_eq!(group.leaders(), [leader]);
+        group.crash(leader);
+        let crashed = group.now;
+        for of in 0..leader {
+            // Not all notice it at the same time.
+            group.session(of, leader, false);
+            group.step();
+        }
+        while group.leaders().is_empty() {
+            group.step();
+        }
+        let took = group.now.since(crashed);
+        assert!(took <= TIMEOUT * 15 / 100, "of {count}: {took:?}");
+        assert_eq!(group.leaders(), [next], "of those that bid at once the highest");
+    }
+}
+
+#[test]
+fn sessions_that_end_and_begin_again_depose_no_leader_whom_others_hear() {
+    for away in [1, 2, 3, 30, 300] {
+        let mut group = Group::new(&[0; 3]);
+        group.run(2);
+        for _ in 0..20 {
+            group.session(0, 2, false);
+            // Its requests do not arrive, either.
+            group.links = vec![(0, 1), (1, 2)];
+            (0..away).for_each(|_| group.step());
+            group.links = all_links(3);
+            group.session(0, 2, true);
+            (0..7).for_each(|_| group.step());
+        }
+        assert_eq!((group.changes, group.leaders()), (1, vec![2]), "away for {away} steps");
+    }
 }
 
 #[test]

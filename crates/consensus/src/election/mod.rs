@@ -77,11 +77,12 @@ impl Election {
         }
     }
 
-    /// A session to a member began: what was sent to it before may be lost.
-    pub fn link_up(&mut self, peer: ReplicaId, effects: &mut Effects) {
+    /// A session to a member began, and what was sent to it before may be lost; or one ended. The replica asks
+    /// [`Election::deadline`] then.
+    pub fn link(&mut self, now: Time, peer: ReplicaId, up: bool, effects: &mut Effects) {
         match self {
-            Election::Rotating(_) => {}
-            Election::Ballot(ballot) => ballot.link_up(peer, effects),
+            Election::Rotating(rotating) => rotating.link(now, peer, up),
+            Election::Ballot(ballot) => ballot.link(now, peer, up, effects),
         }
     }
 

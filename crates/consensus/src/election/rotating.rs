@@ -12,7 +12,8 @@
 //! everybody else hears: one lost link is enough. So a member first asks the others whether they would let it try
 //! (PreVote; Ongaro 2014, section 9.6). A member is **willing** unless
 //!
-//! - it has heard a leader, or promised somebody a round, within the last time-out, or
+//! - it has heard a leader, or promised somebody a round, within the last time-out, and that one is not gone
+//!   ([`Departures`]), or
 //! - it leads, a quorum answered it within the last time-out, and it decides what it is there to decide, or
 //! - it has promised a higher round; then the answer names that round, and the asker asks again above it.
 //!
@@ -35,11 +36,12 @@ use std::time::Duration;
 use synod_wire::{Ballot, Lsn, ReplicaId, Time};
 
 use super::Message;
-use crate::{Bug, Effects, Members, Options};
+use crate::{Bug, Effects, Members, Options, departures::Departures};
 
 /// Failed tries after which the time-out grows no more: 2^2 times the configured one.
 const DOUBLINGS_MAX: u32 = 2;
-/// The others are asked again this often in a time-out, while they are not willing.
+/// The others are asked again this often in a time-out, while they are not willing; sooner at first where the leader is
+/// gone, since not all notice that at the same time.
 const REHEARSALS_PER_TIMEOUT: u32 = 4;
 
 /// The state of the failure detector of one replica.
@@ -69,8 +71,13 @@ pub struct Rotating {
     /// The highest ballot that anybody is known to have promised.
     highest: Ballot,
     rehearsal: Option<Rehearsal>,
-    /// When the others are asked again, at the earliest.
+    /// When the others are asked again, at the earliest...
     ask_at: Time,
+    /// ...and how often they were since the owner of the current round was there.
+    asked: u32,
+    /// Who owns the round that was promised last.
+    owner: Option<ReplicaId>,
+    departures: Departures,
 }
 
 /// This replica asks the others whether they would let it try.
@@ -100,6 +107,9 @@ impl Rotating {
             highest: Ballot::ZERO,
             rehearsal: None,
             ask_at: Time::ZERO,
+            asked: 0,
+            owner: None,
+            departures: Departures::new(options.election_timeout),
             members,
         }
     }
@@ -125,6 +135,19 @@ impl Rotating {
         Ballot { round, replica: self.members.me() }
     }
 
+    /// See [`super::Election::link`].
+    pub fn link(&mut self, now: Time, peer: ReplicaId, up: bool) {
+        self.departures.link(now, peer, up);
+        if up && self.owner == Some(peer) {
+            self.asked = 0;
+        }
+    }
+
+    /// From when on the owner of the current round is taken for gone.
+    fn owner_gone_at(&self) -> Option<Time> {
+        self.owner.and_then(|owner| self.departures.gone_at(owner))
+    }
+
     /// The leader of the current round gave a sign of life.
     pub fn heard_leader(&mut self, now: Time) {
         self.since = now;
@@ -138,6 +161,8 @@ impl Rotating {
         self.since = now;
         self.sign = Some(now);
         self.highest = self.highest.max(ballot);
+        self.owner = Some(ballot.replica);
+        self.asked = 0;
         self.tries = ballot.replica == self.members.me();
         self.leads = false;
         self.rehearsal = None;
@@ -166,8 +191,13 @@ impl Rotating {
     fn try_at(&self, current: Ballot) -> Time {
         let patience = self.timeout * 2u32.pow(self.failures.min(DOUBLINGS_MAX));
         let distance = self.next_ballot(current).round - current.round;
-        let stagger = self.timeout / 2;
-        self.since + patience + stagger * u32::try_from(distance - 1).expect("at most the number of members")
+        let behind = u32::try_from(distance - 1).expect("at most the number of members");
+        let silent = self.since + patience + self.timeout / 2 * behind;
+        match self.owner_gone_at() {
+            // Whoever's tries fail goes back to being patient.
+            Some(gone_at) if self.failures == 0 => silent.min(gone_at + self.departures.grace() * behind),
+            _ => silent,
+        }
     }
 
     /// When [`Rotating::candidacy`] should be asked.
@@ -185,7 +215,11 @@ impl Rotating {
         }
         let asks = now >= self.ask_at;
         if asks {
-            self.ask_at = now + self.timeout / REHEARSALS_PER_TIMEOUT;
+            let pause = self.timeout / REHEARSALS_PER_TIMEOUT;
+            let is_gone = self.owner_gone_at().is_some_and(|gone_at| now >= gone_at);
+            let short = self.departures.grace() * 2u32.saturating_pow(self.asked);
+            self.ask_at = now + if is_gone { pause.min(short) } else { pause };
+            self.asked = self.asked.saturating_add(1).min(8);
         }
         if !self.fit {
             self.rehearsal = None;
@@ -245,7 +279,8 @@ impl Rotating {
         if self.leads {
             return self.reaches_quorum(now) && !self.stalls;
         }
-        self.sign.is_some_and(|sign| now.since(sign) < self.timeout)
+        let is_gone = self.owner_gone_at().is_some_and(|gone_at| now >= gone_at);
+        self.sign.is_some_and(|sign| now.since(sign) < self.timeout) && !is_gone
     }
 
     /// A member answered this replica. If it tries to lead, that is a sign of life of its round: what a quorum has to tell
@@ -475,6 +510,49 @@ mod tests {
         let mut first = election(3);
         first.expect_no_leader();
         assert!(is_willing(&mut first, t(0), 1, 1), "nobody can have led");
+    }
+
+    #[test]
+    fn nobody_waits_for_the_silence_of_a_leader_that_closed_its_connection() {
+        let t = |ms| Time::ZERO + Duration::from_millis(ms);
+        let mut effects = Effects::new(Lsn::ZERO);
+        let [mut two, mut three] = [2, 3].map(|me| {
+            let mut follower = election(me);
+            follower.promised(R1_LED, t(100));
+            follower.heard_leader(t(200));
+            follower.link(t(210), ReplicaId(1), false);
+            // It had said that before.
+            follower.heard_leader(t(211));
+            follower
+        });
+        assert_eq!((two.deadline(R1_LED), three.deadline(R1_LED)), (t(235), t(260)));
+        assert!(!is_willing(&mut three, t(234), 2, 2) && is_willing(&mut three, t(235), 2, 2));
+
+        assert_eq!(two.candidacy(t(235), R1_LED, &mut effects), None);
+        assert_eq!(said(&mut effects).len(), 2);
+        let mut asked_at = vec![235];
+        for _ in 0..5 {
+            let again = two.deadline(R1_LED);
+            assert_eq!(two.candidacy(again, R1_LED, &mut effects), None);
+            asked_at.push(again.as_nanos() / 1_000_000);
+        }
+        assert_eq!(asked_at, [235, 260, 310, 410, 610, 860], "less and less often");
+        let ballot = Ballot { round: 2, replica: ReplicaId(2) };
+        reply(&mut two, t(861), 3, ballot, true, Ballot::ZERO);
+        assert_eq!(two.candidacy(t(861), R1_LED, &mut effects), Some(ballot));
+
+        three.link(t(236), ReplicaId(1), true);
+        assert!(!is_willing(&mut three, t(300), 2, 2), "it is back");
+        assert_eq!(three.deadline(R1_LED), t(211) + T * 3 / 2);
+    }
+
+    #[test]
+    fn only_the_departure_of_the_one_that_leads_counts() {
+        let mut three = election(3);
+        three.promised(R1_LED, Time::ZERO);
+        three.link(Time::ZERO, ReplicaId(2), false);
+        assert_eq!(three.deadline(R1_LED), Time::ZERO + T * 3 / 2);
+        assert!(!is_willing(&mut three, Time::ZERO + T / 2, 2, 2));
     }
 
     #[test]

@@ -154,10 +154,10 @@ impl Protocol for MultiPaxos {
             Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
+                if !matches!(self.state, State::Recovering(_)) {
+                    self.election.link(now, peer, up, effects);
+                }
                 if up {
-                    if !matches!(self.state, State::Recovering(_)) {
-                        self.election.link_up(peer, effects);
-                    }
                     self.resend_to(peer, effects);
                 }
             }

@@ -4,6 +4,8 @@
 //! section 9.6): who would vote for it? Nothing changes by that. A vote, rehearsed or real, is given only by who has
 //! not heard a leader for T itself, so a replica that was cut off or removed disturbs nobody; and a leader that does not
 //! hear from a quorum within T steps down (`leader.rs`), so that such votes can always be got once the leader is gone.
+//! Of a leader that closed its connection ([`Departures`]) nobody waits for the rest of T: a replica rehearses within
+//! T / 8 or, once that came to nothing, as if nothing were known.
 //! The exception is an election that the leader asked for ([`Message::TimeoutNow`]).
 
 use std::time::Duration;
@@ -11,7 +13,7 @@ use std::time::Duration;
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Raft, State};
-use crate::{Bug, Effects, resend::Resend};
+use crate::{Bug, Effects, departures::Departures, resend::Resend};
 
 /// When a replica that hears no leader tries to lead.
 #[derive(Clone, Debug)]
@@ -20,24 +22,63 @@ pub(super) struct Patience {
     /// The state of a generator of pseudo-random numbers (splitmix64).
     random: u64,
     ends_at: Time,
-    /// When a leader of the present term gave its last sign of life.
+    /// When a leader of the present term gave its last sign of life...
     heard: Option<Time>,
+    /// ...and which one.
+    leader: Option<ReplicaId>,
     /// The highest priority of a voter, as the last leader said.
     priority_max: u8,
     /// Campaigns of this replica that came to nothing since it last heard a leader.
     failures: u32,
+    departures: Departures,
+    /// The time-out ends then already, since the leader closed its connection.
+    hastened_to: Option<Time>,
+    /// The leader of which a time-out ended sooner, until it is back.
+    missed: Option<ReplicaId>,
 }
 
+/// Where the leader is gone, time-outs are drawn from a span that is shorter by this.
+const HASTE: u32 = 8;
 /// Failed campaigns after which the span that time-outs are drawn from grows no more: 2^2 times the usual one.
 const DOUBLINGS_MAX: u32 = 2;
 
 impl Patience {
     pub(super) fn new(timeout: Duration, seed: u64) -> Patience {
-        Patience { timeout, random: seed, ends_at: Time::NEVER, heard: None, priority_max: 0, failures: 0 }
+        Patience {
+            timeout,
+            random: seed,
+            ends_at: Time::NEVER,
+            heard: None,
+            leader: None,
+            priority_max: 0,
+            failures: 0,
+            departures: Departures::new(timeout),
+            hastened_to: None,
+            missed: None,
+        }
+    }
+
+    /// The session to a peer began, or ended.
+    pub(super) fn link(&mut self, now: Time, peer: ReplicaId, up: bool, priority: u8) {
+        self.departures.link(now, peer, up);
+        if up && self.missed == Some(peer) {
+            self.missed = None;
+        }
+        self.hasten(priority);
+    }
+
+    /// Of a leader that is gone, or will be once the grace is over, the time-out ends soon; once.
+    fn hasten(&mut self, priority: u8) {
+        let leader = self.leader.filter(|_| self.missed != self.leader);
+        let gone_at = leader.and_then(|leader| self.departures.gone_at(leader));
+        self.hastened_to = gone_at.map(|gone_at| {
+            let (base, span) = self.span(priority);
+            gone_at + (base - self.timeout) / HASTE + self.drawn_from(span / HASTE)
+        });
     }
 
     pub(super) fn ends_at(&self) -> Time {
-        self.ends_at
+        self.hastened_to.map_or(self.ends_at, |soon| soon.min(self.ends_at))
     }
 
     pub(super) fn priority_max(&self) -> u8 {
@@ -53,13 +94,18 @@ impl Patience {
     /// came to nothing the span is longer: where messages take long, candidates that begin within half a round trip of
     /// each other split the votes.
     pub(super) fn begin(&mut self, now: Time, priority: u8) {
-        let missing = u32::from(self.priority_max.saturating_sub(priority));
-        let (base, span) = match self.priority_max {
-            0 => (self.timeout, self.timeout),
-            max => (self.timeout + self.timeout / 2 * missing / u32::from(max), self.timeout / 2),
-        };
+        let (base, span) = self.span(priority);
         let span = span * 2u32.pow(self.failures.min(DOUBLINGS_MAX));
         self.ends_at = now + base + self.drawn_from(span);
+    }
+
+    /// When time-outs end at the earliest after they began, and how far from there they are spread.
+    fn span(&self, priority: u8) -> (Duration, Duration) {
+        let missing = u32::from(self.priority_max.saturating_sub(priority));
+        match self.priority_max {
+            0 => (self.timeout, self.timeout),
+            max => (self.timeout + self.timeout / 2 * missing / u32::from(max), self.timeout / 2),
+        }
     }
 
     /// A campaign came to nothing.
@@ -91,22 +137,28 @@ impl Patience {
     }
 
     /// The leader of the term gave a sign of life.
-    pub(super) fn heard_leader(&mut self, now: Time, priority: u8) {
+    pub(super) fn heard_leader(&mut self, now: Time, leader: ReplicaId, priority: u8) {
         // Drawing for each message would be a waste: the end is drawn anew once it has come nearer.
         if self.heard != Some(now) {
-            self.heard = Some(now);
+            (self.heard, self.leader) = (Some(now), Some(leader));
             self.failures = 0;
             self.begin(now, priority);
+            // It may have said that before it closed its connection.
+            self.hasten(priority);
         }
     }
 
     pub(super) fn leader_is_gone(&mut self) {
-        self.heard = None;
+        if self.hastened_to.take().is_some() {
+            self.missed = self.leader;
+        }
+        (self.heard, self.leader) = (None, None);
     }
 
     /// Whether a leader is known to live.
     pub(super) fn has_leader(&self, now: Time) -> bool {
-        self.heard.is_some_and(|heard| now.since(heard) < self.timeout)
+        let is_gone = self.leader.is_some_and(|leader| self.departures.is_gone(now, leader));
+        self.heard.is_some_and(|heard| now.since(heard) < self.timeout) && !is_gone
     }
 }
 
@@ -412,8 +464,40 @@ mod tests {
         };
         let longest = drawn(&mut patience).expect("a thousand");
         assert!((T * 48 / 10..T * 5).contains(&longest), "{longest:?}");
-        patience.heard_leader(Time::ZERO, 0);
+        patience.heard_leader(Time::ZERO, ReplicaId(1), 0);
         assert!(drawn(&mut patience).expect("a thousand") < T * 2);
+    }
+
+    #[test]
+    fn nobody_waits_for_the_silence_of_a_leader_that_closed_its_connection() {
+        let leader = ReplicaId(1);
+        let t = |ms| Time::ZERO + Duration::from_millis(ms);
+        let mut ends = Vec::new();
+        for seed in 0..100 {
+            let mut patience = Patience::new(T, seed);
+            patience.heard_leader(t(100), leader, 0);
+            let silent = patience.ends_at();
+            patience.link(t(120), ReplicaId(2), false, 0);
+            assert_eq!(patience.ends_at(), silent, "another one");
+            patience.link(t(120), leader, false, 0);
+            assert!(patience.has_leader(t(144)) && !patience.has_leader(t(145)));
+            patience.link(t(150), leader, true, 0);
+            assert!(patience.has_leader(t(151)) && patience.ends_at() == silent, "it is back");
+            patience.link(t(200), leader, false, 0);
+            patience.heard_leader(t(201), leader, 0);
+            ends.push(patience.ends_at().since(t(200)));
+            // The rehearsal came to nothing: whatever is still heard of that leader changes no time-out any more.
+            patience.leader_is_gone();
+            patience.begin(t(400), 0);
+            patience.heard_leader(t(410), leader, 0);
+            assert!(patience.ends_at() >= t(410) + T);
+        }
+        ends.sort_unstable();
+        let (first, last) = (ends[0], ends[99]);
+        assert!(
+            first >= T / 40 && first < T / 20 && last > T / 8 && last < T / 40 + T / 8,
+            "{first:?} {last:?}"
+        );
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Raft {
         // Another of the same term has won: no test of its log, it has a quorum's votes (E26).
         self.state = State::Follower;
         if !stalls {
-            self.patience.heard_leader(now, self.options.priority);
+            self.patience.heard_leader(now, from, self.options.priority);
         }
         self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
         true

@@ -118,6 +118,7 @@ impl Protocol for Raft {
             Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
+                self.patience.link(now, peer, up, self.options.priority);
                 if up {
                     self.tell_priority(&[peer], effects);
                     self.resend_to(peer, effects);

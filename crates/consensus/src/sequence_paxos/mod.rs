@@ -154,9 +154,11 @@ impl Protocol for SequencePaxos {
             Input::Propose { batch, awaited } => self.propose(batch, awaited, effects),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, up } => {
-                if up && !matches!(self.state, State::Recovering) {
-                    self.election.link_up(peer, effects);
-                    self.session_up(now, peer, effects);
+                if !matches!(self.state, State::Recovering) {
+                    self.election.link(now, peer, up, effects);
+                    if up {
+                        self.session_up(now, peer, effects);
+                    }
                 }
             }
             Input::Timer => self.on_timer(now, effects),

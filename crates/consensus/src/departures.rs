@@ -1,0 +1,77 @@
+//! Peers that closed the connection to them: a process that ends does that at once, long before its silence would tell.
+//!
+//! A follower whose session to its leader has ended, and has not begun again after a short **grace**, takes the leader
+//! for gone. It rehearses an election without waiting for the rest of the time-out, and is willing to let others try,
+//! whatever it heard from the leader before. Each election says what that means for it.
+//!
+//! **No leader that works is deposed by it.** A follower answers its leader through that session. So where a quorum
+//! takes the leader for gone, every quorum contains somebody that cannot answer it: it decides nothing, and confirms
+//! no read, until one of the sessions begins again. A leader that others hear keeps them: they are unwilling, and one
+//! connection that flaps asks for nothing but answers. The grace is longer than a peer that lives needs to be reached
+//! again, so that a switch that resets all connections at once costs nothing either.
+//!
+//! As with a time-out, a wrong guess costs time, never data.
+
+use std::time::Duration;
+
+use synod_wire::{ReplicaId, Time};
+
+/// The grace is this part of the election time-out: 25 ms by default, while a peer is dialled again after 5 to 10.
+const GRACES_PER_TIMEOUT: u32 = 40;
+
+/// Which peers closed the connection to them, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct Departures {
+    grace: Duration,
+    /// When a session ended that has not begun again.
+    closed: Vec<(ReplicaId, Time)>,
+}
+
+impl Departures {
+    pub(crate) fn new(election_timeout: Duration) -> Departures {
+        Departures { grace: election_timeout / GRACES_PER_TIMEOUT, closed: Vec::new() }
+    }
+
+    /// The session to a peer began, or ended.
+    pub(crate) fn link(&mut self, now: Time, peer: ReplicaId, up: bool) {
+        if up {
+            self.closed.retain(|&(id, _)| id != peer);
+        } else if self.closed.iter().all(|&(id, _)| id != peer) {
+            self.closed.push((peer, now));
+        }
+    }
+
+    /// How long a peer that closed its connection may take to come back.
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// From when on a peer is taken for gone, unless it comes back before. `None`: nothing speaks for that.
+    pub(crate) fn gone_at(&self, peer: ReplicaId) -> Option<Time> {
+        self.closed.iter().find(|(id, _)| *id == peer).map(|&(_, closed)| closed + self.grace)
+    }
+
+    /// Whether a peer is taken for gone.
+    pub(crate) fn is_gone(&self, now: Time, peer: ReplicaId) -> bool {
+        self.gone_at(peer).is_some_and(|gone_at| now >= gone_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_gone_once_it_has_been_away_for_the_grace_and_until_it_is_back() {
+        let (peer, other) = (ReplicaId(2), ReplicaId(3));
+        let t = |ms| Time::ZERO + Duration::from_millis(ms);
+        let mut departures = Departures::new(Duration::from_millis(1000));
+        assert_eq!(departures.gone_at(peer), None, "it was never there");
+        departures.link(t(100), peer, false);
+        departures.link(t(110), peer, false);
+        assert!(!departures.is_gone(t(124), peer));
+        assert!(departures.is_gone(t(125), peer) && !departures.is_gone(t(125), other));
+        departures.link(t(130), peer, true);
+        assert!(!departures.is_gone(t(200), peer));
+    }
+}
