@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use synod_wire::{ReplicaId, Time};
 
+use crate::Link;
+
 /// The grace is this part of the election time-out: 25 ms by default, while a peer is dialled again after 5 to 10.
 const GRACES_PER_TIMEOUT: u32 = 40;
 
@@ -23,7 +25,7 @@ const GRACES_PER_TIMEOUT: u32 = 40;
 #[derive(Clone, Debug)]
 pub(crate) struct Departures {
     grace: Duration,
-    /// When a session ended that has not begun again.
+    /// Peers whose session has not begun again since.
     closed: Vec<(ReplicaId, Time)>,
 }
 
@@ -32,12 +34,12 @@ impl Departures {
         Departures { grace: election_timeout / GRACES_PER_TIMEOUT, closed: Vec::new() }
     }
 
-    /// The session to a peer began, or ended.
-    pub(crate) fn link(&mut self, now: Time, peer: ReplicaId, up: bool) {
-        if up {
-            self.closed.retain(|&(id, _)| id != peer);
-        } else if self.closed.iter().all(|&(id, _)| id != peer) {
-            self.closed.push((peer, now));
+    /// What became of the session to a peer.
+    pub(crate) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
+        match link {
+            Link::Up => self.closed.retain(|&(id, _)| id != peer),
+            Link::Closed if self.gone_at(peer).is_none() => self.closed.push((peer, now)),
+            Link::Closed | Link::Down => {}
         }
     }
 
@@ -67,11 +69,13 @@ mod tests {
         let t = |ms| Time::ZERO + Duration::from_millis(ms);
         let mut departures = Departures::new(Duration::from_millis(1000));
         assert_eq!(departures.gone_at(peer), None, "it was never there");
-        departures.link(t(100), peer, false);
-        departures.link(t(110), peer, false);
+        departures.link(t(50), peer, Link::Down);
+        assert_eq!(departures.gone_at(peer), None, "that says nothing");
+        departures.link(t(100), peer, Link::Closed);
+        departures.link(t(110), peer, Link::Closed);
         assert!(!departures.is_gone(t(124), peer));
         assert!(departures.is_gone(t(125), peer) && !departures.is_gone(t(125), other));
-        departures.link(t(130), peer, true);
+        departures.link(t(130), peer, Link::Up);
         assert!(!departures.is_gone(t(200), peer));
     }
 }

@@ -42,6 +42,6 @@ pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
 pub use proofs::Proofs;
 pub use protocol::{
-    ChangeRefused, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken, Role, Status,
+    ChangeRefused, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Role, Status,
 };
 pub use raft::VoterSets;

@@ -135,13 +135,32 @@ pub enum Input {
     Link {
         /// The peer.
         peer: ReplicaId,
-        /// Whether a session began.
-        up: bool,
+        /// Which of the two.
+        link: Link,
     },
     /// The deadline that was asked for last has passed.
     Timer,
     /// A request of the replica around the protocol.
     Control(Control),
+}
+
+/// What became of the connection to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// A session began.
+    Up,
+    /// It ended, and that says nothing about the peer.
+    Down,
+    /// The peer's system ended it: its process has ended, most likely.
+    Closed,
+}
+
+impl Link {
+    /// Whether a session began.
+    #[must_use]
+    pub fn is_up(self) -> bool {
+        self == Link::Up
+    }
 }
 
 impl Input {

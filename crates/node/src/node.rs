@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use synod_consensus::Role;
+use synod_consensus::{Link, Role};
 use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, Mark, PeerMessage, Recovered, Replica, SnapshotInfo,
     StateMachine, salvage,
@@ -582,8 +582,9 @@ fn start_transport(
     });
     let sink = move |event: synod_transport::Event| {
         let event = match event {
-            synod_transport::Event::Up { peer, .. } => Event::Link { peer, up: true },
-            synod_transport::Event::Down { peer } => Event::Link { peer, up: false },
+            synod_transport::Event::Up { peer, .. } => Event::Link { peer, link: Link::Up },
+            synod_transport::Event::Down { peer, closed: true } => Event::Link { peer, link: Link::Closed },
+            synod_transport::Event::Down { peer, closed: false } => Event::Link { peer, link: Link::Down },
             synod_transport::Event::Received { from, version, body } => {
                 match PeerMessage::decode_in(version, body) {
                     Ok(message) => Event::Receive { from, message },

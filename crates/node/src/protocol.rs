@@ -221,8 +221,8 @@ impl<S: StateMachine> ProtocolStage<S> {
             Input::Stop => return true,
             Input::Wake => {}
             Input::Event(event) => {
-                if let Event::Link { peer, up } = event {
-                    self.parting.linked(now, peer, up);
+                if let Event::Link { peer, link } = event {
+                    self.parting.linked(now, peer, link.is_up());
                 }
                 self.replica.step(now, event, &mut self.actions);
             }

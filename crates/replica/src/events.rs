@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_consensus::{LeaderView, Status as ProtocolStatus};
+use synod_consensus::{LeaderView, Link, Status as ProtocolStatus};
 use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use crate::{Fork, Group, History, LogRecord, PeerMessage, RequestError};
@@ -66,8 +66,8 @@ pub enum Event {
     Link {
         /// The peer.
         peer: ReplicaId,
-        /// Whether it began.
-        up: bool,
+        /// Which of the two.
+        link: Link,
     },
     /// Records through this one are on stable storage.
     Durable(Lsn),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Protocol, ReadToken};
+use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken};
 use synod_wire::{
     Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
 };
@@ -165,7 +165,8 @@ impl Replica {
         match event {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
             Event::MetAll => self.met_all(now, actions),
-            Event::Link { peer, up } => {
+            Event::Link { peer, link } => {
+                let up = link.is_up();
                 if up && self.view.leader == Some(peer) {
                     self.proposals.forget_sent();
                     self.reads.ask_again();
@@ -176,7 +177,7 @@ impl Replica {
                     actions.push(self.history_for(peer));
                     self.greet(peer, actions);
                 }
-                self.input(now, Input::Link { peer, up }, actions);
+                self.input(now, Input::Link { peer, link }, actions);
             }
             Event::Durable(lsn) => {
                 self.backlog.durable(lsn);
@@ -404,7 +405,7 @@ impl Replica {
             }
             PeerMessage::Missed { epoch } => {
                 if epoch == self.known.running {
-                    self.input(now, Input::Link { peer: from, up: true }, actions);
+                    self.input(now, Input::Link { peer: from, link: Link::Up }, actions);
                 }
             }
             PeerMessage::SeekLeader => self.leader_sought(now, from, actions),

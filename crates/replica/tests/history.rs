@@ -143,7 +143,7 @@ fn one_that_no_majority_agrees_with_is_alone() {
 fn everybody_is_told_once_a_time_out_and_one_that_comes_at_once() {
     let mut one = replica(3, "abc");
     let mut actions = Vec::new();
-    one.step(Time::ZERO, Event::Link { peer: R3, up: true }, &mut actions);
+    one.step(Time::ZERO, Event::Link { peer: R3, link: synod_consensus::Link::Up }, &mut actions);
     assert_eq!(told_to(&actions, R3).unwrap()[0], last("abc")[0]);
     let timeout = Settings::default().consensus.election_timeout;
     for (at, tells) in [(timeout / 2, false), (timeout, true), (timeout * 3 / 2, false), (timeout * 2, true)]
@@ -162,7 +162,7 @@ fn what_an_earlier_life_knew_is_told_and_stays() {
     let mut actions = Vec::new();
     one.remember(Slot::ZERO, last("ab")[0], &mut actions);
     assert!(actions.is_empty() && one.reached().is_none());
-    one.step(Time::ZERO, Event::Link { peer: R2, up: true }, &mut actions);
+    one.step(Time::ZERO, Event::Link { peer: R2, link: synod_consensus::Link::Up }, &mut actions);
     assert_eq!(told_to(&actions, R2).unwrap()[..2], marks("ab"));
     assert!(!forks(&is_told(&mut one, R2, marks("ax"))).is_empty(), "r2 decided something else there");
 

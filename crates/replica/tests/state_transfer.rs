@@ -100,8 +100,12 @@ impl World {
         self.carry_out(id, actions);
         for peer in peers {
             for (of, to) in [(id, peer), (peer, id)] {
-                let up = !self.cut.contains(&(of, to));
-                self.at(self.now, of, Event::Link { peer: to, up });
+                let link = if self.cut.contains(&(of, to)) {
+                    synod_consensus::Link::Down
+                } else {
+                    synod_consensus::Link::Up
+                };
+                self.at(self.now, of, Event::Link { peer: to, link });
             }
         }
     }

@@ -21,6 +21,8 @@ use crate::{
 pub enum Lasting {
     /// All is well.
     Nothing,
+    /// All is well; the leader's process ends, and its machine closes its connections at once.
+    Process,
     /// Nothing becomes durable there any more; it goes on talking.
     HungDisk {
         /// Where.
@@ -136,6 +138,7 @@ pub fn rows() -> Vec<Row> {
     let row = |name, bounds, cases: Vec<Lasting>| Row { name, cases, bounds };
     vec![
         row("nothing", [(1, 2), (1, 2), (1, 3)], vec![Lasting::Nothing]),
+        row("nothing; only the leader's process ends", [(1, 1), (1, 1), (1, 1)], vec![Lasting::Process]),
         row(
             "a hung disk",
             [(2, 3), (2, 3), (3, 4)],

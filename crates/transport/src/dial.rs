@@ -187,7 +187,7 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: W
     if !matches!(end, SessionEnd::Stopped | SessionEnd::Moved) {
         warn!(peer = %link.id(), "connection lost: {end}");
     }
-    shared.tell(Event::Down { peer: link.id() });
+    shared.tell(Event::Down { peer: link.id(), closed: end.is_by_peer() });
 }
 
 /// Reads what must never come, so that the end of the peer is noticed at once even when there is nothing to send.

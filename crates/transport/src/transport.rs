@@ -39,6 +39,8 @@ pub enum Event {
     Down {
         /// The peer.
         peer: ReplicaId,
+        /// Whether the peer's system closed it, as it does when the peer's process ends.
+        closed: bool,
     },
     /// A whole, intact message body arrived.
     Received {

@@ -81,7 +81,7 @@
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::Message;
-use crate::{Bug, Effects, Members, Options, departures::Departures};
+use crate::{Bug, Effects, Link, Members, Options, departures::Departures};
 
 use std::time::Duration;
 
@@ -144,8 +144,8 @@ pub struct BallotLeaderElection {
     /// For each member, the highest ballot in which it is known to have tried to lead.
     tried: Vec<Ballot>,
     departures: Departures,
-    /// The ballot whose owner was found to be gone, until it comes back...
-    missed: Option<Ballot>,
+    /// The ballot whose owner was found to be gone, until it comes back, and in which round...
+    missed: Option<(Ballot, u64)>,
     /// ...and how many rounds are short because of that.
     short_rounds: u64,
 }
@@ -250,7 +250,8 @@ impl BallotLeaderElection {
                 if round > self.round || round < known || self.round - round > self.patience() + 1 {
                     return;
                 }
-                self.late |= round < self.round;
+                // A round that was cut short makes no reply late.
+                self.late |= round < self.round && round > self.missed_in();
                 self.highest = self.highest.max(leader);
                 self.note_try(leader);
                 // Anything higher is a bid.
@@ -292,17 +293,23 @@ impl BallotLeaderElection {
     }
 
     /// See [`super::Election::link`].
-    pub fn link(&mut self, now: Time, peer: ReplicaId, up: bool, effects: &mut Effects) {
-        self.departures.link(now, peer, up);
-        if up {
-            self.missed = self.missed.filter(|missed| missed.replica != peer);
+    pub fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
+        self.departures.link(now, peer, link);
+        if link.is_up() {
+            self.missed = self.missed.filter(|(missed, _)| missed.replica != peer);
             effects.send(peer, self.request(), Lsn::ZERO);
         }
     }
 
     /// When the owner of the ballot that is followed will be missed, as things stand.
     fn misses_leader_at(&self) -> Option<Time> {
-        self.departures.gone_at(self.leader.replica).filter(|_| self.missed != Some(self.leader))
+        let is_missed = self.missed.is_some_and(|(missed, _)| missed == self.leader);
+        self.departures.gone_at(self.leader.replica).filter(|_| !is_missed)
+    }
+
+    /// The round in which the owner of a ballot was missed that is not back.
+    fn missed_in(&self) -> u64 {
+        self.missed.map_or(0, |(_, round)| round)
     }
 
     /// See [`super::Election::tick_at`].
@@ -341,7 +348,8 @@ impl BallotLeaderElection {
 
     /// The owner of the ballot that is followed is gone.
     fn miss_leader(&mut self) {
-        self.missed = Some(self.leader);
+        self.missed = Some((self.leader, self.round));
+        self.late = false;
         if let Some(index) = self.members.index(self.leader.replica) {
             self.heard[index] = None;
         }
@@ -456,7 +464,9 @@ impl BallotLeaderElection {
     fn consider(&mut self) {
         self.suggestion = None;
         let ignores = self.has(Bug::ElectionIgnoresHappiness);
-        let content = self.is_happy() || (!ignores && self.fresh().any(|(_, heard)| heard.happy));
+        // What a neighbour said before the leader was missed here may rest on that leader.
+        let is_happy = |(_, heard): (ReplicaId, Heard)| heard.happy && heard.round > self.missed_in();
+        let content = self.is_happy() || (!ignores && self.fresh().any(is_happy));
         if content {
             self.content_at = self.round;
         }

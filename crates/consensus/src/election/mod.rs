@@ -26,7 +26,7 @@ pub use rotating::Rotating;
 
 use synod_wire::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
-use crate::{Effects, ElectionKind, Members, Options};
+use crate::{Effects, ElectionKind, Link, Members, Options};
 
 /// The election of one replica.
 #[derive(Clone, Debug)]
@@ -79,10 +79,10 @@ impl Election {
 
     /// A session to a member began, and what was sent to it before may be lost; or one ended. The replica asks
     /// [`Election::deadline`] then.
-    pub fn link(&mut self, now: Time, peer: ReplicaId, up: bool, effects: &mut Effects) {
+    pub fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
         match self {
-            Election::Rotating(rotating) => rotating.link(now, peer, up),
-            Election::Ballot(ballot) => ballot.link(now, peer, up, effects),
+            Election::Rotating(rotating) => rotating.link(now, peer, link),
+            Election::Ballot(ballot) => ballot.link(now, peer, link, effects),
         }
     }
 

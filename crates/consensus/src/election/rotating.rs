@@ -36,7 +36,7 @@ use std::time::Duration;
 use synod_wire::{Ballot, Lsn, ReplicaId, Time};
 
 use super::Message;
-use crate::{Bug, Effects, Members, Options, departures::Departures};
+use crate::{Bug, Effects, Link, Members, Options, departures::Departures};
 
 /// Failed tries after which the time-out grows no more: 2^2 times the configured one.
 const DOUBLINGS_MAX: u32 = 2;
@@ -136,9 +136,9 @@ impl Rotating {
     }
 
     /// See [`super::Election::link`].
-    pub fn link(&mut self, now: Time, peer: ReplicaId, up: bool) {
-        self.departures.link(now, peer, up);
-        if up && self.owner == Some(peer) {
+    pub fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
+        self.departures.link(now, peer, link);
+        if link.is_up() && self.owner == Some(peer) {
             self.asked = 0;
         }
     }
@@ -520,7 +520,7 @@ mod tests {
             let mut follower = election(me);
             follower.promised(R1_LED, t(100));
             follower.heard_leader(t(200));
-            follower.link(t(210), ReplicaId(1), false);
+            follower.link(t(210), ReplicaId(1), Link::Closed);
             // It had said that before.
             follower.heard_leader(t(211));
             follower
@@ -541,7 +541,7 @@ mod tests {
         reply(&mut two, t(861), 3, ballot, true, Ballot::ZERO);
         assert_eq!(two.candidacy(t(861), R1_LED, &mut effects), Some(ballot));
 
-        three.link(t(236), ReplicaId(1), true);
+        three.link(t(236), ReplicaId(1), Link::Up);
         assert!(!is_willing(&mut three, t(300), 2, 2), "it is back");
         assert_eq!(three.deadline(R1_LED), t(211) + T * 3 / 2);
     }
@@ -550,7 +550,7 @@ mod tests {
     fn only_the_departure_of_the_one_that_leads_counts() {
         let mut three = election(3);
         three.promised(R1_LED, Time::ZERO);
-        three.link(Time::ZERO, ReplicaId(2), false);
+        three.link(Time::ZERO, ReplicaId(2), Link::Closed);
         assert_eq!(three.deadline(R1_LED), Time::ZERO + T * 3 / 2);
         assert!(!is_willing(&mut three, Time::ZERO + T / 2, 2, 2));
     }

@@ -153,11 +153,11 @@ impl Protocol for MultiPaxos {
             Input::Receive { .. } => {}
             Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
-            Input::Link { peer, up } => {
+            Input::Link { peer, link } => {
                 if !matches!(self.state, State::Recovering(_)) {
-                    self.election.link(now, peer, up, effects);
+                    self.election.link(now, peer, link, effects);
                 }
-                if up {
+                if link.is_up() {
                     self.resend_to(peer, effects);
                 }
             }

@@ -606,7 +606,7 @@ fn each_slot_is_proposed_again_to_those_who_have_not_answered_it() {
     };
     assert_eq!(again(R2), [(1, 1), (3, 2)]);
     assert_eq!(again(R3), [(1, 4)]);
-    let effects = leader.step(Input::Link { peer: R2, up: true });
+    let effects = leader.step(Input::Link { peer: R2, link: crate::Link::Up });
     assert_eq!(sent(&effects, R2).len(), 3, "a heartbeat, and the same again");
 }
 

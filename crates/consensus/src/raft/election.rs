@@ -13,7 +13,7 @@ use std::time::Duration;
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Raft, State};
-use crate::{Bug, Effects, departures::Departures, resend::Resend};
+use crate::{Bug, Effects, Link, departures::Departures, resend::Resend};
 
 /// When a replica that hears no leader tries to lead.
 #[derive(Clone, Debug)]
@@ -59,9 +59,9 @@ impl Patience {
     }
 
     /// The session to a peer began, or ended.
-    pub(super) fn link(&mut self, now: Time, peer: ReplicaId, up: bool, priority: u8) {
-        self.departures.link(now, peer, up);
-        if up && self.missed == Some(peer) {
+    pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link, priority: u8) {
+        self.departures.link(now, peer, link);
+        if link.is_up() && self.missed == Some(peer) {
             self.missed = None;
         }
         self.hasten(priority);
@@ -477,13 +477,13 @@ mod tests {
             let mut patience = Patience::new(T, seed);
             patience.heard_leader(t(100), leader, 0);
             let silent = patience.ends_at();
-            patience.link(t(120), ReplicaId(2), false, 0);
+            patience.link(t(120), ReplicaId(2), Link::Closed, 0);
             assert_eq!(patience.ends_at(), silent, "another one");
-            patience.link(t(120), leader, false, 0);
+            patience.link(t(120), leader, Link::Closed, 0);
             assert!(patience.has_leader(t(144)) && !patience.has_leader(t(145)));
-            patience.link(t(150), leader, true, 0);
+            patience.link(t(150), leader, Link::Up, 0);
             assert!(patience.has_leader(t(151)) && patience.ends_at() == silent, "it is back");
-            patience.link(t(200), leader, false, 0);
+            patience.link(t(200), leader, Link::Closed, 0);
             patience.heard_leader(t(201), leader, 0);
             ends.push(patience.ends_at().since(t(200)));
             // The rehearsal came to nothing: whatever is still heard of that leader changes no time-out any more.

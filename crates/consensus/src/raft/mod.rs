@@ -117,9 +117,9 @@ impl Protocol for Raft {
             Input::Receive { .. } => {}
             Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
-            Input::Link { peer, up } => {
-                self.patience.link(now, peer, up, self.options.priority);
-                if up {
+            Input::Link { peer, link } => {
+                self.patience.link(now, peer, link, self.options.priority);
+                if link.is_up() {
                     self.tell_priority(&[peer], effects);
                     self.resend_to(peer, effects);
                 }

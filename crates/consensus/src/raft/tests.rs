@@ -254,7 +254,11 @@ fn in_a_first_election_those_with_a_priority_say_so_and_the_others_let_them_go_f
         effects.into_iter().filter_map(to).collect::<Vec<_>>()
     };
     assert_eq!(told(first.effects.drain().collect()), [R1, R3]);
-    assert_eq!(told(first.step(Input::Link { peer: R3, up: true })), [R3], "it may have come later");
+    assert_eq!(
+        told(first.step(Input::Link { peer: R3, link: crate::Link::Up })),
+        [R3],
+        "it may have come later"
+    );
 
     let mut other = One::new(R1);
     let message = crate::Message::from(Message::Priority { priority: 2 });

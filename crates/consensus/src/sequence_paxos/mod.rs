@@ -153,10 +153,10 @@ impl Protocol for SequencePaxos {
             Input::Receive { .. } => {}
             Input::Propose { batch, awaited } => self.propose(batch, awaited, effects),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
-            Input::Link { peer, up } => {
+            Input::Link { peer, link } => {
                 if !matches!(self.state, State::Recovering) {
-                    self.election.link(now, peer, up, effects);
-                    if up {
+                    self.election.link(now, peer, link, effects);
+                    if link.is_up() {
                         self.session_up(now, peer, effects);
                     }
                 }

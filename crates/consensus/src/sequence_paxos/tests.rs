@@ -194,7 +194,7 @@ impl Cluster {
     }
 
     fn link(&mut self, of: usize, peer: usize) {
-        self.step(of, Input::Link { peer: id(peer), up: true });
+        self.step(of, Input::Link { peer: id(peer), link: crate::Link::Up });
     }
 
     fn wait(&mut self, of: usize, wait: Duration) {

@@ -66,7 +66,10 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
         let group = Group::of(&settings.consensus, ids.iter().copied());
         let mut actions = Vec::new();
         let replica = Replica::start(settings.clone(), me, group, recovered, Time::ZERO, &mut actions);
-        let up = ids.iter().filter(|&&peer| peer != me).map(|&peer| Event::Link { peer, up: true });
+        let up = ids
+            .iter()
+            .filter(|&&peer| peer != me)
+            .map(|&peer| Event::Link { peer, link: synod_consensus::Link::Up });
         cores.list.push(Core { replica, inbox: up.collect(), deadline: Time::NEVER, commands: 0 });
         first.push(actions);
     }

@@ -40,7 +40,7 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
         let members = Members::new(ids.iter().copied(), me);
         let protocol = options.start(members, Restart::first(Incarnation(1)), Time::ZERO, &mut effects);
         let peers = ids.iter().filter(|&&peer| peer != me);
-        let inbox = peers.map(|&peer| Input::Link { peer, up: true }).collect();
+        let inbox = peers.map(|&peer| Input::Link { peer, link: synod_consensus::Link::Up }).collect();
         Replica { protocol, effects, inbox, deadline: Time::NEVER, decided: 0 }
     });
     let mut cluster =

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use synod_consensus::{
-    Control, Effect, Effects, Input, Members, Message, Options, Protocol, Record, Restart, Role, election,
+    Control, Effect, Effects, Input, Link, Members, Message, Options, Protocol, Record, Restart, Role,
+    election,
 };
 use synod_replica::{LogRecord, PeerMessage};
 use synod_wire::{Ballot, Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time};
@@ -114,8 +115,8 @@ impl Node {
         match happening.clone() {
             Happening::Receive(from, message) => work.input(Input::Receive { from, message })?,
             Happening::Session(peer) => {
-                work.input(Input::Link { peer, up: false })?;
-                work.input(Input::Link { peer, up: true })?;
+                work.input(Input::Link { peer, link: Link::Down })?;
+                work.input(Input::Link { peer, link: Link::Up })?;
             }
             Happening::Durable(records) => work.durable(records)?,
             Happening::Timer => {

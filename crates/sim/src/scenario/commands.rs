@@ -17,7 +17,7 @@ use crate::{
         Plan, SPARES_MAX,
     },
     trace::Trace,
-    world::{UnderWay, World, member_info},
+    world::{Ending, UnderWay, World, member_info},
 };
 
 /// Every command, with what it does.
@@ -57,9 +57,11 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ),
     ("partition A B | C ...", "cut all links between groups of replicas, and end their sessions"),
     ("cut A->B", "cut one direction, and end its session"),
+    ("close A->B", "the system of B closes the session of A to B; `heal` begins another"),
     ("links A-B ...", "keep these links, in both directions, and cut all others"),
     ("heal", "mend all cuts; sessions begin"),
-    ("crash N ...", "end replicas; what is not durable is gone"),
+    ("crash N ...", "end replicas with their machines; what is not durable is gone"),
+    ("kill N ...", "end their processes: as crash, and their machines close the connections to them"),
     ("restart N ...", "start replicas again"),
     ("lose-log N [keep-snapshots]", "a crashed replica loses its log and its snapshots, or only its log"),
     ("pause N", "stop a replica as it is"),
@@ -170,6 +172,11 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             let link = parse_link(world, link)?;
             checked(world.part(vec![link]))
         }
+        "close" => {
+            let [link] = words else { return Err("write close 1->2".to_owned()) };
+            let link = parse_link(world, link)?;
+            checked(world.close(link))
+        }
         "links" => {
             let kept = links(world, words)?;
             checked(world.join())?;
@@ -179,9 +186,10 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             if others.is_empty() { Ok(()) } else { checked(world.part(others)) }
         }
         "heal" => checked(world.join()),
-        "crash" => {
+        "crash" | "kill" => {
+            let ending = if name == "kill" { Ending::Process } else { Ending::Machine };
             for of in replicas(world, words)? {
-                world.crash(of);
+                world.end_life(of, ending);
             }
             checked(world.settle())
         }

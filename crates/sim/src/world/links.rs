@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use synod_consensus::Link;
 use synod_replica::{Event, PeerMessage};
 use synod_wire::Slot;
 
-use super::{Happening, World};
+use super::{Ending, Happening, World};
 use crate::{
     check::{Checked, Invariant, Violation, claims, demand},
     describe,
@@ -199,7 +200,7 @@ impl World {
         let life = self.machines[of].lives;
         for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
             if self.network.wire() == Wire::Datagram {
-                self.tell_link(of, life, peer, true);
+                self.tell_link(of, life, peer, Link::Up);
                 self.dial_soon(of, peer);
             } else {
                 // Whatever an earlier life had is over.
@@ -210,10 +211,11 @@ impl World {
     }
 
     /// A life has ended: sessions to it end. What it had sent may still arrive, or not.
-    pub(super) fn break_sessions(&mut self, of: usize) {
+    pub(super) fn break_sessions(&mut self, of: usize, ending: Ending) {
+        let link = if ending == Ending::Process { Link::Closed } else { Link::Down };
         for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
             if self.network.wire() != Wire::Datagram {
-                self.end_session(peer, of);
+                self.end_session_as(peer, of, link);
                 if self.network.wire() == Wire::Stream && self.rng.bool() {
                     self.network.disconnect(of, peer);
                 }
@@ -225,7 +227,7 @@ impl World {
     pub(super) fn dial_newcomer(&mut self, of: usize) {
         for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
             if self.machines[peer].is_alive() && self.network.wire() == Wire::Datagram {
-                self.tell_link(peer, self.machines[peer].lives, of, true);
+                self.tell_link(peer, self.machines[peer].lives, of, Link::Up);
                 self.dial_soon(peer, of);
             } else if self.machines[peer].is_alive() {
                 self.dial_soon(peer, of);
@@ -266,28 +268,33 @@ impl World {
             let mut arrivals = std::mem::take(&mut self.arrivals);
             self.network.connect(self.now, from, to, &mut arrivals);
             self.expect(from, to, arrivals);
-            self.tell_link(from, life, to, true);
+            self.tell_link(from, life, to, Link::Up);
         } else if self.network.wire() != Wire::Manual {
             self.dial_soon(from, to);
         }
         Ok(())
     }
 
-    /// A session ends for whatever reason; the sender is told, and dials again.
+    /// A session ends for whatever reason; the sender is told, and dials again. Some look as if the peer had closed them.
     pub(super) fn end_session(&mut self, from: usize, to: usize) {
+        let looks_closed = self.network.wire() == Wire::Stream && self.rng.bool();
+        self.end_session_as(from, to, if looks_closed { Link::Closed } else { Link::Down });
+    }
+
+    pub(super) fn end_session_as(&mut self, from: usize, to: usize, link: Link) {
         self.coverage.messages_lost += self.network.in_transit(from, to).count() as u64;
         if !self.network.disconnect(from, to) || !self.machines[from].is_alive() {
             return;
         }
         let life = self.machines[from].lives;
-        self.tell_link(from, life, to, false);
+        self.tell_link(from, life, to, link);
         if self.network.wire() != Wire::Manual {
             self.dial_soon(from, to);
         }
     }
 
-    fn tell_link(&mut self, of: usize, life: u64, peer: usize, up: bool) {
-        let event = Box::new(Event::Link { peer: self.machines[peer].id, up });
+    fn tell_link(&mut self, of: usize, life: u64, peer: usize, link: Link) {
+        let event = Box::new(Event::Link { peer: self.machines[peer].id, link });
         self.queue.push(self.now, Happening::Notice { of, life, event });
     }
 

@@ -11,7 +11,7 @@ use synod_storage::StorageError;
 use synod_wire::{ReplicaId, Slot, Time};
 
 use super::{
-    Happening, World,
+    Ending, Happening, World,
     machine::{Life, Pause},
 };
 use crate::{
@@ -170,8 +170,15 @@ impl World {
         if machine.is_alive() || machine.retired { Ok(()) } else { self.start(of) }
     }
 
-    /// Ends a life. The disk keeps what is durable, and some prefix of the rest.
+    /// Ends a life, with its process or its machine.
     pub(crate) fn crash(&mut self, of: usize) {
+        let process = self.network.wire() != Wire::Manual && self.rng.bool();
+        let ending = if process { Ending::Process } else { Ending::Machine };
+        self.end_life(of, ending);
+    }
+
+    /// Ends a life. The disk keeps what is durable, and some prefix of the rest.
+    pub(crate) fn end_life(&mut self, of: usize, ending: Ending) {
         let Some(life) = self.machines[of].life.take() else { return };
         self.note(of, || match life.held.len() {
             0 => "crashes".to_owned(),
@@ -189,7 +196,7 @@ impl World {
                 machine.disk.lose_log(snapshots);
             }
         }
-        self.break_sessions(of);
+        self.break_sessions(of, ending);
         self.hang_up_clients(of);
     }
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use synod_consensus::{Message, Role, election};
+use synod_consensus::{Link, Message, Role, election};
 use synod_replica::{Event, PeerMessage};
 use synod_wire::{Ballot, Time};
 
@@ -272,6 +272,12 @@ impl World {
         for (from, to) in links {
             self.end_session(from, to);
         }
+        self.settle()
+    }
+
+    /// The system at the other end closes a session.
+    pub(crate) fn close(&mut self, (from, to): (usize, usize)) -> Checked {
+        self.end_session_as(from, to, Link::Closed);
         self.settle()
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use synod_wire::Slot;
 
-use super::World;
+use super::{Ending, World};
 use crate::{
     check::{Invariant, Violation},
     ops::Op,
@@ -64,7 +64,7 @@ impl World {
         if let Some(of) =
             (0..self.machines.len()).filter(|&of| self.is_leading(of)).max_by_key(|&of| self.leads_in(of))
         {
-            self.crash(of);
+            self.end_life(of, if lasting == Lasting::Process { Ending::Process } else { Ending::Machine });
         }
         let from_crash = self.longest(asked, LASTS)?;
         Ok(Outage { from_fault, from_crash, elections })
@@ -86,7 +86,7 @@ impl World {
         };
         let round_trip = |percent: u32| timeout * percent / 100;
         match lasting {
-            Lasting::Nothing => {}
+            Lasting::Nothing | Lasting::Process => {}
             Lasting::HungDisk { place: of } => self.stall(place(of)),
             Lasting::SlowLinks { percent } | Lasting::HangsAtCrash { percent, .. } => {
                 all().for_each(|(from, to)| self.network.slow_down(from, to, round_trip(percent) / 2));

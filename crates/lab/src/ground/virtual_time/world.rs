@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::{Overrides, Role};
+use synod_consensus::{Link as PeerLink, Overrides, Role};
 use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo, RequestError, RequestId};
 use synod_wire::{Ballot, CommandKind, Epoch, Incarnation, ReplicaId, Time};
 
@@ -259,7 +259,7 @@ impl<'a> World<'a> {
     /// A session begins.
     fn connect(&mut self, from: ReplicaId, to: ReplicaId) {
         self.wires.entry((from, to)).or_insert((self.now, 0)).1 += 1;
-        self.give(from, Event::Link { peer: to, up: true });
+        self.give(from, Event::Link { peer: to, link: PeerLink::Up });
     }
 
     fn give(&mut self, to: ReplicaId, event: Event) {
@@ -357,8 +357,8 @@ impl<'a> World<'a> {
             // The end of the session: what is under way is lost with it, and a new one begins.
             *session += 1;
             let session = *session;
-            self.give(from, Event::Link { peer: to, up: false });
-            let up = Event::Link { peer: to, up: true };
+            self.give(from, Event::Link { peer: to, link: PeerLink::Down });
+            let up = Event::Link { peer: to, link: PeerLink::Up };
             self.at(
                 leaves + link.delay * 2,
                 Happening::Arrive { from, to: from, session, event: Box::new(up) },
