@@ -21,8 +21,12 @@ use crate::{
 pub enum Lasting {
     /// All is well.
     Nothing,
-    /// All is well; the leader's process ends, and its machine closes its connections at once.
-    Process,
+    /// Every message takes half of the round trip longer; it is the leader's process that ends, and its machine closes
+    /// the connections at once.
+    Process {
+        /// The round trip, in percent of the election time-out.
+        percent: u32,
+    },
     /// Nothing becomes durable there any more; it goes on talking.
     HungDisk {
         /// Where.
@@ -138,7 +142,21 @@ pub fn rows() -> Vec<Row> {
     let row = |name, bounds, cases: Vec<Lasting>| Row { name, cases, bounds };
     vec![
         row("nothing", [(1, 2), (1, 2), (1, 3)], vec![Lasting::Nothing]),
-        row("nothing; only the leader's process ends", [(1, 1), (1, 1), (1, 1)], vec![Lasting::Process]),
+        row(
+            "nothing; the leader's process ends",
+            [(1, 1), (1, 1), (1, 1)],
+            vec![Lasting::Process { percent: 0 }],
+        ),
+        row(
+            "the leader's process ends, round trip 0.25 T",
+            [(1, 3), (1, 3), (1, 4)],
+            vec![Lasting::Process { percent: 25 }],
+        ),
+        row(
+            "the leader's process ends, round trip 0.5 T",
+            [(1, 4), (1, 5), (1, 8)],
+            vec![Lasting::Process { percent: 50 }],
+        ),
         row(
             "a hung disk",
             [(2, 3), (2, 3), (3, 4)],

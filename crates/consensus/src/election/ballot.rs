@@ -22,7 +22,7 @@
 //!   Neither is one happy that leads and decides nothing although it should; it goes on leading until somebody else is
 //!   promised a higher ballot, and makes no bid itself.
 //! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy. A leader that is gone
-//!   ([`Departures`]) is not heard any more, at once; and the next rounds are short, unless replies come late.
+//!   ([`Departures`]) is not heard any more, at once; and the next rounds are short, as far as replies do not come late.
 //! - A replica that is connected to a quorum, is not happy, and has *no happy neighbour*, **bids**: it shows a ballot
 //!   above all that it knows to be promised. If after [`BID_ROUNDS`] rounds a quorum has answered requests that were
 //!   sent since, still nobody is happy, and no neighbour shows a higher bid, it suggests its bid to the protocol.
@@ -146,8 +146,10 @@ pub struct BallotLeaderElection {
     departures: Departures,
     /// The ballot whose owner was found to be gone, until it comes back, and in which round...
     missed: Option<(Ballot, u64)>,
-    /// ...and how many rounds are short because of that.
+    /// ...and how many rounds are short because of that,
     short_rounds: u64,
+    /// how short.
+    short: Duration,
 }
 
 /// A member's reply.
@@ -216,6 +218,7 @@ impl BallotLeaderElection {
             departures: Departures::new(options.election_timeout),
             missed: None,
             short_rounds: 0,
+            short: Duration::ZERO,
             members,
         };
         election.delay = election.shortest();
@@ -278,7 +281,9 @@ impl BallotLeaderElection {
     }
 
     fn reply(&self, round: u64) -> Message {
-        let happy = self.is_happy();
+        // A leader that has just closed its connection may be gone. To say so early changes nothing by itself: a bid
+        // takes rounds in which nobody is happy.
+        let happy = self.is_happy() && self.departures.gone_at(self.leader.replica).is_none();
         // Who is happy shows no bid, though it may have made one in this round: it would be taken for a leader.
         let ballot = match self.bid {
             _ if self.has(Bug::ElectionEchoesHighest) => self.leader,
@@ -330,7 +335,7 @@ impl BallotLeaderElection {
         if self.short_rounds == 0 {
             self.adapt();
         } else if std::mem::take(&mut self.late) {
-            self.short_rounds = 0;
+            self.short *= 2;
         }
         if self.claim.is_some_and(|claim| !claim.leads && !self.is_young(claim)) {
             // Whatever is in the way of Phase 1, somebody else may have it easier.
@@ -338,9 +343,9 @@ impl BallotLeaderElection {
         }
         self.consider();
         self.round += 1;
-        let is_short = self.short_rounds > 0;
+        let delay = if self.short_rounds > 0 { self.short.min(self.delay) } else { self.delay };
         self.short_rounds = self.short_rounds.saturating_sub(1);
-        self.ends = now + if is_short { self.departures.grace() } else { self.delay };
+        self.ends = now + delay;
         for peer in self.members.peers() {
             effects.send(peer, self.request(), Lsn::ZERO);
         }
@@ -353,10 +358,8 @@ impl BallotLeaderElection {
         if let Some(index) = self.members.index(self.leader.replica) {
             self.heard[index] = None;
         }
-        // Where replies take longer than a round they would come too late for a short one.
-        if self.delay == self.shortest() {
-            self.short_rounds = SHORT_ROUNDS;
-        }
+        self.short_rounds = SHORT_ROUNDS;
+        self.short = (self.delay / 4).max(self.departures.grace());
     }
 
     /// Makes rounds longer if replies come too late for them.

@@ -64,7 +64,10 @@ impl World {
         if let Some(of) =
             (0..self.machines.len()).filter(|&of| self.is_leading(of)).max_by_key(|&of| self.leads_in(of))
         {
-            self.end_life(of, if lasting == Lasting::Process { Ending::Process } else { Ending::Machine });
+            self.end_life(
+                of,
+                if matches!(lasting, Lasting::Process { .. }) { Ending::Process } else { Ending::Machine },
+            );
         }
         let from_crash = self.longest(asked, LASTS)?;
         Ok(Outage { from_fault, from_crash, elections })
@@ -86,9 +89,11 @@ impl World {
         };
         let round_trip = |percent: u32| timeout * percent / 100;
         match lasting {
-            Lasting::Nothing | Lasting::Process => {}
+            Lasting::Nothing => {}
             Lasting::HungDisk { place: of } => self.stall(place(of)),
-            Lasting::SlowLinks { percent } | Lasting::HangsAtCrash { percent, .. } => {
+            Lasting::SlowLinks { percent }
+            | Lasting::Process { percent }
+            | Lasting::HangsAtCrash { percent, .. } => {
                 all().for_each(|(from, to)| self.network.slow_down(from, to, round_trip(percent) / 2));
             }
             Lasting::SlowReplica { place: of, percent } => {
