@@ -10,7 +10,8 @@ pub enum RequestError {
     /// earlier leader as well, it may still be made.)
     #[error("too few of those who would vote answer the leader")]
     Unhealthy,
-    /// Nobody led for the whole request time-out. The command was not executed.
+    /// This replica heard of no leader for three fifths of the request time-out: too few replicas run, or reach each
+    /// other. The command was not executed.
     #[error("no leader")]
     NoLeader,
     /// No decision within the request time-out. The command may be executed later, at most once.

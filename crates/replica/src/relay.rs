@@ -126,7 +126,11 @@ impl Replica {
     pub(crate) fn route(&self) -> Option<Route> {
         match self.relay.guide() {
             Some(guide) => Some(Route { to: guide.leader, via: Some(guide.id) }),
-            None => self.view.leader.map(|to| Route { to, via: None }),
+            // What waits for a session waits here, and is known not to have left.
+            None => {
+                let reached = |&to: &ReplicaId| to == self.me || !self.catch_up.is_down(to);
+                self.view.leader.filter(reached).map(|to| Route { to, via: None })
+            }
         }
     }
 
@@ -140,6 +144,13 @@ impl Replica {
         self.group.member(self.me).is_some()
             && !self.leads()
             && (self.relay.unanswered || now >= self.relay.heard + self.settings.consensus.election_timeout)
+    }
+
+    /// From when on this replica, unless it hears of a leader before, has known none for so long that requests that wait
+    /// for one fail.
+    pub(crate) fn leaderless_from(&self) -> Option<Time> {
+        let patience = self.settings.leaderless_timeout().max(self.settings.consensus.election_timeout);
+        (!self.leads() && self.relay.guide().is_none()).then(|| self.relay.heard + patience)
     }
 
     /// When [`Replica::find_way`] has something to do, though nothing happens.

@@ -707,14 +707,16 @@ impl Replica {
         }
     }
 
-    /// Fails what has waited for longer than the request time-out.
+    /// Fails what has waited for longer than the request time-out, or long enough for a leader.
     fn expire(&mut self, now: Time, actions: &mut Vec<Action>) {
         let timeout = self.settings.request_timeout;
-        if now < Time::ZERO + timeout {
+        let leaderless = self.leaderless_from().is_some_and(|from| now >= from);
+        let patience = if leaderless { self.settings.leaderless_timeout() } else { timeout };
+        if now < Time::ZERO + patience {
             return;
         }
-        let born_max = now - timeout;
-        let led = self.view.leader.is_some();
+        let born_max = now - patience;
+        let led = self.view.leader.is_some() && !leaderless;
         let unsent_error = if led { RequestError::Overloaded } else { RequestError::NoLeader };
         let unsent = self.batcher.expire(born_max);
         let sent = self.proposals.expire(born_max);
@@ -730,8 +732,8 @@ impl Replica {
         for read in self.reads.expire(born_max) {
             actions.push(Action::ReadFailed { read, error: RequestError::NoLeader });
         }
-        if !self.has(Bug::LeakRemoteReads) {
-            let expired = self.reads.expire_remote(born_max);
+        if !self.has(Bug::LeakRemoteReads) && now >= Time::ZERO + timeout {
+            let expired = self.reads.expire_remote(now - timeout);
             self.refuse_reads(expired, actions);
         }
     }
@@ -806,9 +808,12 @@ impl Replica {
     pub fn due(&self) -> Time {
         let timeout = self.settings.request_timeout;
         let remote = self.reads.oldest_remote().filter(|_| !self.has(Bug::LeakRemoteReads));
-        let expiry = [self.batcher.oldest(), self.proposals.oldest(), self.reads.oldest(), remote];
+        let own =
+            [self.batcher.oldest(), self.proposals.oldest(), self.reads.oldest()].into_iter().flatten().min();
         let mut deadlines = vec![self.protocol_deadline];
-        deadlines.extend(expiry.into_iter().flatten().map(|oldest| oldest + timeout));
+        deadlines.extend(own.into_iter().chain(remote).map(|oldest| oldest + timeout));
+        let leaderless = own.zip(self.leaderless_from());
+        deadlines.extend(leaderless.map(|(own, from)| from.max(own + self.settings.leaderless_timeout())));
         deadlines.extend(self.reads.retry_at(self.forward_retry()));
         if !self.is_backlogged() {
             deadlines.extend(self.catch_up.deadline(&self.pace()));

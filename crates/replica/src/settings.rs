@@ -59,7 +59,7 @@ pub struct Settings {
     pub queue_bytes_max: usize,
     /// Batches that a follower may have on their way to the leader; not more than the leader's window.
     pub forward_window_max: usize,
-    /// A request without a decision for this long fails.
+    /// A request without a decision for this long fails; see also [`Settings::leaderless_timeout`].
     pub request_timeout: Duration,
     /// A snapshot is due after so many slots, but a large one only when the log has grown by as much as it has (four times
     /// as much of each while a peer fetches the last one)...
@@ -103,6 +103,13 @@ impl Settings {
         let own = page.max(limits.batch_bytes_max()).saturating_add(MESSAGE_HEAD_BYTES);
         let protocols = self.consensus.message_bytes_max(limits.batch_bytes_max());
         own.max(protocols.saturating_add(PROTOCOL_HEAD_BYTES))
+    }
+
+    /// For how long a request waits at a replica that hears of no leader: three fifths of the request time-out, so that
+    /// a client with the same time-out is told why.
+    #[must_use]
+    pub fn leaderless_timeout(&self) -> Duration {
+        self.request_timeout * 3 / 5
     }
 }
 
