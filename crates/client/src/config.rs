@@ -24,6 +24,9 @@ pub struct Config {
     /// no harm to a put of the same value or to a transaction that compares first; it is wrong for whoever counts
     /// versions. A [`Session`](crate::Session) has no such doubt.
     pub retry_writes: bool,
+    /// Give up as soon as no endpoint could be connected to, each having been tried once, instead of trying until the
+    /// request time-out: for somebody who types, and whose replicas probably do not run.
+    pub give_up_unreachable: bool,
 }
 
 impl Config {
@@ -36,6 +39,7 @@ impl Config {
             attempt_timeout: Duration::from_secs(2),
             request_timeout: Duration::from_secs(5),
             retry_writes: false,
+            give_up_unreachable: false,
         }
     }
 }

@@ -132,8 +132,14 @@ impl Endpoints {
             Ok(Err(status)) if Failure::of(&status) == Failure::Refused => {
                 Err(refused(endpoint, &status, false))
             }
-            Ok(Err(status)) => Err(Error::Unavailable { attempts: 1, endpoint, cause: describe(&status) }),
-            Err(_) => Err(Error::Unavailable { attempts: 1, endpoint, cause: "no answer in time".into() }),
+            Ok(Err(status)) => {
+                let reached = Failure::of(&status) != Failure::NotReached;
+                Err(Error::Unavailable { attempts: 1, endpoint, cause: describe(&status), reached })
+            }
+            Err(_) => {
+                let cause = "no answer in time".into();
+                Err(Error::Unavailable { attempts: 1, endpoint, cause, reached: true })
+            }
         }
     }
 
@@ -143,7 +149,7 @@ impl Endpoints {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let deadline = Instant::now() + self.config.request_timeout;
-        let mut in_doubt = false;
+        let (mut in_doubt, mut reached) = (false, false);
         let mut pauses = backoff();
         let mut attempts: u32 = 0;
         let mut patience = self.config.attempt_timeout;
@@ -151,25 +157,32 @@ impl Endpoints {
             let index = self.current.load(Ordering::Relaxed);
             let endpoint = &self.all[index].url;
             attempts += 1;
+            let began = Instant::now();
             // Only what may be sent again is worth giving up early.
             let attempt_deadline = match retry {
                 Retry::Reads | Retry::Freely => deadline.min(Instant::now() + patience),
                 Retry::IfNotExecuted => deadline,
             };
+            let mut refused_after = Duration::ZERO;
             let cause = match timeout_at(attempt_deadline, send(self.channel(index))).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => match Failure::of(&status) {
                     Failure::Refused => {
                         return Err(refused(endpoint.clone(), &status, in_doubt && retry != Retry::Reads));
                     }
-                    Failure::NotExecuted => describe(&status),
+                    Failure::NotReached => describe(&status),
+                    Failure::NotExecuted => {
+                        reached = true;
+                        refused_after = began.elapsed();
+                        describe(&status)
+                    }
                     Failure::InDoubt => {
-                        in_doubt = true;
+                        (in_doubt, reached) = (true, true);
                         describe(&status)
                     }
                 },
                 Err(_) => {
-                    in_doubt = true;
+                    (in_doubt, reached) = (true, true);
                     // Perhaps it takes longer: a large answer would otherwise never come.
                     patience *= 2;
                     "no answer in time".to_owned()
@@ -183,12 +196,14 @@ impl Endpoints {
             } else {
                 Duration::ZERO
             };
-            if !may_repeat || Instant::now() + pause >= deadline {
+            let hopeless = self.config.give_up_unreachable && !reached && attempts as usize >= self.all.len();
+            // Where the next endpoint would take as long to say no, there is no time for it to do so.
+            if !may_repeat || hopeless || Instant::now() + pause + refused_after >= deadline {
                 let endpoint = endpoint.clone();
                 return Err(if in_doubt {
                     Error::Unknown { attempts, endpoint, cause }
                 } else {
-                    Error::Unavailable { attempts, endpoint, cause }
+                    Error::Unavailable { attempts, endpoint, cause, reached }
                 });
             }
             sleep(pause).await;

@@ -32,7 +32,8 @@ pub enum Error {
     },
     /// No endpoint could take the request; it was not executed.
     #[error(
-        "no endpoint could serve the request after {attempts} attempts; the last, {endpoint}, said: {cause}"
+        "no endpoint could {} after {attempts} attempts; the last, {endpoint}, said: {cause}",
+        if *reached { "serve the request" } else { "be reached" }
     )]
     Unavailable {
         /// How many times it was tried.
@@ -41,6 +42,8 @@ pub enum Error {
         endpoint: String,
         /// How that failed.
         cause: String,
+        /// Whether any endpoint could be connected to.
+        reached: bool,
     },
     /// The request was sent and the answer is lost; it may or may not have been executed, now or later.
     #[error(
@@ -87,6 +90,8 @@ impl Error {
 pub(crate) enum Failure {
     /// The request itself is at fault: no other endpoint would answer differently.
     Refused,
+    /// No connection could be made, so it was certainly not executed.
+    NotReached,
     /// It was certainly not executed, and another endpoint or a later attempt may.
     NotExecuted,
     /// It may have been executed.
@@ -99,7 +104,10 @@ const REFUSED_BEFORE_PROPOSING: [&str; 2] = ["etcdserver: no leader", "etcdserve
 impl Failure {
     /// Sorts a gRPC status.
     pub(crate) fn of(status: &Status) -> Failure {
-        if REFUSED_BEFORE_PROPOSING.contains(&status.message()) || never_connected(status) {
+        if never_connected(status) {
+            return Failure::NotReached;
+        }
+        if REFUSED_BEFORE_PROPOSING.contains(&status.message()) {
             return Failure::NotExecuted;
         }
         match status.code() {

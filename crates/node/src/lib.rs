@@ -39,6 +39,7 @@
 mod alone;
 mod config;
 mod executor;
+mod hand_over;
 mod handle;
 mod log;
 mod meeting;

@@ -44,6 +44,7 @@ const INPUTS_MAX: usize = 8192;
 /// A running replica. Dropping it stops it.
 #[derive(Debug)]
 pub struct Node {
+    me: ReplicaId,
     handle: Handle,
     inputs: Sender<Input>,
     executor: JobSender,
@@ -429,6 +430,7 @@ impl Node {
             thread.map_err(|error| StartError::Config(format!("a thread can not be started: {error}")))
         };
         Ok(Node {
+            me: config.me,
             handle,
             inputs,
             executor,
@@ -473,6 +475,10 @@ impl Node {
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<String> {
         self.end.wait(timeout).and_then(Result::err)
+    }
+
+    pub(crate) fn me(&self) -> ReplicaId {
+        self.me
     }
 
     /// Stops the replica: fails what waits, commits and closes the log.

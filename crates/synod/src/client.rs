@@ -1,11 +1,14 @@
 //! What all commands that talk to a cluster share.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 use synod_client::{Client, Config};
 
-use crate::{failure::Failure, output::Format, serve::units};
+use crate::{failure::Failure, output::Format, quorum, serve::units};
 
 /// Whom to ask, for how long, and how to print the answer.
 #[derive(Clone, Debug, Args)]
@@ -20,7 +23,7 @@ pub struct ClientArgs {
         default_value = "http://127.0.0.1:2379"
     )]
     pub endpoints: Vec<String>,
-    /// How long the request may take in all.
+    /// How long the command may take in all.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::duration_above_zero)]
     pub command_timeout: Duration,
     /// How the answer is printed.
@@ -34,13 +37,38 @@ impl ClientArgs {
         let mut config = Config::new(self.endpoints.iter().cloned());
         // In the order in which the user gave them.
         config.first_endpoint = Some(0);
-        config.request_timeout = self.command_timeout;
-        config.connect_timeout = config.connect_timeout.min(self.command_timeout);
+        config.request_timeout = self.command_timeout - self.reserve();
+        config.connect_timeout = config.connect_timeout.min(config.request_timeout);
+        config.give_up_unreachable = true;
         Ok(Client::new(config)?)
+    }
+
+    /// The part of the command's time that is left for saying why a request was not served.
+    fn reserve(&self) -> Duration {
+        (self.command_timeout / 10).min(Duration::from_secs(1))
+    }
+
+    /// Runs a command's requests. All of them, and finding out why one was not served, take no longer than the command may.
+    pub fn run<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let deadline = Instant::now() + self.command_timeout;
+        block_on(async {
+            let work = tokio::time::timeout_at((deadline - self.reserve()).into(), work);
+            let failure = match work.await {
+                Ok(Err(failure)) if failure.is_unserved() => failure,
+                Ok(result) => return result,
+                Err(_) => Failure::unserved(format!(
+                    "no answer within {:?} (--command-timeout), so whether a change was made is not known",
+                    self.command_timeout
+                )),
+            };
+            let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
+            let diagnosis = tokio::time::timeout(left, quorum::diagnosis(self, left)).await;
+            Err(failure.with_hint(diagnosis.ok().flatten()))
+        })
     }
 }
 
-/// Runs a command's requests.
+/// Runs asynchronous work on this thread.
 pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Failure::failed)?.block_on(work)

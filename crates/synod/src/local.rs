@@ -55,11 +55,13 @@ impl LocalGroup {
         self.nodes[index].as_ref().expect("this replica was stopped").handle()
     }
 
-    /// Stops a replica; the others go on while they are a majority.
+    /// Stops a replica, which hands over first if it leads. The others go on while they are a majority.
     ///
     /// # Errors
     /// Why it had ended before, or why its log could not be closed.
     pub fn stop(&mut self, index: usize) -> Result<(), String> {
-        self.nodes[index].take().map_or(Ok(()), Node::stop)
+        let Some(node) = self.nodes[index].take() else { return Ok(()) };
+        node.hand_over();
+        node.stop()
     }
 }

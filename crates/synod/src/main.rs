@@ -9,6 +9,7 @@ mod failure;
 mod kv;
 mod member;
 mod output;
+mod quorum;
 mod recover;
 mod serve;
 mod sim;

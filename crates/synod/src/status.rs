@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use synod_client::{Error, api::Member, native::StatusResponse};
 
 use crate::{
-    client::{ClientArgs, block_on},
+    client::ClientArgs,
     failure::Failure,
     member::members_json,
     output::{self, Bytes, Emphasis, Format},
@@ -56,7 +56,8 @@ fn unstarted(member: &Member) -> Asked {
 }
 
 pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
-    let asked = block_on(async {
+    let given = args.client.clone();
+    let asked = given.run(async {
         let mut silent = Vec::new();
         if args.cluster {
             let members = args.client.client()?.member_list(false).await?.members;
@@ -414,8 +415,12 @@ mod tests {
             log_bytes: 4096,
             ..StatusResponse::default()
         };
-        let error =
-            Error::Unavailable { attempts: 1, endpoint: "http://b:1".into(), cause: "refused".into() };
+        let error = Error::Unavailable {
+            attempts: 1,
+            endpoint: "http://b:1".into(),
+            cause: "refused".into(),
+            reached: false,
+        };
         let asked = [
             Asked { endpoint: "http://a:1".into(), answer: Ok(status) },
             Asked { endpoint: "http://b:1".into(), answer: Err(error.into()) },

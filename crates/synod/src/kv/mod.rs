@@ -14,10 +14,7 @@ use self::{
     ops::{DelOp, GetOp, PutOp},
     print::GetStyle,
 };
-use crate::{
-    client::{ClientArgs, block_on},
-    failure::Failure,
-};
+use crate::{client::ClientArgs, failure::Failure};
 
 /// Arguments of `synod put`.
 #[derive(Clone, Debug, Args)]
@@ -77,20 +74,20 @@ pub fn put(args: PutArgs) -> Result<(), Failure> {
     };
     let request = args.op.request(read_value).map_err(Failure::input)?;
     let client = args.client.client()?;
-    let response = block_on(async { Ok(client.put(request).await?) })?;
+    let response = args.client.run(async { Ok(client.put(request).await?) })?;
     print::put(args.client.write_out, &response)
 }
 
 pub fn get(args: GetArgs) -> Result<(), Failure> {
     let style = GetStyle { count_only: args.op.count_only, value_only: args.op.print_value_only };
     let client = args.client.client()?;
-    let response = block_on(async { Ok(client.get(args.op.request()).await?) })?;
+    let response = args.client.run(async { Ok(client.get(args.op.request()).await?) })?;
     print::get(args.client.write_out, style, &response)
 }
 
 pub fn del(args: DelArgs) -> Result<(), Failure> {
     let client = args.client.client()?;
-    let response = block_on(async { Ok(client.delete(args.op.request()).await?) })?;
+    let response = args.client.run(async { Ok(client.delete(args.op.request()).await?) })?;
     print::del(args.client.write_out, &response)
 }
 
@@ -101,13 +98,13 @@ pub fn txn(args: TxnArgs) -> Result<(), Failure> {
     let prompted = args.interactive || input.is_terminal();
     let request = txn::read(&mut input, prompted.then_some(&mut prompt as &mut dyn io::Write))
         .map_err(Failure::input)?;
-    let response = block_on(async { Ok(client.txn(request).await?) })?;
+    let response = args.client.run(async { Ok(client.txn(request).await?) })?;
     print::txn(args.client.write_out, &response)
 }
 
 pub fn compact(args: CompactArgs) -> Result<(), Failure> {
     let client = args.client.client()?;
     let request = CompactionRequest { revision: args.revision, physical: args.physical };
-    let response = block_on(async { Ok(client.compact(request).await?) })?;
+    let response = args.client.run(async { Ok(client.compact(request).await?) })?;
     print::compact(args.client.write_out, args.revision, &response)
 }

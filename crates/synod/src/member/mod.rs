@@ -6,7 +6,7 @@ mod wait;
 
 use std::time::Duration;
 
-pub use self::view::members_json;
+pub use self::view::{members_json, named, told};
 
 use clap::{ArgAction, Args, Subcommand};
 use serde_json::{Value, json};
@@ -163,12 +163,12 @@ pub fn run(args: MemberArgs) -> Result<(), Failure> {
         MemberCommand::Add { name, peer_urls, learner, wait, change } => {
             let goal = if learner { Goal::Learn } else { Goal::Vote };
             let wait = WaitArgs { wait: wait.wait && !learner, ..wait };
-            block_on(change.add(None, &name, peer_urls, goal, &wait))
+            change.add(None, &name, peer_urls, goal, &wait)
         }
         MemberCommand::Replace { old, name, peer_urls, wait, change } => {
-            block_on(change.add(Some(&old), &name, peer_urls, Goal::Replace, &wait))
+            change.add(Some(&old), &name, peer_urls, Goal::Replace, &wait)
         }
-        MemberCommand::Remove { member, change } => block_on(change.on_member(&member, |member| {
+        MemberCommand::Remove { member, change } => change.client.run(change.on_member(&member, |member| {
             let then = format!(
                 "{} ends by itself when the others go on without it. To use its machine again, delete its data \
                  directory.",
@@ -176,12 +176,12 @@ pub fn run(args: MemberArgs) -> Result<(), Failure> {
             );
             (Change::Remove(member.id), format!("Member {:x} removed", member.id), then)
         })),
-        MemberCommand::Promote { member, change } => block_on(change.on_member(&member, |member| {
+        MemberCommand::Promote { member, change } => change.client.run(change.on_member(&member, |member| {
             let then = format!("{} votes from now on.", view::named(member));
             (Change::Promote(member.id), format!("Member {:x} promoted", member.id), then)
         })),
         MemberCommand::Update { member, peer_urls, change } => {
-            block_on(change.on_member(&member, |member| {
+            change.client.run(change.on_member(&member, |member| {
                 let then = format!(
                     "The others reach {} there from now on; it must listen there: --listen-peer-urls.",
                     view::named(member)
@@ -210,7 +210,7 @@ pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
         election: text(election.map(|kind| kind.to_string())),
         options: options.map(|options| options.to_string()),
     };
-    block_on(async {
+    change.client.run(async {
         let client = change.client.client()?;
         let changed = change.send(&client, Change::Reconfigure(order)).await?;
         let group = group(&changed)?;
@@ -225,7 +225,7 @@ pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
 
 /// The replicas bound something otherwise from now on.
 fn change_limits(change: &ChangeArgs, limits: String) -> Result<(), Failure> {
-    block_on(async {
+    change.client.run(async {
         let client = change.client.client()?;
         let changed = change.send(&client, Change::Limits(limits)).await?;
         let what = format!("Limits: {}", group(&changed)?.limits);
@@ -236,7 +236,7 @@ fn change_limits(change: &ChangeArgs, limits: String) -> Result<(), Failure> {
 
 /// Finds the leader, and has it hand over.
 pub fn move_leader(args: MoveLeaderArgs) -> Result<(), Failure> {
-    block_on(async {
+    args.client.run(async {
         let client = args.client.client()?;
         let group = view::group(&client).await?;
         let to = view::find(&group, &args.member)?;
@@ -284,7 +284,7 @@ impl ChangeArgs {
         view::print_change(self.client.write_out, &changed, &what, &[next])
     }
 
-    async fn add(
+    fn add(
         &self,
         replaced: Option<&str>,
         name: &str,
@@ -292,22 +292,30 @@ impl ChangeArgs {
         goal: Goal,
         wait: &WaitArgs,
     ) -> Result<(), Failure> {
-        let client = self.client.client()?;
-        let replaces = match replaced {
-            Some(old) => view::find(&view::group(&client).await?, old)?.id,
-            None => 0,
-        };
-        let url = peer_urls.first().cloned().unwrap_or_default();
-        let add = AddMember { name: name.to_owned(), peer_urls, goal: goal.into(), replaces };
-        let changed = self.send(&client, Change::Add(add)).await?;
-        let group = group(&changed)?;
-        let what = match replaced {
-            Some(old) => format!("Member {:x} added, to take the place of {old}", changed.added),
-            None => format!("Member {:x} added", changed.added),
-        };
-        view::print_change(self.client.write_out, &changed, &what, &next::steps(group, name, &url, goal))?;
+        let (added, version) = self.client.run(async {
+            let client = self.client.client()?;
+            let replaces = match replaced {
+                Some(old) => view::find(&view::group(&client).await?, old)?.id,
+                None => 0,
+            };
+            let url = peer_urls.first().cloned().unwrap_or_default();
+            let add = AddMember { name: name.to_owned(), peer_urls, goal: goal.into(), replaces };
+            let changed = self.send(&client, Change::Add(add)).await?;
+            let group = group(&changed)?;
+            let what = match replaced {
+                Some(old) => format!("Member {:x} added, to take the place of {old}", changed.added),
+                None => format!("Member {:x} added", changed.added),
+            };
+            view::print_change(
+                self.client.write_out,
+                &changed,
+                &what,
+                &next::steps(group, name, &url, goal),
+            )?;
+            Ok((changed.added, group.version))
+        })?;
         if wait.wait {
-            wait::until_it_votes(&self.client, changed.added, group.version, wait.wait_timeout).await
+            block_on(wait::until_it_votes(&self.client, added, version, wait.wait_timeout))
         } else {
             Ok(())
         }
@@ -321,7 +329,7 @@ fn group(changed: &ChangeResponse) -> Result<&Group, Failure> {
 
 fn list(args: &ClientArgs) -> Result<(), Failure> {
     let client = args.client()?;
-    let response = block_on(async { Ok(client.member_list(true).await?) })?;
+    let response = args.run(async { Ok(client.member_list(true).await?) })?;
     let urls = |urls: &[String]| urls.join(",");
     let state = |member: &Member| if member.client_ur_ls.is_empty() { "unstarted" } else { "started" };
     let rows = response.members.iter().map(|member| {

@@ -7,7 +7,7 @@
 //!
 //! What belongs to the group counts as the group has it (`agreed.rs`). A replica that joins first asks whom it joins
 //! (`join.rs`); while it runs it tells the group its name and where clients reach it (`membership.rs`); a leader that is told to
-//! stop hands over (`hand_over.rs`). Clients get the descriptors that it does not need itself (`descriptors.rs`). Its metrics say what the
+//! stop hands over first. Clients get the descriptors that it does not need itself (`descriptors.rs`). Its metrics say what the
 //! process takes of the machine (`process.rs`).
 
 mod agreed;
@@ -15,7 +15,6 @@ pub mod config;
 mod descriptors;
 mod file;
 pub mod flags;
-mod hand_over;
 mod join;
 pub mod log;
 mod membership;

@@ -24,7 +24,6 @@ use super::{
     config::Checked,
     descriptors,
     flags::ServeArgs,
-    hand_over::hand_over,
     log,
     membership::{Membership, Watch},
     process::ProcessMetrics,
@@ -86,7 +85,6 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         node.stop().map_err(Failure::failed)?;
         return Err(refusal);
     }
-    let me = fixed.me;
     differing(&args.tuning, &group).iter().for_each(|line| tracing::warn!("{line}"));
     let membership = Membership {
         handle: node.handle(),
@@ -111,7 +109,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     tracing::info!(name = args.member.name, "serving");
     let watch = membership.start()?;
 
-    until_stopped(node, server, me, &stop, &watch).map_err(|reason| {
+    until_stopped(node, server, &stop, &watch).map_err(|reason| {
         tracing::error!(reason, "the replica can not go on");
         Failure::failed(format!(
             "{reason}\nThe replica has stopped rather than break a promise; nothing acknowledged is lost. Put right \
@@ -124,13 +122,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// Waits for the end and brings it about in order; an error is why the replica could not go on.
-fn until_stopped(
-    node: Node,
-    server: Server,
-    me: ReplicaId,
-    stop: &AtomicBool,
-    watch: &Watch,
-) -> Result<(), String> {
+fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -> Result<(), String> {
     let handle = node.handle();
     let removed = || handle.is_retired() || watch.is_removed();
     let mut failed = None;
@@ -153,7 +145,7 @@ fn until_stopped(
         thread::sleep(GRACE);
     }
     tracing::info!("stopping: requests under way are finished, then the log is closed");
-    hand_over(&handle, me);
+    node.hand_over();
     server.stop();
     node.stop()
 }

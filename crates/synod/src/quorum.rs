@@ -1,0 +1,75 @@
+//! Why a request was not served: which voters answer.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use synod_client::native::{Group, StatusResponse};
+
+use crate::{
+    client::ClientArgs,
+    member::{named, told},
+};
+
+/// What somebody whose request was not served should know, if too few voters answer for anything to be decided. Asks the
+/// endpoints, and then the voters that they name; each for at most half of `patience`.
+pub async fn diagnosis(args: &ClientArgs, patience: Duration) -> Option<String> {
+    let ask = |endpoints: Vec<String>| async move {
+        let asked = ClientArgs { endpoints, command_timeout: patience / 2, ..args.clone() };
+        told(&asked).await.unwrap_or_default()
+    };
+    let mut answered = by_replica(ask(args.endpoints.clone()).await);
+    let group = latest(&answered)?.clone();
+    let unasked = group.members.iter().filter(|member| member.votes && !answered.contains_key(&member.id));
+    let urls: Vec<String> = unasked.flat_map(|member| member.client_urls.clone()).collect();
+    if !urls.is_empty() {
+        answered.extend(by_replica(ask(urls).await));
+    }
+    missing_quorum(&group, |id| answered.contains_key(&id))
+}
+
+fn by_replica(told: Vec<(String, StatusResponse)>) -> BTreeMap<u64, StatusResponse> {
+    told.into_iter().map(|(_, status)| (status.replica, status)).collect()
+}
+
+fn latest(answered: &BTreeMap<u64, StatusResponse>) -> Option<&Group> {
+    answered.values().filter_map(|status| status.group.as_ref()).max_by_key(|group| group.version)
+}
+
+fn missing_quorum(group: &Group, answers: impl Fn(u64) -> bool) -> Option<String> {
+    let voters = || group.members.iter().filter(|member| member.votes);
+    let (all, present) = (voters().count(), voters().filter(|member| answers(member.id)).count());
+    if present > all / 2 {
+        return None;
+    }
+    let names = |there: bool| {
+        let names = voters().filter(|member| answers(member.id) == there).map(named);
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let who = if present == 0 { String::new() } else { format!(" ({})", names(true)) };
+    let answer = if present == 1 { "answers" } else { "answer" };
+    Some(format!(
+        "there is no quorum: {present} of {all} voters {answer}{who}, and {} have to. Start {}; if that is not possible, see \
+         \"A quorum is gone\" in docs/operating.md",
+        all / 2 + 1,
+        names(false)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_client::native::GroupMember;
+
+    use super::*;
+
+    #[test]
+    fn a_quorum_is_missed_where_no_majority_of_the_voters_answers() {
+        let member = |id, votes| GroupMember { id, name: format!("n{id}"), votes, ..Default::default() };
+        let group = Group {
+            members: vec![member(1, true), member(2, true), member(3, true), member(4, false)],
+            ..Group::default()
+        };
+        let said = |present: &[u64]| missing_quorum(&group, |id| present.contains(&id));
+        assert_eq!(said(&[1, 3]), None);
+        let said = said(&[1, 4]).unwrap();
+        assert!(said.contains("1 of 3 voters answers (n1), and 2 have to. Start n2, n3;"), "{said}");
+    }
+}
