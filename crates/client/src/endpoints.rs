@@ -158,10 +158,10 @@ impl Endpoints {
             let endpoint = &self.all[index].url;
             attempts += 1;
             let began = Instant::now();
-            // Only what may be sent again is worth giving up early.
+            // Only what may be sent again, and elsewhere, is worth giving up early.
             let attempt_deadline = match retry {
-                Retry::Reads | Retry::Freely => deadline.min(Instant::now() + patience),
-                Retry::IfNotExecuted => deadline,
+                Retry::Reads | Retry::Freely if self.all.len() > 1 => deadline.min(Instant::now() + patience),
+                _ => deadline,
             };
             let mut refused_after = Duration::ZERO;
             let cause = match timeout_at(attempt_deadline, send(self.channel(index))).await {
@@ -200,7 +200,7 @@ impl Endpoints {
             // Where the next endpoint would take as long to say no, there is no time for it to do so.
             if !may_repeat || hopeless || Instant::now() + pause + refused_after >= deadline {
                 let endpoint = endpoint.clone();
-                return Err(if in_doubt {
+                return Err(if in_doubt && retry != Retry::Reads {
                     Error::Unknown { attempts, endpoint, cause }
                 } else {
                     Error::Unavailable { attempts, endpoint, cause, reached }

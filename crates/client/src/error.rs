@@ -32,8 +32,9 @@ pub enum Error {
     },
     /// No endpoint could take the request; it was not executed.
     #[error(
-        "no endpoint could {} after {attempts} attempts; the last, {endpoint}, said: {cause}",
-        if *reached { "serve the request" } else { "be reached" }
+        "no endpoint could {} after {}; the last, {endpoint}, said: {cause}",
+        if *reached { "serve the request" } else { "be reached" },
+        times(*attempts)
     )]
     Unavailable {
         /// How many times it was tried.
@@ -47,7 +48,8 @@ pub enum Error {
     },
     /// The request was sent and the answer is lost; it may or may not have been executed, now or later.
     #[error(
-        "no answer after {attempts} attempts, so whether the request was executed is not known; the last, {endpoint}, said: {cause}"
+        "no answer after {}, so whether the request was executed is not known; the last, {endpoint}, said: {cause}",
+        times(*attempts)
     )]
     Unknown {
         /// How many times it was sent.
@@ -65,6 +67,10 @@ pub enum Error {
     /// reply any more: the commands that the session waits for have larger replies than are kept for a session.
     #[error("the command was executed by an earlier attempt, and its reply is not kept any more")]
     ReplyGone,
+}
+
+fn times(attempts: u32) -> String {
+    if attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") }
 }
 
 impl Error {

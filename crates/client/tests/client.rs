@@ -172,3 +172,28 @@ async fn when_nobody_answers_it_says_so_in_time() {
     assert!(error.to_string().contains("refused"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(2));
 }
+
+#[tokio::test]
+async fn who_types_is_told_at_once_that_nobody_listens() {
+    let mut pair = Pair::start();
+    pair.stop(0).await;
+    pair.stop(1).await;
+    let config =
+        Config { give_up_unreachable: true, request_timeout: Duration::from_secs(60), ..pair.config() };
+    let error = Client::new(config).unwrap().get(get()).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { attempts: 2, reached: false, .. }), "{error:?}");
+}
+
+/// The server said for how long it looked for a leader. Asking for as long again would take longer than there is time.
+#[tokio::test]
+async fn a_refusal_that_took_long_is_passed_on_rather_than_asked_for_again() {
+    let pair = Pair::start();
+    let client = Client::new(Config { request_timeout: Duration::from_secs(3), ..pair.config() }).unwrap();
+    pair.replicas.iter().for_each(|replica| replica.set(Fault::RefuseLate(RequestError::NoLeader)));
+    let error = client.put(put()).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Unavailable { reached: true, .. }) && !error.may_have_executed(),
+        "{error}"
+    );
+    assert!(error.to_string().contains("no leader"), "{error}");
+}

@@ -52,14 +52,16 @@ impl ClientArgs {
     pub fn run<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let deadline = Instant::now() + self.command_timeout;
         block_on(async {
-            let work = tokio::time::timeout_at((deadline - self.reserve()).into(), work);
-            let failure = match work.await {
+            let failure = match tokio::time::timeout_at(deadline.into(), work).await {
                 Ok(Err(failure)) if failure.is_unserved() => failure,
                 Ok(result) => return result,
-                Err(_) => Failure::unserved(format!(
-                    "no answer within {:?} (--command-timeout), so whether a change was made is not known",
-                    self.command_timeout
-                )),
+                Err(_) => {
+                    return Err(Failure::failed(format!(
+                        "not done within {:?} (--command-timeout); if it was to change something, that may be done all \
+                         the same",
+                        self.command_timeout
+                    )));
+                }
             };
             let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
             let diagnosis = tokio::time::timeout(left, quorum::diagnosis(self, left)).await;

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::support::{free_ports, stop};
+use self::support::{Cluster, free_ports, stop};
 
 const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -113,10 +113,32 @@ fn a_port_that_is_taken_is_named() {
 #[test]
 fn what_can_not_be_reached_or_read_is_a_failure() {
     let nobody = format!("http://127.0.0.1:{}", free_ports(1)[0]);
-    let get = synod(&["get", "a", "--endpoints", &nobody, "--command-timeout", "1s"]);
-    refused(&get, 1, &[&nobody]);
+    let began = Instant::now();
+    let get = synod(&["get", "a", "--endpoints", &nobody, "--command-timeout", "60s"]);
+    refused(&get, 1, &[&nobody, "is a replica running there?", "synod dev", "--endpoints"]);
+    assert!(began.elapsed() < Duration::from_secs(30), "it is said at once");
     refused(&synod(&["wal", "verify", "/nowhere"]), 1, &["/nowhere"]);
     refused(&synod(&["put", "--endpoints", "https://a:1", "a", "b"]), 2, &["https://a:1", "http://"]);
+}
+
+#[test]
+fn a_missing_quorum_is_called_that_within_the_time_that_a_command_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--election-timeout=300", "--request-timeout=2s"];
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let first = cluster.endpoints().swap_remove(0);
+    let ask = |what: &[&str]| synod(&[what, &["--endpoints", &first]].concat());
+    let began = Instant::now();
+    while !ask(&["put", "a", "b"]).status.success() {
+        assert!(began.elapsed() < PATIENCE, "nothing was written");
+    }
+    cluster.kill(1);
+    cluster.kill(2);
+    for what in [&["put", "a", "c"][..], &["get", "a"], &["member", "list"], &["compact", "1"]] {
+        let answer = ask(&[what, &["--command-timeout", "2500ms"]].concat());
+        let quorum = "1 of 3 voters answers (n1), and 2 have to. Start n2, n3;";
+        refused(&answer, 1, &["etcdserver: no leader", quorum, "A quorum is gone"]);
+    }
 }
 
 /// `synod dev` with what it says line by line.

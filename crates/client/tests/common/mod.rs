@@ -28,6 +28,8 @@ pub enum Fault {
     Hang,
     /// It is not executed.
     Refuse(RequestError),
+    /// It is not executed, and that is said after two seconds.
+    RefuseLate(RequestError),
 }
 
 /// Fails as it is told.
@@ -56,6 +58,10 @@ impl Faulty {
         let fault = self.fault.lock().unwrap().clone();
         match fault {
             Fault::Refuse(error) => Err(error),
+            Fault::RefuseLate(error) => {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                Err(error)
+            }
             Fault::None => execute.await,
             Fault::LoseAnswer(error) => execute.await.and(Err(error)),
             Fault::Hang => {

@@ -86,7 +86,7 @@ pub async fn leader(args: &ClientArgs, group: &Group) -> Result<Leading, Failure
             return Ok(Leading { id: status.replica, endpoint });
         }
     }
-    Err(Failure::failed(
+    Err(Failure::unserved(
         "no replica that can be reached leads; name its client URL in --endpoints if the members do not tell it",
     ))
 }

@@ -1,0 +1,51 @@
+//! Real processes, and a leader that is killed.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use self::support::Cluster;
+
+const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
+/// So long that nobody gets anywhere in this test who waits for it.
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(20);
+
+fn ask(endpoints: &str, what: &[&str]) -> Output {
+    let all = [what, &["--endpoints", endpoints, "--command-timeout", "15s"]].concat();
+    Command::new(SYNOD).args(all).output().expect("the program can be started")
+}
+
+#[test]
+fn nobody_waits_for_the_silence_of_a_leader_whose_process_has_ended() {
+    for (protocol, election) in [("multipaxos", "ballot"), ("multipaxos", "rotating"), ("raft", "randomized")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let timeout = format!("--election-timeout={}", ELECTION_TIMEOUT.as_millis());
+        let flags = [
+            &*format!("--protocol={protocol}"),
+            &format!("--election={election}"),
+            &timeout,
+            "--request-timeout=60s",
+        ];
+        let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+        let endpoints = cluster.endpoints();
+        let began = Instant::now();
+        while !ask(&endpoints[0], &["put", "a", "1"]).status.success() {
+            assert!(began.elapsed() < Duration::from_secs(120), "nothing was written with {election}");
+        }
+        let status = ask(&endpoints.join(","), &["status"]);
+        let text = String::from_utf8_lossy(&status.stdout).into_owned();
+        let leader = (0..3).find(|index| text.contains(&format!("n{}, ballot", index + 1))).expect(&text);
+
+        cluster.kill(leader);
+        let killed = Instant::now();
+        let put = ask(&endpoints[(leader + 1) % 3], &["put", "a", "2"]);
+        assert!(put.status.success(), "{election}: {}", String::from_utf8_lossy(&put.stderr));
+        assert!(killed.elapsed() < ELECTION_TIMEOUT, "{election}");
+    }
+}
