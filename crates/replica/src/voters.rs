@@ -99,6 +99,9 @@ impl Replica {
     pub(crate) fn order(&mut self, now: Time, batch: Batch, awaited: bool, actions: &mut Vec<Action>) {
         let slot = self.decided.last().next();
         if self.would_be_stuck(now, &batch) {
+            // Perhaps one more slot was decided since a learner was found to have caught up. Whether that is so is asked at
+            // its next word, or it could be so each time.
+            self.audience.may_ask_again();
             return self.fail_change(&batch, RequestError::Unhealthy, actions);
         }
         if let Some(changed) = self.group.behind(slot, &batch) {

@@ -9,11 +9,16 @@ use common::{
     replica, serve,
 };
 use futures_util::future::select_all;
-use synod_api::etcdserverpb::{PutRequest, RangeRequest};
+use prost::Message;
+use synod_api::{
+    etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request},
+    synod::v1::{ExecuteRequest, KvCommand, OpenSessionRequest, OpenSessionResponse, kv_command},
+};
 use synod_server::Config;
 use tokio::time::timeout;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
+const EXECUTE: &str = "/synod.v1.Native/Execute";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 
 /// Of the server, for requests.
@@ -62,6 +67,46 @@ async fn what_has_half_come_is_bounded_and_others_are_served() {
     // What they held is free once the server has seen that they are gone.
     let served = async { while is_refused(&call(&send, post(PUT), &put("k", 500 << 10)).await) {} };
     timeout(SOON, served).await.expect("there is room again");
+}
+
+/// A command in a session answers what the state machine likes, and is executed once, so its reply comes before it is known how
+/// large it is.
+#[tokio::test]
+async fn replies_to_sessions_that_nobody_reads_are_bounded_and_asked_for_again() {
+    let server = serve(&small(), replica());
+    let send = http2(&server).await;
+    assert_eq!(call(&send, post(PUT), &put("k", 200 << 10)).await.grpc_status, "0");
+    let range = RequestOp {
+        request: Some(Request::RequestRange(RangeRequest { key: "k".into(), ..Default::default() })),
+    };
+    let txn = TxnRequest { success: vec![range; 4], ..Default::default() };
+    let command = KvCommand { command: Some(kv_command::Command::Txn(txn)), ..Default::default() };
+    let session = {
+        let answer = call(&send, post("/synod.v1.Native/OpenSession"), &framed(&OpenSessionRequest {})).await;
+        OpenSessionResponse::decode(&answer.body[5..]).unwrap().session
+    };
+    let execute = |sequence| {
+        let payload = command.encode_to_vec().into();
+        framed(&ExecuteRequest { session, sequence, lowest_outstanding: 1, payload }).freeze()
+    };
+    // Each is answered with 800 KiB; a connection has a fifth of 4 MiB.
+    let silent = http2(&server).await;
+    let mut unread = Vec::new();
+    for sequence in 1..=4 {
+        unread.push(begin(&silent, post(EXECUTE), &execute(sequence), true).await.0);
+    }
+    let refused = async {
+        let mut refused = 0;
+        for response in unread {
+            refused += usize::from(is_refused(&finish(response).await));
+        }
+        refused
+    };
+    assert!(timeout(SOON, refused).await.expect("each is answered or refused") > 0, "nothing bounds them");
+    drop(silent);
+    // What was executed and refused is there for who asks again.
+    let again = async { while is_refused(&call(&send, post(EXECUTE), &execute(1)).await) {} };
+    timeout(SOON, again).await.expect("there is room again");
 }
 
 #[tokio::test]

@@ -13,10 +13,10 @@ use self::support::Cluster;
 
 const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
 /// So long that nobody gets anywhere in this test who waits for it.
-const ELECTION_TIMEOUT: Duration = Duration::from_secs(20);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn ask(endpoints: &str, what: &[&str]) -> Output {
-    let all = [what, &["--endpoints", endpoints, "--command-timeout", "15s"]].concat();
+    let all = [what, &["--endpoints", endpoints, "--command-timeout", "9s"]].concat();
     Command::new(SYNOD).args(all).output().expect("the program can be started")
 }
 

@@ -62,7 +62,12 @@ impl<R: Replica> Store<R> {
                 afford(charge, PAGE_BYTES)?;
                 self.range(request).await
             }
-            "/synod.v1.Native/Execute" => unary(body, |request| self.execute_in_session(request)).await,
+            "/synod.v1.Native/Execute" => {
+                let response = self.execute_in_session(body.message().await?).await?;
+                // A client that is refused asks again for the reply, which its session keeps.
+                afford(charge, response.reply.len() as u64)?;
+                Ok(Answer::Message(framed(&response)))
+            }
             "/synod.v1.Native/Query" => {
                 let request = body.message().await?;
                 afford(charge, PAGE_BYTES)?;
