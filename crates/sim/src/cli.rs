@@ -125,6 +125,7 @@ fn chart_scenario(args: &ScenarioArgs, path: &Path) -> Result<ExitCode, String> 
             path.display()
         )),
         violation: None,
+        of_run: false,
     };
     chart.write(path, &recorded).map_err(|error| unwritable(path, &error))?;
     println!("{}: the story with {} ({} of {})", path.display(), cast.name, name, names.join(", "));
@@ -334,6 +335,7 @@ fn chart_seed(args: &RunArgs, seed: u64, path: &Path) -> Result<(), String> {
             path.display()
         )),
         violation: result.err().map(|violation| violation.to_string()),
+        of_run: true,
     };
     chart.write(path, &[recorded]).map_err(|error| unwritable(path, &error))?;
     println!("{}: the chart of seed {seed}", path.display());

@@ -3,6 +3,11 @@
 const box = document.getElementById('fields');
 let pinned = null;
 
+const pointed = target => {
+  const label = target.closest('[data-of]');
+  return label ? document.getElementById(label.dataset.of) : target.closest('[data-t]');
+};
+
 function show(group) {
   box.textContent = group ? group.dataset.t : '';
   box.hidden = !group;
@@ -16,12 +21,12 @@ function pin(group) {
 }
 
 document.addEventListener('mouseover', event => {
-  const group = event.target.closest('[data-t]');
+  const group = pointed(event.target);
   if (group) show(group);
   else if (!event.target.closest('#fields')) show(pinned);
 });
 document.addEventListener('click', event => {
-  const group = event.target.closest('[data-t]');
+  const group = pointed(event.target);
   if (group) pin(group);
 });
 document.addEventListener('keydown', event => {
@@ -41,7 +46,7 @@ function place(svg) {
     if (used.has(row)) y += old - (row ? before[row - 1] : head);
     return y;
   });
-  const bottom = y + 19;
+  const bottom = y + 20;
   const at = row => (row === 'top' ? head - 12 : now[row] ?? bottom);
   const was = row => (row === 'top' ? head - 12 : before[row] ?? bottom);
   for (const line of svg.querySelectorAll('line[data-a]')) {

@@ -6,15 +6,12 @@ use super::{
     Chart,
     layout::Layout,
     record::Lane,
-    style::{Family, answers},
-    svg::{self, escaped, mark_kind},
+    style::{Family, answers, mark_kind},
+    svg::{self, escaped},
 };
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("chart.js");
-
-/// What a page does not show at first: it says little, and there is much of it.
-const HIDDEN: [&str; 6] = ["heartbeat", "heartbeat-answer", "election", "standing", "timer", "disk"];
 
 pub(super) fn page(chart: &Chart, layouts: &[Layout]) -> String {
     let title = escaped(&chart.title);
@@ -33,15 +30,15 @@ pub(super) fn page(chart: &Chart, layouts: &[Layout]) -> String {
     }
     page += "<p>Time goes down, a row a step; how much goes by between two rows stands at the left. Point at anything to see all \
              of it, click to keep it shown.</p>\n";
-    page += &filters(layouts);
-    for layout in layouts {
-        page += &svg::draw(layout, &chart.title, true);
+    page += &filters(chart.hidden(), layouts);
+    for (number, layout) in layouts.iter().enumerate() {
+        page += &svg::draw(layout, &chart.title, Some(number));
     }
     let _ = write!(page, "<pre id=\"fields\" hidden></pre>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
     page
 }
 
-fn filters(layouts: &[Layout]) -> String {
+fn filters(hidden: &[&str], layouts: &[Layout]) -> String {
     let mut kinds: BTreeMap<(Family, &str), usize> = BTreeMap::new();
     let mut marks: BTreeMap<&str, usize> = BTreeMap::new();
     let mut lanes: BTreeMap<Lane, ()> = BTreeMap::new();
@@ -56,7 +53,7 @@ fn filters(layouts: &[Layout]) -> String {
         lanes.extend(layout.lanes.iter().map(|lane| (*lane, ())));
     }
     let choice = |class: &str, kind: &str, sample: &str, text: &str| {
-        let checked = if class == "k" && HIDDEN.contains(&kind) { "" } else { " checked" };
+        let checked = if class == "k" && hidden.contains(&kind) { "" } else { " checked" };
         format!(
             "<label><input type=\"checkbox\" data-hides=\"{class}-{kind}\"{checked}>{sample}{text}</label>\n"
         )

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use super::record::{Condition, Event, Key, Lane, Mark, Recorder, Sent};
+use super::{
+    record::{Condition, Event, Key, Lane, Mark, Recorder, Sent},
+    style::mark_kind,
+};
 use crate::{clock::Moment, network::Loss};
 
 /// A label's place beside its lifeline.
@@ -99,7 +102,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn new(recorder: &Recorder) -> Layout {
+    /// Lays out what was recorded, without the kinds of messages and marks that are hidden.
+    pub(super) fn new(recorder: &Recorder, hidden: &[&str]) -> Layout {
         let mut layout =
             Layout { lanes: lanes(recorder), early: recorder.early.clone(), ..Layout::default() };
         for &lane in &layout.lanes {
@@ -115,8 +119,18 @@ impl Layout {
             let text = format!("{before} events before this are left out");
             layout.add_across(first, Across::LeftOut(text));
         }
+        layout.early.retain(|_, sent| !hidden.contains(&sent.what.kind()));
         for entry in &recorder.entries {
-            layout.add(entry.number, entry.at, entry.quiet, &entry.event);
+            let kind = match &entry.event {
+                Event::Leaves { sent, .. } => sent.what.kind(),
+                Event::Marks { mark, .. } => mark_kind(*mark),
+                _ => "",
+            };
+            let hides = hidden.contains(&kind);
+            if hides && matches!(entry.event, Event::Leaves { .. }) {
+                continue;
+            }
+            layout.add(entry.number, entry.at, entry.quiet || hides, &entry.event);
         }
         if behind > 0 {
             let last = recorder.entries.back().map_or(first, |entry| entry.at);
@@ -147,6 +161,7 @@ impl Layout {
                 let sent = sent.clone();
                 self.arrows.push(Arrow { sent, leaves: Some(row), fate: Fate::UnderWay, label });
             }
+            Event::Arrives { key, .. } | Event::Lost { key, .. } if !self.knows(*key) => {}
             Event::Arrives { key, at: lane } => {
                 let row =
                     if quiet { self.rows.len().saturating_sub(1) } else { self.new_row(at, Some(*lane)) };
@@ -162,6 +177,10 @@ impl Layout {
             Event::Command { text } => self.add_across(at, Across::Command(text.clone())),
             Event::Violates { lane, text } => self.add_across(at, Across::Violation(*lane, text.clone())),
         }
+    }
+
+    fn knows(&self, key: Key) -> bool {
+        self.open.contains_key(&key) || self.early.contains_key(&key)
     }
 
     /// Something that left does not travel any more.

@@ -20,6 +20,8 @@ mod layout;
 mod record;
 mod style;
 mod svg;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use std::{fs, io, path::Path};
@@ -27,6 +29,7 @@ use std::{fs, io, path::Path};
 use layout::Layout;
 pub use record::Recorder;
 pub(crate) use record::{Key, Lane, Mark};
+use style::{NOISE, NOISE_OF_RUNS};
 pub use window::{Bound, Window, WindowArgs};
 
 /// What a chart says besides what was recorded.
@@ -40,20 +43,27 @@ pub struct Chart {
     pub command: Option<String>,
     /// What did not hold.
     pub violation: Option<String>,
+    /// It is of the run of a seed, and not of a story that a script tells.
+    pub of_run: bool,
 }
 
 impl Chart {
     /// The page: a picture for each world that was recorded, with filters, and all fields of the message that one points at.
     #[must_use]
     pub fn html(&self, recorded: &[Recorder]) -> String {
-        let layouts: Vec<Layout> = recorded.iter().map(Layout::new).collect();
+        let layouts: Vec<Layout> = recorded.iter().map(|recorder| Layout::new(recorder, &[])).collect();
         html::page(self, &layouts)
     }
 
-    /// The bare picture of one world.
+    /// The bare picture of one world. It has no filters: what a page does not show at first is left out.
     #[must_use]
     pub fn svg(&self, recorded: &Recorder) -> String {
-        svg::draw(&Layout::new(recorded), &self.title, false)
+        svg::draw(&Layout::new(recorded, self.hidden()), &self.title, None)
+    }
+
+    /// The kinds of messages and marks that are not shown at first.
+    fn hidden(&self) -> &'static [&'static str] {
+        if self.of_run { NOISE_OF_RUNS } else { NOISE }
     }
 
     /// Writes the page; or, if the name of the file ends in `.svg`, the bare picture.

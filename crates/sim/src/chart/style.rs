@@ -1,6 +1,8 @@
 //! How kinds of messages look. The colours are those of Okabe and Ito, which people who see colours differently can tell
 //! apart, some a little darker; what answers is dashed, so that a chart can be read without colours as well.
 
+use super::record::Mark;
+
 /// A family of kinds, with one colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Family {
@@ -57,6 +59,26 @@ impl Family {
         }
     }
 }
+
+/// The kind that filters know a mark by.
+pub(super) fn mark_kind(mark: Mark) -> &'static str {
+    match mark {
+        Mark::Starts | Mark::Crashes | Mark::Pauses | Mark::Resumes => "crash",
+        Mark::DiskStalls | Mark::DiskGoesOn => "disk",
+        Mark::Write => "write",
+        Mark::Durable => "fsync",
+        Mark::Timer => "timer",
+        Mark::Delivers { .. } => "slot",
+        Mark::Leads(_) | Mark::Follows(_) => "leader",
+        Mark::Note => "note",
+    }
+}
+
+/// What a chart of a story leaves to a box on its page: it says little, and there is much of it.
+pub(super) const NOISE: &[&str] = &["heartbeat", "heartbeat-answer", "election", "standing", "timer"];
+/// The same for the run of a seed, which is not about disks.
+pub(super) const NOISE_OF_RUNS: &[&str] =
+    &["heartbeat", "heartbeat-answer", "election", "standing", "timer", "write", "fsync"];
 
 /// Whether messages of a kind answer others.
 pub(super) fn answers(kind: &str) -> bool {

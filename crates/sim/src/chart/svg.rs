@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 use super::{
     layout::{Across, Arrow, Fate, Layout, Placed, Side, Span},
     record::{Lane, Mark, What},
-    style::{Family, answers},
+    style::{Family, answers, mark_kind},
 };
 use crate::clock::Moment;
 
@@ -13,7 +13,7 @@ use crate::clock::Moment;
 const STYLE: &str = include_str!("chart.css");
 
 /// All lengths are in pixels.
-const ROW: f64 = 19.0;
+const ROW: f64 = 20.0;
 const HEAD: f64 = 46.0;
 const FOOT: f64 = 34.0;
 const LEFT: f64 = 110.0;
@@ -30,13 +30,17 @@ struct Picture<'a> {
     layout: &'a Layout,
     rows: Vec<f64>,
     spacing: f64,
-    /// What hovering shows is for a page's script; otherwise it is a title, which viewers show.
-    on_page: bool,
+    /// The picture's number on a page, whose script shows what one points at; otherwise that is a title, which viewers show.
+    on_page: Option<usize>,
     text: String,
+    /// Labels are drawn behind all lines, so that no line goes through them.
+    labels: String,
+    /// Arrows and marks have numbers, so that labels can name them.
+    last: usize,
 }
 
 /// Draws a chart. Returns the picture, for a page with its script or for itself.
-pub(super) fn draw(layout: &Layout, title: &str, on_page: bool) -> String {
+pub(super) fn draw(layout: &Layout, title: &str, on_page: Option<usize>) -> String {
     let mut y = HEAD;
     let rows = layout.rows.iter().map(|row| {
         let long = (row.gap.as_secs_f64() * 1e6 + 1.0).ln() / (LONG.as_secs_f64() * 1e6).ln();
@@ -50,7 +54,8 @@ pub(super) fn draw(layout: &Layout, title: &str, on_page: bool) -> String {
         5 => 240.0,
         _ => 205.0,
     };
-    let mut picture = Picture { layout, rows, spacing, on_page, text: String::new() };
+    let mut picture =
+        Picture { layout, rows, spacing, on_page, text: String::new(), labels: String::new(), last: 0 };
     picture.draw(title);
     picture.text
 }
@@ -81,18 +86,6 @@ pub(super) fn name(lane: Lane) -> String {
     }
 }
 
-/// The kind that filters know a mark by.
-pub(super) fn mark_kind(mark: Mark) -> &'static str {
-    match mark {
-        Mark::Starts | Mark::Crashes | Mark::Pauses | Mark::Resumes => "crashes",
-        Mark::DiskStalls | Mark::DiskGoesOn | Mark::Write | Mark::Durable => "disk",
-        Mark::Timer => "timer",
-        Mark::Delivers { .. } => "slot",
-        Mark::Leads(_) | Mark::Follows(_) => "leader",
-        Mark::Note => "note",
-    }
-}
-
 fn cut(text: &str, width: f64) -> String {
     let max = (width / CHARACTER) as usize;
     if text.chars().count() <= max {
@@ -106,6 +99,13 @@ impl Picture<'_> {
     fn x(&self, lane: Lane) -> f64 {
         let place = self.layout.lanes.iter().position(|other| *other == lane).unwrap_or_default();
         LEFT + self.spacing * place as f64
+    }
+
+    /// Half way between two lifelines, but on none that is between them.
+    fn half_way(&self, from: Lane, to: Lane) -> f64 {
+        let (from, to) = (self.x(from), self.x(to));
+        let lanes = ((to - from).abs() / self.spacing).round();
+        from + (to - from).signum() * ((lanes / 2.0).floor() + 0.5) * self.spacing
     }
 
     fn y(&self, row: usize) -> f64 {
@@ -123,6 +123,11 @@ impl Picture<'_> {
     fn add(&mut self, text: &str) {
         self.text.push_str(text);
         self.text.push('\n');
+    }
+
+    fn next_id(&mut self) -> String {
+        self.last += 1;
+        format!("p{}-{}", self.on_page.unwrap_or_default(), self.last)
     }
 
     fn draw(&mut self, title: &str) {
@@ -177,6 +182,8 @@ impl Picture<'_> {
         for mark in &layout.marks {
             self.mark(mark);
         }
+        let labels = std::mem::take(&mut self.labels);
+        self.add(&labels);
         self.legend(height);
         self.add("</svg>");
     }
@@ -238,7 +245,7 @@ impl Picture<'_> {
     fn arrow(&mut self, arrow: &Arrow) {
         let sent = &arrow.sent;
         let (from, to) = (self.x(sent.from), self.x(sent.to));
-        let half = f64::midpoint(from, to);
+        let half = self.half_way(sent.from, sent.to);
         let kind = sent.what.kind();
         let family = Family::of(kind).name();
         // The arrow's end: how it looks, its row, where that is, and so many pixels below the row.
@@ -265,8 +272,9 @@ impl Picture<'_> {
         let x2 = if head == "to" { x2 - 2.0 * (to - from).signum() } else { x2 };
         let dash = if answers(kind) { " stroke-dasharray=\"6 3\"" } else { "" };
         let details = self.details(arrow);
+        let id = self.next_id();
         let mut drawn = format!(
-            "<g class=\"message k-{kind} {fate} of-{} of-{}\" data-rows=\"{begin} {end}\"{}",
+            "<g id=\"{id}\" class=\"message k-{kind} {fate} of-{} of-{}\" data-rows=\"{begin} {end}\"{}",
             name(sent.from),
             name(sent.to),
             self.shown(&details)
@@ -311,7 +319,11 @@ impl Picture<'_> {
     /// whatever shows the picture.
     fn shown(&self, details: &str) -> String {
         let details = escaped(details);
-        if self.on_page { format!(" data-t=\"{details}\">") } else { format!("><title>{details}</title>") }
+        if self.on_page.is_some() {
+            format!(" data-t=\"{details}\">")
+        } else {
+            format!("><title>{details}</title>")
+        }
     }
 
     fn details(&self, arrow: &Arrow) -> String {
@@ -341,6 +353,7 @@ impl Picture<'_> {
     fn mark(&mut self, placed: &Placed) {
         let (x, y, row) = (self.x(placed.lane), self.y(placed.row), placed.row);
         let kind = mark_kind(placed.mark);
+        let id = self.next_id();
         let more = match placed.mark {
             Mark::Delivers { first: true } => " first",
             Mark::Leads(_) => " leads",
@@ -357,7 +370,7 @@ impl Picture<'_> {
             _ => placed.text.clone(),
         };
         let mut drawn = format!(
-            "<g class=\"mark k-{kind} {kind}{more} of-{}\" data-rows=\"{row}\"{}",
+            "<g id=\"{id}\" class=\"mark k-{kind} {kind}{more} of-{}\" data-rows=\"{row}\"{}",
             name(placed.lane),
             self.shown(&details)
         );

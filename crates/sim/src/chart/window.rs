@@ -88,6 +88,10 @@ pub(super) enum Place {
 }
 
 impl Window {
+    /// More than a browser can show.
+    #[cfg(test)]
+    pub(super) const EVERYTHING: Window = Window { events_max: usize::MAX, ..Window::ALL };
+
     /// Everything that one chart can show.
     pub const ALL: Window = Window { from: None, to: None, events_max: EVENTS_MAX };
 

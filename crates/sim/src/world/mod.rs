@@ -318,6 +318,23 @@ impl World {
         self.chart = Some(Box::new(recorder));
     }
 
+    /// The numbers of the messages that would still arrive.
+    #[cfg(test)]
+    pub(crate) fn into_under_way(mut self) -> std::collections::BTreeSet<u64> {
+        let mut numbers = std::collections::BTreeSet::new();
+        for from in 0..self.machines.len() {
+            for to in 0..self.machines.len() {
+                numbers.extend(self.network.in_transit(from, to).map(|packet| packet.number));
+            }
+        }
+        while let Some((_, happening)) = self.queue.pop() {
+            if let Happening::Arrive { body: Some(packet), .. } = happening {
+                numbers.insert(packet.number);
+            }
+        }
+        numbers
+    }
+
     /// Tells the recorder something, if there is one.
     pub(crate) fn chart(&mut self, tell: impl FnOnce(&mut Recorder)) {
         if let Some(chart) = &mut self.chart {
