@@ -79,5 +79,19 @@ function filter() {
   }
 }
 
+// The names of the lifelines stay in sight.
+function keepNames() {
+  const top = document.getElementById('filters').getBoundingClientRect().bottom;
+  for (const svg of document.querySelectorAll('svg.chart')) {
+    const { y, height } = svg.getBoundingClientRect();
+    const down = Math.max(0, Math.min(top - y, height - 60));
+    svg.querySelector('.names').setAttribute('transform', `translate(0 ${down})`);
+  }
+}
+
+document.addEventListener('scroll', keepNames, { passive: true });
+addEventListener('beforeprint', () => {
+  for (const names of document.querySelectorAll('.names')) names.removeAttribute('transform');
+});
 document.getElementById('filters').addEventListener('change', filter);
 filter();

@@ -28,8 +28,8 @@ pub(super) fn page(chart: &Chart, layouts: &[Layout]) -> String {
     if let Some(violation) = &chart.violation {
         let _ = writeln!(page, "<p class=\"violated\">violates {}</p>", escaped(violation));
     }
-    page += "<p>Time goes down, a row a step; how much goes by between two rows stands at the left. Point at anything to see all \
-             of it, click to keep it shown.</p>\n";
+    page += "<p>Time goes down, a row a step and not to scale; virtual time stands at the left. Point at anything to see all \
+             of it, click to keep it in sight.</p>\n";
     page += &filters(chart.hidden(), layouts);
     for (number, layout) in layouts.iter().enumerate() {
         page += &svg::draw(layout, &chart.title, Some(number));

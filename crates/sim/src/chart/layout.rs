@@ -93,7 +93,8 @@ pub(super) struct Layout {
     pub(super) rows: Vec<Row>,
     pub(super) arrows: Vec<Arrow>,
     pub(super) marks: Vec<Placed>,
-    pub(super) across: Vec<(usize, Across)>,
+    /// Each with its row, and the number of its event if it is one.
+    pub(super) across: Vec<(usize, Option<u64>, Across)>,
     pub(super) spans: Vec<Span>,
     conditions: BTreeMap<Lane, (usize, Condition)>,
     /// The arrow of each key that left in the chart.
@@ -117,7 +118,7 @@ impl Layout {
         let (before, behind) = recorder.left_out;
         if before > 0 {
             let text = format!("{before} events before this are left out");
-            layout.add_across(first, Across::LeftOut(text));
+            layout.add_across(first, None, Across::LeftOut(text));
         }
         layout.early.retain(|_, sent| !hidden.contains(&sent.what.kind()));
         for entry in &recorder.entries {
@@ -135,7 +136,7 @@ impl Layout {
         if behind > 0 {
             let last = recorder.entries.back().map_or(first, |entry| entry.at);
             let text = format!("{behind} events behind this are left out");
-            layout.add_across(last, Across::LeftOut(text));
+            layout.add_across(last, None, Across::LeftOut(text));
         }
         let end = layout.rows.len();
         for (lane, (begin, condition)) in std::mem::take(&mut layout.conditions) {
@@ -173,9 +174,11 @@ impl Layout {
             }
             Event::Marks { lane, mark, text } => self.add_mark(number, (at, quiet), *lane, *mark, text),
             Event::Across { .. } | Event::Command { .. } if quiet => {}
-            Event::Across { text } => self.add_across(at, Across::Said(text.clone())),
-            Event::Command { text } => self.add_across(at, Across::Command(text.clone())),
-            Event::Violates { lane, text } => self.add_across(at, Across::Violation(*lane, text.clone())),
+            Event::Across { text } => self.add_across(at, Some(number), Across::Said(text.clone())),
+            Event::Command { text } => self.add_across(at, Some(number), Across::Command(text.clone())),
+            Event::Violates { lane, text } => {
+                self.add_across(at, Some(number), Across::Violation(*lane, text.clone()))
+            }
         }
     }
 
@@ -246,9 +249,9 @@ impl Layout {
         }
     }
 
-    fn add_across(&mut self, at: Moment, across: Across) {
+    fn add_across(&mut self, at: Moment, number: Option<u64>, across: Across) {
         let row = self.new_row(at, None);
-        self.across.push((row, across));
+        self.across.push((row, number, across));
     }
 
     /// A row in which a label has room on this side.
@@ -260,7 +263,8 @@ impl Layout {
     fn new_row(&mut self, at: Moment, lane: Option<Lane>) -> usize {
         let before = self.rows.last().map(|row| row.at);
         let gap = before.map_or(Duration::ZERO, |before| at.since(before));
-        let shows_time = before != Some(at);
+        let timed = self.rows.iter().rev().find(|row| row.lane.is_some());
+        let shows_time = lane.is_some() && timed.is_none_or(|row| row.at != at);
         self.rows.push(Row { at, gap, shows_time, lane, left: None, right: None, glyph: false });
         self.rows.len() - 1
     }

@@ -159,13 +159,6 @@ impl Picture<'_> {
         for span in &layout.spans {
             self.span(span);
         }
-        for &lane in &layout.lanes {
-            let (x, name) = (self.x(lane), name(lane));
-            self.add(&format!(
-                "<text class=\"name of-{name}\" x=\"{x}\" y=\"{}\">{name}</text>",
-                HEAD - 22.0
-            ));
-        }
         for (index, row) in layout.rows.iter().enumerate().filter(|(_, row)| row.shows_time) {
             let (y, at) = (self.y(index) + 3.5, row.at);
             self.add(&format!(
@@ -173,8 +166,8 @@ impl Picture<'_> {
                 78
             ));
         }
-        for (row, across) in &layout.across {
-            self.across(*row, across);
+        for (row, number, across) in &layout.across {
+            self.across(*row, *number, across);
         }
         for arrow in &layout.arrows {
             self.arrow(arrow);
@@ -185,7 +178,22 @@ impl Picture<'_> {
         let labels = std::mem::take(&mut self.labels);
         self.add(&labels);
         self.legend(height);
+        self.names();
         self.add("</svg>");
+    }
+
+    /// The names of the lifelines. A page's script keeps them in sight.
+    fn names(&mut self) {
+        self.add(&format!(
+            "<g class=\"names\"><rect width=\"{}\" height=\"{}\"/>",
+            self.width(),
+            HEAD - 14.0
+        ));
+        for &lane in &self.layout.lanes {
+            let (x, y, name) = (self.x(lane), HEAD - 24.0, name(lane));
+            self.add(&format!("<text class=\"name of-{name}\" x=\"{x}\" y=\"{y}\">{name}</text>"));
+        }
+        self.add("</g>");
     }
 
     fn span(&mut self, span: &Span) {
@@ -216,7 +224,7 @@ impl Picture<'_> {
         line(life);
     }
 
-    fn across(&mut self, row: usize, across: &Across) {
+    fn across(&mut self, row: usize, number: Option<u64>, across: &Across) {
         let y = self.y(row);
         let (class, text, lane) = match across {
             Across::Said(text) => ("said", text.clone(), None),
@@ -224,8 +232,10 @@ impl Picture<'_> {
             Across::LeftOut(text) => ("said", format!("… {text}"), None),
             Across::Violation(lane, text) => ("violation", format!("✗ {text}"), *lane),
         };
+        let number = number.map_or(String::new(), |number| format!(", event:{number}"));
+        let details = format!("{}{number}\n{text}", self.layout.rows[row].at);
         let (end, room) = (self.width() - 10.0, self.width() - 40.0);
-        let mut drawn = format!("<g class=\"across {class}\" data-rows=\"{row}\"{}", self.shown(&text));
+        let mut drawn = format!("<g class=\"across {class}\" data-rows=\"{row}\"{}", self.shown(&details));
         let _ = write!(
             drawn,
             "<line class=\"rule\" data-a=\"{row}\" data-b=\"{row}\" x1=\"10\" y1=\"{y:.1}\" x2=\"{end}\" y2=\"{y:.1}\"/>"
@@ -299,10 +309,12 @@ impl Picture<'_> {
                 Side::Left => ("l", x1 - 9.0),
                 Side::Right => ("", x1 + 9.0),
             };
-            let y = y1 - 4.0;
-            let _ = write!(
-                drawn,
-                "<text class=\"{class}\" data-a=\"{begin}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>"
+            let y = y1 - 3.0;
+            let of = [sent.from, sent.to].map(|lane| format!("of-{}", name(lane))).join(" ");
+            let _ = writeln!(
+                self.labels,
+                "<text class=\"label k-{kind} {of} {class}\" data-of=\"{id}\" data-a=\"{begin}\" x=\"{x:.1}\" \
+                 y=\"{y:.1}\">{text}</text>"
             );
         }
         drawn.push_str("</g>");
@@ -385,10 +397,12 @@ impl Picture<'_> {
                 Side::Left => ("l", x - 10.0),
                 Side::Right => ("", x + 10.0),
             };
-            let y = y + 4.0;
-            let _ = write!(
-                drawn,
-                "<text class=\"{class}\" data-a=\"{row}\" x=\"{x}\" y=\"{y:.1}\">{text}</text>"
+            let y = y + 3.0;
+            let of = name(placed.lane);
+            let _ = writeln!(
+                self.labels,
+                "<text class=\"label k-{kind}{more} of-{of} {class}\" data-of=\"{id}\" data-a=\"{row}\" x=\"{x}\" \
+                 y=\"{y:.1}\">{text}</text>"
             );
         }
         drawn.push_str("</g>");

@@ -114,7 +114,7 @@ fn quiet_commands_are_named_and_not_shown() {
     let (result, recorded) = scenario::record(story, &CASTS[0], Window::ALL);
     result.expect("it makes sense");
     let layout = Layout::new(&recorded[0], &[]);
-    let commands = layout.across.iter().filter_map(|(_, across)| match across {
+    let commands = layout.across.iter().filter_map(|(_, _, across)| match across {
         Across::Command(text) => Some(text.as_str()),
         _ => None,
     });
@@ -144,7 +144,7 @@ fn what_does_not_hold_is_marked_where_it_was_seen() {
     let (result, recorder) = crate::record(&plan, WindowArgs::default().of_run());
     assert_eq!(result.expect_err("as without a chart").to_string(), violation.to_string());
     let layout = Layout::new(&recorder, &[]);
-    let (row, last) = layout.across.last().expect("something stands across");
+    let (row, _, last) = layout.across.last().expect("something stands across");
     let Across::Violation(lane, text) = last else { panic!("{last:?}") };
     assert_eq!(*row, layout.rows.len() - 1, "nothing happens behind it");
     assert_eq!(*text, violation.to_string());
