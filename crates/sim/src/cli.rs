@@ -408,6 +408,48 @@ mod tests {
         assert!(text.contains("FAILED: 5 of 2000 histories"), "{text}");
     }
 
+    #[derive(clap::Parser)]
+    struct Command<A: Args> {
+        #[command(flatten)]
+        args: A,
+    }
+
+    fn parsed<A: Args>(words: &[&str]) -> Result<A, clap::Error> {
+        let words = [&["sim"], words].concat();
+        <Command<A> as clap::Parser>::try_parse_from(words).map(|command| command.args)
+    }
+
+    #[test]
+    fn a_chart_is_written_or_refused_with_a_code_of_its_own() {
+        let folder = std::env::temp_dir().join(format!("synod-sim-cli-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        let (page, nowhere) = (at("chart.html"), at("no/chart.html"));
+        let code = |code: ExitCode| format!("{code:?}");
+        let (refused, done) = (code(ExitCode::from(2)), code(ExitCode::SUCCESS));
+        let run_seeds = |words: &[&str]| code(run(&parsed(words).expect("they are options")));
+        assert_eq!(run_seeds(&["--seeds", "5", "--html", &nowhere]), refused);
+        assert_eq!(run_seeds(&["--seeds", "5..7", "--html", &page]), done);
+        assert!(!Path::new(&page).exists(), "no seed fails, and which one is meant is not said");
+        assert_eq!(run_seeds(&["--seeds", "5", "--html", &page]), done);
+        assert!(fs::read_to_string(&page).expect("it is written").contains("seed 5, multipaxos"));
+
+        let script = at("story.txt");
+        fs::write(&script, "for: all\n\nNot much.\n\n> cluster 3\n> elect 1\n").expect("written");
+        let tell = |words: &[&str]| code(play_scenarios(&parsed(words).expect("they are options")));
+        assert_eq!(tell(&[&script, "--html", &nowhere]), refused);
+        assert_eq!(tell(&[&script, &script, "--html", &page]), refused);
+        assert_eq!(tell(&[&script, "--html", &page, "--protocol", "paxos"]), refused);
+        assert_eq!(tell(&[&script, "--html", &page, "--protocol", "raft"]), done);
+        let written = fs::read_to_string(&page).expect("it is written");
+        assert!(written.contains("<h1>story, raft</h1>\n<p>Not much.</p>"));
+        fs::write(&script, "for: all\n\n> cluster 3\n> elect 9\n").expect("written");
+        assert_eq!(tell(&[&script, "--html", &page]), code(ExitCode::FAILURE));
+        assert!(fs::read_to_string(&page).expect("it is written").contains("across violation"));
+        assert!(parsed::<RunArgs>(&["--html-from", "5"]).is_err(), "a bound without a chart");
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+
     #[test]
     fn seeds_are_a_range_or_one_number() {
         assert_eq!("3..7".parse(), Ok(Seeds(3..7)));

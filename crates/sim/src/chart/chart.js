@@ -90,8 +90,20 @@ function keepNames() {
 }
 
 document.addEventListener('scroll', keepNames, { passive: true });
+// On paper a picture is cut into pieces that each fit a page, between two rows.
 addEventListener('beforeprint', () => {
-  for (const names of document.querySelectorAll('.names')) names.removeAttribute('transform');
+  document.querySelectorAll('svg.chart').forEach((svg, number) => {
+    svg.querySelector('.names').removeAttribute('transform');
+    svg.id = `chart-${number}`;
+    const [width, height] = [Number(svg.getAttribute('width')), Number(svg.getAttribute('height'))];
+    const piece = Math.floor((width * 1.1) / 20) * 20;
+    for (let y = 0; y < height; y += piece) {
+      const tall = Math.min(piece, height - y);
+      const page = `<svg class="piece" viewBox="0 ${y} ${width} ${tall}"><use href="#${svg.id}"/></svg>`;
+      document.getElementById('pieces').insertAdjacentHTML('beforeend', page);
+    }
+  });
 });
+addEventListener('afterprint', () => document.getElementById('pieces').replaceChildren());
 document.getElementById('filters').addEventListener('change', filter);
 filter();

@@ -34,7 +34,10 @@ pub(super) fn page(chart: &Chart, layouts: &[Layout]) -> String {
     for (number, layout) in layouts.iter().enumerate() {
         page += &svg::draw(layout, &chart.title, Some(number));
     }
-    let _ = write!(page, "<pre id=\"fields\" hidden></pre>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
+    let _ = write!(
+        page,
+        "<div id=\"pieces\"></div>\n<pre id=\"fields\" hidden></pre>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n"
+    );
     page
 }
 

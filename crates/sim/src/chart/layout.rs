@@ -115,7 +115,7 @@ impl Layout {
             layout.conditions.insert(lane, (0, condition));
         }
         let first = recorder.entries.front().map_or(Moment::START, |entry| entry.at);
-        let (before, behind) = recorder.left_out;
+        let (before, after) = recorder.left_out;
         if before > 0 {
             let text = format!("{before} events before this are left out");
             layout.add_across(first, None, Across::LeftOut(text));
@@ -133,9 +133,9 @@ impl Layout {
             }
             layout.add(entry.number, entry.at, entry.quiet || hides, &entry.event);
         }
-        if behind > 0 {
+        if after > 0 {
             let last = recorder.entries.back().map_or(first, |entry| entry.at);
-            let text = format!("{behind} events behind this are left out");
+            let text = format!("{after} events after this are left out");
             layout.add_across(last, None, Across::LeftOut(text));
         }
         let end = layout.rows.len();

@@ -15,13 +15,13 @@ const STYLE: &str = include_str!("chart.css");
 /// All lengths are in pixels.
 const ROW: f64 = 20.0;
 const HEAD: f64 = 46.0;
-const FOOT: f64 = 34.0;
+const FOOT: f64 = 38.0;
 const LEFT: f64 = 110.0;
 const RIGHT: f64 = 230.0;
 /// A pause of this length or more makes the most room between two rows.
 const LONG: Duration = Duration::from_millis(1000);
 /// How wide a character of a label is, about.
-const CHARACTER: f64 = 5.9;
+const CHARACTER: f64 = 5.7;
 /// The fields of a message are cut behind so many characters.
 const FIELDS_MAX: usize = 2_000;
 
@@ -84,6 +84,24 @@ pub(super) fn name(lane: Lane) -> String {
         Lane::Clients => "clients".to_owned(),
         Lane::Replica(of) => format!("r{}", of + 1),
     }
+}
+
+/// Fields as `Debug` shows them, but with `Slot(3)` on one line instead of three.
+fn compacted(fields: &str) -> String {
+    let lines: Vec<&str> = fields.lines().collect();
+    let mut text = String::new();
+    let mut next = 0;
+    while let Some(&line) = lines.get(next) {
+        let closes = lines.get(next + 2).map(|line| line.trim_start()).filter(|_| line.ends_with('('));
+        if let Some(end @ (")" | "),")) = closes {
+            let _ = writeln!(text, "{line}{}{end}", lines[next + 1].trim().trim_end_matches(','));
+            next += 3;
+        } else {
+            let _ = writeln!(text, "{line}");
+            next += 1;
+        }
+    }
+    text
 }
 
 fn cut(text: &str, width: f64) -> String {
@@ -247,7 +265,7 @@ impl Picture<'_> {
         }
         let shown = escaped(&cut(&text, room));
         let left = if class == "command" || class == "violation" { 10.0 } else { LEFT + 10.0 };
-        let y = y + 4.0;
+        let y = if class == "violation" { y + 16.0 } else { y + 4.0 };
         let _ = write!(drawn, "<text data-a=\"{row}\" x=\"{left}\" y=\"{y:.1}\">{shown}</text></g>");
         self.add(&drawn);
     }
@@ -352,11 +370,11 @@ impl Picture<'_> {
         };
         if let What::Message(message, bytes) = &sent.what {
             let _ = writeln!(text, "size     {bytes} bytes\n");
-            let fields = format!("{message:#?}");
+            let fields = compacted(&format!("{message:#?}"));
             let kept: String = fields.chars().take(FIELDS_MAX).collect();
             text += &kept;
             if kept.len() < fields.len() {
-                text += "\n…";
+                text += "…";
             }
         }
         text
@@ -452,9 +470,9 @@ impl Picture<'_> {
         for (sample, text) in items {
             let _ = write!(
                 drawn,
-                "<g transform=\"translate({x} 0)\">{sample}<text x=\"32\" y=\"4\">{text}</text></g>"
+                "<g transform=\"translate({x} 0)\">{sample}<text x=\"38\" y=\"4\">{text}</text></g>"
             );
-            x += 52.0 + text.chars().count() as f64 * CHARACTER;
+            x += 58.0 + text.chars().count() as f64 * CHARACTER;
         }
         drawn.push_str("</g>");
         self.add(&drawn);

@@ -98,12 +98,13 @@ fn a_story_has_an_arrow_for_each_message_and_a_cross_for_each_that_is_dropped() 
         let rehearsals = story.lines().filter(|line| line.contains("  Rehearse ")).count();
         assert_eq!(messages.iter().filter(by_script).count(), dropped + rehearsals, "{}", cast.name);
         let picture = Chart::default().svg(&recorded[0]);
+        assert!(picture.contains("ReplicaId(1),"), "all fields, each on a line");
         let drawn = |class: &str| picture.matches(class).count();
         let quiet = Layout::new(&recorded[0], Chart::default().hidden());
         assert_eq!(drawn("class=\"message "), quiet.arrows.len());
         assert!(quiet.arrows.len() <= layout.arrows.len());
         let lost = quiet.arrows.iter().filter(|arrow| matches!(arrow.fate, Fate::Lost(..))).count();
-        let crosses = drawn("url(#lost-") - drawn("url(#lost-client)\"/><text x=\"32\" y=\"4\">lost");
+        let crosses = drawn("url(#lost-") - drawn("url(#lost-client)\"/><text x=\"38\" y=\"4\">lost");
         assert_eq!(crosses, lost);
     }
 }
