@@ -1,9 +1,10 @@
 //! `synod sim run` and `synod sim scenario`.
 
 use std::{
+    fmt, fs,
     io::{IsTerminal, Write},
     ops::Range,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     str::FromStr,
     sync::{
@@ -18,6 +19,7 @@ use clap::Args;
 use synod_consensus::{ElectionKind, ProtocolKind};
 
 use crate::{
+    chart::{self, Chart, WindowArgs},
     plan::{Family, Plan},
     run::{self, Failure},
     scenario,
@@ -59,6 +61,13 @@ pub struct RunArgs {
     /// Print every event, of one seed after the other.
     #[arg(long)]
     pub trace: bool,
+    /// Write a message-sequence chart of the first seed that fails, or of the seed if only one is run: a page that needs no
+    /// other file, or the bare picture if the name ends in .svg. It shows the last 400 events, unless --html-from or
+    /// --html-to says what.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub window: WindowArgs,
     /// Go on after the first failure, and count.
     #[arg(long)]
     pub keep_going: bool,
@@ -77,11 +86,71 @@ pub struct ScenarioArgs {
     /// Write the golden files.
     #[arg(long)]
     pub bless: bool,
+    /// Write a message-sequence chart of the story of one script, and do not compare: a page that needs no other file, or
+    /// the bare picture if the name ends in .svg.
+    #[arg(long, value_name = "FILE", conflicts_with = "bless")]
+    pub html: Option<PathBuf>,
+    /// The protocol whose story the chart shows, named as the folders of the golden files are; by default the first that the
+    /// script is for.
+    #[arg(long, value_name = "NAME", requires = "html")]
+    pub protocol: Option<String>,
+    #[command(flatten)]
+    pub window: WindowArgs,
+}
+
+/// What `--html` of `synod sim scenario` does.
+fn chart_scenario(args: &ScenarioArgs, path: &Path) -> Result<ExitCode, String> {
+    let [file] = &args.files[..] else {
+        return Err(format!("--html: a chart is of one script, not of {}", args.files.len()));
+    };
+    let unreadable = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
+    let text = fs::read_to_string(file).map_err(|error| unreadable(&error))?;
+    let casts = scenario::casts_of(&text).map_err(|error| unreadable(&error))?;
+    let names: Vec<&str> = casts.iter().map(|cast| cast.name).collect();
+    let wanted = args.protocol.as_deref();
+    let Some(cast) = casts.iter().find(|cast| wanted.is_none_or(|wanted| cast.name == wanted)) else {
+        let wanted = wanted.unwrap_or_default();
+        return Err(format!("--protocol {wanted}: {} is for: {}", file.display(), names.join(", ")));
+    };
+    let (story, recorded) = scenario::record(&text, cast, args.window.of_story());
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    let opening = scenario::opening(&text);
+    let chart = Chart {
+        title: format!("{name}, {}", cast.name),
+        about: if opening.is_empty() { Vec::new() } else { vec![opening] },
+        command: Some(format!(
+            "synod sim scenario {} --protocol {} --html {}",
+            file.display(),
+            cast.name,
+            path.display()
+        )),
+        violation: None,
+        of_run: false,
+    };
+    chart.write(path, &recorded).map_err(|error| unwritable(path, &error))?;
+    println!("{}: the story with {} ({} of {})", path.display(), cast.name, name, names.join(", "));
+    match story {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            println!("{}: {error}", file.display());
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> String {
+    format!("--html {}: cannot be written: {error}", path.display())
 }
 
 /// Plays the scripts. The exit code is 1 if one of them goes another way than it is written.
 #[must_use]
 pub fn play_scenarios(args: &ScenarioArgs) -> ExitCode {
+    if let Some(path) = &args.html {
+        return chart_scenario(args, path).unwrap_or_else(|error| {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        });
+    }
     let mut wrong = 0;
     for file in &args.files {
         let mut played = scenario::Played::default();
@@ -166,6 +235,12 @@ pub fn run(args: &RunArgs) -> ExitCode {
         );
         return ExitCode::from(2);
     }
+    if let Some(path) = &args.html
+        && let Err(error) = chart::check_writable(path)
+    {
+        eprintln!("{}", unwritable(path, &error));
+        return ExitCode::from(2);
+    }
     let totals = Mutex::new(Totals::new(args.protocol));
     let next = AtomicU64::new(args.seeds.0.start);
     let stop = AtomicBool::new(false);
@@ -178,9 +253,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
             if seed >= args.seeds.0.end {
                 break;
             }
-            let election = args.election.unwrap_or_else(|| Plan::draw_election(seed, args.protocol));
-            let family = args.family.unwrap_or_else(|| Family::of(seed));
-            let plan = Plan::draw_general(seed, args.protocol, election).of_family(family);
+            let plan = plan(args, seed);
             let result = if args.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
             let mut totals = totals.lock().expect("no thread panics while it adds");
             totals.runs += 1;
@@ -217,6 +290,22 @@ pub fn run(args: &RunArgs) -> ExitCode {
     });
     let totals = totals.into_inner().expect("no thread panicked while it added");
     print!("{}", summary(&totals, begun.elapsed(), jobs));
+    if let Some(path) = &args.html {
+        let failed = totals.failures.iter().map(|failure| failure.seed).min();
+        let range = &args.seeds.0;
+        let only = Some(range.start).filter(|_| range.end - range.start == 1);
+        let drawn = match failed.or(only) {
+            Some(seed) => chart_seed(args, seed, path),
+            None => {
+                println!("no chart is written: no seed failed; name one seed for a chart of it");
+                Ok(())
+            }
+        };
+        if let Err(error) = drawn {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    }
     let uncovered = totals.situations.uncovered().count();
     if args.require_coverage && uncovered > 0 {
         println!("{uncovered} situations were reached by fewer than {MARK} runs");
@@ -224,6 +313,33 @@ pub fn run(args: &RunArgs) -> ExitCode {
     }
     let held = totals.failures.is_empty() && !too_many_undecided(&totals);
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn plan(args: &RunArgs, seed: u64) -> Plan {
+    let election = args.election.unwrap_or_else(|| Plan::draw_election(seed, args.protocol));
+    let family = args.family.unwrap_or_else(|| Family::of(seed));
+    Plan::draw_general(seed, args.protocol, election).of_family(family)
+}
+
+/// Writes a chart of a seed, which is run once more for it.
+fn chart_seed(args: &RunArgs, seed: u64, path: &Path) -> Result<(), String> {
+    let plan = plan(args, seed);
+    let (result, recorded) = run::record(&plan, args.window.of_run());
+    let (protocol, election, family) = (args.protocol, plan.settings.consensus.election, plan.family);
+    let end = seed.saturating_add(1);
+    let chart = Chart {
+        title: format!("seed {seed}, {protocol}"),
+        about: vec![format!("Election {election}, family {family}, {} replicas at first.", plan.replicas)],
+        command: Some(format!(
+            "synod sim run --protocol {protocol} --election {election} --family {family} --seeds {seed}..{end} --html {}",
+            path.display()
+        )),
+        violation: result.err().map(|violation| violation.to_string()),
+        of_run: true,
+    };
+    chart.write(path, &[recorded]).map_err(|error| unwritable(path, &error))?;
+    println!("{}: the chart of seed {seed}", path.display());
+    Ok(())
 }
 
 /// Histories that are too hard to check may hide what the others show: there may be one, or one in so many runs.
@@ -290,6 +406,48 @@ mod tests {
         assert!(too_many_undecided(&totals(2000, 5)));
         let text = summary(&totals(2000, 5), Duration::from_secs(1), 1);
         assert!(text.contains("FAILED: 5 of 2000 histories"), "{text}");
+    }
+
+    #[derive(clap::Parser)]
+    struct Command<A: Args> {
+        #[command(flatten)]
+        args: A,
+    }
+
+    fn parsed<A: Args>(words: &[&str]) -> Result<A, clap::Error> {
+        let words = [&["sim"], words].concat();
+        <Command<A> as clap::Parser>::try_parse_from(words).map(|command| command.args)
+    }
+
+    #[test]
+    fn a_chart_is_written_or_refused_with_a_code_of_its_own() {
+        let folder = std::env::temp_dir().join(format!("synod-sim-cli-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        let (page, nowhere) = (at("chart.html"), at("no/chart.html"));
+        let code = |code: ExitCode| format!("{code:?}");
+        let (refused, done) = (code(ExitCode::from(2)), code(ExitCode::SUCCESS));
+        let run_seeds = |words: &[&str]| code(run(&parsed(words).expect("they are options")));
+        assert_eq!(run_seeds(&["--seeds", "5", "--html", &nowhere]), refused);
+        assert_eq!(run_seeds(&["--seeds", "5..7", "--html", &page]), done);
+        assert!(!Path::new(&page).exists(), "no seed fails, and which one is meant is not said");
+        assert_eq!(run_seeds(&["--seeds", "5", "--html", &page]), done);
+        assert!(fs::read_to_string(&page).expect("it is written").contains("seed 5, multipaxos"));
+
+        let script = at("story.txt");
+        fs::write(&script, "for: all\n\nNot much.\n\n> cluster 3\n> elect 1\n").expect("written");
+        let tell = |words: &[&str]| code(play_scenarios(&parsed(words).expect("they are options")));
+        assert_eq!(tell(&[&script, "--html", &nowhere]), refused);
+        assert_eq!(tell(&[&script, &script, "--html", &page]), refused);
+        assert_eq!(tell(&[&script, "--html", &page, "--protocol", "paxos"]), refused);
+        assert_eq!(tell(&[&script, "--html", &page, "--protocol", "raft"]), done);
+        let written = fs::read_to_string(&page).expect("it is written");
+        assert!(written.contains("<h1>story, raft</h1>\n<p>Not much.</p>"));
+        fs::write(&script, "for: all\n\n> cluster 3\n> elect 9\n").expect("written");
+        assert_eq!(tell(&[&script, "--html", &page]), code(ExitCode::FAILURE));
+        assert!(fs::read_to_string(&page).expect("it is written").contains("across violation"));
+        assert!(parsed::<RunArgs>(&["--html-from", "5"]).is_err(), "a bound without a chart");
+        fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //! 5. [`explore`]: model checking; every way that a small configuration of a protocol can go.
 //! 6. [`situations`]: how dangerous it was where the runs of many seeds have been.
 //! 7. [`outage`]: for how long nobody serves when one fault lasts.
-//! 8. [`cli`]: `synod sim`.
+//! 8. [`chart`]: message-sequence charts of runs and scenarios.
+//! 9. [`cli`]: `synod sim`.
 //!
 //! # Equal seeds, equal runs
 //!
@@ -30,6 +31,7 @@
 //! assert_eq!(synod_sim::run(&plan).unwrap().fingerprint, outcome.fingerprint);
 //! ```
 
+pub mod chart;
 pub mod check;
 pub mod cli;
 mod clock;
@@ -51,6 +53,6 @@ mod world;
 
 pub use network::{NetworkPlan, Wire};
 pub use odds::Odds;
-pub use run::{Failure, run, run_with_trace};
+pub use run::{Failure, record, run, run_with_trace};
 pub use trace::Trace;
 pub use world::{Coverage, Outcome, World};

@@ -8,7 +8,7 @@
 //!
 //! The network only says what arrives when; the world puts that into its queue.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, fmt, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -51,6 +51,51 @@ pub struct NetworkPlan {
     pub keep_max: usize,
 }
 
+/// A message under way.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Counts the messages of a world, from 1. A datagram that arrives twice keeps its number.
+    pub number: u64,
+    /// What it says.
+    pub body: Bytes,
+}
+
+/// Why a message does not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The network lost it.
+    Network,
+    /// The link was cut when it would have arrived.
+    Cut,
+    /// There was no session, or more waited for the next one than a link keeps.
+    NoSession,
+    /// The session ended while it was under way.
+    SessionEnded,
+    /// It arrived damaged.
+    Damaged,
+    /// Nobody ran where it arrived.
+    Down,
+    /// The receiver does not know who sent it.
+    Stranger,
+    /// A script lost it.
+    Script,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Loss::Network => "the network lost it",
+            Loss::Cut => "the link was cut",
+            Loss::NoSession => "there was no session",
+            Loss::SessionEnded => "the session ended while it was under way",
+            Loss::Damaged => "it arrived damaged",
+            Loss::Down => "the receiver was down",
+            Loss::Stranger => "the receiver does not know this sender",
+            Loss::Script => "the script lost it",
+        })
+    }
+}
+
 /// A message that is going to arrive.
 #[derive(Clone, Debug)]
 pub struct Arrival {
@@ -59,7 +104,7 @@ pub struct Arrival {
     /// The session in which it was sent.
     pub session: u64,
     /// What, if it is a datagram; the front of the stream otherwise.
-    pub body: Option<Bytes>,
+    pub body: Option<Packet>,
 }
 
 /// Messages on their way in a stream, oldest first; bounds the memory of a link that is cut for long.
@@ -76,7 +121,7 @@ struct Link {
     up: bool,
     /// How many partitions cut this link.
     cuts: u32,
-    pipe: VecDeque<Bytes>,
+    pipe: VecDeque<Packet>,
     /// Arrivals at the cut link: as many messages wait in the pipe for the link to be mended.
     missed: usize,
     last_arrival: Moment,
@@ -88,6 +133,8 @@ pub struct Network {
     plan: NetworkPlan,
     replicas: usize,
     links: Vec<Link>,
+    /// Messages that were lost since somebody asked last.
+    lost: Vec<(u64, Loss)>,
     rng: Rng,
 }
 
@@ -106,7 +153,7 @@ impl Network {
             last_arrival: Moment::START,
         };
         let links = (0..replicas * replicas).map(|_| link()).collect();
-        Network { plan, replicas, links, rng }
+        Network { plan, replicas, links, lost: Vec::new(), rng }
     }
 
     /// The kind of the links.
@@ -154,12 +201,12 @@ impl Network {
         now: Moment,
         from: usize,
         to: usize,
-        body: Bytes,
+        packet: Packet,
         arrivals: &mut Vec<Arrival>,
     ) -> bool {
         match self.plan.wire {
-            Wire::Datagram => self.send_datagram(now, from, to, &body, arrivals),
-            Wire::Stream | Wire::Manual => return self.send_in_stream(now, from, to, body, arrivals),
+            Wire::Datagram => self.send_datagram(now, from, to, &packet, arrivals),
+            Wire::Stream | Wire::Manual => return self.send_in_stream(now, from, to, packet, arrivals),
         }
         false
     }
@@ -169,15 +216,18 @@ impl Network {
         now: Moment,
         from: usize,
         to: usize,
-        body: &Bytes,
+        packet: &Packet,
         arrivals: &mut Vec<Arrival>,
     ) {
         let copies = 1 + usize::from(self.plan.duplicate.hit(&mut self.rng));
         for _ in 0..copies {
             if !self.plan.loss.hit(&mut self.rng) {
                 let at = now + self.delay(from, to);
-                arrivals.push(Arrival { at, session: 0, body: Some(body.clone()) });
+                arrivals.push(Arrival { at, session: 0, body: Some(packet.clone()) });
             }
+        }
+        if arrivals.is_empty() {
+            self.lost.push((packet.number, Loss::Network));
         }
     }
 
@@ -186,20 +236,23 @@ impl Network {
         now: Moment,
         from: usize,
         to: usize,
-        body: Bytes,
+        packet: Packet,
         arrivals: &mut Vec<Arrival>,
     ) -> bool {
         let delay = self.delay(from, to);
         let (keep_max, manual) = (self.plan.keep_max, self.plan.wire == Wire::Manual);
         let resets = self.plan.reset.hit(&mut self.rng);
-        let link = self.link(from, to);
+        let Network { links, lost, replicas, .. } = self;
+        let link = &mut links[from * *replicas + to];
         if link.pipe.len() >= PIPE_MAX {
+            lost.push((packet.number, Loss::SessionEnded));
             return true;
         }
         if manual && !link.up {
+            lost.push((packet.number, Loss::NoSession));
             return false;
         }
-        link.pipe.push_back(body);
+        link.pipe.push_back(packet);
         if link.up && !manual {
             // A message behind others comes no earlier than they do.
             link.last_arrival = link.last_arrival.max(now + delay);
@@ -207,16 +260,20 @@ impl Network {
             return resets;
         }
         while !manual && link.pipe.len() > keep_max {
-            link.pipe.pop_front();
+            lost.extend(link.pipe.pop_front().map(|packet| (packet.number, Loss::NoSession)));
         }
         false
     }
 
     /// What arrives now, if anything does.
-    pub fn arrive(&mut self, from: usize, to: usize, session: u64, body: Option<Bytes>) -> Option<Bytes> {
+    pub fn arrive(&mut self, from: usize, to: usize, session: u64, body: Option<Packet>) -> Option<Packet> {
         let link = self.link(from, to);
-        if body.is_some() {
-            return body.filter(|_| link.cuts == 0);
+        if let Some(packet) = body {
+            if link.cuts == 0 {
+                return Some(packet);
+            }
+            self.lost.push((packet.number, Loss::Cut));
+            return None;
         }
         if link.session != session || !link.up {
             return None;
@@ -285,20 +342,26 @@ impl Network {
 
     /// The session ends; what is under way is lost. False if there was none.
     pub fn disconnect(&mut self, from: usize, to: usize) -> bool {
-        let link = self.link(from, to);
-        link.pipe.clear();
+        let Network { links, lost, replicas, .. } = self;
+        let link = &mut links[from * *replicas + to];
+        lost.extend(link.pipe.drain(..).map(|packet| (packet.number, Loss::SessionEnded)));
         link.missed = 0;
         std::mem::take(&mut link.up)
     }
 
     /// What is under way in a stream, oldest first.
-    pub fn in_transit(&self, from: usize, to: usize) -> impl Iterator<Item = &Bytes> {
+    pub fn in_transit(&self, from: usize, to: usize) -> impl Iterator<Item = &Packet> {
         self.links[from * self.replicas + to].pipe.iter()
     }
 
     /// Takes a message out of a stream: for scenario scripts.
-    pub fn take(&mut self, from: usize, to: usize, index: usize) -> Option<Bytes> {
+    pub fn take(&mut self, from: usize, to: usize, index: usize) -> Option<Packet> {
         self.link(from, to).pipe.remove(index)
+    }
+
+    /// The messages that were lost since this was asked last, each by its number.
+    pub fn take_lost(&mut self) -> Vec<(u64, Loss)> {
+        std::mem::take(&mut self.lost)
     }
 
     /// From now on nothing is lost, duplicated or reset, and no delay is extraordinary. Returns how it was.
@@ -351,15 +414,15 @@ mod tests {
         }
     }
 
-    fn body(n: u8) -> Bytes {
-        Bytes::copy_from_slice(&[n])
+    fn body(n: u8) -> Packet {
+        Packet { number: u64::from(n), body: Bytes::copy_from_slice(&[n]) }
     }
 
     /// Plays arrivals in the order of their instants.
     fn play(network: &mut Network, mut arrivals: Vec<Arrival>) -> Vec<u8> {
         arrivals.sort_by_key(|arrival| arrival.at);
         let bodies = arrivals.into_iter().filter_map(|a| network.arrive(0, 1, a.session, a.body));
-        bodies.map(|body| body[0]).collect()
+        bodies.map(|packet| packet.body[0]).collect()
     }
 
     #[test]
@@ -389,6 +452,10 @@ mod tests {
         }
         network.connect(Moment::START, 0, 1, &mut arrivals);
         assert_eq!(play(&mut network, arrivals), [17, 18, 19]);
+        let lost = |number, loss| (number, loss);
+        let mut told = vec![lost(1, Loss::SessionEnded)];
+        told.extend((10..17).map(|number| lost(number, Loss::NoSession)));
+        assert_eq!(network.take_lost(), told);
     }
 
     #[test]

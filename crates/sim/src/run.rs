@@ -10,6 +10,7 @@ use std::{
 use synod_consensus::{ElectionKind, ProtocolKind};
 
 use crate::{
+    chart::{Recorder, Window},
     check::{Invariant, Violation},
     plan::{Family, Plan},
     situations::Reached,
@@ -51,7 +52,8 @@ impl Failure {
         let family = family.map_or(String::new(), |family| format!(" --family {family}"));
         let _ = write!(
             text,
-            "replay: synod sim run --protocol {protocol}{election}{family} --seeds {seed}..{end} --trace"
+            "replay: synod sim run --protocol {protocol}{election}{family} --seeds {seed}..{end} --trace\n\
+             chart:  the same with --html FILE in place of --trace"
         );
         text
     }
@@ -82,11 +84,26 @@ pub fn run_with_trace(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     })
 }
 
+/// Runs a plan, and records what a chart shows of it. The run is the same as without.
+pub fn record(plan: &Plan, window: Window) -> (Result<Outcome, Violation>, Recorder) {
+    let mut world = World::new(plan.clone(), Trace::Off);
+    world.record(Recorder::new(window));
+    let result = play(&mut world);
+    if let Err(violation) = &result {
+        world.chart(|chart| chart.violates(violation));
+    }
+    (result, world.take_recorder().unwrap_or_else(|| Recorder::new(window)))
+}
+
 fn attempt(plan: &Plan, trace: Trace) -> (Result<Outcome, Violation>, Reached, Vec<String>) {
     let mut world = World::new(plan.clone(), trace);
-    let result = catch(|| world.run());
-    let result = result.unwrap_or_else(|detail| Err(Violation { invariant: Invariant::Sound, detail }));
+    let result = play(&mut world);
     (result, world.reached(), world.take_trace())
+}
+
+/// Runs a world; a panic is a violation.
+fn play(world: &mut World) -> Result<Outcome, Violation> {
+    catch(|| world.run()).unwrap_or_else(|detail| Err(Violation { invariant: Invariant::Sound, detail }))
 }
 
 thread_local! {

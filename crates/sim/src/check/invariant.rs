@@ -124,6 +124,15 @@ invariants! {
     Sound = "sound", "STYLE.md: panic! is for broken invariants only";
 }
 
+impl Invariant {
+    /// Whether it is the last event that broke it, and not the whole run.
+    #[must_use]
+    pub fn is_seen_at_once(self) -> bool {
+        use Invariant::{Linearizable, Liveness, NothingWaits, ServesWhenConnected};
+        !matches!(self, Linearizable | Liveness | NothingWaits | ServesWhenConnected)
+    }
+}
+
 impl fmt::Display for Invariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -8,6 +8,7 @@ use synod_wire::{ReplicaId, SessionId};
 
 use super::Cast;
 use crate::{
+    chart::{Recorder, Window},
     describe::CLASSES,
     network::{NetworkPlan, Wire},
     odds::Odds,
@@ -87,23 +88,70 @@ type Result<T> = std::result::Result<T, String>;
 pub(super) struct Stage {
     cast: Cast,
     world: Option<World>,
+    /// What of each cluster is recorded for a chart, if one is wanted.
+    window: Option<Window>,
+    /// What was recorded of the clusters before the present one.
+    recorded: Vec<Recorder>,
 }
+
+/// Commands that only show something.
+const VIEWS: [&str; 6] = ["status", "situations", "messages", "group", "log", "peek"];
 
 impl Stage {
     pub(super) fn new(cast: Cast) -> Stage {
-        Stage { cast, world: None }
+        Stage { cast, world: None, window: None, recorded: Vec::new() }
+    }
+
+    /// From now on clusters are recorded.
+    pub(super) fn record(&mut self, window: Window) {
+        self.window = Some(window);
+    }
+
+    /// What was recorded, a recorder for each cluster.
+    pub(super) fn into_recorded(mut self) -> Vec<Recorder> {
+        self.recorded.extend(self.world.as_mut().and_then(World::take_recorder));
+        self.recorded
     }
 
     /// Plays one command; the lines that it prints.
     pub(super) fn play(&mut self, command: &str) -> Result<Vec<String>> {
-        if let Some(command) = command.strip_prefix("quietly ") {
-            return self.play(command).map(|_| Vec::new());
+        let (quiet, said) = match command.strip_prefix("quietly ") {
+            Some(command) => (true, command),
+            None => (false, command),
+        };
+        self.chart(|chart| {
+            if !VIEWS.iter().any(|view| said.starts_with(view)) {
+                chart.begins(command);
+            }
+            chart.quiet = quiet;
+        });
+        let played = self.carry_out(said);
+        self.chart(|chart| {
+            chart.quiet = false;
+            if let Err(error) = &played {
+                chart.fails(error);
+            }
+        });
+        if quiet { played.map(|_| Vec::new()) } else { played }
+    }
+
+    fn chart(&mut self, tell: impl FnOnce(&mut Recorder)) {
+        if let Some(world) = &mut self.world {
+            world.chart(tell);
         }
+    }
+
+    fn carry_out(&mut self, command: &str) -> Result<Vec<String>> {
         let mut words = command.split_whitespace();
         let name = words.next().ok_or("a command is missing")?;
         let words: Vec<&str> = words.collect();
         if name == "cluster" {
-            self.world = Some(cluster(&words, self.cast)?);
+            self.recorded.extend(self.world.as_mut().and_then(World::take_recorder));
+            let mut world = cluster(&words, self.cast)?;
+            if let Some(window) = self.window {
+                world.record(Recorder::new(window));
+            }
+            self.world = Some(world);
         }
         let Some(world) = &mut self.world else {
             return Err("there is no cluster yet; begin with 'cluster 3'".to_owned());
@@ -113,6 +161,7 @@ impl Stage {
             "cluster" => {
                 checked(world.start_all())?;
                 world.take_trace();
+                world.chart(|chart| chart.begin_with(command));
             }
             "status" => printed = status(world),
             "situations" => printed = world.reached().iter().map(|reached| reached.to_string()).collect(),

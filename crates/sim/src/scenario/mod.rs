@@ -36,6 +36,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::chart::{Recorder, Window};
 pub use cast::{CASTS, Cast};
 pub use commands::COMMANDS;
 use commands::Stage;
@@ -50,7 +51,35 @@ const GOLDEN: &str = "golden";
 /// # Errors
 /// With the line's number, if a command makes no sense, or an invariant does not hold.
 pub fn play(text: &str, cast: &Cast) -> Result<String, String> {
+    play_on(&mut Stage::new(*cast), text)
+}
+
+/// Plays a script with a cast, and records what a chart shows of it: a recorder for each cluster of the story.
+pub fn record(text: &str, cast: &Cast, window: Window) -> (Result<String, String>, Vec<Recorder>) {
     let mut stage = Stage::new(*cast);
+    stage.record(window);
+    let story = play_on(&mut stage, text);
+    (story, stage.into_recorded())
+}
+
+/// The casts that a script is for.
+///
+/// # Errors
+/// If its head names others than there are.
+pub fn casts_of(text: &str) -> Result<Vec<&'static Cast>, String> {
+    parse(text).and_then(|(head, _)| cast::casts(&head))
+}
+
+/// The first paragraph of a script's prose.
+#[must_use]
+pub fn opening(text: &str) -> String {
+    let prose = text.lines().skip(1).skip_while(|line| line.trim().is_empty());
+    let lines: Vec<&str> =
+        prose.take_while(|line| !line.trim().is_empty() && !line.starts_with("> ")).map(str::trim).collect();
+    lines.join(" ")
+}
+
+fn play_on(stage: &mut Stage, text: &str) -> Result<String, String> {
     let mut story = String::new();
     for block in parse(text)?.1 {
         match block {
@@ -127,7 +156,7 @@ pub fn play_folder(folder: &Path, bless: bool) -> io::Result<Played> {
 pub fn play_file(path: &Path, bless: bool, played: &mut Played) -> io::Result<()> {
     let text = fs::read_to_string(path)?;
     played.scripts += 1;
-    let casts = match parse(&text).and_then(|(head, _)| cast::casts(&head)) {
+    let casts = match casts_of(&text) {
         Ok(casts) => casts,
         Err(error) => {
             played.wrong.push(format!("{}: {error}", path.display()));

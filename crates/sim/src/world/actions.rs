@@ -7,6 +7,7 @@ use synod_wire::{Epoch, ReplicaId};
 
 use super::{Happening, World, machine::Task};
 use crate::{
+    chart::Mark,
     check::{Checked, Invariant, demand, is_learned},
     describe,
     network::{Wire, between},
@@ -51,7 +52,7 @@ impl World {
                 self.situations.see(&Sight::Appends { of, record: &record });
                 self.terms.appended(of, lsn, &record)?;
                 let shown = self.shows_log(of);
-                self.note_if(shown, of, || format!("log {lsn}: {}", describe::record(&record)));
+                self.note_if(shown, of, Mark::Write, || format!("log {lsn}: {}", describe::record(&record)));
             }
             Action::Send { to, message, after } => {
                 match &message {
@@ -79,8 +80,10 @@ impl World {
                 let id = machine.id;
                 machine.delivered = machine.delivered.max(slot);
                 life.tasks.push_back(Task::Execute { slot, ballots, batch: batch.clone(), requests });
-                self.note(of, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
-                self.situations.see(&Sight::Delivers { of, first: slot > self.reference.last() });
+                let first = slot > self.reference.last();
+                let mark = Mark::Delivers { first };
+                self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
+                self.situations.see(&Sight::Delivers { of, first });
                 self.reference.delivered(id, slot, &batch)?;
                 self.check_clock()?;
                 self.group_moves(slot)?;
@@ -95,7 +98,9 @@ impl World {
             Action::Leader(view) => {
                 life.watch.leader(view, life.replica.group().epoch)?;
                 self.coverage.elections += u64::from(view.leader == Some(machine.id));
-                self.note(of, || describe::view(view));
+                let leads = view.leader == Some(machine.id);
+                let mark = if leads { Mark::Leads(view.ballot) } else { Mark::Follows(view) };
+                self.note(of, mark, || describe::view(view));
             }
             Action::Group(group) => self.groups.agrees(machine.id, life.watch.delivered(), &group)?,
             Action::Forked(fork) => {
@@ -150,7 +155,7 @@ impl World {
                 if !self.plan.disk.trim_waits.hit(&mut self.rng) {
                     machine.disk.trim(through);
                 }
-                self.note(of, || format!("trims its log through slot {through}"));
+                self.note(of, Mark::Note, || format!("trims its log through slot {through}"));
             }
         }
         Ok(())
@@ -232,7 +237,7 @@ impl World {
             self.terms.durable(of, lsn)?;
         }
         let shown = self.shows_log(of);
-        self.note_if(shown, of, || format!("log durable to {lsn}"));
+        self.note_if(shown, of, Mark::Durable, || format!("log durable to {lsn}"));
         self.happen(Happening::Notice { of, life, event: Box::new(Event::Durable(lsn)) })?;
         self.write_log(of);
         Ok(())

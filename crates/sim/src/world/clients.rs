@@ -16,6 +16,7 @@ use synod_wire::SessionId;
 
 use super::{Happening, World};
 use crate::{
+    chart,
     check::{Checked, Invariant, Violation},
     describe,
     network::between,
@@ -58,6 +59,13 @@ pub(super) enum Response {
     Refused,
     /// The connection broke.
     Broken,
+}
+
+impl Response {
+    /// Whether a replica said it. What a broken connection means, a client finds by itself.
+    pub(super) fn travels(&self) -> bool {
+        matches!(self, Response::Reply(_) | Response::Failed(_))
+    }
 }
 
 /// One operation of the history.
@@ -347,6 +355,9 @@ impl World {
         let of = client.home;
         let ask = Ask { client: index, worker, attempt, session, kind, payload };
         self.trace.line(self.now, || format!("c{index}.{worker:<7}→ r{}  {}", of + 1, describe_ask(&ask)));
+        self.chart(|chart| {
+            chart.asks(attempt, of, format!("c{index}.{worker} asks: {}", describe_ask(&ask)))
+        });
         let travels = between(&mut self.clients.rng, TRAVELS.0, TRAVELS.1);
         self.queue.push(self.now + travels, Happening::Asked { of, ask });
         let cancels = self.plan.clients.cancels.hit(&mut self.clients.rng);
@@ -358,13 +369,18 @@ impl World {
     /// A client hears something.
     pub(super) fn heard(&mut self, heard: Heard) -> Checked {
         let Heard { client: index, worker, attempt, response } = heard;
+        if response.travels() {
+            self.chart(|chart| chart.arrives(chart::Key::Answer(attempt), chart::Lane::Clients));
+        }
         if self.clients.clients[index].workers[worker].attempt != attempt {
             return Ok(()); // An answer to a question that was given up.
         }
         self.clients.clients[index].workers[worker].attempt = NO_ATTEMPT;
-        self.trace.line(self.now, || {
-            format!("c{index}.{worker:<7}hears {}", super::requests::describe_response(&response))
-        });
+        let text = || super::requests::describe_response(&response);
+        self.trace.line(self.now, || format!("c{index}.{worker:<7}hears {}", text()));
+        if !response.travels() {
+            self.chart(|chart| chart.marks_clients(format!("c{index}.{worker} hears {}", text())));
+        }
         match response {
             Response::Reply(reply) => self.replied(index, worker, &reply),
             Response::Failed(error) => self.failed(index, worker, error),
@@ -509,6 +525,7 @@ impl World {
     pub(super) fn impatient(&mut self, index: usize, worker: usize, attempt: u64) -> Checked {
         if self.clients.clients[index].workers[worker].attempt == attempt {
             self.trace.line(self.now, || format!("c{index}.{worker:<7}gives up waiting"));
+            self.chart(|chart| chart.marks_clients(format!("c{index}.{worker} gives up waiting")));
             self.unknown(index, worker);
         }
         Ok(())

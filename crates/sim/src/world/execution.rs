@@ -9,6 +9,7 @@ use synod_wire::{Ballots, Batch, Slot};
 
 use super::{Happening, World, lives::restore, machine::Task};
 use crate::{
+    chart::Mark,
     check::{Checked, Invariant, demand},
     clock::Moment,
     network::between,
@@ -152,7 +153,7 @@ impl World {
         }
         let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
         if let Err(error) = machine.disk.write_snapshot(slot, bytes) {
-            self.note(of, || format!("cannot write a snapshot: {error}"));
+            self.note(of, Mark::Note, || format!("cannot write a snapshot: {error}"));
             self.notice_after(of, Duration::ZERO, Event::SnapshotTaken(None));
             return Ok(());
         }
@@ -160,7 +161,7 @@ impl World {
             life.watch.snapshot(slot)?;
         }
         self.coverage.snapshots_taken += 1;
-        self.note(of, || format!("has a snapshot to slot {slot}"));
+        self.note(of, Mark::Note, || format!("has a snapshot to slot {slot}"));
         self.notice_after(of, Duration::ZERO, Event::SnapshotTaken(Some(info)));
         Ok(())
     }
@@ -182,7 +183,7 @@ impl World {
             return Ok(());
         }
         self.coverage.snapshots_installed += 1;
-        self.note(of, || format!("installs the snapshot to slot {}", info.slot));
+        self.note(of, Mark::Note, || format!("installs the snapshot to slot {}", info.slot));
         self.check_state(of)?;
         let Some(life) = &self.machines[of].life else { return Ok(()) };
         let (ballots, group) = (life.executor.ballots(), life.executor.group().clone());

@@ -9,6 +9,7 @@ use synod_wire::{Lsn, ReplicaId, Slot};
 
 use super::{Happening, World, machine::Machine};
 use crate::{
+    chart::Mark,
     check::{Checked, Invariant, Violation},
     clock::Moment,
     files::Files,
@@ -161,7 +162,7 @@ impl World {
             Kind::LoseSnapshot => {
                 if self.may_lose(of) {
                     self.crash_for_a_while(of);
-                    self.note(of, || "finds its newest snapshot damaged".to_owned());
+                    self.note(of, Mark::Note, || "finds its newest snapshot damaged".to_owned());
                     self.machines[of].disk.damage_snapshot();
                     self.coverage.snapshots_damaged += 1;
                 }
@@ -218,7 +219,7 @@ impl World {
     }
 
     fn stall_for_a_while(&mut self, of: usize) {
-        self.note(of, || "disk stalls".to_owned());
+        self.note(of, Mark::DiskStalls, || "disk stalls".to_owned());
         self.coverage.stalls += 1;
         self.machines[of].disk.stall(true);
         let lasts = self.lasts();
@@ -281,7 +282,7 @@ impl World {
         } else {
             disk.damage_log(&mut self.faults.rng);
         }
-        self.note(of, || "loses (part of) its log".to_owned());
+        self.note(of, Mark::Note, || "loses (part of) its log".to_owned());
         self.coverage.logs_lost += 1;
         let lasts = self.lasts();
         self.queue.push(self.now + lasts, Happening::Restart { of });
@@ -291,7 +292,7 @@ impl World {
         let disk = &mut self.machines[of].disk;
         let lost = std::mem::replace(&mut disk.lost, true);
         let harm = disk.files().map(|files| files.harm(lost)).unwrap_or_default();
-        self.note(of, || format!("has its log harmed: {harm}"));
+        self.note(of, Mark::Note, || format!("has its log harmed: {harm}"));
         self.coverage.logs_lost += 1;
         self.restart_later(of);
     }
@@ -386,7 +387,7 @@ impl World {
 
     /// Cuts links; sessions over them may end, at any time until the partition does.
     pub(crate) fn cut(&mut self, links: Vec<(usize, usize)>) -> u64 {
-        self.trace.line(self.now, || {
+        self.note_for_all(|| {
             let links: Vec<String> =
                 links.iter().map(|(from, to)| format!("r{}→r{}", from + 1, to + 1)).collect();
             format!("network   cut: {}", links.join(" "))
@@ -410,7 +411,7 @@ impl World {
     /// A partition ends.
     pub(super) fn mend(&mut self, partition: u64) {
         let Some(links) = self.faults.partitions.remove(&partition) else { return };
-        self.trace.line(self.now, || "network   mended".to_owned());
+        self.note_for_all(|| "network   mended".to_owned());
         self.situations.see(&Sight::Mends(&links));
         for (from, to) in links {
             self.uncut(from, to);
@@ -433,12 +434,12 @@ impl World {
         if machine.disk.is_syncing() {
             self.queue.push(self.now, Happening::SyncEnds { of, life });
         }
-        self.note(of, || "disk goes on".to_owned());
+        self.note(of, Mark::DiskGoesOn, || "disk goes on".to_owned());
     }
 
     /// Everything is mended, everybody is up again, and nothing goes wrong any more.
     pub(super) fn make_peace(&mut self) -> Checked {
-        self.trace.line(self.now, || "all faults are over".to_owned());
+        self.note_for_all(|| "all faults are over".to_owned());
         self.faults.over = true;
         self.network.calm();
         self.plan.disk.snapshot_fails = Odds::NEVER;

@@ -15,6 +15,7 @@ use synod_wire::{
 
 use super::{Happening, World};
 use crate::{
+    chart,
     check::{Checked, Invariant, demand},
     disk::Disk,
     network::Wire,
@@ -156,7 +157,7 @@ impl World {
             Err(stranger) if stranger.mismatch == Mismatch::OtherBirth => return false,
             Err(stranger) if !believes => {
                 self.coverage.copies_found += u64::from(self.machines[peer].copied);
-                self.note(of, || format!("does not recognise r{}: {stranger}", peer + 1));
+                self.note(of, chart::Mark::Note, || format!("does not recognise r{}: {stranger}", peer + 1));
                 let noted = self.machines[peer].disk.files().is_none_or(|files| files.outlived());
                 let files = &mut self.machines[peer].files;
                 if noted {
@@ -212,7 +213,7 @@ impl World {
         if self.machines[of].in_life(life).is_none() {
             return;
         }
-        self.note(of, || "is told that it was outlived".to_owned());
+        self.note(of, chart::Mark::Note, || "is told that it was outlived".to_owned());
         self.crash(of);
         let wait = self.plan.settings.consensus.election_timeout / 4;
         self.queue.push(self.now + wait, Happening::Restart { of });
@@ -229,7 +230,9 @@ impl World {
             if machine.is_alive() {
                 let disk = machine.disk.copy();
                 let files = machine.files.clone();
-                self.note(of, || format!("has its disk copied, with a log to {}", disk.durable()));
+                self.note(of, chart::Mark::Note, || {
+                    format!("has its disk copied, with a log to {}", disk.durable())
+                });
                 self.machines[of].copy = Some(Box::new((disk, files)));
             }
             return;
@@ -241,7 +244,9 @@ impl World {
         }
         let (disk, files) = *copy;
         self.crash(of);
-        self.note(of, || format!("has an older copy of its disk restored, with a log to {}", disk.durable()));
+        self.note(of, chart::Mark::Note, || {
+            format!("has an older copy of its disk restored, with a log to {}", disk.durable())
+        });
         self.coverage.copies_restored += 1;
         let believed = self.plants(Bug::BelieveCopies);
         let machine = &mut self.machines[of];
@@ -292,7 +297,9 @@ impl World {
             return;
         }
         self.crash(of);
-        self.note(of, || "loses all its data, and is started as if it never was".to_owned());
+        self.note(of, chart::Mark::Note, || {
+            "loses all its data, and is started as if it never was".to_owned()
+        });
         self.coverage.wiped += 1;
         let machine = &mut self.machines[of];
         machine.disk = machine.disk.wiped();

@@ -9,9 +9,10 @@ use synod_wire::Slot;
 
 use super::{Ending, Happening, World};
 use crate::{
+    chart::{Key, Lane},
     check::{Checked, Invariant, Violation, claims, demand},
     describe,
-    network::{Wire, between},
+    network::{Loss, Packet, Wire, between},
     situations::{Sight, is_followed_by_a_page},
 };
 
@@ -52,9 +53,12 @@ impl World {
         let shown = self.machines[to].is_alive() && !(self.idles && describe::is_sign_of_life(message));
         if self.network.wire() == Wire::Manual && shown {
             let lost = if self.network.is_up(from, to) { "" } else { " (no session: lost)" };
-            self.note(from, || format!("→ r{}  {}{lost}", to + 1, describe::message(message)));
+            self.line(from, || format!("→ r{}  {}{lost}", to + 1, describe::message(message)));
         }
         let body = message.encode().to_bytes();
+        self.sent += 1;
+        let number = self.sent;
+        self.chart(|chart| chart.sends(number, (from, to), message, body.len()));
         let max = self.frame_bytes_max;
         demand(body.len() <= max, Invariant::FitsAFrame, || {
             let what = describe::class(message);
@@ -62,10 +66,11 @@ impl World {
         })?;
         self.fold(body.len() as u64);
         let mut arrivals = std::mem::take(&mut self.arrivals);
-        let ends = self.network.send(self.now, from, to, body, &mut arrivals);
+        let ends = self.network.send(self.now, from, to, Packet { number, body }, &mut arrivals);
+        self.note_losses();
         if self.network.wire() == Wire::Datagram && arrivals.is_empty() {
             self.coverage.messages_lost += 1;
-            self.note(from, || format!("→ r{}  lost: {}", to + 1, describe::message(message)));
+            self.line(from, || format!("→ r{}  lost: {}", to + 1, describe::message(message)));
         }
         self.expect(from, to, arrivals);
         if ends {
@@ -134,16 +139,19 @@ impl World {
         sender: (usize, u64),
         to: usize,
         session: u64,
-        body: Option<Bytes>,
+        body: Option<Packet>,
     ) -> Checked {
         let from = sender.0;
-        let Some(body) = self.network.arrive(from, to, session, body) else { return Ok(()) };
-        match self.network.damage(&body) {
+        let arrived = self.network.arrive(from, to, session, body);
+        self.note_losses();
+        let Some(packet) = arrived else { return Ok(()) };
+        match self.network.damage(&packet.body) {
             Some(damaged) => {
+                self.note_loss(packet.number, Loss::Damaged);
                 self.is_damaged(from, to, damaged);
                 Ok(())
             }
-            None => self.receive(sender, to, body),
+            None => self.receive(sender, to, packet),
         }
     }
 
@@ -151,7 +159,7 @@ impl World {
     /// nobody. Whoever reads it all the same finds an error at most.
     fn is_damaged(&mut self, from: usize, to: usize, damaged: Bytes) {
         self.coverage.messages_damaged += 1;
-        self.note(to, || format!("← r{}  a damaged message", from + 1));
+        self.line(to, || format!("← r{}  a damaged message", from + 1));
         let _ = PeerMessage::decode(damaged);
         if self.network.wire() == Wire::Stream {
             self.end_session(from, to);
@@ -160,28 +168,35 @@ impl World {
 
     /// A replica gets a message, if it lives. `birth`: that of the sender when it sent it, which may have lost everything
     /// since.
-    pub(crate) fn receive(&mut self, (from, birth): (usize, u64), to: usize, body: Bytes) -> Checked {
+    pub(crate) fn receive(&mut self, (from, birth): (usize, u64), to: usize, packet: Packet) -> Checked {
+        let Packet { number, body } = packet;
         if !self.machines[to].is_alive() {
+            self.note_loss(number, Loss::Down);
             return Ok(());
         }
         if self.network.wire() == Wire::Datagram
             && !(self.is_heard(to, from) && self.knows_birth(to, from, birth))
         {
             self.coverage.messages_lost += 1;
+            self.note_loss(number, Loss::Stranger);
             return Ok(());
         }
+        self.chart(|chart| chart.arrives(Key::Message(number), Lane::Replica(to)));
         let message = PeerMessage::decode(body).map_err(|error| Violation {
             invariant: Invariant::Sound,
             detail: format!("r{} can not read a message of r{}: {error}", to + 1, from + 1),
         })?;
         let brief = self.network.wire() == Wire::Manual;
         let shown = !(self.idles && describe::is_sign_of_life(&message));
-        self.note_if(shown, to, || {
+        let line = || {
             let text = describe::message(&message);
             // In a script the whole message is shown when it is sent.
             let text = if brief { text.split(' ').next().unwrap_or_default() } else { &text };
             format!("← r{}  {text}", from + 1)
-        });
+        };
+        if shown {
+            self.line(to, line);
+        }
         self.fold((from * 16 + to) as u64);
         if let PeerMessage::Protocol { epoch, message } = &message {
             self.memory.arrives(*epoch, from, to, message);
@@ -205,6 +220,7 @@ impl World {
             } else {
                 // Whatever an earlier life had is over.
                 self.network.disconnect(of, peer);
+                self.note_losses();
                 self.dial_soon(of, peer);
             }
         }
@@ -218,6 +234,7 @@ impl World {
                 self.end_session_as(peer, of, link);
                 if self.network.wire() == Wire::Stream && self.rng.bool() {
                     self.network.disconnect(of, peer);
+                    self.note_losses();
                 }
             }
         }
@@ -283,7 +300,9 @@ impl World {
 
     pub(super) fn end_session_as(&mut self, from: usize, to: usize, link: Link) {
         self.coverage.messages_lost += self.network.in_transit(from, to).count() as u64;
-        if !self.network.disconnect(from, to) || !self.machines[from].is_alive() {
+        let lasted = self.network.disconnect(from, to);
+        self.note_losses();
+        if !lasted || !self.machines[from].is_alive() {
             return;
         }
         let life = self.machines[from].lives;

@@ -15,9 +15,10 @@ use super::{
     machine::{Life, Pause},
 };
 use crate::{
+    chart::Mark,
     check::{Checked, Held, Invariant, Violation, Watch, demand, slots},
     clock::{Clock, PERFECT_PPM},
-    network::{Wire, between},
+    network::{Loss, Wire, between},
     plan::{Durability, Plan},
     situations::{Face, Sight, is_long},
 };
@@ -33,7 +34,7 @@ impl World {
                 self.coverage.slots_kept += kept.unwrap_or_default();
             }
             Err(error) => {
-                self.note(of, || format!("does not come to start: {error}"));
+                self.note(of, Mark::Note, || format!("does not come to start: {error}"));
                 self.coverage.starts_failed += 1;
                 self.restart_later(of);
                 return Ok(());
@@ -113,7 +114,7 @@ impl World {
             nonce: number,
             met_all,
         };
-        self.note(of, || {
+        self.note(of, Mark::Starts, || {
             let lost = if amnesia { ", its log lost" } else { "" };
             format!("starts life {number} with a log to {} and a snapshot to slot {first}{lost}", found.last)
         });
@@ -180,14 +181,14 @@ impl World {
     /// Ends a life. The disk keeps what is durable, and some prefix of the rest.
     pub(crate) fn end_life(&mut self, of: usize, ending: Ending) {
         let Some(life) = self.machines[of].life.take() else { return };
-        self.note(of, || match life.held.len() {
+        self.note(of, Mark::Crashes, || match life.held.len() {
             0 => "crashes".to_owned(),
             held => format!("crashes; {held} messages that waited for its disk are never sent"),
         });
         self.coverage.crashes += 1;
         self.situations.see(&Sight::Ends { of });
         let machine = &mut self.machines[of];
-        machine.paused = None;
+        let waiting = machine.paused.take().map(|pause| pause.waiting).unwrap_or_default();
         match self.plan.durability {
             Durability::Sync if self.network.wire() == Wire::Manual => machine.disk.crash_hard(),
             Durability::Sync => machine.disk.crash(&mut self.rng),
@@ -196,13 +197,18 @@ impl World {
                 machine.disk.lose_log(snapshots);
             }
         }
+        for happening in waiting {
+            if let Happening::Arrive { body: Some(packet), .. } = happening {
+                self.note_loss(packet.number, Loss::Down);
+            }
+        }
         self.break_sessions(of, ending);
         self.hang_up_clients(of);
     }
 
     /// A write or an fsync of a replica's log failed: it ends, and is started again.
     pub(super) fn disk_fails(&mut self, of: usize, error: &StorageError) {
-        self.note(of, || format!("its log failed: {error}"));
+        self.note(of, Mark::Note, || format!("its log failed: {error}"));
         self.coverage.logs_failed += 1;
         self.crash(of);
         self.restart_later(of);
@@ -211,7 +217,7 @@ impl World {
     /// A replica stops doing anything; what is meant for it waits.
     pub(crate) fn pause(&mut self, of: usize) {
         if self.machines[of].is_running() {
-            self.note(of, || "stops".to_owned());
+            self.note(of, Mark::Pauses, || "stops".to_owned());
             self.coverage.pauses += 1;
             self.situations.see(&Sight::Pauses { of });
             self.machines[of].paused = Some(Pause { since: self.now, waiting: VecDeque::new() });
@@ -221,7 +227,7 @@ impl World {
     /// A paused replica goes on with its old state, and finds that time has jumped.
     pub(crate) fn resume(&mut self, of: usize) -> Checked {
         let Some(Pause { since, waiting }) = self.machines[of].paused.take() else { return Ok(()) };
-        self.note(of, || "goes on".to_owned());
+        self.note(of, Mark::Resumes, || "goes on".to_owned());
         let long = is_long(self.now.since(since), self.plan.settings.consensus.election_timeout);
         self.situations.see(&Sight::Resumes { of, long });
         // Clients and peers have sockets of their own: what came first need not be read first.
@@ -246,7 +252,7 @@ impl World {
         self.coverage.jumps += 1;
         let long = is_long(by, self.plan.settings.consensus.election_timeout);
         self.situations.see(&Sight::Jumps { of, long });
-        self.note(of, || format!("its clock jumps by {by:?}"));
+        self.note(of, Mark::Note, || format!("its clock jumps by {by:?}"));
         self.set_timer(of);
     }
 
@@ -306,7 +312,13 @@ impl World {
             return Ok(());
         }
         life.deadline = Time::NEVER;
+        self.rings(of);
         self.step(of, Event::Timer)
+    }
+
+    /// A deadline passes: a chart shows it.
+    pub(super) fn rings(&mut self, of: usize) {
+        self.chart(|chart| chart.marks(of, Mark::Timer, "a deadline passes".to_owned()));
     }
 
     /// Sees to it that the deadline is looked at when it passes, or a little later.

@@ -14,9 +14,11 @@ use synod_wire::{Ballot, Time};
 
 use super::{Happening, World};
 use crate::{
+    chart::Mark,
     check::{Checked, Invariant, Violation},
     clock::Moment,
     describe,
+    network::{Loss, Packet},
 };
 
 /// More messages than any script's story needs.
@@ -129,23 +131,25 @@ impl World {
 
     /// Delivers the message at a place in a stream.
     pub(crate) fn deliver(&mut self, from: usize, to: usize, place: usize) -> Checked {
-        let Some(body) = self.network.take(from, to, place) else { return Ok(()) };
+        let Some(packet) = self.network.take(from, to, place) else { return Ok(()) };
         let birth = self.machines[from].files.birth;
-        self.receive((from, birth), to, body)?;
+        self.receive((from, birth), to, packet)?;
         self.settle()
     }
 
     /// Loses the message at a place in a stream.
     pub(crate) fn lose(&mut self, from: usize, to: usize, place: usize) {
-        let lost = self.network.take(from, to, place).and_then(|body| PeerMessage::decode(body).ok());
-        if let Some(message) = lost {
-            self.note(from, || format!("→ r{}  lost: {}", to + 1, describe::message(&message)));
+        let Some(packet) = self.network.take(from, to, place) else { return };
+        self.note_loss(packet.number, Loss::Script);
+        if let Ok(message) = PeerMessage::decode(packet.body) {
+            self.line(from, || format!("→ r{}  lost: {}", to + 1, describe::message(&message)));
         }
     }
 
     /// The messages under way in a stream.
     pub(crate) fn under_way(&self, from: usize, to: usize) -> Vec<UnderWay> {
-        let messages = self.network.in_transit(from, to).map(|body| PeerMessage::decode(body.clone()));
+        let messages =
+            self.network.in_transit(from, to).map(|packet| PeerMessage::decode(packet.body.clone()));
         let seen = |message: PeerMessage| UnderWay {
             class: describe::class(&message),
             text: describe::message(&message),
@@ -167,6 +171,7 @@ impl World {
             life.deadline = Time::NEVER;
             self.jumps += 1;
             self.times_out = true;
+            self.rings(of);
             self.step(of, Event::Timer)?;
             self.times_out = false;
             self.let_rehearsal_succeed(of)?;
@@ -177,12 +182,14 @@ impl World {
     fn let_rehearsal_succeed(&mut self, of: usize) -> Checked {
         for to in (0..self.machines.len()).filter(|&to| to != of) {
             let last = self.network.in_transit(of, to).count().saturating_sub(1);
-            let body = self.network.in_transit(of, to).nth(last).cloned();
-            let Some(Ok(PeerMessage::Protocol { epoch, message })) = body.map(PeerMessage::decode) else {
+            let packet = self.network.in_transit(of, to).nth(last).cloned();
+            let Some(Packet { number, body }) = packet else { continue };
+            let Ok(PeerMessage::Protocol { epoch, message }) = PeerMessage::decode(body) else {
                 continue;
             };
             let Message::Election(election::Message::Rehearse { ballot }) = message else { continue };
             self.network.take(of, to, last);
+            self.note_loss(number, Loss::Script);
             let willing = election::Message::RehearseReply { ballot, willing: true, highest: Ballot::ZERO };
             let message = PeerMessage::Protocol { epoch, message: willing.into() };
             let from = self.machines[to].id;
@@ -232,6 +239,7 @@ impl World {
 
     /// Stalls a disk.
     pub(crate) fn stall(&mut self, of: usize) {
+        self.chart(|chart| chart.marks(of, Mark::DiskStalls, "disk stalls".to_owned()));
         self.machines[of].disk.stall(true);
     }
 

@@ -43,9 +43,10 @@ use synod_replica::Event;
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
+    chart::{Key, Mark, Recorder},
     check::{Checked, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
     clock::Moment,
-    network::{Arrival, Network},
+    network::{Arrival, Loss, Network, Packet},
     plan::Plan,
     queue::EventQueue,
     situations::{Reached, Situations},
@@ -78,7 +79,7 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) enum Happening {
     /// A message arrives: the front of the stream of that session, or `body`.
-    Arrive { from: usize, birth: u64, to: usize, session: u64, body: Option<Bytes> },
+    Arrive { from: usize, birth: u64, to: usize, session: u64, body: Option<Packet> },
     /// A replica tries to begin a session to a peer.
     Dial { from: usize, to: usize },
     /// What a replica tells of its history arrives.
@@ -152,6 +153,10 @@ pub struct World {
     reference: Reference,
     situations: Situations,
     trace: Trace,
+    /// Hears of everything that a chart shows, if one is wanted.
+    chart: Option<Box<Recorder>>,
+    /// Messages that replicas have sent.
+    sent: u64,
     rng: Rng,
     /// How long what replicas tell of their histories takes.
     telling: Rng,
@@ -237,6 +242,8 @@ impl World {
             situations,
             reference,
             trace,
+            chart: None,
+            sent: 0,
             rng,
             telling: Rng::with_seed(plan.seed ^ 0x7e11),
             events: 0,
@@ -315,15 +322,73 @@ impl World {
         self.trace.take()
     }
 
+    /// From now on a recorder hears of everything that a chart shows.
+    pub(crate) fn record(&mut self, recorder: Recorder) {
+        self.chart = Some(Box::new(recorder));
+    }
+
+    /// The numbers of the messages that would still arrive.
+    #[cfg(test)]
+    pub(crate) fn into_under_way(mut self) -> std::collections::BTreeSet<u64> {
+        let mut numbers = std::collections::BTreeSet::new();
+        for from in 0..self.machines.len() {
+            for to in 0..self.machines.len() {
+                numbers.extend(self.network.in_transit(from, to).map(|packet| packet.number));
+            }
+        }
+        while let Some((_, happening)) = self.queue.pop() {
+            if let Happening::Arrive { body: Some(packet), .. } = happening {
+                numbers.insert(packet.number);
+            }
+        }
+        numbers
+    }
+
+    /// Tells the recorder something, if there is one.
+    pub(crate) fn chart(&mut self, tell: impl FnOnce(&mut Recorder)) {
+        if let Some(chart) = &mut self.chart {
+            chart.now = self.now;
+            tell(chart);
+        }
+    }
+
+    /// Takes the recorder away.
+    pub(crate) fn take_recorder(&mut self) -> Option<Recorder> {
+        self.chart.take().map(|recorder| *recorder)
+    }
+
     /// Adds a line about a replica to the trace.
-    fn note(&mut self, of: usize, text: impl FnOnce() -> String) {
+    fn line(&mut self, of: usize, text: impl FnOnce() -> String) {
         self.trace.line(self.now, || format!("r{:<9}{}", of + 1, text()));
     }
 
-    fn note_if(&mut self, shown: bool, of: usize, text: impl FnOnce() -> String) {
+    /// Something happens at a replica: a line of the trace, and a mark on its lifeline in a chart.
+    fn note(&mut self, of: usize, mark: Mark, text: impl Fn() -> String) {
+        self.chart(|chart| chart.marks(of, mark, text()));
+        self.line(of, text);
+    }
+
+    fn note_if(&mut self, shown: bool, of: usize, mark: Mark, text: impl Fn() -> String) {
         if shown {
-            self.note(of, text);
+            self.note(of, mark, text);
         }
+    }
+
+    /// Something happens to the whole cluster: a line of the trace, and one across a chart.
+    fn note_for_all(&mut self, text: impl Fn() -> String) {
+        self.chart(|chart| chart.marks_all(text()));
+        self.trace.line(self.now, text);
+    }
+
+    /// Messages were lost: a chart shows them so.
+    fn note_losses(&mut self) {
+        for (number, loss) in self.network.take_lost() {
+            self.note_loss(number, loss);
+        }
+    }
+
+    fn note_loss(&mut self, number: u64, loss: Loss) {
+        self.chart(|chart| chart.loses(Key::Message(number), loss));
     }
 
     /// A process that something is addressed to.

@@ -11,6 +11,7 @@ use synod_wire::{CommandKind, Incarnation, ReplicaId, Slot};
 
 use super::{Happening, World, machine::Machine};
 use crate::{
+    chart::Mark,
     check::{Checked, Invariant, Violation, demand},
     describe,
     network::between,
@@ -199,7 +200,7 @@ impl World {
 
     fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
         self.coverage.changes_asked += 1;
-        self.note(of, || format!("is asked to {}", describe::change(&request)));
+        self.note(of, Mark::Note, || format!("is asked to {}", describe::change(&request)));
         let id = RequestId(self.clients.asked);
         self.clients.asked += 1;
         let payload = request.encode().to_bytes();
@@ -216,7 +217,7 @@ impl World {
             Outcome::Error(error) => {
                 let void = matches!(error, RequestError::NotCaughtUp | RequestError::Overloaded);
                 self.operator.unknown.extend((!void).then_some(request));
-                self.note(of, || format!("has no outcome of the change: {error}"));
+                self.note(of, Mark::Note, || format!("has no outcome of the change: {error}"));
                 return Ok(());
             }
         };
@@ -226,14 +227,14 @@ impl World {
         })?;
         match result {
             Ok(made) => {
-                self.note(of, || format!("has made version {} of the group", made.version));
+                self.note(of, Mark::Note, || format!("has made version {} of the group", made.version));
                 demand(made.version == request.expected + 1, Invariant::OneGroup, || {
                     format!("{request:?} made version {}", made.version)
                 })
             }
             Err(refusal) => {
                 self.coverage.changes_refused += 1;
-                self.note(of, || format!("refuses the change: {refusal}"));
+                self.note(of, Mark::Note, || format!("refuses the change: {refusal}"));
                 Ok(())
             }
         }
@@ -271,7 +272,7 @@ impl World {
         if !self.machines[of].is_running() {
             return Ok(());
         }
-        self.note(of, || format!("is asked to let {to} lead"));
+        self.note(of, Mark::Note, || format!("is asked to let {to} lead"));
         self.step(of, Event::Transfer(to))
     }
 
@@ -310,7 +311,7 @@ impl World {
                 format!("{id} was added, and nobody asked for so many")
             })?;
             self.machines.push(Machine::new(id, &self.plan));
-            self.note(of, || "is set up".to_owned());
+            self.note(of, Mark::Note, || "is set up".to_owned());
             let (low, high) = self.plan.changes.joins;
             let wait = between(&mut self.operator.rng, low, high);
             self.queue.push(self.now + wait, Happening::Restart { of });
@@ -350,12 +351,12 @@ impl World {
             before.member(member.id).is_some_and(|known| known.readmitted != member.readmitted)
         };
         coverage.readmissions += group.members.iter().filter(readmitted).count() as u64;
-        self.trace.line(self.now, || format!("group     {}", describe::group(group)));
+        self.note_for_all(|| format!("group     {}", describe::group(group)));
     }
 
     /// A replica finds that nobody needs it any more.
     pub(super) fn retires(&mut self, of: usize, delivered: Slot) -> Checked {
-        self.note(of, || "is not needed any more".to_owned());
+        self.note(of, Mark::Note, || "is not needed any more".to_owned());
         let (id, group) = (self.machines[of].id, self.groups.after(delivered));
         let removed = self.groups.latest().member(id).is_none() && group.member(id).is_none();
         demand(removed && self.groups.is_established(group), Invariant::RetiredLast, || {
@@ -375,7 +376,7 @@ impl World {
     pub(super) fn stop_for_good(&mut self, of: usize) {
         self.crash(of);
         self.machines[of].retired = true;
-        self.note(of, || "is taken away".to_owned());
+        self.note(of, Mark::Note, || "is taken away".to_owned());
     }
 }
 

@@ -10,8 +10,9 @@ use super::{
     clients::{Ask, Heard, Kind, Pending, Response, Scripted, TRAVELS},
 };
 use crate::{
+    chart::{Key, Lane},
     check::{Checked, Invariant, Violation, demand},
-    network::between,
+    network::{Loss, between},
     ops::{Answer, Op},
     situations::Sight,
 };
@@ -20,9 +21,11 @@ impl World {
     /// A question reaches a replica.
     pub(super) fn asked(&mut self, of: usize, ask: Ask) -> Checked {
         if !self.machines[of].is_alive() {
+            self.chart(|chart| chart.loses(Key::Question(ask.attempt), Loss::Down));
             self.respond(&ask, Response::Refused);
             return Ok(());
         }
+        self.chart(|chart| chart.arrives(Key::Question(ask.attempt), Lane::Replica(of)));
         let id = self.clients.asked;
         self.clients.asked += 1;
         let (kind, payload, session) = (ask.kind, ask.payload.clone(), ask.session);
@@ -62,12 +65,13 @@ impl World {
         if kind != Kind::Read {
             self.reference.submitted(&payload);
         }
+        self.chart(|chart| chart.asks(attempt, of, text.clone()));
         self.clients.scripted.insert(attempt, Scripted { text, op });
         self.asked(of, Ask { client: 0, worker: 0, attempt, session, kind, payload })?;
         Ok(attempt)
     }
 
-    fn answer_in_script(&mut self, scripted: &Scripted, response: &Response) {
+    fn answer_in_script(&mut self, attempt: u64, scripted: &Scripted, response: &Response) {
         let Scripted { text, op } = scripted;
         let answer = match (response, op) {
             (Response::Reply(reply), Some(op)) => match Answer::decode(op, reply) {
@@ -79,12 +83,23 @@ impl World {
             }
             _ => describe_response(response),
         };
+        let told = format!("{text}: {answer}");
+        self.chart(|chart| match response.travels() {
+            true => {
+                chart.answers(attempt, told);
+                chart.arrives(Key::Answer(attempt), Lane::Clients);
+            }
+            false => chart.marks_clients(told),
+        });
         self.trace.line(self.now, || format!("client    {text}: {answer}"));
     }
 
     fn respond(&mut self, ask: &Ask, response: Response) {
         if let Some(scripted) = self.clients.scripted.remove(&ask.attempt) {
-            return self.answer_in_script(&scripted, &response);
+            return self.answer_in_script(ask.attempt, &scripted, &response);
+        }
+        if response.travels() {
+            self.chart(|chart| chart.answers(ask.attempt, describe_response(&response)));
         }
         let travels = between(&mut self.clients.rng, TRAVELS.0, TRAVELS.1);
         let Ask { client, worker, attempt, .. } = *ask;

@@ -1,0 +1,96 @@
+//! Message-sequence charts of runs and scenarios, for people: one lifeline a replica, time goes down, and every message is
+//! an arrow from where it left to where it arrived or was lost.
+//!
+//! | file | story |
+//! | --- | --- |
+//! | `mod.rs` | what is written, and where |
+//! | `window.rs` | which part of a run is shown |
+//! | `record.rs` | what a world tells while it runs |
+//! | `layout.rs` | rows and lifelines |
+//! | `style.rs` | how kinds of messages look |
+//! | `svg.rs`, `chart.css` | the picture |
+//! | `html.rs`, `page.css`, `chart.js` | the page around it |
+//!
+//! A world that is told to record ([`Recorder`]) goes the same way as one that is not: a recorder hears of events, draws
+//! no random number and decides nothing. What replicas tell of their histories (`PeerMessage::History`) goes beside all
+//! else that they say, and is not shown.
+
+mod html;
+mod layout;
+mod record;
+mod style;
+mod svg;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::{fs, io, path::Path};
+
+use layout::Layout;
+pub use record::Recorder;
+pub(crate) use record::{Key, Lane, Mark};
+use style::{NOISE, NOISE_OF_RUNS};
+pub use window::{Bound, Window, WindowArgs};
+
+/// What a chart says besides what was recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Chart {
+    /// What it is a chart of.
+    pub title: String,
+    /// More about that, a paragraph each.
+    pub about: Vec<String>,
+    /// The command that draws it again.
+    pub command: Option<String>,
+    /// What did not hold.
+    pub violation: Option<String>,
+    /// It is of the run of a seed, and not of a story that a script tells.
+    pub of_run: bool,
+}
+
+impl Chart {
+    /// The page: a picture for each world that was recorded, with filters, and all fields of the message that one points at.
+    #[must_use]
+    pub fn html(&self, recorded: &[Recorder]) -> String {
+        let layouts: Vec<Layout> = recorded.iter().map(|recorder| Layout::new(recorder, &[])).collect();
+        html::page(self, &layouts)
+    }
+
+    /// The bare picture of one world. It has no filters: what a page does not show at first is left out.
+    #[must_use]
+    pub fn svg(&self, recorded: &Recorder) -> String {
+        svg::draw(&Layout::new(recorded, self.hidden()), &self.title, None)
+    }
+
+    /// The kinds of messages and marks that are not shown at first.
+    fn hidden(&self) -> &'static [&'static str] {
+        if self.of_run { NOISE_OF_RUNS } else { NOISE }
+    }
+
+    /// Writes the page; or, if the name of the file ends in `.svg`, the bare picture.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or a picture is to hold more than one world.
+    pub fn write(&self, path: &Path, recorded: &[Recorder]) -> io::Result<()> {
+        let picture = path.extension().is_some_and(|extension| extension == "svg");
+        let text = match recorded {
+            [one] if picture => self.svg(one),
+            _ if picture => {
+                let error =
+                    format!("a picture holds one cluster, not {}; write a page (.html)", recorded.len());
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+            }
+            _ => self.html(recorded),
+        };
+        fs::write(path, text)
+    }
+}
+
+/// Whether a file can be written, before a long run: what is there already stays.
+///
+/// # Errors
+/// If it cannot.
+pub fn check_writable(path: &Path) -> io::Result<()> {
+    let known = path.exists();
+    fs::OpenOptions::new().append(true).create(true).open(path)?;
+    if known { Ok(()) } else { fs::remove_file(path) }
+}

@@ -1,0 +1,333 @@
+//! What a world tells a chart while it runs. Nothing here draws a random number or changes the run.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use synod_consensus::LeaderView;
+use synod_replica::PeerMessage;
+use synod_wire::Ballot;
+
+use super::window::{Place, Window};
+use crate::{check::Violation, clock::Moment, describe, network::Loss};
+
+/// A lifeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lane {
+    /// All clients share one.
+    Clients,
+    /// A replica, by index.
+    Replica(usize),
+}
+
+/// Something that travels from one lifeline to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    /// A message between replicas, by its number.
+    Message(u64),
+    /// What a client asks in an attempt.
+    Question(u64),
+    /// What it is answered.
+    Answer(u64),
+}
+
+/// What happens at a replica besides messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// A life begins.
+    Starts,
+    /// A life ends.
+    Crashes,
+    /// The process is stopped for a while.
+    Pauses,
+    /// It goes on.
+    Resumes,
+    /// Nothing becomes durable from now on.
+    DiskStalls,
+    /// The disk goes on.
+    DiskGoesOn,
+    /// A record is written.
+    Write,
+    /// An fsync ends.
+    Durable,
+    /// A deadline passes.
+    Timer,
+    /// A slot is delivered.
+    Delivers {
+        /// No replica has delivered it before.
+        first: bool,
+    },
+    /// The replica takes itself for the leader of a ballot.
+    Leads(Ballot),
+    /// The replica takes another one for the leader, or nobody.
+    Follows(LeaderView),
+    /// Anything else.
+    Note,
+}
+
+/// What travels.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// A message between replicas, and its bytes.
+    Message(Box<PeerMessage>, usize),
+    /// A question or an answer.
+    Text(String),
+}
+
+impl What {
+    /// The kind, as filters and colours know it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            What::Message(message, _) => describe::class(message),
+            What::Text(_) => "client",
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        match self {
+            What::Message(message, _) => describe::message(message),
+            What::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// Something that left.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) at: Moment,
+    /// The number of the event.
+    pub(super) event: u64,
+    pub(super) from: Lane,
+    pub(super) to: Lane,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Leaves {
+        key: Key,
+        sent: Sent,
+    },
+    Arrives {
+        key: Key,
+        at: Lane,
+    },
+    Lost {
+        key: Key,
+        loss: Loss,
+    },
+    Marks {
+        lane: Lane,
+        mark: Mark,
+        text: String,
+    },
+    /// Something that is said across all lifelines.
+    Across {
+        text: String,
+    },
+    /// A command of a script.
+    Command {
+        text: String,
+    },
+    /// What did not hold, and where that was seen.
+    Violates {
+        lane: Option<Lane>,
+        text: String,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) number: u64,
+    pub(super) at: Moment,
+    /// A story does without it.
+    pub(super) quiet: bool,
+    pub(super) event: Event,
+}
+
+/// What a replica is, as far as its lifeline shows it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Condition {
+    pub(super) up: bool,
+    pub(super) paused: bool,
+    pub(super) stalled: bool,
+    pub(super) leads: bool,
+}
+
+impl Condition {
+    /// What it is after a mark.
+    pub(super) fn after(self, mark: Mark) -> Condition {
+        match mark {
+            Mark::Starts => Condition { up: true, paused: false, leads: false, ..self },
+            Mark::Crashes => Condition { up: false, paused: false, leads: false, ..self },
+            Mark::Pauses => Condition { paused: true, ..self },
+            Mark::Resumes => Condition { paused: false, ..self },
+            Mark::DiskStalls => Condition { stalled: true, ..self },
+            Mark::DiskGoesOn => Condition { stalled: false, ..self },
+            Mark::Leads(_) => Condition { leads: true, ..self },
+            Mark::Follows(_) => Condition { leads: false, ..self },
+            Mark::Write | Mark::Durable | Mark::Timer | Mark::Delivers { .. } | Mark::Note => self,
+        }
+    }
+}
+
+/// So many messages that left before the window are remembered: one of them may arrive within it.
+const EARLY_MAX: usize = 20_000;
+
+/// Collects what happens within a window; of what was before it only what a chart needs to begin with.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    pub(crate) now: Moment,
+    pub(crate) quiet: bool,
+    window: Window,
+    last: u64,
+    pub(super) entries: VecDeque<Entry>,
+    /// What replicas were when the window began.
+    pub(super) before: BTreeMap<usize, Condition>,
+    /// What had left by then.
+    pub(super) early: BTreeMap<Key, Sent>,
+    /// Events before the window, and behind it.
+    pub(super) left_out: (u64, u64),
+    /// Which replica was asked in each attempt that is not answered.
+    asked: BTreeMap<u64, usize>,
+}
+
+impl Recorder {
+    /// A recorder for what happens within a window.
+    #[must_use]
+    pub fn new(window: Window) -> Recorder {
+        Recorder {
+            now: Moment::START,
+            quiet: false,
+            window,
+            last: 0,
+            entries: VecDeque::new(),
+            before: BTreeMap::new(),
+            early: BTreeMap::new(),
+            left_out: (0, 0),
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// A message leaves a replica.
+    pub(crate) fn sends(
+        &mut self,
+        number: u64,
+        (from, to): (usize, usize),
+        message: &PeerMessage,
+        bytes: usize,
+    ) {
+        let what = What::Message(Box::new(message.clone()), bytes);
+        self.leaves(Key::Message(number), Lane::Replica(from), Lane::Replica(to), what);
+    }
+
+    /// A client asks a replica.
+    pub(crate) fn asks(&mut self, attempt: u64, of: usize, text: String) {
+        self.asked.insert(attempt, of);
+        self.leaves(Key::Question(attempt), Lane::Clients, Lane::Replica(of), What::Text(text));
+    }
+
+    /// A replica answers what it was asked.
+    pub(crate) fn answers(&mut self, attempt: u64, text: String) {
+        if let Some(of) = self.asked.remove(&attempt) {
+            self.leaves(Key::Answer(attempt), Lane::Replica(of), Lane::Clients, What::Text(text));
+        }
+    }
+
+    fn leaves(&mut self, key: Key, from: Lane, to: Lane, what: What) {
+        let sent = Sent { at: self.now, event: self.last + 1, from, to, what };
+        self.add(Event::Leaves { key, sent });
+    }
+
+    /// Something arrives.
+    pub(crate) fn arrives(&mut self, key: Key, at: Lane) {
+        self.add(Event::Arrives { key, at });
+    }
+
+    /// Something will never arrive.
+    pub(crate) fn loses(&mut self, key: Key, loss: Loss) {
+        self.add(Event::Lost { key, loss });
+    }
+
+    /// Something happens at a replica.
+    pub(crate) fn marks(&mut self, of: usize, mark: Mark, text: String) {
+        self.add(Event::Marks { lane: Lane::Replica(of), mark, text });
+    }
+
+    /// Clients find something out by themselves.
+    pub(crate) fn marks_clients(&mut self, text: String) {
+        self.add(Event::Marks { lane: Lane::Clients, mark: Mark::Note, text });
+    }
+
+    /// Something happens to all.
+    pub(crate) fn marks_all(&mut self, text: String) {
+        self.add(Event::Across { text });
+    }
+
+    /// A script says what happens next.
+    pub(crate) fn begins(&mut self, command: &str) {
+        self.add(Event::Command { text: command.to_owned() });
+    }
+
+    /// An invariant does not hold. It is seen where the last thing happened, unless only the whole run shows it.
+    pub(crate) fn violates(&mut self, violation: &Violation) {
+        let seen = |entry: &&Entry| violation.invariant.is_seen_at_once() && entry.at == self.now;
+        let lane = self.entries.back().filter(seen);
+        let lane = lane.and_then(|entry| match &entry.event {
+            Event::Leaves { sent, .. } => Some(sent.from),
+            Event::Arrives { at: lane, .. } | Event::Marks { lane, .. } => Some(*lane),
+            _ => None,
+        });
+        self.add(Event::Violates { lane, text: violation.to_string() });
+    }
+
+    /// A story ends before its end.
+    pub(crate) fn fails(&mut self, error: &str) {
+        self.add(Event::Violates { lane: None, text: error.to_owned() });
+    }
+
+    /// What has happened so far is what the chart begins with, under the command of a script that did it.
+    pub(crate) fn begin_with(&mut self, command: &str) {
+        while let Some(entry) = self.entries.pop_front() {
+            self.forget(entry);
+        }
+        self.left_out = (0, 0);
+        self.last = 0;
+        self.begins(command);
+    }
+
+    fn add(&mut self, event: Event) {
+        self.last += 1;
+        let entry = Entry { number: self.last, at: self.now, quiet: self.quiet, event };
+        match self.window.place(entry.number, entry.at) {
+            Place::Before => self.leave_out(entry),
+            Place::Behind => self.left_out.1 += 1,
+            Place::Within => self.entries.push_back(entry),
+        }
+        if self.entries.len() > self.window.events_max
+            && let Some(oldest) = self.entries.pop_front()
+        {
+            self.leave_out(oldest);
+        }
+    }
+
+    fn leave_out(&mut self, entry: Entry) {
+        self.left_out.0 += 1;
+        self.forget(entry);
+    }
+
+    /// Keeps of an event what a chart that begins behind it needs.
+    fn forget(&mut self, entry: Entry) {
+        match entry.event {
+            Event::Leaves { key, sent } => {
+                self.early.insert(key, sent);
+                if self.early.len() > EARLY_MAX {
+                    self.early.pop_first();
+                }
+            }
+            Event::Marks { lane: Lane::Replica(of), mark, .. } => {
+                let condition = self.before.entry(of).or_default();
+                *condition = condition.after(mark);
+            }
+            _ => {}
+        }
+    }
+}

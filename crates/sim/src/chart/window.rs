@@ -1,0 +1,139 @@
+//! Which part of a run a chart shows.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use clap::Args;
+
+use crate::clock::Moment;
+
+/// So many events a chart of a run of a seed shows, unless it is told what to show.
+const LAST_EVENTS: usize = 400;
+/// No chart shows more; browsers draw so many without trouble.
+const EVENTS_MAX: usize = 20_000;
+
+/// A place in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// An instant of virtual time.
+    At(Moment),
+    /// The number of an event, as charts show it.
+    Event(u64),
+}
+
+impl FromStr for Bound {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bound, String> {
+        let wrong = || format!("'{text}': write virtual milliseconds, such as 1250.5, or event:N");
+        if let Some(number) = text.strip_prefix("event:") {
+            return number.parse().map(Bound::Event).map_err(|_| wrong());
+        }
+        let ms: f64 = text.strip_suffix("ms").unwrap_or(text).parse().map_err(|_| wrong())?;
+        let time = Duration::try_from_secs_f64(ms / 1000.0).map_err(|_| wrong())?;
+        Ok(Bound::At(Moment::after(time)))
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::At(moment) => write!(f, "{moment}"),
+            Bound::Event(number) => write!(f, "event:{number}"),
+        }
+    }
+}
+
+/// What of a run a chart shows.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct WindowArgs {
+    /// The chart begins at this place: virtual milliseconds, or event:N with the number of an event as charts show it.
+    #[arg(long, value_name = "PLACE", requires = "html")]
+    pub html_from: Option<Bound>,
+    /// The chart ends at this place.
+    #[arg(long, value_name = "PLACE", requires = "html")]
+    pub html_to: Option<Bound>,
+}
+
+impl WindowArgs {
+    /// For a run of a seed: by default the last events before its end, or before what did not hold.
+    #[must_use]
+    pub fn of_run(&self) -> Window {
+        let bounded = self.html_from.is_some() || self.html_to.is_some();
+        let events_max = if bounded { EVENTS_MAX } else { LAST_EVENTS };
+        Window { from: self.html_from, to: self.html_to, events_max }
+    }
+
+    /// For a story: all of it by default.
+    #[must_use]
+    pub fn of_story(&self) -> Window {
+        Window { from: self.html_from, to: self.html_to, events_max: EVENTS_MAX }
+    }
+}
+
+/// Which events are kept for a chart.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    from: Option<Bound>,
+    to: Option<Bound>,
+    /// Of the events between both the last ones are kept, so many at most.
+    pub(super) events_max: usize,
+}
+
+/// Where an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Before,
+    Within,
+    Behind,
+}
+
+impl Window {
+    /// More than a browser can show.
+    #[cfg(test)]
+    pub(super) const EVERYTHING: Window = Window { events_max: usize::MAX, ..Window::ALL };
+
+    /// Everything that one chart can show.
+    pub const ALL: Window = Window { from: None, to: None, events_max: EVENTS_MAX };
+
+    pub(super) fn place(&self, number: u64, at: Moment) -> Place {
+        let before = |bound: Bound| match bound {
+            Bound::At(moment) => at < moment,
+            Bound::Event(first) => number < first,
+        };
+        let behind = |bound: Bound| match bound {
+            Bound::At(moment) => at > moment,
+            Bound::Event(last) => number > last,
+        };
+        if self.from.is_some_and(before) {
+            Place::Before
+        } else if self.to.is_some_and(behind) {
+            Place::Behind
+        } else {
+            Place::Within
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_milliseconds_or_events() {
+        let at = |micros| Bound::At(Moment::after(Duration::from_micros(micros)));
+        assert_eq!("1250.5".parse(), Ok(at(1_250_500)));
+        assert_eq!("3ms".parse(), Ok(at(3_000)));
+        assert_eq!("event:17".parse(), Ok(Bound::Event(17)));
+        for wrong in ["soon", "-1", "event:x", "", "inf", "1e300"] {
+            assert!(wrong.parse::<Bound>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn both_bounds_belong_to_the_window() {
+        let window = Window { from: Some(Bound::Event(3)), to: Some(Bound::Event(5)), events_max: 10 };
+        let places: Vec<Place> = (1..=7).map(|number| window.place(number, Moment::START)).collect();
+        use Place::{Before, Behind, Within};
+        assert_eq!(places, [Before, Before, Within, Within, Within, Behind, Behind]);
+    }
+}
