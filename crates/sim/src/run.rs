@@ -50,11 +50,9 @@ impl Failure {
         let election = election.map_or(String::new(), |election| format!(" --election {election}"));
         let family = Some(self.family).filter(|family| *family != Family::of(*seed));
         let family = family.map_or(String::new(), |family| format!(" --family {family}"));
-        let _ = write!(
-            text,
-            "replay: synod sim run --protocol {protocol}{election}{family} --seeds {seed}..{end} --trace\n\
-             chart:  the same with --html FILE in place of --trace"
-        );
+        let again = format!("synod sim run --protocol {protocol}{election}{family} --seeds {seed}..{end}");
+        let _ = writeln!(text, "chart:  {again} --html seed-{seed}.html");
+        let _ = write!(text, "replay: {again} --trace");
         text
     }
 }

@@ -122,6 +122,8 @@ fn a_failure_names_the_invariant_its_source_and_the_command_that_replays_it() {
     assert_eq!(failure.violation.invariant, Invariant::QuorumDurable);
     let report = failure.report(PROTOCOL, None);
     assert!(report.contains("seed 0 violates quorum-durable: r"), "{report}");
+    let chart = "chart:  synod sim run --protocol multipaxos --seeds 0..1 --html seed-0.html\n";
+    assert!(report.contains(chart), "{report}");
     assert!(report.ends_with("replay: synod sim run --protocol multipaxos --seeds 0..1 --trace"), "{report}");
     assert!(failure.trace.last().is_some_and(|line| line.contains("delivers slot ")), "{report}");
 }
