@@ -1,14 +1,17 @@
-//! Peers that closed the connection to them: a process that ends does that at once, long before its silence would tell.
+//! Peers whose process has ended: their system closes the connections to them at once, and refuses new ones, long before
+//! their silence would tell.
 //!
-//! A follower whose session to its leader has ended, and has not begun again after a short **grace**, takes the leader
-//! for gone. It rehearses an election without waiting for the rest of the time-out, and is willing to let others try,
-//! whatever it heard from the leader before. Each election says what that means for it.
+//! A follower that is refused where its leader used to listen, and has reached nobody there after a short **grace**, takes
+//! the leader for gone. It rehearses an election without waiting for the rest of the time-out, and is willing to let
+//! others try, whatever it heard from the leader before. Each election says what that means for it.
 //!
-//! **No leader that works is deposed by it.** A follower answers its leader through that session. So where a quorum
-//! takes the leader for gone, every quorum contains somebody that cannot answer it: it decides nothing, and confirms
-//! no read, until one of the sessions begins again. A leader that others hear keeps them: they are unwilling, and one
-//! connection that flaps asks for nothing but answers. The grace is longer than a peer that lives needs to be reached
-//! again, so that a switch that resets all connections at once costs nothing either.
+//! A session that merely ends says nothing: a leader that lives accepts the next one, however many connections a switch resets
+//! and however long a round trip takes.
+//!
+//! **No leader that works is deposed by it**, even if the refusal is somebody else's doing. A follower answers its leader through
+//! its session to it. So where a quorum takes the leader for gone at one time, every quorum contains somebody that cannot
+//! answer it: it decides nothing, and confirms no read, until one of the sessions begins again. For this the consent to a
+//! rehearsal counts only until the next question.
 //!
 //! As with a time-out, a wrong guess costs time, never data.
 
@@ -18,39 +21,40 @@ use synod_wire::{ReplicaId, Time};
 
 use crate::Link;
 
-/// The grace is this part of the election time-out: 25 ms by default, while a peer is dialled again after 5 to 10.
+/// The grace is this part of the election time-out, 25 ms by default: about as long as it takes until all have been refused, since
+/// a peer is dialled again after 5 to 10 ms.
 const GRACES_PER_TIMEOUT: u32 = 40;
 
-/// Which peers closed the connection to them, and when.
+/// Which peers refuse connections, and since when.
 #[derive(Clone, Debug)]
 pub(crate) struct Departures {
     grace: Duration,
     /// Peers whose session has not begun again since.
-    closed: Vec<(ReplicaId, Time)>,
+    refused: Vec<(ReplicaId, Time)>,
 }
 
 impl Departures {
     pub(crate) fn new(election_timeout: Duration) -> Departures {
-        Departures { grace: election_timeout / GRACES_PER_TIMEOUT, closed: Vec::new() }
+        Departures { grace: election_timeout / GRACES_PER_TIMEOUT, refused: Vec::new() }
     }
 
     /// What became of the session to a peer.
     pub(crate) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
         match link {
-            Link::Up => self.closed.retain(|&(id, _)| id != peer),
-            Link::Closed if self.gone_at(peer).is_none() => self.closed.push((peer, now)),
-            Link::Closed | Link::Down => {}
+            Link::Up => self.refused.retain(|&(id, _)| id != peer),
+            Link::Refused if self.gone_at(peer).is_none() => self.refused.push((peer, now)),
+            Link::Refused | Link::Down => {}
         }
     }
 
-    /// How long a peer that closed its connection may take to come back.
+    /// How long a peer that refuses connections may take to come back.
     pub(crate) fn grace(&self) -> Duration {
         self.grace
     }
 
     /// From when on a peer is taken for gone, unless it comes back before. `None`: nothing speaks for that.
     pub(crate) fn gone_at(&self, peer: ReplicaId) -> Option<Time> {
-        self.closed.iter().find(|(id, _)| *id == peer).map(|&(_, closed)| closed + self.grace)
+        self.refused.iter().find(|(id, _)| *id == peer).map(|&(_, since)| since + self.grace)
     }
 
     /// Whether a peer is taken for gone.
@@ -71,8 +75,8 @@ mod tests {
         assert_eq!(departures.gone_at(peer), None, "it was never there");
         departures.link(t(50), peer, Link::Down);
         assert_eq!(departures.gone_at(peer), None, "that says nothing");
-        departures.link(t(100), peer, Link::Closed);
-        departures.link(t(110), peer, Link::Closed);
+        departures.link(t(100), peer, Link::Refused);
+        departures.link(t(110), peer, Link::Refused);
         assert!(!departures.is_gone(t(124), peer));
         assert!(departures.is_gone(t(125), peer) && !departures.is_gone(t(125), other));
         departures.link(t(130), peer, Link::Up);

@@ -151,8 +151,8 @@ pub enum Link {
     Up,
     /// It ended, and that says nothing about the peer.
     Down,
-    /// The peer's system ended it: its process has ended, most likely.
-    Closed,
+    /// There is none, and nobody listens where the peer is to be reached: its process has ended.
+    Refused,
 }
 
 impl Link {

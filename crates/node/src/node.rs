@@ -589,8 +589,8 @@ fn start_transport(
     let sink = move |event: synod_transport::Event| {
         let event = match event {
             synod_transport::Event::Up { peer, .. } => Event::Link { peer, link: Link::Up },
-            synod_transport::Event::Down { peer, closed: true } => Event::Link { peer, link: Link::Closed },
-            synod_transport::Event::Down { peer, closed: false } => Event::Link { peer, link: Link::Down },
+            synod_transport::Event::Down { peer } => Event::Link { peer, link: Link::Down },
+            synod_transport::Event::Refused { peer } => Event::Link { peer, link: Link::Refused },
             synod_transport::Event::Received { from, version, body } => {
                 match PeerMessage::decode_in(version, body) {
                     Ok(message) => Event::Receive { from, message },

@@ -21,8 +21,8 @@ use crate::{
 pub enum Lasting {
     /// All is well.
     Nothing,
-    /// Every message takes half of the round trip longer; it is the leader's process that ends, and its machine closes
-    /// the connections at once.
+    /// Every message takes half of the round trip longer; it is the leader's process that ends, and its machine refuses
+    /// the others at once.
     Process {
         /// The round trip, in percent of the election time-out.
         percent: u32,

@@ -52,10 +52,12 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
     let mut backoff = Backoff::new(config, link);
     let mut complaint = Complaint::default();
     let mut target = link.target();
+    let mut told_refused = false;
     while !link.is_stopped() {
         match open(config, link, &target) {
             Ok((stream, welcome)) => {
                 complaint.clear();
+                told_refused = false;
                 let began = Instant::now();
                 run_session(shared, link, &stream, welcome);
                 // A session that ends as soon as it began is as good as a failure.
@@ -67,6 +69,10 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
                 link.leave(std::iter::empty());
                 if let DialError::Handshake(HandshakeError::Refused(Refusal::Outlived(stranger))) = &error {
                     (config.outlived)(link.id(), stranger);
+                }
+                if error.is_refused() && !told_refused {
+                    told_refused = true;
+                    shared.tell(Event::Refused { peer: link.id() });
                 }
                 if error.is_lasting() {
                     // Trying harder does not change a configuration.
@@ -93,6 +99,11 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
 }
 
 impl DialError {
+    /// Whether nobody listens there.
+    fn is_refused(&self) -> bool {
+        matches!(self, DialError::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
     /// Whether only somebody who changes a configuration can make it better.
     fn is_lasting(&self) -> bool {
         matches!(
@@ -187,7 +198,7 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: W
     if !matches!(end, SessionEnd::Stopped | SessionEnd::Moved) {
         warn!(peer = %link.id(), "connection lost: {end}");
     }
-    shared.tell(Event::Down { peer: link.id(), closed: end.is_by_peer() });
+    shared.tell(Event::Down { peer: link.id() });
 }
 
 /// Reads what must never come, so that the end of the peer is noticed at once even when there is nothing to send.

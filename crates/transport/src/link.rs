@@ -159,20 +159,6 @@ pub(crate) enum SessionEnd {
     Stopped,
 }
 
-impl SessionEnd {
-    /// Whether the peer's system ended the connection.
-    pub(crate) fn is_by_peer(&self) -> bool {
-        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
-        match self {
-            SessionEnd::Closed => true,
-            SessionEnd::Failed(error) => {
-                matches!(error.kind(), ConnectionReset | ConnectionAborted | BrokenPipe)
-            }
-            _ => false,
-        }
-    }
-}
-
 impl fmt::Display for SessionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

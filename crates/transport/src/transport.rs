@@ -39,8 +39,12 @@ pub enum Event {
     Down {
         /// The peer.
         peer: ReplicaId,
-        /// Whether the peer's system closed it, as it does when the peer's process ends.
-        closed: bool,
+    },
+    /// The system of the peer refuses connections: nobody listens there, so the process of the peer has ended, or has not begun to
+    /// listen. Told once between two sessions.
+    Refused {
+        /// The peer.
+        peer: ReplicaId,
     },
     /// A whole, intact message body arrived.
     Received {

@@ -78,7 +78,7 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
     for me in [1, 3, 4] {
         let replica = &replicas[me as usize - 1];
         replica.sender.set_peers(without(me)).unwrap();
-        assert_eq!(replica.next(), Event::Down { peer: ReplicaId(2), closed: false });
+        assert_eq!(replica.next(), Event::Down { peer: ReplicaId(2) });
         assert_eq!(sessions(replica, 2), None);
         replica.send(2, b"nobody");
         assert_eq!(replica.transport.metrics().frames_unroutable, 1);
@@ -266,7 +266,7 @@ fn members_that_change_under_load_lose_no_session_of_others() {
     for event in replicas[0].events.try_iter() {
         match event {
             Event::Up { peer: ReplicaId(3), .. } => assert!(!std::mem::replace(&mut up, true)),
-            Event::Down { peer: ReplicaId(3), .. } => assert!(std::mem::replace(&mut up, false)),
+            Event::Down { peer: ReplicaId(3) } => assert!(std::mem::replace(&mut up, false)),
             other => panic!("{other:?}"),
         }
     }
@@ -312,7 +312,7 @@ fn a_peer_that_comes_back_waits_until_its_former_self_is_gone() {
         move |event| {
             // The receiver thread is held with a body in its hands.
             if matches!(&event, Event::Received { body, .. } if body == "old") {
-                _ = tell.send(Event::Down { peer: ReplicaId(99), closed: false });
+                _ = tell.send(Event::Down { peer: ReplicaId(99) });
                 gate.pass();
             }
             _ = tell.send(event);
@@ -327,7 +327,7 @@ fn a_peer_that_comes_back_waits_until_its_former_self_is_gone() {
     let one = Transport::start_on(config(1, 1, &addresses), vec![own], sink).unwrap();
     let mut before = join(address, 2, 1, 1);
     before.write_all(&frame(b"old")).unwrap();
-    assert_eq!(events.recv_timeout(PATIENCE).unwrap(), Event::Down { peer: ReplicaId(99), closed: false });
+    assert_eq!(events.recv_timeout(PATIENCE).unwrap(), Event::Down { peer: ReplicaId(99) });
 
     one.set_peers(Vec::new()).unwrap();
     one.set_peers(peers(1, &addresses)).unwrap();

@@ -281,7 +281,7 @@ impl BallotLeaderElection {
     }
 
     fn reply(&self, round: u64) -> Message {
-        // A leader that has just closed its connection may be gone. To say so early changes nothing by itself: a bid
+        // A leader that has just refused a connection may be gone. To say so early changes nothing by itself: a bid
         // takes rounds in which nobody is happy.
         let happy = self.is_happy() && self.departures.gone_at(self.leader.replica).is_none();
         // Who is happy shows no bid, though it may have made one in this round: it would be taken for a leader.
@@ -341,7 +341,7 @@ impl BallotLeaderElection {
             // Whatever is in the way of Phase 1, somebody else may have it easier.
             self.gave_up();
         }
-        self.consider();
+        self.consider(now);
         self.round += 1;
         let delay = if self.short_rounds > 0 { self.short.min(self.delay) } else { self.delay };
         self.short_rounds = self.short_rounds.saturating_sub(1);
@@ -464,11 +464,13 @@ impl BallotLeaderElection {
     }
 
     /// At the end of a round: bids, suggests the bid, or takes it back.
-    fn consider(&mut self) {
+    fn consider(&mut self, now: Time) {
         self.suggestion = None;
         let ignores = self.has(Bug::ElectionIgnoresHappiness);
         // What a neighbour said before the leader was missed here may rest on that leader.
-        let is_happy = |(_, heard): (ReplicaId, Heard)| heard.happy && heard.round > self.missed_in();
+        let is_there = |id| !self.departures.is_gone(now, id);
+        let is_happy =
+            |(id, heard): (ReplicaId, Heard)| heard.happy && heard.round > self.missed_in() && is_there(id);
         let content = self.is_happy() || (!ignores && self.fresh().any(is_happy));
         if content {
             self.content_at = self.round;
@@ -487,9 +489,9 @@ impl BallotLeaderElection {
         self.bid = Some(bid);
         let answers = self.fresh().filter(|(_, heard)| heard.round > bid.since);
         let (mut answered, mut outbid) = (0, false);
-        for (_, heard) in answers {
+        for (id, heard) in answers {
             answered += 1;
-            outbid |= heard.ballot > bid.ballot;
+            outbid |= heard.ballot > bid.ballot && !self.departures.is_gone(now, id);
         }
         let ripe = self.round >= bid.since + BID_ROUNDS || alone;
         if ripe && self.is_quorum(answered) && !outbid {

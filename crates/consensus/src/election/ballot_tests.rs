@@ -198,7 +198,7 @@ fn a_leader_that_closes_its_connections_is_missed_at_once() {
         let crashed = group.now;
         for of in 0..leader {
             // Not all notice it at the same time.
-            group.session(of, leader, Link::Closed);
+            group.session(of, leader, Link::Refused);
             group.step();
         }
         while group.leaders().is_empty() {
@@ -216,7 +216,7 @@ fn sessions_that_end_and_begin_again_depose_no_leader_whom_others_hear() {
         let mut group = Group::new(&[0; 3]);
         group.run(2);
         for _ in 0..20 {
-            group.session(0, 2, Link::Closed);
+            group.session(0, 2, Link::Refused);
             // Its requests do not arrive, either.
             group.links = vec![(0, 1), (1, 2)];
             (0..away).for_each(|_| group.step());

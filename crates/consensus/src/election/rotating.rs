@@ -123,6 +123,7 @@ impl Rotating {
     /// The replica starts again, or begins to vote, and has promised this ballot before.
     pub fn restarted(&mut self, promised: Ballot) {
         self.highest = self.highest.max(promised);
+        self.owner = Some(promised.replica);
     }
 
     /// The lowest ballot of this replica above another.
@@ -220,6 +221,10 @@ impl Rotating {
             let short = self.departures.grace() * 2u32.saturating_pow(self.asked);
             self.ask_at = now + if is_gone { pause.min(short) } else { pause };
             self.asked = self.asked.saturating_add(1).min(8);
+            if is_gone && let Some(rehearsal) = &mut self.rehearsal {
+                // Those that took the leader for gone may have reached it again.
+                rehearsal.willing.fill(None);
+            }
         }
         if !self.fit {
             self.rehearsal = None;
@@ -513,14 +518,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_silence_of_a_leader_that_closed_its_connection() {
+    fn nobody_waits_for_the_silence_of_a_leader_whose_process_has_ended() {
         let t = |ms| Time::ZERO + Duration::from_millis(ms);
         let mut effects = Effects::new(Lsn::ZERO);
         let [mut two, mut three] = [2, 3].map(|me| {
             let mut follower = election(me);
             follower.promised(R1_LED, t(100));
             follower.heard_leader(t(200));
-            follower.link(t(210), ReplicaId(1), Link::Closed);
+            follower.link(t(210), ReplicaId(1), Link::Refused);
             // It had said that before.
             follower.heard_leader(t(211));
             follower
@@ -550,7 +555,7 @@ mod tests {
     fn only_the_departure_of_the_one_that_leads_counts() {
         let mut three = election(3);
         three.promised(R1_LED, Time::ZERO);
-        three.link(Time::ZERO, ReplicaId(2), Link::Closed);
+        three.link(Time::ZERO, ReplicaId(2), Link::Refused);
         assert_eq!(three.deadline(R1_LED), Time::ZERO + T * 3 / 2);
         assert!(!is_willing(&mut three, Time::ZERO + T / 2, 2, 2));
     }

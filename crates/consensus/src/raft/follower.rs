@@ -33,7 +33,8 @@ impl Raft {
         // Another of the same term has won: no test of its log, it has a quorum's votes (E26).
         self.state = State::Follower;
         if !stalls {
-            self.patience.heard_leader(now, from, self.options.priority);
+            let rank = if self.patience.is_refused_by(from) { self.rank_behind(from) } else { 0 };
+            self.patience.heard_leader(now, from, self.options.priority, rank);
         }
         self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
         true

@@ -118,7 +118,7 @@ impl Protocol for Raft {
             Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
-                self.patience.link(now, peer, link, self.options.priority);
+                self.link(now, peer, link);
                 if link.is_up() {
                     self.tell_priority(&[peer], effects);
                     self.resend_to(peer, effects);

@@ -58,11 +58,11 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ),
     ("partition A B | C ...", "cut all links between groups of replicas, and end their sessions"),
     ("cut A->B", "cut one direction, and end its session"),
-    ("close A->B", "the system of B closes the session of A to B; `heal` begins another"),
+    ("refuse A->B", "the session of A to B ends, and A is refused by B's machine; `heal` begins another"),
     ("links A-B ...", "keep these links, in both directions, and cut all others"),
     ("heal", "mend all cuts; sessions begin"),
     ("crash N ...", "end replicas with their machines; what is not durable is gone"),
-    ("kill N ...", "end their processes: as crash, and their machines close the connections to them"),
+    ("kill N ...", "end their processes: as crash, and their machines refuse the others"),
     ("restart N ...", "start replicas again"),
     ("lose-log N [keep-snapshots]", "a crashed replica loses its log and its snapshots, or only its log"),
     ("pause N", "stop a replica as it is"),
@@ -221,10 +221,10 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             let link = parse_link(world, link)?;
             checked(world.part(vec![link]))
         }
-        "close" => {
-            let [link] = words else { return Err("write close 1->2".to_owned()) };
+        "refuse" => {
+            let [link] = words else { return Err("write refuse 1->2".to_owned()) };
             let link = parse_link(world, link)?;
-            checked(world.close(link))
+            checked(world.refuse(link))
         }
         "links" => {
             let kept = links(world, words)?;

@@ -228,7 +228,7 @@ impl World {
 
     /// A life has ended: sessions to it end. What it had sent may still arrive, or not.
     pub(super) fn break_sessions(&mut self, of: usize, ending: Ending) {
-        let link = if ending == Ending::Process { Link::Closed } else { Link::Down };
+        let link = if ending == Ending::Process { Link::Refused } else { Link::Down };
         for peer in (0..self.machines.len()).filter(|&peer| peer != of) {
             if self.network.wire() != Wire::Datagram {
                 self.end_session_as(peer, of, link);
@@ -292,10 +292,9 @@ impl World {
         Ok(())
     }
 
-    /// A session ends for whatever reason; the sender is told, and dials again. Some look as if the peer had closed them.
+    /// A session ends for whatever reason; the sender is told, and dials again.
     pub(super) fn end_session(&mut self, from: usize, to: usize) {
-        let looks_closed = self.network.wire() == Wire::Stream && self.rng.bool();
-        self.end_session_as(from, to, if looks_closed { Link::Closed } else { Link::Down });
+        self.end_session_as(from, to, Link::Down);
     }
 
     pub(super) fn end_session_as(&mut self, from: usize, to: usize, link: Link) {

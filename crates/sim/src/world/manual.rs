@@ -283,9 +283,9 @@ impl World {
         self.settle()
     }
 
-    /// The system at the other end closes a session.
-    pub(crate) fn close(&mut self, (from, to): (usize, usize)) -> Checked {
-        self.end_session_as(from, to, Link::Closed);
+    /// A session ends, and the machine at the other end refuses another.
+    pub(crate) fn refuse(&mut self, (from, to): (usize, usize)) -> Checked {
+        self.end_session_as(from, to, Link::Refused);
         self.settle()
     }
 

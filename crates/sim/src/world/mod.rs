@@ -69,9 +69,9 @@ const EVENTS_MAX: u64 = 3_000_000;
 /// What ends when a replica crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Its process: its system closes the connections at once.
+    /// Its process: its system refuses the others at once.
     Process,
-    /// Its machine: nobody closes anything.
+    /// Its machine: nobody is told why it does not answer.
     Machine,
 }
 
