@@ -2,7 +2,10 @@
 
 use super::{Comparison, Report, compare::Compared, report::Interval};
 use crate::{
-    figure::{Figure, Kind, Panel, Point, Series, numbers::date},
+    figure::{
+        Figure, Kind, Panel, Point, Series,
+        numbers::{date, number},
+    },
     study,
 };
 
@@ -105,8 +108,10 @@ fn caption(report: &Report, seconds: f64, pairs: Option<usize>) -> Vec<String> {
     };
     let clients = if pairs.is_some() { String::new() } else { format!("{} clients, ", setup.clients) };
     caption.push(format!(
-        "{}{values} over {} keys, {clients}{} connections.",
-        setup.operation, setup.key_space_size, setup.conns
+        "Load: {}{values} over {} keys, {clients}connections: {}.",
+        setup.operation,
+        number(setup.key_space_size as f64),
+        setup.conns
     ));
     if pairs.is_some_and(|pairs| pairs < PAIRS_FEW) || seconds < SECONDS_FEW {
         caption.push("A short run, which decides little.".to_owned());

@@ -278,7 +278,11 @@ fn curves(
         let every = if series.apart { 1 } else { points.len().div_ceil(MARKS) };
         let first = names.iter().position(|name| *name == series.name).unwrap_or(0) * every.div_ceil(4)
             % every.max(1);
-        scene.shapes.extend(points.iter().skip(first).step_by(every.max(1)).map(|&(x, y)| style.mark(x, y)));
+        // A line that has no name is alone.
+        let count = if series.name.is_empty() && every > 1 { 0 } else { points.len() };
+        scene
+            .shapes
+            .extend(points[..count].iter().skip(first).step_by(every.max(1)).map(|&(x, y)| style.mark(x, y)));
         scene.shapes.extend(series.printed.iter().map(place).map(|(x, y)| style.printed(x, y)));
     }
     if !labelled {

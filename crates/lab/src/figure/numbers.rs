@@ -72,8 +72,8 @@ impl Range {
         Range { low: from * step, high: to * step, log: false, marks }
     }
 
-    /// A range of places, with a mark at each of them if they are few: logarithmic if `wanted` and if they are positive and
-    /// the last is at least 10 times the first.
+    /// A range of places. If `wanted`, it has a mark at each place if they are few, and is logarithmic if they are positive
+    /// and the last is at least 10 times the first.
     pub(super) fn of_places(places: &[f64], wanted: bool) -> Range {
         let low = places.iter().copied().fold(f64::INFINITY, f64::min);
         let high = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -81,13 +81,13 @@ impl Range {
             Range::log(low, high)
         } else {
             // Places that begin near 0 are seen from 0 on.
-            let low = if (0.0..0.1 * high).contains(&low) { 0.0 } else { low };
+            let low = if (0.0..0.2 * high).contains(&low) { 0.0 } else { low };
             Range { low, high, log: false, marks: Range::around([0.0, high].into_iter()).marks }
         };
         let mut distinct = places.to_vec();
         distinct.sort_by(f64::total_cmp);
         distinct.dedup();
-        if distinct.len() <= 8 {
+        if wanted && distinct.len() <= 8 {
             range.marks = distinct;
         }
         range.marks.retain(|mark| (range.low..=range.high).contains(mark));
