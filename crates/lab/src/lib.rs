@@ -10,6 +10,7 @@ pub mod bench;
 pub mod chaos;
 pub mod cli;
 pub mod experiments;
+mod figure;
 pub mod ground;
 pub mod likeness;
 pub mod net;

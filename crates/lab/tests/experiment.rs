@@ -43,6 +43,13 @@ fn figures_are_measured_kept_and_reported() {
         assert!(html.contains(part), "{part} is missing in the page");
     }
     assert!(markdown.contains("| multipaxos | "), "{markdown}");
+    for extension in ["svg", "pdf", "csv"] {
+        let file = format!("figures/ng-latency-threads-median-ms.{extension}");
+        assert!(folder.path().join(&file).metadata().unwrap().len() > 100, "{file}");
+        assert!(html.contains(&format!("href=\"{file}\"")), "{file} is not linked");
+    }
+    assert!(summary.shorter.iter().any(|parameter| parameter.starts_with("runs=2")), "{:?}", summary.shorter);
+    assert!(html.contains("A short run, which decides little"), "it says nothing of its length");
 }
 
 /// The relay on a wide-area network: a decision takes the round trips that the topology says.

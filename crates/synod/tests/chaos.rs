@@ -51,6 +51,8 @@ fn a_short_run_applies_its_faults_and_finds_nothing() {
     assert!(!said.contains("BROKEN") && !said.contains("not linearizable"), "{said}");
     assert!(output.status.success() || said.contains("is not covered"), "{said}");
     assert!(fs::read_to_string(data.join("report.md")).unwrap().contains("Verdict: "));
+    let timeline = fs::read_to_string(data.join("timeline.csv")).unwrap();
+    assert!(timeline.contains(",event,\"kill n") && timeline.contains(",measured,"), "{timeline}");
     assert_eq!(processes(&data), 0);
 }
 

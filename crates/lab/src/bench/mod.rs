@@ -25,6 +25,7 @@
 mod clean;
 mod compare;
 mod connection;
+mod figure;
 mod generator;
 mod host;
 mod options;

@@ -291,6 +291,9 @@ pub struct Output {
     /// Write the whole report to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Draw answers and latency (over time; of a comparison: over clients): FILE.svg, FILE.pdf and FILE.csv.
+    #[arg(long, value_name = "FILE")]
+    pub figure: Option<PathBuf>,
     /// What standard output gets.
     #[arg(short, long, value_enum, default_value = "simple", value_name = "FORMAT")]
     pub write_out: Format,

@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::{
     After, Args, BenchError, Command, CompareCommand, CompareOptions, Comparison, Ended, Format, Latency,
-    Load, Operation, Options, Output, Progress, Report, Spread, clean::Before, compare::compare,
+    Load, Operation, Options, Output, Progress, Report, Spread, clean::Before, compare::compare, figure,
     options::Levels, run::run_observed,
 };
+use crate::figure::Figure;
 
 /// Runs `synod bench`: results to standard output, progress and complaints to standard error.
 ///
@@ -61,7 +62,8 @@ fn single(
     let mut bar = Bar::new(&options.load);
     let report = run_observed(operation, options, &mut |progress| bar.show("", progress))?;
     bar.clear();
-    deliver(output, &report, || report_csv(&report), |wide| report_text(&report, wide))?;
+    let figure = || Some(figure::of_report(&report));
+    deliver(output, &report, || report_csv(&report), figure, |wide| report_text(&report, wide))?;
     let clean = restored(&before, &options.load);
     Ok(clean && (report.succeeded() || (output.allow_errors && report.ended != Ended::GaveUp)))
 }
@@ -84,7 +86,8 @@ fn pair(
         })?;
     bar.clear();
     let text = |_| comparison_text(&comparison);
-    deliver(output, &comparison, || comparison_csv(&comparison), text)?;
+    let figure = || figure::of_comparison(&comparison);
+    deliver(output, &comparison, || comparison_csv(&comparison), figure, text)?;
     let clean = restored(&before, &load.load);
     let gave_up = comparison.reports().any(|report| report.ended == Ended::GaveUp);
     Ok(clean && (comparison.succeeded() || (output.allow_errors && !gave_up)))
@@ -121,6 +124,7 @@ fn deliver<T: Serialize>(
     output: &Output,
     result: &T,
     csv: impl FnOnce() -> String,
+    figure: impl FnOnce() -> Option<Figure>,
     text: impl FnOnce(bool) -> String,
 ) -> Result<(), BenchError> {
     let json = serde_json::to_string_pretty(result)
@@ -136,6 +140,13 @@ fn deliver<T: Serialize>(
     }
     if let Some(path) = &output.json {
         write(path, &json)?;
+    }
+    if let Some((base, figure)) = output.figure.as_ref().and_then(|base| Some((base, figure()?))) {
+        let written = figure.write(base);
+        written.map_err(|(path, error)| BenchError::Write {
+            path: path.display().to_string(),
+            reason: error.to_string(),
+        })?;
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ mod operator;
 mod report;
 mod run;
 mod schedule;
+mod timeline;
 
 use std::{
     collections::BTreeMap,
@@ -48,8 +49,12 @@ use self::{
     operator::Operator,
     report::Report,
     run::{Run, Tally},
+    timeline::Timeline,
 };
-use crate::study::Environment;
+use crate::{
+    figure::{Figure, numbers::date},
+    study::{Environment, commit_of},
+};
 
 /// The arguments of `synod lab run chaos`.
 #[derive(Clone, Debug, ClapArgs)]
@@ -249,7 +254,7 @@ fn start(
     let program = args.program.clone().unwrap_or_else(|| own_program.to_owned());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| format!("threads: {error}"))?;
-    let report = runtime.block_on(async {
+    let (report, figure) = runtime.block_on(async {
         let stopped = async {
             while !interrupted.load(Ordering::Relaxed) {
                 sleep(Duration::from_millis(50)).await;
@@ -260,13 +265,15 @@ fn start(
             () = stopped => Err(Stopped::Interrupted),
         }
     })?;
-    let text = report.to_string();
-    println!("{text}");
+    println!("{report}");
+    let text = format!("{report}\n![Operations over time](timeline.svg)\n");
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
         fs::write(&path, text).map_err(|error| Stopped::Failed(format!("{}: {error}", path.display())))
     };
     write("report.md", &text)?;
+    let drawn = figure.write(&folder.join("timeline"));
+    drawn.map_err(|(path, error)| Stopped::Failed(format!("{}: {error}", path.display())))?;
     if !report.findings.violations.is_empty() {
         write("violations.txt", &report.findings.violations.join("\n"))?;
     }
@@ -279,9 +286,9 @@ async fn measure(
     folder: &Path,
     network: Network,
     program: &Path,
-) -> Result<Report, String> {
+) -> Result<(Report, Figure), String> {
     let on = network.describe();
-    let mut environment = Environment::now(None, on.to_owned());
+    let mut environment = Environment::now(commit_of(program), on.to_owned());
     let cluster = Cluster::start(program, folder, args.protocol.to_string(), network)?;
     let faults = faults(args, cluster.has_disks());
     let endpoints = cluster.endpoints();
@@ -291,7 +298,9 @@ async fn measure(
     let tallies: BTreeMap<_, _> = faults.iter().map(|&fault| (fault, Tally::default())).collect();
     let clients = Clients::start(&endpoints, seed).map_err(refused)?;
     let longest_gap = (Duration::ZERO, 0.0, String::new());
-    let mut run = Run { cluster, clients, operator, protocol: args.protocol, tallies, longest_gap, log };
+    let timeline = Timeline::begin(clients.pulse());
+    let mut run =
+        Run { cluster, clients, operator, protocol: args.protocol, tallies, longest_gap, log, timeline };
     run.log.say(&format!("seed {seed}: {}, {} replicas, {on}", args.protocol, args.replicas));
     run.await_service("the start").await?;
     run.clients.pulse().longest_gap();
@@ -312,6 +321,7 @@ async fn measure(
     let gap = run.clients.pulse().longest_gap();
     run.note_gap(gap, "the last fault");
     let took = began.elapsed();
+    let figure = run.timeline.end();
     housekeeping.abort();
     run.log.say("reading every key once more, comparing replicas, checking the history");
     broken.extend(end(&mut run, broken.is_empty()).await);
@@ -320,14 +330,33 @@ async fn measure(
         run.cluster.keep()?;
     }
     environment.end();
-    Ok(Report {
+    let figure = Figure { caption: caption(args, seed, &environment), ..figure };
+    let report = Report {
         setup: setup(args, seed, on, &environment),
         took,
-        tallies: run.tallies.clone(),
-        longest_gap: run.longest_gap.clone(),
+        tallies: run.tallies,
+        longest_gap: run.longest_gap,
         findings,
         broken,
-    })
+    };
+    Ok((report, figure))
+}
+
+/// What the figure does not show.
+fn caption(args: &Args, seed: u64, environment: &Environment) -> Vec<String> {
+    let commit = environment.commit.as_ref().map_or("commit unknown".to_owned(), |id| format!("commit {id}"));
+    let day = date(environment.began);
+    vec![
+        "In each tenth of a second; dashed vertical lines: where a fault begins.".to_owned(),
+        format!(
+            "Clients, {} replicas and everything else on one machine with {} cores.",
+            args.replicas, environment.cores
+        ),
+        format!(
+            "synod lab run chaos, {}, seed {seed}, {day}, Synod {}, {commit}.",
+            args.protocol, environment.version
+        ),
+    ]
 }
 
 /// What was not as promised after the last fault.

@@ -14,6 +14,7 @@ use super::{
     log::Log,
     operator::{Operator, PATIENCE},
     schedule::{Fault, Step, Victim},
+    timeline::Timeline,
 };
 
 /// An operator's act that takes a moment only counts what is completed in this time.
@@ -59,6 +60,8 @@ pub struct Run {
     pub longest_gap: (Duration, f64, String),
     /// Where it is told.
     pub log: Log,
+    /// What is completed when, for the figure.
+    pub timeline: Timeline,
 }
 
 impl Run {
@@ -77,6 +80,7 @@ impl Run {
             false => step.fault.name(),
         };
         self.log.say(&format!("{what}, {:.1} s", step.hold.as_secs_f64()));
+        self.timeline.mark(&what);
 
         let pulse = self.clients.pulse();
         let before = pulse.completed();

@@ -34,7 +34,7 @@ pub(super) const GAP: Chart = Chart {
     metric: Borrowed("gap_ms"),
     x_label: Borrowed(OUTSTANDING),
     y_label: Borrowed("ms"),
-    form: Form::Bars,
+    form: Form::Dots,
 };
 
 /// What happens when.

@@ -3,11 +3,12 @@
 use std::{borrow::Cow::Borrowed, time::Duration};
 
 use super::{
-    judging::ms,
+    judging::{Rows, ms},
     parameters::{DURABILITY, ON_THREADS_OR_PROCESSES, PROTOCOLS, WINDOW},
     points::Field,
 };
 use crate::{
+    figure::numbers::number,
     ground::{Ground, Load, Ordering},
     study::{
         Chart, Experiment, Fact, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape,
@@ -81,8 +82,8 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
 }
 
 fn does_not_scale(measured: &Measured) -> Judgement {
-    let mut reasons = Vec::new();
-    let mut holds = true;
+    let mut rows = Rows::new(&["of", "shortest delay, ms", "its median", "longest delay, ms", "its median"]);
+    let mut most = 0.0_f64;
     for series in measured.series() {
         let places = measured.places(series);
         let median = |x: &f64| measured.mean(series, *x, "median_ms");
@@ -91,13 +92,11 @@ fn does_not_scale(measured: &Measured) -> Judgement {
         if *last < first * 10.0 {
             return Judgement::open(format!("{first} and {last} ms are too close to tell"));
         }
-        holds &= long < short * 2.0;
-        reasons.push(format!("{series}: {} at {first} ms, {} at {last} ms", ms(short), ms(long)));
+        most = most.max(long / short);
+        let cells = [series.to_owned(), number(*first), ms(short), number(*last), ms(long)];
+        rows.add(cells, long < short * 2.0);
     }
-    if reasons.is_empty() {
-        return Judgement::open("nothing was measured");
-    }
-    Judgement::of(holds, reasons.join("; "))
+    rows.judge(format!("at most {most:.2} times as high"))
 }
 
 #[cfg(test)]

@@ -4,12 +4,13 @@ use std::borrow::Cow::Borrowed;
 
 use super::{
     charts,
-    judging::range,
+    judging::{Rows, range},
     parameters::{CONCURRENT, DURABILITY, ON_ANY, VIRTUAL_WINDOW, concurrencies},
     points::Field,
     wide_area::{PLACEABLE, load, placeable, spread_out},
 };
 use crate::{
+    figure::numbers::number,
     ground::Ground,
     net::Topology,
     study::{Experiment, Fact, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
@@ -95,12 +96,14 @@ fn series(measured: &Measured) -> Vec<(String, usize, f64)> {
 }
 
 fn closed_loop(measured: &Measured) -> Judgement {
-    let (mut worst, mut holds): (Option<(f64, String)>, bool) = (None, true);
+    let mut rows = Rows::new(&["of", "c", "proposals a second", "share of c over the latency"]);
+    let mut worst: Option<(f64, String)> = None;
     for (series, _, latency) in series(measured) {
         for x in measured.places(&series).into_iter().filter(|&x| x <= 10_000.0) {
             let Some(throughput) = measured.mean(&series, x, "throughput") else { continue };
             let ratio = throughput / (x / latency * 1e3);
-            holds &= (0.9..=1.1).contains(&ratio);
+            let cells = [series.clone(), number(x), number(throughput), format!("{ratio:.2}")];
+            rows.add(cells, (0.9..=1.1).contains(&ratio));
             let off = (ratio - 1.0).abs();
             if worst.as_ref().is_none_or(|(worst, _)| off > *worst) {
                 worst = Some((
@@ -112,12 +115,13 @@ fn closed_loop(measured: &Measured) -> Judgement {
     }
     match worst {
         None => Judgement::open("nothing was measured"),
-        Some((_, where_)) => Judgement::of(holds, format!("farthest off is {where_}")),
+        Some((_, where_)) => rows.judge(format!("Farthest off is {where_}")),
     }
 }
 
 fn same_place(measured: &Measured) -> Judgement {
     let all = series(measured);
+    let mut rows = Rows::new(&["leader in", "c", "lowest, a second", "highest, a second"]);
     let mut worst: Option<(f64, String)> = None;
     for (place, (site, _)) in SITES.iter().enumerate() {
         let own: Vec<_> = all.iter().filter(|(_, its, _)| *its == place).map(|(series, ..)| series).collect();
@@ -126,6 +130,9 @@ fn same_place(measured: &Measured) -> Judgement {
             let rates: Vec<_> =
                 own.iter().filter_map(|series| measured.mean(series, x, "throughput")).collect();
             let (low, high) = range(&rates);
+            if rates.len() > 1 {
+                rows.add([(*site).to_owned(), number(x), number(low), number(high)], high <= low * 1.1);
+            }
             if rates.len() > 1 && worst.as_ref().is_none_or(|(worst, _)| high / low > *worst) {
                 worst = Some((high / low, format!("{site}, c={x}: {low:.0} to {high:.0}/s")));
             }
@@ -133,7 +140,7 @@ fn same_place(measured: &Measured) -> Judgement {
     }
     match worst {
         None => Judgement::open("only one protocol was measured"),
-        Some((ratio, where_)) => Judgement::of(ratio <= 1.1, format!("they differ most in {where_}")),
+        Some((_, where_)) => rows.judge(format!("They differ most in {where_}")),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Judgements that several experiments make.
 
-use crate::study::{Judgement, Measured};
+use crate::{
+    figure::numbers::number,
+    study::{Judgement, Measured},
+};
 
 /// Milliseconds, in words for a reason.
 pub(super) fn ms(value: f64) -> String {
@@ -42,12 +45,53 @@ pub(super) fn ratios(measured: &Measured, metric: &str, pairs: &[(&str, String, 
     all
 }
 
+/// Figures that agree with a claim or do not, row by row; the claim holds if all of them agree.
+pub(super) struct Rows {
+    columns: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+    agree: usize,
+}
+
+impl Rows {
+    pub(super) fn new(columns: &[&'static str]) -> Rows {
+        Rows { columns: [columns, &["as claimed"]].concat(), rows: Vec::new(), agree: 0 }
+    }
+
+    pub(super) fn add(&mut self, cells: impl Into<Vec<String>>, agrees: bool) {
+        let mut row = cells.into();
+        row.push(if agrees { "yes" } else { "no" }.to_owned());
+        self.rows.push(row);
+        self.agree += usize::from(agrees);
+    }
+
+    /// The verdict with the table; `reason` says the most important of it in a few words.
+    pub(super) fn judge(self, reason: impl std::fmt::Display) -> Judgement {
+        let (agree, all) = (self.agree, self.rows.len());
+        if all == 0 {
+            return Judgement::open("nothing was measured");
+        }
+        let reason = format!("{reason}; {agree} of {all} as claimed");
+        Judgement::of(agree == all, reason).with(&self.columns, self.rows)
+    }
+}
+
+/// Ratios as a table, each with whether it is what it must be.
+pub(super) fn table(ratios: &[Ratio], what: &'static str, must: impl Fn(&Ratio) -> bool) -> Rows {
+    let mut rows = Rows::new(&["of", "c", what]);
+    for ratio in ratios {
+        let group = if ratio.group.is_empty() { "all" } else { &ratio.group };
+        rows.add([group.to_owned(), number(ratio.x), format!("{:.2}", ratio.value)], must(ratio));
+    }
+    rows
+}
+
 /// Whether all of them are what they must be; `what` says what is over what.
-pub(super) fn all_ratios(ratios: &[Ratio], what: &str, must: impl Fn(&Ratio) -> bool) -> Judgement {
+pub(super) fn all_ratios(ratios: &[Ratio], what: &'static str, must: impl Fn(&Ratio) -> bool) -> Judgement {
     if ratios.is_empty() {
         return Judgement::open(format!("{what}: the two were not measured together"));
     }
-    Judgement::of(ratios.iter().all(must), format!("{what}: {}", words(ratios)))
+    let (low, high) = range(&ratios.iter().map(|ratio| ratio.value).collect::<Vec<_>>());
+    table(ratios, what, must).judge(format!("{what}: {low:.2} to {high:.2}"))
 }
 
 /// Ratios in words.
@@ -150,7 +194,15 @@ mod tests {
         measured.add("b", 3.0, "m", 0.0);
         let all = ratios(&measured, "m", &[("n=3", "a".to_owned(), "b".to_owned())]);
         assert_eq!(words(&all), "n=3 c=1: 3.00");
-        assert_eq!(all_ratios(&all, "a over b", |ratio| ratio.value > 2.0).verdict, Verdict::Holds);
+        let judged = all_ratios(&all, "a over b", |ratio| ratio.value > 2.0);
+        assert_eq!(
+            (judged.verdict, judged.reason.as_str()),
+            (Verdict::Holds, "a over b: 3.00 to 3.00; 1 of 1 as claimed")
+        );
+        assert_eq!(judged.evidence.columns, ["of", "c", "a over b", "as claimed"]);
+        assert_eq!(judged.evidence.rows, [["n=3", "1", "3.00", "yes"]]);
+        let judged = all_ratios(&all, "a over b", |ratio| ratio.value > 4.0);
+        assert_eq!((judged.verdict, judged.evidence.rows[0][3].as_str()), (Verdict::DoesNotHold, "no"));
         assert_eq!(all_ratios(&[], "a over b", |_| true).verdict, Verdict::NotDecided);
     }
 }

@@ -3,11 +3,12 @@
 use std::borrow::Cow::Borrowed;
 
 use super::{
-    judging::{highest, is_near, ms},
+    judging::{Rows, highest, is_near, ms},
     parameters::{DURABILITY, ON_PROCESSES, PROTOCOLS, REPLICAS, WINDOW, sizes},
     points::Field,
 };
 use crate::{
+    figure::numbers::number,
     ground::{Ground, Load, Ordering},
     study::{Chart, Experiment, Fact, Form, Judgement, LabError, Measured, Parameters, Point, Shape},
 };
@@ -50,7 +51,7 @@ const fn chart(title: &'static str, metric: &'static str) -> Chart {
         metric: Borrowed(metric),
         x_label: Borrowed("replicas"),
         y_label: Borrowed("ms"),
-        form: Form::Bars,
+        form: Form::Dots,
     }
 }
 
@@ -86,18 +87,13 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
 }
 
 fn equal(measured: &Measured) -> Judgement {
-    let mut reasons = Vec::new();
-    let mut all = true;
+    let mut rows = Rows::new(&["replicas", "sequence-paxos", "raft"]);
     for replicas in measured.places("raft") {
         let median = |series| measured.mean(series, replicas, "median_ms");
         let (Some(paxos), Some(raft)) = (median("sequence-paxos"), median("raft")) else { continue };
-        all &= is_near(paxos, raft, 0.2);
-        reasons.push(format!("{replicas} replicas: {} against {}", ms(paxos), ms(raft)));
+        rows.add([number(replicas), ms(paxos), ms(raft)], is_near(paxos, raft, 0.2));
     }
-    if reasons.is_empty() {
-        return Judgement::open("Sequence Paxos and Raft were not measured together");
-    }
-    Judgement::of(all, reasons.join("; "))
+    rows.judge("medians of the two")
 }
 
 fn below_the_timer(measured: &Measured) -> Judgement {

@@ -40,7 +40,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         metric: Borrowed("leader"),
         x_label: Borrowed("start"),
         y_label: Borrowed("replica"),
-        form: Form::Lines,
+        form: Form::Points,
     }],
     facts: &[],
     shapes: &[

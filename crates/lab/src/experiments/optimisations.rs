@@ -6,7 +6,7 @@ use synod_consensus::ProtocolKind;
 
 use super::{
     charts,
-    judging::{Ratio, all_ratios, ratios, words},
+    judging::{Ratio, all_ratios, ratios},
     parameters::{CONCURRENT, ON_VIRTUAL, REPLICAS, SHORT_WINDOW, VIRTUAL_WINDOW},
     points::Field,
     wide_area::spread_out,
@@ -121,7 +121,7 @@ fn gain_at_the_top(measured: &Measured) -> Judgement {
         return Judgement::open("five replicas were not measured");
     };
     let highest = all.iter().map(|ratio| ratio.value).fold(0.0, f64::max);
-    let reason = format!("on over off: {}", words(&all));
+    let reason = format!("on over off: {:.2} at the largest c, at most {highest:.2} anywhere", top.value);
     Judgement::of(top.value >= 1.03 && top.value >= highest * 0.99, reason)
 }
 

@@ -7,11 +7,12 @@ use synod_replica::StateTransfer;
 
 use super::{
     charts,
-    judging::{all_ratios, at_most, highest, is_near, no_timeouts, ratios},
+    judging::{Rows, all_ratios, at_most, highest, is_near, no_timeouts, ratios},
     parameters::{CONCURRENT, ON_VIRTUAL, PROTOCOLS, REPLICAS, VIRTUAL_WINDOW},
     points::Field,
 };
 use crate::{
+    figure::numbers::number,
     ground::{Act, Ground, Load, Ordering, Victim, What},
     study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
@@ -108,22 +109,19 @@ fn reconfiguration_points(parameters: &Parameters) -> Result<Vec<Point>, LabErro
 }
 
 fn leader_costs_more(measured: &Measured) -> Judgement {
-    let mut reasons = Vec::new();
-    let mut holds = true;
+    let mut rows = Rows::new(&["of", "c", "replace leader, ms", "replace follower, ms"]);
+    let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for leader in measured.series().into_iter().filter(|series| series.contains("replace leader")) {
         let follower = leader.replace("replace leader", "replace follower");
         for x in measured.places(leader) {
             let gap = |series| measured.mean(series, x, "gap_ms");
             let (Some(a), Some(b)) = (gap(leader), gap(&follower)) else { continue };
-            holds &= a > b;
             let name = leader.replace(", replace leader", "");
-            reasons.push(format!("{name} c={x}: {a:.0} against {b:.0} ms"));
+            (least, most) = (least.min(a / b.max(1.0)), most.max(a / b.max(1.0)));
+            rows.add([name, number(x), format!("{a:.0}"), format!("{b:.0}")], a > b);
         }
     }
-    if reasons.is_empty() {
-        return Judgement::open("nothing was measured");
-    }
-    Judgement::of(holds, reasons.join("; "))
+    rows.judge(format!("longest gap, leader over follower: {least:.1} to {most:.1}"))
 }
 
 fn raft_follower_is_smooth(measured: &Measured) -> Judgement {
@@ -163,7 +161,7 @@ pub const HEAD_START: Experiment = Experiment {
             title: Borrowed("Changes of leader"),
             metric: Borrowed("leader_changes"),
             y_label: Borrowed("in the window"),
-            form: Form::Bars,
+            form: Form::Dots,
             ..charts::GAP
         },
     ],

@@ -2,12 +2,13 @@
 
 use super::{
     charts,
-    judging::{is_near, ms},
+    judging::{Rows, is_near, ms},
     parameters::{CONCURRENT, DURABILITY, ON_ANY, VIRTUAL_WINDOW, concurrencies},
     points::Field,
     wide_area::{PLACEABLE, load, placeable, spread_out},
 };
 use crate::{
+    figure::numbers::number,
     ground::Ground,
     net::Topology,
     study::{Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
@@ -79,35 +80,25 @@ fn names(measured: &Measured, suffix: &str) -> Vec<String> {
 }
 
 fn far_ones_cost_nothing(measured: &Measured) -> Judgement {
-    let mut reasons = Vec::new();
-    let mut holds = true;
+    let mut rows = Rows::new(&["of", "with the far ones, a second", "without them, a second"]);
     for alone in names(measured, "leader in california, without sydney") {
         let all = alone.trim_end_matches(", without sydney");
         let mean = |series| measured.mean(series, 1.0, "throughput");
         let (Some(with), Some(without)) = (mean(all), mean(&alone)) else { continue };
-        holds &= with >= without * 0.9;
-        reasons.push(format!("{all}: {with:.0}/s with, {without:.0}/s without"));
+        rows.add([all.to_owned(), number(with), number(without)], with >= without * 0.9);
     }
-    if reasons.is_empty() {
-        return Judgement::open("c = 1 was not measured");
-    }
-    Judgement::of(holds, reasons.join("; "))
+    rows.judge("throughput at c = 1 with the far ones against that without them")
 }
 
 fn far_leader(measured: &Measured) -> Judgement {
     // From the client to Sydney and back, and from there to California and back.
     let expected = 284.0;
-    let mut reasons = Vec::new();
-    let mut holds = true;
+    let mut rows = Rows::new(&["of", "median at c = 1"]);
     for series in names(measured, "leader in sydney") {
         let Some(median) = measured.mean(&series, 1.0, "median_ms") else { continue };
-        holds &= is_near(median, expected, 0.05);
-        reasons.push(format!("{series}: {}", ms(median)));
+        rows.add([series, ms(median)], is_near(median, expected, 0.05));
     }
-    if reasons.is_empty() {
-        return Judgement::open("c = 1 was not measured");
-    }
-    Judgement::of(holds, reasons.join("; "))
+    rows.judge(format!("medians against {expected} ms"))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use synod_wire::ReplicaId;
 
 use crate::{
     net::Topology,
-    study::{Conduct, LabError, Parameters, Sample},
+    study::{Conduct, Event, LabError, Parameters, Sample},
 };
 
 /// On what replicas run.
@@ -42,10 +42,10 @@ impl Ground {
     pub fn run(self, setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabError> {
         match self {
             Ground::Processes => processes::run(setup, load, conduct),
-            Ground::Threads => threads::run(setup, load, conduct).map(|outcome| outcome.sample()),
+            Ground::Threads => threads::run(setup, load, conduct).map(|outcome| outcome.sample(&load.acts)),
             Ground::Virtual => {
                 let (outcome, traffic) = virtual_time::run(setup, load, conduct)?;
-                let mut sample = outcome.sample();
+                let mut sample = outcome.sample(&load.acts);
                 sample.figures.extend(traffic.figures(outcome.answered));
                 Ok(sample)
             }
@@ -193,6 +193,19 @@ pub enum What {
     HandOver,
 }
 
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            What::Order(protocol, election) => {
+                write!(f, "to {}", Ordering { protocol: *protocol, election: *election })
+            }
+            What::Replace(Victim::Leader) => f.write_str("replace leader"),
+            What::Replace(Victim::Follower) => f.write_str("replace follower"),
+            What::HandOver => f.write_str("hand over"),
+        }
+    }
+}
+
 /// Who is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
@@ -245,9 +258,9 @@ impl Outcome {
         }
     }
 
-    /// The figures that every experiment may use.
+    /// The figures that every experiment may use. `acts` are those of the load.
     #[must_use]
-    pub fn sample(&self) -> Sample {
+    pub fn sample(&self, acts: &[Act]) -> Sample {
         let milliseconds = |nanoseconds: f64| nanoseconds / 1e6;
         let quantile = |share| milliseconds(self.latency.value_at_quantile(share) as f64);
         let figures = [
@@ -263,7 +276,12 @@ impl Outcome {
             ("leader", self.leaders.last().map_or(0.0, |leader| leader.0 as f64)),
             ("change_ms", self.acts.iter().map(|act| act.1.as_secs_f64() * 1e3).fold(0.0, f64::max)),
         ];
-        Sample { figures: figures.into(), timeline: self.timeline.clone() }
+        let event = |(act, (began, _)): (&Act, &(Duration, Duration))| Event {
+            at: began.as_secs_f64(),
+            what: act.what.to_string(),
+        };
+        let events = acts.iter().zip(&self.acts).map(event).collect();
+        Sample { figures: figures.into(), timeline: self.timeline.clone(), events }
     }
 }
 

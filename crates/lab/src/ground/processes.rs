@@ -72,7 +72,7 @@ fn sample(report: &Report) -> Sample {
         ("timed_out", report.failed as f64),
         ("leader", leader.unwrap_or(0) as f64),
     ];
-    Sample { figures: figures.into(), timeline: Vec::new() }
+    Sample { figures: figures.into(), timeline: Vec::new(), events: Vec::new() }
 }
 
 fn failed(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LabError {

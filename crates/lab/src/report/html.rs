@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Run, svg, text};
-use crate::study::Verdict;
+use super::{Illustrated, text};
+use crate::study::{Evidence, Verdict};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;\
 color:#1a1a1a;background:#fff}h2{margin-top:3rem;border-top:1px solid #ccc;padding-top:1rem}\
@@ -14,17 +14,28 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.holds{color:#00714f}.no
 .holds{color:#5bd6a8}.not{color:#ff8a80}.open{color:#ffd666}}";
 
 /// Text inside HTML.
-pub(super) fn escape(text: &str) -> String {
+fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
+/// Sentences inside HTML; what is between backticks is code.
+fn prose(text: &str) -> String {
+    let pieces = escape(text).split('`').map(str::to_owned).collect::<Vec<_>>();
+    let code = |(index, piece): (usize, String)| match index % 2 {
+        1 => format!("<code>{piece}</code>"),
+        _ => piece,
+    };
+    // An odd backtick would be the beginning of nothing.
+    if pieces.len() % 2 == 1 { pieces.into_iter().enumerate().map(code).collect() } else { escape(text) }
+}
+
 /// The whole page.
-pub(super) fn page(runs: &[Run]) -> String {
+pub(super) fn page(runs: &[Illustrated]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Synod: experiments</title>\
          <style>{STYLE}</style></head><body>\n<h1>Experiments</h1>\n"
     );
-    let _ = writeln!(page, "<p>{}</p>", escape(text::PREAMBLE));
+    let _ = writeln!(page, "<p>{}</p>", prose(text::PREAMBLE));
     overview(&mut page, runs);
     for run in runs {
         section(&mut page, run);
@@ -41,16 +52,16 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-fn overview(page: &mut String, runs: &[Run]) {
+fn overview(page: &mut String, runs: &[Illustrated]) {
     page.push_str("<table><tr><th>experiment</th><th>claim</th><th>verdict</th></tr>\n");
-    for summary in runs.iter().map(|run| &run.summary) {
+    for summary in runs.iter().map(|run| &run.run.summary) {
         for claim in &summary.verdicts {
             let verdict = claim.judgement.verdict;
             let _ = writeln!(
                 page,
                 "<tr><td><a href=\"#{name}\">{name}</a></td><td>{}: {}</td><td class=\"{}\">{}</td></tr>",
                 escape(&claim.id),
-                escape(&claim.claim),
+                prose(&claim.claim),
                 class(verdict),
                 verdict.as_str(),
                 name = escape(&summary.name),
@@ -60,40 +71,63 @@ fn overview(page: &mut String, runs: &[Run]) {
     page.push_str("</table>\n");
 }
 
-fn section(page: &mut String, run: &Run) {
+fn section(page: &mut String, Illustrated { run, figures }: &Illustrated) {
     let summary = &run.summary;
     let _ = writeln!(page, "<h2 id=\"{0}\">{0}: {1}</h2>", escape(&summary.name), escape(&summary.title));
-    let _ = writeln!(page, "<p>{}</p>\n<p>{}</p>", escape(&summary.source), escape(&summary.about));
-    if let Some(why) = &summary.cut_short {
-        let _ = writeln!(page, "<p class=\"not\">The run ended early: {}.</p>", escape(why));
+    let _ = writeln!(page, "<p>{}</p>\n<p>{}</p>", prose(&summary.source), prose(&summary.about));
+    for note in text::notes(summary, &run.environment) {
+        let _ = writeln!(page, "<p class=\"not\">{}</p>", escape(&note));
     }
-    if let Some(warning) = text::warning(summary, &run.environment) {
-        let _ = writeln!(page, "<p class=\"not\">{}</p>", escape(&warning));
-    }
-    page.push_str("<ul>\n");
+    page.push_str("<table><tr><th>claim</th><th>measured</th><th>verdict</th></tr>\n");
     for claim in &summary.verdicts {
         let verdict = claim.judgement.verdict;
         let _ = writeln!(
             page,
-            "<li>{} {}: <b class=\"{}\">{}</b>. {}</li>",
+            "<tr><td>{}: {}</td><td>{}</td><td class=\"{}\"><b>{}</b></td></tr>",
             escape(&claim.id),
-            escape(&claim.claim),
+            prose(&claim.claim),
+            prose(&claim.judgement.reason),
             class(verdict),
             verdict.as_str(),
-            escape(&claim.judgement.reason)
         );
     }
-    page.push_str("</ul>\n");
-    for chart in &summary.charts {
-        let Some(picture) = svg::chart(summary, chart) else { continue };
-        let _ = writeln!(page, "<h3>{}</h3>\n{picture}", escape(&chart.title));
-        let rows = text::rows(summary, &chart.metric);
-        if !rows.is_empty() && chart.form != crate::study::Form::Timeline {
-            table(page, &chart.x_label, &chart.y_label, &rows);
+    page.push_str("</table>\n");
+    for claim in summary.verdicts.iter().filter(|claim| !claim.judgement.evidence.rows.is_empty()) {
+        evidence(page, &claim.id, &claim.judgement.evidence);
+    }
+    for drawn in figures {
+        let file = escape(&drawn.file);
+        let _ = writeln!(
+            page,
+            "<h3>{}</h3>\n{}<p class=\"small\">{file}: <a href=\"{file}.svg\">SVG</a> <a href=\"{file}.pdf\">PDF</a> \
+             <a href=\"{file}.csv\">CSV</a></p>",
+            escape(&drawn.chart.title),
+            drawn.figure.svg(),
+        );
+        let rows = text::rows(summary, &drawn.chart.metric);
+        if !rows.is_empty() && drawn.chart.form != crate::study::Form::Timeline {
+            table(page, &drawn.chart.x_label, &drawn.chart.y_label, &rows);
         }
     }
     let conduct = text::conduct(summary, &run.environment);
     let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&conduct));
+}
+
+/// The figures that a verdict rests on.
+fn evidence(page: &mut String, id: &str, evidence: &Evidence) {
+    let cells = |tag: &str, row: &[String]| {
+        row.iter().map(|cell| format!("<{tag}>{}</{tag}>", prose(cell))).collect::<String>()
+    };
+    let _ = writeln!(
+        page,
+        "<details><summary>What {} rests on</summary><table><tr>{}</tr>",
+        escape(id),
+        cells("th", &evidence.columns)
+    );
+    for row in &evidence.rows {
+        let _ = writeln!(page, "<tr>{}</tr>", cells("td", row));
+    }
+    page.push_str("</table></details>\n");
 }
 
 fn table(page: &mut String, x_label: &str, y_label: &str, rows: &[[String; 5]]) {

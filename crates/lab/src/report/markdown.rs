@@ -1,12 +1,15 @@
-//! The report in Markdown: the same without pictures, and with a column for each place on the axis.
+//! The report in Markdown: the same with pictures beside it, and with a column for each place on the axis.
 
 use std::fmt::Write as _;
 
-use super::{Run, text};
-use crate::study::{Chart, Form, Summary};
+use super::{Illustrated, text};
+use crate::{
+    figure::numbers::number,
+    study::{Chart, Claim, Form, Summary},
+};
 
 /// The whole page.
-pub(super) fn page(runs: &[Run]) -> String {
+pub(super) fn page(runs: &[Illustrated]) -> String {
     let mut page = format!("# Experiments\n\n{}\n", text::PREAMBLE);
     overview(&mut page, runs);
     for run in runs {
@@ -20,9 +23,9 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-fn overview(page: &mut String, runs: &[Run]) {
+fn overview(page: &mut String, runs: &[Illustrated]) {
     page.push_str("\n| experiment | claim | verdict |\n| --- | --- | --- |\n");
-    for summary in runs.iter().map(|run| &run.summary) {
+    for summary in runs.iter().map(|run| &run.run.summary) {
         for claim in &summary.verdicts {
             let (id, verdict) = (&claim.id, claim.judgement.verdict.as_str());
             let _ = writeln!(page, "| {} | {id}: {} | {verdict} |", summary.name, cell(&claim.claim));
@@ -30,25 +33,42 @@ fn overview(page: &mut String, runs: &[Run]) {
     }
 }
 
-fn section(page: &mut String, run: &Run) {
+fn section(page: &mut String, Illustrated { run, figures }: &Illustrated) {
     let summary = &run.summary;
     let _ = writeln!(page, "\n## {}: {}\n\n{}\n", summary.name, summary.title, summary.source);
     let _ = writeln!(page, "{}\n", summary.about);
-    if let Some(why) = &summary.cut_short {
-        let _ = writeln!(page, "**The run ended early: {why}.**\n");
-    }
-    if let Some(warning) = text::warning(summary, &run.environment) {
-        let _ = writeln!(page, "**{warning}**\n");
+    for note in text::notes(summary, &run.environment) {
+        let _ = writeln!(page, "**{note}**\n");
     }
     page.push_str("| claim | measured | verdict |\n| --- | --- | --- |\n");
     for claim in &summary.verdicts {
         let (verdict, reason) = (claim.judgement.verdict.as_str(), cell(&claim.judgement.reason));
         let _ = writeln!(page, "| {}: {} | {reason} | **{verdict}** |", claim.id, cell(&claim.claim));
     }
-    for chart in summary.charts.iter().filter(|chart| chart.form != Form::Timeline) {
-        table(page, summary, chart);
+    summary.verdicts.iter().for_each(|claim| evidence(page, claim));
+    for drawn in figures {
+        let (title, file) = (&drawn.chart.title, &drawn.file);
+        let _ =
+            writeln!(page, "\n![{title}]({file}.svg)\n\n{title} as [PDF]({file}.pdf) and [CSV]({file}.csv).");
+        if drawn.chart.form != Form::Timeline {
+            table(page, summary, &drawn.chart);
+        }
     }
     let _ = writeln!(page, "\n{}", text::conduct(summary, &run.environment));
+}
+
+/// The figures that a verdict rests on.
+fn evidence(page: &mut String, claim: &Claim) {
+    let evidence = &claim.judgement.evidence;
+    if evidence.rows.is_empty() {
+        return;
+    }
+    let line = |cells: &[String]| cells.iter().map(|text| cell(text)).collect::<Vec<_>>().join(" | ");
+    let _ = writeln!(page, "\nWhat {} rests on:\n\n| {} |", claim.id, line(&evidence.columns));
+    let _ = writeln!(page, "|{}", " --- |".repeat(evidence.columns.len()));
+    for row in &evidence.rows {
+        let _ = writeln!(page, "| {} |", line(row));
+    }
 }
 
 /// A row for each series, a column for each place.
@@ -65,7 +85,7 @@ fn table(page: &mut String, summary: &Summary, chart: &Chart) {
     let mut series: Vec<&str> = points.iter().map(|point| point.series.as_str()).collect();
     series.sort_unstable();
     series.dedup();
-    let heads: Vec<_> = places.iter().map(|&x| text::number(x)).collect();
+    let heads: Vec<_> = places.iter().map(|&x| number(x)).collect();
     let _ = writeln!(page, "\n{}, {}, over {}:\n", chart.title, chart.y_label, chart.x_label);
     let _ = writeln!(page, "| series | {} |\n| --- |{}", heads.join(" | "), " ---: |".repeat(places.len()));
     for name in series {
@@ -73,7 +93,7 @@ fn table(page: &mut String, summary: &Summary, chart: &Chart) {
             let ours = points.iter().find(|point| point.series == name && point.x == x);
             let printed = facts.iter().find(|fact| fact.series == name && fact.x == x);
             let ours = ours.map(|point| text::estimate(point));
-            let printed = printed.map(|fact| format!("[{}]", text::number(fact.value)));
+            let printed = printed.map(|fact| format!("[{}]", number(fact.value)));
             [ours, printed].into_iter().flatten().collect::<Vec<_>>().join(" ")
         };
         let cells: Vec<_> = places.iter().map(at).collect();

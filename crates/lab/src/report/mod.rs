@@ -1,8 +1,8 @@
-//! `synod lab report`: one HTML page that needs nothing else, and the same in Markdown.
+//! `synod lab report`: one HTML page that needs nothing else, the same in Markdown, and each figure as SVG, PDF and CSV.
 
+mod figures;
 mod html;
 mod markdown;
-mod svg;
 mod text;
 
 use std::{
@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::study::{Environment, LabError, Summary, at, read_summary};
+use crate::{
+    figure::Figure,
+    study::{Chart, Environment, Form, LabError, Summary, at, read_summary},
+};
 
 /// A run as a report needs it.
 pub(crate) struct Run {
@@ -18,7 +21,34 @@ pub(crate) struct Run {
     pub(crate) environment: Environment,
 }
 
-/// Reads every run below a folder and writes `report.html` and `report.md` there; their paths.
+/// A figure of a run.
+struct Drawn {
+    chart: Chart,
+    figure: Figure,
+    /// Its file, from the report, without what distinguishes SVG, PDF and CSV.
+    file: String,
+}
+
+/// A run with its figures.
+struct Illustrated {
+    run: Run,
+    figures: Vec<Drawn>,
+}
+
+impl Illustrated {
+    fn new(run: Run) -> Illustrated {
+        let draw = |chart: &Chart| {
+            let kind = if chart.form == Form::Timeline { "over-time" } else { &chart.metric };
+            let file = format!("figures/{}-{}", run.summary.name, kind.replace('_', "-"));
+            Some(Drawn { chart: chart.clone(), figure: figures::figure(&run, chart)?, file })
+        };
+        let figures = run.summary.charts.iter().filter_map(draw).collect();
+        Illustrated { run, figures }
+    }
+}
+
+/// Reads every run below a folder and writes `report.html` and `report.md` there, and each figure below `figures`; the
+/// paths of the pages.
 ///
 /// # Errors
 /// There is no run in the folder, or one of its files can not be read.
@@ -35,6 +65,13 @@ pub fn write(folder: &Path) -> Result<[PathBuf; 2], LabError> {
         let why = "no run is here; `synod lab run NAME --out DIR` makes one".to_owned();
         return Err(LabError::Unreadable { path: folder.to_owned(), why });
     }
+    let runs: Vec<_> = runs.into_iter().map(Illustrated::new).collect();
+    let figures = folder.join("figures");
+    fs::create_dir_all(&figures).map_err(at(&figures))?;
+    for drawn in runs.iter().flat_map(|run| &run.figures) {
+        let written = drawn.figure.write(&folder.join(&drawn.file));
+        written.map_err(|(path, source)| LabError::File { path, source })?;
+    }
     let html = folder.join("report.html");
     fs::write(&html, html::page(&runs)).map_err(at(&html))?;
     let markdown = folder.join("report.md");
@@ -45,7 +82,7 @@ pub fn write(folder: &Path) -> Result<[PathBuf; 2], LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::{Chart, Claim, Fact, Form, Judgement, PointSummary, Timeline};
+    use crate::study::{Claim, Event, Fact, Judgement, PointSummary, Timeline};
     use std::collections::BTreeMap;
 
     fn run() -> Run {
@@ -73,7 +110,7 @@ mod tests {
             source: "Nobody 2020".to_owned(),
             about: "About & about.".to_owned(),
             parameters: BTreeMap::from([("on".to_owned(), "threads".to_owned())]),
-            charts: [Form::LogLines, Form::Lines, Form::Bars, Form::Timeline].map(chart).to_vec(),
+            charts: [Form::LogLines, Form::Lines, Form::Dots, Form::Timeline].map(chart).to_vec(),
             facts: vec![Fact {
                 series: "a".into(),
                 x: 10.0,
@@ -82,21 +119,28 @@ mod tests {
                 place: "Table 9".into(),
             }],
             points: vec![point("a", 10.0, 1000.0), point("a", 100.0, 4000.0), point("b", 10.0, 0.0)],
-            timelines: vec![Timeline { series: "a".to_owned(), x: 10.0, answers: vec![1.0, 0.0, 3.0] }],
+            timelines: vec![Timeline {
+                series: "a".to_owned(),
+                x: 10.0,
+                answers: vec![1.0, 0.0, 3.0],
+                events: vec![Event { at: 0.1, what: "to raft".to_owned() }],
+            }],
             verdicts: vec![Claim {
                 id: "R5".to_owned(),
                 claim: "a is above b".to_owned(),
-                judgement: Judgement::of(true, "1000 > 0"),
+                judgement: Judgement::of(true, "1000 > 0")
+                    .with(&["c", "a | b"], vec![vec!["10".to_owned(), "1000 | 0".to_owned()]]),
             }],
             took_seconds: 1.0,
             cut_short: None,
+            shorter: Vec::new(),
         };
         Run { summary, environment: Environment::now(None, "threads".to_owned()) }
     }
 
     #[test]
     fn both_pages_say_what_was_measured_and_what_the_document_prints() {
-        let runs = [run()];
+        let runs = [Illustrated::new(run())];
         let (html, markdown) = (html::page(&runs), markdown::page(&runs));
         for part in
             ["R5", "holds", "1000 &gt; 0", "177,310", "A &lt;test&gt;", "About &amp; about", "<svg", "4,000"]
@@ -111,7 +155,7 @@ mod tests {
         let crowded = |load| {
             let mut run = run();
             (run.environment.cores, run.environment.load_before) = (2, Some(load));
-            markdown::page(&[run]).contains("a load average of")
+            markdown::page(&[Illustrated::new(run)]).contains("a load average of")
         };
         assert!(crowded(25.0) && !crowded(2.0));
         assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());

@@ -1,6 +1,6 @@
 //! On what a run took place.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Environment {
     /// Synod's version.
     pub version: String,
-    /// The commit that was measured, if `--commit` told it.
+    /// The commit that was measured: what `--commit` told, or that of the checkout in which the program was built, with
+    /// `-dirty` if files had changed since.
     pub commit: Option<String>,
     /// Whether it was built with optimisations. Figures of a build without are good for nothing but tests.
     pub optimised: bool,
@@ -64,6 +65,16 @@ impl Environment {
     pub fn end(&mut self) {
         self.load_after = load();
     }
+}
+
+/// The commit of the checkout that a program lies in, if git knows one.
+pub(crate) fn commit_of(program: &Path) -> Option<String> {
+    let checkout = program.ancestors().find(|folder| folder.join("Cargo.toml").exists())?;
+    let mut git = Command::new("git");
+    git.arg("-C").arg(checkout).args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]);
+    let output = git.output().ok().filter(|output| output.status.success())?;
+    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (!commit.is_empty()).then_some(commit)
 }
 
 fn load() -> Option<f64> {

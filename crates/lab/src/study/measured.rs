@@ -51,8 +51,20 @@ impl Verdict {
 pub struct Judgement {
     /// What became of the claim.
     pub verdict: Verdict,
-    /// Why.
+    /// Why, in a sentence.
     pub reason: String,
+    /// The figures that it rests on, if they are more than the reason says.
+    #[serde(default)]
+    pub evidence: Evidence,
+}
+
+/// A table of figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The heads of its columns.
+    pub columns: Vec<String>,
+    /// A cell for each column.
+    pub rows: Vec<Vec<String>>,
 }
 
 impl Judgement {
@@ -60,13 +72,24 @@ impl Judgement {
     #[must_use]
     pub fn of(holds: bool, reason: impl Into<String>) -> Judgement {
         let verdict = if holds { Verdict::Holds } else { Verdict::DoesNotHold };
-        Judgement { verdict, reason: reason.into() }
+        Judgement { verdict, reason: reason.into(), evidence: Evidence::default() }
+    }
+
+    /// The same with the figures that it rests on.
+    ///
+    /// # Panics
+    /// If a row has more or fewer cells than there are columns.
+    #[must_use]
+    pub fn with(self, columns: &[&str], rows: Vec<Vec<String>>) -> Judgement {
+        assert!(rows.iter().all(|row| row.len() == columns.len()), "a table has rows of one length");
+        let columns = columns.iter().map(|&column| column.to_owned()).collect();
+        Judgement { evidence: Evidence { columns, rows }, ..self }
     }
 
     /// Figures are missing or too coarse.
     #[must_use]
     pub fn open(reason: impl Into<String>) -> Judgement {
-        Judgement { verdict: Verdict::NotDecided, reason: reason.into() }
+        Judgement { verdict: Verdict::NotDecided, reason: reason.into(), evidence: Evidence::default() }
     }
 }
 

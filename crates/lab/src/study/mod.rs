@@ -12,7 +12,8 @@ mod run;
 mod summary;
 
 pub use environment::Environment;
-pub use measured::{Judgement, Measured, Verdict};
+pub(crate) use environment::commit_of;
+pub use measured::{Evidence, Judgement, Measured, Verdict};
 pub use parameters::{COMMON as COMMON_PARAMETERS, Parameter, Parameters};
 pub use run::{Conduct, RunOptions, run};
 pub(crate) use summary::read as read_summary;
@@ -73,6 +74,17 @@ pub struct Sample {
     pub figures: BTreeMap<&'static str, f64>,
     /// Answers in consecutive intervals of a tenth of a second, if the experiment is about gaps.
     pub timeline: Vec<f64>,
+    /// What was done meanwhile.
+    pub events: Vec<Event>,
+}
+
+/// Something that was done under load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in seconds from the beginning of the timeline.
+    pub at: f64,
+    /// What.
+    pub what: String,
 }
 
 /// A picture of one metric.
@@ -93,12 +105,15 @@ pub struct Chart {
 /// How a chart is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Form {
-    /// Curves over a logarithmic axis.
+    /// Lines over a logarithmic axis.
     LogLines,
-    /// Curves.
+    /// Lines.
     Lines,
-    /// A bar a series and place.
-    Bars,
+    /// The median at each place, for values that are names rather than amounts.
+    Points,
+    /// A row of a dot plot for each series, a panel for each place.
+    #[serde(alias = "Bars")]
+    Dots,
     /// Answers over time.
     Timeline,
 }

@@ -143,6 +143,17 @@ impl Parameters {
         self.values.get(key) == self.defaults.get(key)
     }
 
+    /// Those of these parameters that are set to less than their default, as `seconds=1 (usually 3)`.
+    #[must_use]
+    pub fn below_default(&self, keys: &[&str]) -> Vec<String> {
+        let below = |key: &&str| {
+            let (value, usual) = (self.values.get(*key)?, self.defaults.get(*key)?);
+            let (less, more) = (value.parse::<f64>().ok()?, usual.parse::<f64>().ok()?);
+            (less < more).then(|| format!("{key}={value} (usually {usual})"))
+        };
+        keys.iter().filter_map(below).collect()
+    }
+
     /// All keys and values.
     #[must_use]
     pub fn all(&self) -> BTreeMap<String, String> {

@@ -73,7 +73,8 @@ pub fn run(experiment: &Experiment, options: &RunOptions, conduct: &Conduct) -> 
     let folder = options.folder.join(&name);
     fs::create_dir_all(&folder).map_err(at(&folder))?;
     let ground = Ground::from_str(parameters.text("on")).expect("the points checked it").describe();
-    let mut environment = Environment::now(options.commit.clone(), ground.to_owned());
+    let commit = options.commit.clone().or_else(|| super::commit_of(&conduct.program));
+    let mut environment = Environment::now(commit, ground.to_owned());
     let began = Instant::now();
     let progress = Progress::new(name.clone(), options.progress, points.len() * turns.at_least);
     let mut log = Log::default();
@@ -98,6 +99,7 @@ pub fn run(experiment: &Experiment, options: &RunOptions, conduct: &Conduct) -> 
         verdicts: verdicts.collect(),
         took_seconds: began.elapsed().as_secs_f64(),
         cut_short: outcome.as_ref().err().map(ToString::to_string),
+        shorter: parameters.below_default(&["seconds", "runs"]),
     };
     write_raw(&folder.join("raw.csv"), &log.raw)?;
     summary::write(&folder.join("summary.json"), &summary)?;
@@ -160,8 +162,8 @@ fn measure(
                 log.measured.add(&point.series, point.x, metric, *value);
             }
             if turn == 0 && !sample.timeline.is_empty() {
-                let answers = sample.timeline.clone();
-                log.timelines.push(Timeline { series: point.series.clone(), x: point.x, answers });
+                let (answers, events) = (sample.timeline.clone(), sample.events.clone());
+                log.timelines.push(Timeline { series: point.series.clone(), x: point.x, answers, events });
             }
             log.raw.push((point.series.clone(), point.x, turn as u64, sample));
             progress.done();

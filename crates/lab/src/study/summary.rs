@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Chart, Environment, Fact, Judgement, LabError, Measured, at};
+use super::{Chart, Environment, Event, Fact, Judgement, LabError, Measured, at};
 use crate::statistics;
 
 /// `summary.json`: everything that a report says about an experiment.
@@ -34,6 +34,9 @@ pub struct Summary {
     pub took_seconds: f64,
     /// Why it ended early, if it did.
     pub cut_short: Option<String>,
+    /// Parameters that made it shorter than it usually is, each with its usual value.
+    #[serde(default)]
+    pub shorter: Vec<String>,
 }
 
 /// One metric at one point.
@@ -68,6 +71,9 @@ pub struct Timeline {
     pub x: f64,
     /// Answers in consecutive tenths of a second.
     pub answers: Vec<f64>,
+    /// What was done meanwhile.
+    #[serde(default)]
+    pub events: Vec<Event>,
 }
 
 /// A claim and what became of it.

@@ -1,0 +1,415 @@
+//! From what a run left to its figures: which lines share a panel, and what the caption says.
+
+use super::{Run, text};
+use crate::{
+    figure::{
+        Event, Figure, Kind, Panel, Point, Series,
+        numbers::{date, number},
+    },
+    study::{Chart, Environment, Form, PointSummary, Summary},
+};
+
+/// More lines than this are shown in several panels,
+const TOGETHER_MAX: usize = 5;
+/// each of which has at most so many;
+const PANEL_MAX: usize = 4;
+/// panels stand in so many columns at most.
+const COLUMNS_MAX: usize = 3;
+
+/// One line before it is known which panel it is in: what distinguishes it, part by part.
+struct Line {
+    parts: Vec<String>,
+    series: Series,
+    events: Vec<Event>,
+}
+
+/// The figure of a chart; nothing, if nothing of it was measured.
+pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
+    let summary = &run.summary;
+    let mut lines = match chart.form {
+        Form::Timeline => timelines(summary),
+        Form::Lines | Form::LogLines | Form::Points => curves(summary, chart),
+        Form::Dots => dots(summary, chart),
+    };
+    if lines.is_empty() {
+        return None;
+    }
+    let places_vary = varies(&lines, 0);
+    let common = factor(&mut lines);
+    let parts = lines[0].parts.len();
+    let (kind, facets) = match chart.form {
+        // The place is the first part.
+        Form::Dots if parts > 1 && places_vary => (Kind::Dots, vec![0]),
+        Form::Dots => (Kind::Dots, Vec::new()),
+        // Groups under different loads answer at rates that differ by decades, so each load is in a row of its own.
+        Form::Timeline if places_vary => {
+            let others = facets(&lines, 1, PANEL_MAX);
+            (Kind::Lines, [vec![0], others].concat())
+        }
+        _ if lines.len() <= TOGETHER_MAX => (Kind::Lines, Vec::new()),
+        _ => (Kind::Lines, facets(&lines, 0, PANEL_MAX)),
+    };
+    let panels = into_panels(lines, &facets);
+    let first = |panel: &Panel| panel.title.split(", ").next().map(str::to_owned);
+    let in_first_row = panels.iter().take_while(|panel| first(panel) == first(&panels[0])).count();
+    let columns = match panels.len() {
+        _ if facets.len() > 1 || chart.form == Form::Timeline => in_first_row.min(COLUMNS_MAX),
+        4 => 2,
+        count => count.min(COLUMNS_MAX),
+    };
+    Some(Figure {
+        title: format!("{}: {}", summary.title, chart.title),
+        y_label: chart.y_label.to_string(),
+        x_label: chart.x_label.to_string(),
+        x_log: chart.form == Form::LogLines,
+        kind,
+        panels,
+        columns,
+        free_rows: chart.form == Form::Timeline,
+        caption: caption(run, chart, &common),
+    })
+}
+
+fn parts(series: &str) -> Vec<String> {
+    series.split(", ").map(str::to_owned).collect()
+}
+
+fn curves(summary: &Summary, chart: &Chart) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut names: Vec<&str> = Vec::new();
+    for point in summary.points.iter().filter(|point| point.metric == chart.metric) {
+        if names.last() != Some(&point.series.as_str()) {
+            names.push(&point.series);
+            let facts = summary.facts.iter();
+            let own = facts.filter(|fact| fact.metric == chart.metric && fact.series == point.series);
+            let printed = own.map(|fact| Point { x: fact.x, y: fact.value, interval: None }).collect();
+            let series = Series { printed, apart: chart.form == Form::Points, ..Series::default() };
+            lines.push(Line { parts: parts(&point.series), series, events: Vec::new() });
+        }
+        let line = lines.last_mut().expect("it was added");
+        line.series.points.push(match chart.form {
+            Form::Points => Point { x: point.x, y: point.median, interval: None },
+            _ => measured(point),
+        });
+    }
+    lines
+}
+
+fn measured(point: &PointSummary) -> Point {
+    let ends = |half: f64| ((point.mean - half).max(0.0), point.mean + half);
+    Point { x: point.x, y: point.mean, interval: point.half_width.filter(|half| *half > 0.0).map(ends) }
+}
+
+/// A line for each value, with its place first.
+fn dots(summary: &Summary, chart: &Chart) -> Vec<Line> {
+    let mut points: Vec<_> = summary.points.iter().filter(|point| point.metric == chart.metric).collect();
+    points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    let line = |point: &&PointSummary| {
+        let facts =
+            summary.facts.iter().filter(|fact| fact.metric == chart.metric && fact.series == point.series);
+        let printed = facts.filter(|fact| (fact.x - point.x).abs() < 1e-9);
+        let series = Series {
+            points: vec![measured(point)],
+            printed: printed.map(|fact| Point { x: fact.x, y: fact.value, interval: None }).collect(),
+            ..Series::default()
+        };
+        let place = format!("{} {}", number(point.x), chart.x_label);
+        Line { parts: [vec![place], parts(&point.series)].concat(), series, events: Vec::new() }
+    };
+    points.iter().map(line).collect()
+}
+
+/// A line for each timeline, with its load first. Answers are counted in tenths of a second.
+fn timelines(summary: &Summary) -> Vec<Line> {
+    let mut timelines: Vec<_> = summary.timelines.iter().collect();
+    // In the order that points have, so that a style stands for the same in all figures of a run.
+    timelines.sort_by(|a, b| a.x.total_cmp(&b.x).then_with(|| a.series.cmp(&b.series)));
+    let line = |timeline: &&crate::study::Timeline| {
+        let point = |(index, answers): (usize, &f64)| Point {
+            x: (index as f64 + 0.5) / 10.0,
+            y: answers * 10.0,
+            interval: None,
+        };
+        let points = timeline.answers.iter().enumerate().map(point).collect();
+        let load = format!("c = {}", number(timeline.x));
+        Line {
+            parts: [vec![load], parts(&timeline.series)].concat(),
+            series: Series { points, ..Series::default() },
+            events: timeline
+                .events
+                .iter()
+                .map(|event| Event { x: event.at, label: event.what.clone() })
+                .collect(),
+        }
+    };
+    timelines.iter().map(line).collect()
+}
+
+/// Whether lines differ in a part.
+fn varies(lines: &[Line], part: usize) -> bool {
+    lines.iter().any(|line| line.parts.get(part) != lines[0].parts.get(part))
+}
+
+/// Takes the parts that all lines have in common out of them. Names that do not have the same number of parts stay whole.
+fn factor(lines: &mut [Line]) -> Vec<String> {
+    let count = lines[0].parts.len();
+    if lines.iter().any(|line| line.parts.len() != count) {
+        lines.iter_mut().for_each(|line| line.parts = vec![line.parts.join(", ")]);
+        return Vec::new();
+    }
+    let kept: Vec<usize> = (0..count).filter(|&part| varies(lines, part)).collect();
+    let common =
+        (0..count).filter(|part| !kept.contains(part)).map(|part| lines[0].parts[part].clone()).collect();
+    for line in lines {
+        line.parts = kept.iter().map(|&part| line.parts[part].clone()).collect();
+    }
+    common
+}
+
+/// The fewest parts, from `from` on, that tell panels apart so that none has more than `most` lines; of several such
+/// choices the one with the fewest panels.
+fn facets(lines: &[Line], from: usize, most: usize) -> Vec<usize> {
+    let count = lines[0].parts.len();
+    let mut choices: Vec<Vec<usize>> = (0..1_usize << (count - from.min(count)))
+        .map(|set| (from..count).filter(|part| set >> (part - from) & 1 == 1).collect())
+        .collect();
+    choices.sort_by_key(Vec::len);
+    let panels = |choice: &Vec<usize>| {
+        // Lines that differ in an earlier part are in other panels anyway.
+        let by: Vec<usize> = (0..from).chain(choice.iter().copied()).collect();
+        let mut sizes: Vec<(Vec<&str>, usize)> = Vec::new();
+        for line in lines {
+            let key: Vec<_> = by.iter().map(|&part| line.parts[part].as_str()).collect();
+            match sizes.iter_mut().find(|(other, _)| *other == key) {
+                Some((_, size)) => *size += 1,
+                None => sizes.push((key, 1)),
+            }
+        }
+        (sizes.len(), sizes.iter().map(|(_, size)| *size).max().unwrap_or(0))
+    };
+    let fits = choices.into_iter().filter(|choice| panels(choice).1 <= most);
+    fits.min_by_key(|choice| (choice.len(), panels(choice).0)).unwrap_or_else(|| (from..count).collect())
+}
+
+/// Puts lines with the same facets into a panel.
+fn into_panels(lines: Vec<Line>, facets: &[usize]) -> Vec<Panel> {
+    let mut panels: Vec<Panel> = Vec::new();
+    for line in lines {
+        let (facet, rest): (Vec<_>, Vec<_>) =
+            line.parts.into_iter().enumerate().partition(|(part, _)| facets.contains(part));
+        let join = |parts: Vec<(usize, String)>| {
+            parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(", ")
+        };
+        let (title, name) = (join(facet), join(rest));
+        let index = panels.iter().position(|panel| panel.title == title).unwrap_or(panels.len());
+        if index == panels.len() {
+            panels.push(Panel { title, ..Panel::default() });
+        }
+        let panel = &mut panels[index];
+        panel.series.push(Series { name, ..line.series });
+        line.events.into_iter().for_each(|event| add_event(&mut panel.events, event));
+    }
+    // Panels of one value of the first facet are a row.
+    let first = |panel: &Panel| panel.title.split(", ").next().unwrap_or_default().to_owned();
+    let order: Vec<String> = panels.iter().map(first).collect();
+    panels.sort_by_key(|panel| order.iter().position(|title| *title == first(panel)));
+    panels
+}
+
+/// Adds an event to those of a panel; what happened at the same time to several lines is one event.
+fn add_event(events: &mut Vec<Event>, event: Event) {
+    let Some(same) = events.iter_mut().find(|other| (other.x - event.x).abs() < 0.05) else {
+        events.push(event);
+        return;
+    };
+    if !same.label.split(" / ").any(|label| label == event.label) {
+        same.label = format!("{} / {}", same.label, event.label);
+    }
+}
+
+fn caption(run: &Run, chart: &Chart, common: &[String]) -> Vec<String> {
+    let (summary, environment) = (&run.summary, &run.environment);
+    let mut caption = Vec::new();
+    if chart.form == Form::Timeline {
+        caption.push("Answers in each tenth of a second, of the first run at each point.".to_owned());
+        caption.push("c: proposals outstanding.".to_owned());
+        if summary.timelines.iter().any(|timeline| !timeline.events.is_empty()) {
+            caption.push("Dashed vertical lines: what was done under load.".to_owned());
+        }
+    } else {
+        let points = summary.points.iter().filter(|point| point.metric == chart.metric);
+        let runs = text::from_to(points.map(|point| point.runs));
+        caption.push(match chart.form {
+            Form::Points => format!("Medians of {runs} runs."),
+            _ => format!("Means of {runs} runs with 95 % confidence intervals."),
+        });
+        let facts = summary.facts.iter().filter(|fact| fact.metric == chart.metric);
+        let mut places: Vec<_> = facts.map(|fact| fact.place.as_ref()).collect();
+        places.dedup();
+        if !places.is_empty() {
+            caption.push(format!("Hollow squares: printed in the document ({}).", places.join("; ")));
+        }
+    }
+    if !common.is_empty() {
+        caption.push(format!("In common: {}.", common.join(", ")));
+    }
+    caption.extend(text::notes(summary, environment));
+    caption.push(signature(summary, environment));
+    caption
+}
+
+/// What ran, when, on what, and of which commit.
+fn signature(summary: &Summary, environment: &Environment) -> String {
+    let on = match summary.parameters.get("on").map(String::as_str) {
+        Some("virtual") => "in virtual time".to_owned(),
+        Some(on) => format!("on {on} of one machine with {} cores", environment.cores),
+        None => format!("on a machine with {} cores", environment.cores),
+    };
+    let commit = environment.commit.as_ref().map_or("commit unknown".to_owned(), |id| format!("commit {id}"));
+    let (name, day, version) = (&summary.name, date(environment.began), &environment.version);
+    format!("{name}, {on}, {day}, Synod {version}, {commit}.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::Timeline;
+    use std::collections::BTreeMap;
+
+    const PROTOCOLS: [&str; 3] = ["multipaxos", "raft", "sequence-paxos"];
+
+    fn run(series: &[String], places: &[f64]) -> Run {
+        let point = |series: &String, x: f64| PointSummary {
+            series: series.clone(),
+            x,
+            metric: "m".to_owned(),
+            runs: 2,
+            mean: 100.0 * x,
+            half_width: Some(1000.0),
+            median: 100.0 * x,
+            min: 99.0,
+            max: 1000.0,
+        };
+        let timeline = |series: &String, x: f64| Timeline {
+            series: series.clone(),
+            x,
+            answers: vec![x; 3],
+            events: vec![crate::study::Event {
+                at: 0.1,
+                what: series.split(", ").nth(1).unwrap_or("it").to_owned(),
+            }],
+        };
+        let everywhere = || series.iter().flat_map(|series| places.iter().map(move |&x| (series, x)));
+        let summary = Summary {
+            name: "test".to_owned(),
+            title: "A test".to_owned(),
+            source: String::new(),
+            about: String::new(),
+            parameters: BTreeMap::from([("on".to_owned(), "virtual".to_owned())]),
+            charts: Vec::new(),
+            facts: Vec::new(),
+            points: everywhere().map(|(series, x)| point(series, x)).collect(),
+            timelines: everywhere().map(|(series, x)| timeline(series, x)).collect(),
+            verdicts: Vec::new(),
+            took_seconds: 1.0,
+            cut_short: None,
+            shorter: vec!["seconds=1 (usually 3)".to_owned()],
+        };
+        let mut environment = Environment::now(Some("c0ffee".to_owned()), "virtual".to_owned());
+        environment.began = 1_795_305_600;
+        Run { summary, environment }
+    }
+
+    fn drawn(series: &[String], places: &[f64], form: Form) -> Figure {
+        let [title, metric, x_label, y_label] = ["T", "m", "outstanding", "1/s"].map(Into::into);
+        figure(&run(series, places), &Chart { title, metric, x_label, y_label, form }).unwrap()
+    }
+
+    fn titles(figure: &Figure) -> Vec<&str> {
+        figure.panels.iter().map(|panel| panel.title.as_str()).collect()
+    }
+
+    /// Every protocol, who is replaced and how the new one learns, all with three replicas.
+    fn crowd() -> Vec<String> {
+        let of = |protocol: &'static str| {
+            [
+                "replace follower, pull",
+                "replace follower, eager",
+                "replace leader, pull",
+                "replace leader, eager",
+            ]
+            .map(|how| format!("{protocol}, {how}, 3 replicas"))
+        };
+        PROTOCOLS.into_iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn many_lines_become_small_multiples_of_few() {
+        let figure = drawn(&crowd(), &[1.0, 10.0], Form::LogLines);
+        assert_eq!(titles(&figure), PROTOCOLS);
+        assert_eq!(figure.columns, 3);
+        let names: Vec<_> = figure.panels[0].series.iter().map(|series| series.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "replace follower, pull",
+                "replace follower, eager",
+                "replace leader, pull",
+                "replace leader, eager"
+            ]
+        );
+        assert!(figure.caption.contains(&"In common: 3 replicas.".to_owned()), "{:?}", figure.caption);
+        let few = drawn(&crowd()[..4], &[1.0, 10.0], Form::LogLines);
+        assert_eq!(titles(&few), [""]);
+    }
+
+    #[test]
+    fn each_load_of_a_timeline_has_a_row_and_its_events_are_marked() {
+        let figure = drawn(&crowd(), &[10.0, 100.0, 1000.0], Form::Timeline);
+        assert_eq!((figure.panels.len(), figure.columns, figure.free_rows), (9, 3, true));
+        assert_eq!(
+            titles(&figure)[..4],
+            ["c = 10, multipaxos", "c = 10, raft", "c = 10, sequence-paxos", "c = 100, multipaxos"]
+        );
+        let events = [Event { x: 0.1, label: "replace follower / replace leader".to_owned() }];
+        assert!(
+            figure.panels.iter().all(|panel| panel.series.len() == 4 && panel.events == events),
+            "{figure:?}"
+        );
+    }
+
+    #[test]
+    fn a_dot_plot_has_a_row_a_series_and_a_panel_a_place() {
+        let figure = drawn(&crowd(), &[10.0, 100.0], Form::Dots);
+        assert_eq!(titles(&figure), ["10 outstanding", "100 outstanding"]);
+        assert_eq!(figure.panels[1].series.len(), 12);
+        let alone = drawn(&crowd()[..1], &[10.0, 100.0], Form::Dots);
+        assert_eq!(titles(&alone), [""]);
+        assert_eq!(alone.panels[0].series[1].name, "100 outstanding");
+    }
+
+    #[test]
+    fn names_of_another_form_stay_whole() {
+        let series: Vec<_> =
+            (0..8).map(|number| format!("{number}{}", ", more".repeat(number % 2))).collect();
+        let figure = drawn(&series, &[1.0, 10.0], Form::Lines);
+        assert_eq!(figure.panels.len(), 8);
+        assert_eq!(figure.panels[1].title, "1, more");
+    }
+
+    #[test]
+    fn the_caption_says_when_and_what_and_that_it_decides_little() {
+        let caption = drawn(&crowd(), &[1.0], Form::Lines).caption.join(" ");
+        for part in [
+            "2026-11-22",
+            "commit c0ffee",
+            "in virtual time",
+            "Means of 2 runs",
+            "A short run",
+            "seconds=1 (usually 3)",
+            "Two runs",
+        ] {
+            assert!(caption.contains(part), "{part} is missing in {caption}");
+        }
+    }
+}
