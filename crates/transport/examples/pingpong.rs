@@ -96,7 +96,7 @@ fn start_one(
             Event::Received { .. } => received(own.get().expect("set before anything is sent")),
             Event::Up { .. } => _ = up.send(()),
             // The other one is shut down.
-            Event::Down { .. } => {}
+            Event::Down { .. } | Event::Refused { .. } => {}
         }
         Ok(())
     })?;

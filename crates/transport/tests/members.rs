@@ -280,7 +280,7 @@ fn members_that_change_under_load_lose_no_session_of_others() {
                 let number = u64::from_le_bytes(body[..].try_into().unwrap());
                 assert!(last.replace(number) < Some(number), "{number} after {last:?}");
             }
-            Event::Up { .. } | Event::Down { .. } => {}
+            Event::Up { .. } | Event::Down { .. } | Event::Refused { .. } => {}
         }
     }
     replicas.into_iter().for_each(Replica::stop);

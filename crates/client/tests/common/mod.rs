@@ -29,6 +29,7 @@ pub enum Fault {
     /// It is not executed.
     Refuse(RequestError),
     /// It is not executed, and that is said after two seconds.
+    #[allow(dead_code, reason = "not every test needs it")]
     RefuseLate(RequestError),
 }
 

@@ -100,7 +100,7 @@ impl Replica {
     }
 
     pub fn wait_down(&self, peer: u64) {
-        self.wait_for(|event| matches!(event, Event::Down { peer: p, .. } if p.0 == peer).then_some(()));
+        self.wait_for(|event| matches!(event, Event::Down { peer: p } if p.0 == peer).then_some(()));
     }
 
     pub fn wait_received(&self, from: u64) -> Bytes {
