@@ -128,7 +128,9 @@ fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
         let three = [1, 2, 3].map(|id| forked.start(id, VERSION));
         let why = three[0].wait(Duration::from_secs(30)).expect("it stops");
         assert!(why.contains("have different histories"), "{why}");
-        assert!(why.contains("this replica, r1, and r"), "{why}");
+        // A decided slot may come before what a peer tells of its history: then r1 differs from what it knew itself.
+        let with = ["this replica, r1, and r", "this replica, r1, and an earlier life of it"];
+        assert!(with.iter().any(|with| why.contains(with)), "{why}");
         assert!(why.contains("synod member replace"), "{why}");
         append(&three[2].handle(), "e");
         until("both have it", || three[1..].iter().all(|node| tape_of(node) == "acde"));

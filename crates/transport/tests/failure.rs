@@ -47,6 +47,36 @@ fn a_peer_that_restarts_is_found_again() {
     assert_eq!(replicas[0].metrics(2).sessions, 4);
 }
 
+/// Each time that a peer has gone, that nobody listens where it was is told once, however often it is dialled.
+#[test]
+fn that_nobody_listens_is_told_once_between_two_sessions() {
+    let mut both = listeners(2).into_iter();
+    let (own, other) = (both.next().unwrap(), both.next().unwrap());
+    let addresses = [own.local_addr().unwrap(), other.local_addr().unwrap()];
+    let (tell, events) = mpsc::channel();
+    let sink = move |event| {
+        _ = tell.send(event);
+        Ok(())
+    };
+    let one = Transport::start_on(config(1, 1, &addresses), vec![own], sink).unwrap();
+    let mut listener = Some(other);
+    for incarnation in 1..4 {
+        let life = Config { listen: vec![addresses[1]], ..config(2, incarnation, &addresses) };
+        let two = match listener.take() {
+            Some(listener) => Transport::start_on(life, vec![listener], |_| Ok(())).unwrap(),
+            None => Transport::start(life, |_| Ok(())).unwrap(),
+        };
+        let next = || events.recv_timeout(common::PATIENCE).unwrap();
+        assert_eq!(next(), Event::Up { peer: ReplicaId(2), incarnation: Incarnation(incarnation) });
+        two.shutdown();
+        assert_eq!(next(), Event::Down { peer: ReplicaId(2) });
+        assert_eq!(next(), Event::Refused { peer: ReplicaId(2) });
+        // It is dialled about five times meanwhile.
+        assert!(events.recv_timeout(Duration::from_millis(200)).is_err(), "once is enough");
+    }
+    one.shutdown();
+}
+
 /// The other process of the test below; does nothing when run as a test.
 #[test]
 fn child_process() {
