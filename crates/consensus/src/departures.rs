@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use synod_wire::{ReplicaId, Time};
 
-use crate::Link;
+use crate::{Link, MEMBERS_MAX};
 
 /// The grace is this part of the election time-out, 25 ms by default: about as long as it takes until all have been refused, since
 /// a peer is dialled again after 5 to 10 ms.
@@ -42,9 +42,21 @@ impl Departures {
     pub(crate) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
         match link {
             Link::Up => self.refused.retain(|&(id, _)| id != peer),
-            Link::Refused if self.gone_at(peer).is_none() => self.refused.push((peer, now)),
-            Link::Refused | Link::Down => {}
+            Link::Refused if self.refuses(peer) => {}
+            Link::Refused => {
+                // Those that were removed long ago go first.
+                if self.refused.len() >= MEMBERS_MAX {
+                    self.refused.remove(0);
+                }
+                self.refused.push((peer, now));
+            }
+            Link::Renewed | Link::Down => {}
         }
+    }
+
+    /// Whether a peer refuses connections.
+    pub(crate) fn refuses(&self, peer: ReplicaId) -> bool {
+        self.refused.iter().any(|&(id, _)| id == peer)
     }
 
     /// How long a peer that refuses connections may take to come back.
@@ -79,7 +91,19 @@ mod tests {
         departures.link(t(110), peer, Link::Refused);
         assert!(!departures.is_gone(t(124), peer));
         assert!(departures.is_gone(t(125), peer) && !departures.is_gone(t(125), other));
+        departures.link(t(126), peer, Link::Renewed);
+        assert!(departures.is_gone(t(126), peer), "something that it said before came late");
         departures.link(t(130), peer, Link::Up);
         assert!(!departures.is_gone(t(200), peer));
+    }
+
+    #[test]
+    fn so_many_members_as_there_can_be_are_remembered() {
+        let mut departures = Departures::new(Duration::from_millis(1000));
+        for id in 1..=1000 {
+            departures.link(Time::ZERO, ReplicaId(id), Link::Refused);
+        }
+        assert_eq!(departures.refused.len(), MEMBERS_MAX);
+        assert!(departures.refuses(ReplicaId(1000)) && !departures.refuses(ReplicaId(1)));
     }
 }

@@ -130,12 +130,12 @@ pub enum Input {
     },
     /// Every record up to this one is on stable storage.
     Durable(Lsn),
-    /// A session to a peer began or ended. Messages of an ended session may be lost as a suffix, so a protocol
+    /// Something became of the session to a peer. Messages of an ended session may be lost as a suffix, so a protocol
     /// sends again what the peer may still need when a session begins.
     Link {
         /// The peer.
         peer: ReplicaId,
-        /// Which of the two.
+        /// What became of it.
         link: Link,
     },
     /// The deadline that was asked for last has passed.
@@ -144,11 +144,13 @@ pub enum Input {
     Control(Control),
 }
 
-/// What became of the connection to a peer.
+/// What became of the session to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// A session began.
     Up,
+    /// What the peer was sent before may be lost, as if a session had begun; whether there is one, that does not say.
+    Renewed,
     /// It ended, and that says nothing about the peer.
     Down,
     /// There is none, and nobody listens where the peer is to be reached: its process has ended.
@@ -156,10 +158,10 @@ pub enum Link {
 }
 
 impl Link {
-    /// Whether a session began.
+    /// Whether the peer may still need what it was sent before.
     #[must_use]
-    pub fn is_up(self) -> bool {
-        self == Link::Up
+    pub fn begins_again(self) -> bool {
+        matches!(self, Link::Up | Link::Renewed)
     }
 }
 

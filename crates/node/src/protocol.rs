@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::Role;
+use synod_consensus::{Link, Role};
 use synod_replica::{
     Action, Event, Fork, Mark, ReadId, Replica, RequestError, RequestId, SessionCommand, StateMachine,
 };
@@ -222,7 +222,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             Input::Wake => {}
             Input::Event(event) => {
                 if let Event::Link { peer, link } = event {
-                    self.parting.linked(now, peer, link.is_up());
+                    self.parting.linked(now, peer, link == Link::Up);
                 }
                 self.replica.step(now, event, &mut self.actions);
             }

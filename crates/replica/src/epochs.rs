@@ -619,7 +619,7 @@ impl Replica {
         let takes_part = epoch == self.known.running && self.protocol.is_some() && self.group.votes(from);
         if takes_part && self.meets(from) {
             // What it was sent in this epoch before is lost, as if a session had ended.
-            self.input(now, Input::Link { peer: from, link: Link::Up }, actions);
+            self.input(now, Input::Link { peer: from, link: Link::Renewed }, actions);
         }
         let news = view.leader.is_some() && view.leader != Some(self.me) && view != self.view;
         // Not of an epoch before the one that was entered, though what led to that may still have to be learned again:

@@ -62,11 +62,11 @@ pub enum Event {
     /// Every member with which the group began was met once, so that none of them can have lost what it promised
     /// without being noticed. A replica takes no part in ordering before, whatever it has fetched meanwhile.
     MetAll,
-    /// A session to a peer began or ended.
+    /// A session to a peer began or ended, or cannot begin.
     Link {
         /// The peer.
         peer: ReplicaId,
-        /// Which of the two.
+        /// What became of it.
         link: Link,
     },
     /// Records through this one are on stable storage.

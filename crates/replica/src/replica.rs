@@ -166,7 +166,7 @@ impl Replica {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
             Event::MetAll => self.met_all(now, actions),
             Event::Link { peer, link } => {
-                let up = link.is_up();
+                let up = link == Link::Up;
                 if up && self.view.leader == Some(peer) {
                     self.proposals.forget_sent();
                     self.reads.ask_again();
@@ -405,7 +405,7 @@ impl Replica {
             }
             PeerMessage::Missed { epoch } => {
                 if epoch == self.known.running {
-                    self.input(now, Input::Link { peer: from, link: Link::Up }, actions);
+                    self.input(now, Input::Link { peer: from, link: Link::Renewed }, actions);
                 }
             }
             PeerMessage::SeekLeader => self.leader_sought(now, from, actions),

@@ -18,8 +18,8 @@ pub async fn diagnosis(args: &ClientArgs, patience: Duration) -> Option<String> 
     };
     let mut answered = by_replica(ask(args.endpoints.clone()).await);
     let group = latest(&answered)?.clone();
-    let unasked = group.members.iter().filter(|member| member.votes && !answered.contains_key(&member.id));
-    let urls: Vec<String> = unasked.flat_map(|member| member.client_urls.clone()).collect();
+    let silent = group.members.iter().filter(|member| member.votes && !answered.contains_key(&member.id));
+    let urls: Vec<String> = silent.flat_map(|member| member.client_urls.clone()).collect();
     if !urls.is_empty() {
         answered.extend(by_replica(ask(urls).await));
     }

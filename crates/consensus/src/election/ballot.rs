@@ -283,7 +283,7 @@ impl BallotLeaderElection {
     fn reply(&self, round: u64) -> Message {
         // A leader that has just refused a connection may be gone. To say so early changes nothing by itself: a bid
         // takes rounds in which nobody is happy.
-        let happy = self.is_happy() && self.departures.gone_at(self.leader.replica).is_none();
+        let happy = self.is_happy() && !self.departures.refuses(self.leader.replica);
         // Who is happy shows no bid, though it may have made one in this round: it would be taken for a leader.
         let ballot = match self.bid {
             _ if self.has(Bug::ElectionEchoesHighest) => self.leader,
@@ -300,8 +300,10 @@ impl BallotLeaderElection {
     /// See [`super::Election::link`].
     pub fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
         self.departures.link(now, peer, link);
-        if link.is_up() {
+        if link == Link::Up {
             self.missed = self.missed.filter(|(missed, _)| missed.replica != peer);
+        }
+        if link.begins_again() {
             effects.send(peer, self.request(), Lsn::ZERO);
         }
     }

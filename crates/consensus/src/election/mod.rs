@@ -77,8 +77,7 @@ impl Election {
         }
     }
 
-    /// A session to a member began, and what was sent to it before may be lost; or one ended. The replica asks
-    /// [`Election::deadline`] then.
+    /// Something became of the session to a member. The replica asks [`Election::deadline`] then.
     pub fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
         match self {
             Election::Rotating(rotating) => rotating.link(now, peer, link),

@@ -20,7 +20,7 @@
 //! Only with a quorum of willing members, itself included, does a member try.
 //!
 //! **A working leader stays.** A leader works while a quorum hears it and answers it. Every quorum of willing members
-//! would share a member with that one, which hears the leader, or is the leader. So neither a replica that comes back,
+//! would share a member with that one, which hears the leader and reaches it, or is the leader. So neither a replica that comes back,
 //! nor one that hears nobody, nor one that nobody hears, nor one that misses only the leader ends its work.
 //!
 //! **A leader is replaced.** A leader that no quorum answers gives up after a time-out, one that cannot be heard by a
@@ -43,6 +43,8 @@ const DOUBLINGS_MAX: u32 = 2;
 /// The others are asked again this often in a time-out, while they are not willing; sooner at first where the leader is
 /// gone, since not all notice that at the same time.
 const REHEARSALS_PER_TIMEOUT: u32 = 4;
+/// The short pauses double so often; the last is longer than the usual one.
+const PAUSE_DOUBLINGS_MAX: u32 = 4;
 
 /// The state of the failure detector of one replica.
 #[derive(Clone, Debug)]
@@ -73,7 +75,7 @@ pub struct Rotating {
     rehearsal: Option<Rehearsal>,
     /// When the others are asked again, at the earliest...
     ask_at: Time,
-    /// ...and how often they were since the owner of the current round was there.
+    /// ...and how often they were since the owner of the current round was there, up to [`PAUSE_DOUBLINGS_MAX`].
     asked: u32,
     /// Who owns the round that was promised last.
     owner: Option<ReplicaId>,
@@ -139,14 +141,14 @@ impl Rotating {
     /// See [`super::Election::link`].
     pub fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
         self.departures.link(now, peer, link);
-        if link.is_up() && self.owner == Some(peer) {
+        if link == Link::Up && self.owner == Some(peer) {
             self.asked = 0;
         }
     }
 
-    /// From when on the owner of the current round is taken for gone.
-    fn owner_gone_at(&self) -> Option<Time> {
-        self.owner.and_then(|owner| self.departures.gone_at(owner))
+    /// Whether the owner of the current round is taken for gone.
+    fn owner_is_gone(&self, now: Time) -> bool {
+        self.owner.is_some_and(|owner| self.departures.is_gone(now, owner))
     }
 
     /// The leader of the current round gave a sign of life.
@@ -194,8 +196,8 @@ impl Rotating {
         let distance = self.next_ballot(current).round - current.round;
         let behind = u32::try_from(distance - 1).expect("at most the number of members");
         let silent = self.since + patience + self.timeout / 2 * behind;
-        match self.owner_gone_at() {
-            // Whoever's tries fail goes back to being patient.
+        match self.owner.and_then(|owner| self.departures.gone_at(owner)) {
+            // A replica whose tries fail goes back to being patient.
             Some(gone_at) if self.failures == 0 => silent.min(gone_at + self.departures.grace() * behind),
             _ => silent,
         }
@@ -217,10 +219,10 @@ impl Rotating {
         let asks = now >= self.ask_at;
         if asks {
             let pause = self.timeout / REHEARSALS_PER_TIMEOUT;
-            let is_gone = self.owner_gone_at().is_some_and(|gone_at| now >= gone_at);
-            let short = self.departures.grace() * 2u32.saturating_pow(self.asked);
+            let is_gone = self.owner_is_gone(now);
+            let short = self.departures.grace() * 2u32.pow(self.asked);
             self.ask_at = now + if is_gone { pause.min(short) } else { pause };
-            self.asked = self.asked.saturating_add(1).min(8);
+            self.asked = (self.asked + 1).min(PAUSE_DOUBLINGS_MAX);
             if is_gone && let Some(rehearsal) = &mut self.rehearsal {
                 // Those that took the leader for gone may have reached it again.
                 rehearsal.willing.fill(None);
@@ -284,8 +286,7 @@ impl Rotating {
         if self.leads {
             return self.reaches_quorum(now) && !self.stalls;
         }
-        let is_gone = self.owner_gone_at().is_some_and(|gone_at| now >= gone_at);
-        self.sign.is_some_and(|sign| now.since(sign) < self.timeout) && !is_gone
+        self.sign.is_some_and(|sign| now.since(sign) < self.timeout) && !self.owner_is_gone(now)
     }
 
     /// A member answered this replica. If it tries to lead, that is a sign of life of its round: what a quorum has to tell

@@ -157,7 +157,7 @@ impl Protocol for MultiPaxos {
                 if !matches!(self.state, State::Recovering(_)) {
                     self.election.link(now, peer, link, effects);
                 }
-                if link.is_up() {
+                if link.begins_again() {
                     self.resend_to(peer, effects);
                 }
             }

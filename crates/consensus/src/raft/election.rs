@@ -4,10 +4,11 @@
 //! section 9.6): who would vote for it? Nothing changes by that. A vote, rehearsed or real, is given only by who has
 //! not heard a leader for T itself, so a replica that was cut off or removed disturbs nobody; and a leader that does not
 //! hear from a quorum within T steps down (`leader.rs`), so that such votes can always be got once the leader is gone.
+//! The exception is an election that the leader asked for ([`Message::TimeoutNow`]).
+//!
 //! For a leader whose process has ended ([`Departures`]) nobody waits for the rest of T: the voters rehearse one after the other,
 //! the next behind the leader first, T / 4 apart, so that votes are not split. That happens once. If it comes to nothing, a
 //! replica is as patient as if nothing were known.
-//! The exception is an election that the leader asked for ([`Message::TimeoutNow`]).
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ impl Patience {
     /// What became of the session to a peer. `rank`: how many voters are in front of this replica, if that peer leads.
     pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link, priority: u8, rank: u32) {
         self.departures.link(now, peer, link);
-        if link.is_up() && self.missed == Some(peer) {
+        if link == Link::Up && self.missed == Some(peer) {
             self.missed = None;
         }
         if self.leader == Some(peer) {
@@ -72,7 +73,7 @@ impl Patience {
 
     /// Whether a peer refuses connections.
     pub(super) fn is_refused_by(&self, peer: ReplicaId) -> bool {
-        self.departures.gone_at(peer).is_some()
+        self.departures.refuses(peer)
     }
 
     /// If the leader is gone, or will be once the grace is over, the time-out ends soon; once.
@@ -255,7 +256,7 @@ impl Raft {
     pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
         let priority = self.options.priority;
         self.patience.link(now, peer, link, priority, self.rank_behind(peer));
-        if link.is_up() && self.rehearses() && self.patience.has_leader(now) {
+        if link == Link::Up && self.rehearses() && self.patience.has_leader(now) {
             self.state = State::Follower;
             self.patience.begin(now, priority);
         }

@@ -119,7 +119,7 @@ impl Protocol for Raft {
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
                 self.link(now, peer, link);
-                if link.is_up() {
+                if link.begins_again() {
                     self.tell_priority(&[peer], effects);
                     self.resend_to(peer, effects);
                 }

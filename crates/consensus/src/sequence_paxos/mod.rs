@@ -156,7 +156,7 @@ impl Protocol for SequencePaxos {
             Input::Link { peer, link } => {
                 if !matches!(self.state, State::Recovering) {
                     self.election.link(now, peer, link, effects);
-                    if link.is_up() {
+                    if link.begins_again() {
                         self.session_up(now, peer, effects);
                     }
                 }

@@ -134,7 +134,7 @@ fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
         let title_rows = titles.iter().filter(|lines| !lines[0].is_empty()).map(Vec::len).max().unwrap_or(0);
         y += 6.0 + LINE * (title_rows + strip_rows) as f64;
         let needed = row.iter().map(labels_height).fold(0.0, f64::max);
-        let height = if needed > plain { needed } else { plain };
+        let height = f64::max(needed, plain);
         for (column, panel) in row.iter().enumerate() {
             let frame = frame_of(column, y, height);
             let lowest = y - LINE * strip_rows as f64 - 5.0;

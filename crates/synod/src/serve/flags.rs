@@ -220,7 +220,7 @@ pub struct Tuning {
     )]
     pub forward_window_max: u16,
 
-    /// A request that has no decision for this long fails.
+    /// A request that has no decision for this long fails; one that waits for a leader, after three fifths of it.
     #[arg(
         long, env = "SYNOD_REQUEST_TIMEOUT", value_name = "TIME", default_value = "5s",
         value_parser = units::duration_above_zero, help_heading = "Clients"
