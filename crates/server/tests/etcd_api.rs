@@ -1,4 +1,4 @@
-//! The services of the etcd v3 API. (The folder `compat` has more, through a client that was not made for Synod.)
+//! The services of the etcd v3 API. (`etcd_client.rs` has more, through a client that was not made for Synod.)
 
 mod common;
 
