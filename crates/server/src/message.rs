@@ -15,6 +15,11 @@ use crate::{admission::Charge, services::refusal};
 /// Before each message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
 
+/// A message that is larger gets the room that it says it needs, as soon as so much of it has come. What is only said takes no
+/// memory: the system gives a page when something is written to it. Doubling what there is, time and again, would leave holes
+/// of all sizes.
+const GROWTH_BYTES_MAX: usize = 64 << 10;
+
 /// How long nothing of a request's body may come while the rest is waited for. What came of it is kept in memory until then.
 const COME_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -63,6 +68,10 @@ impl<'a> RequestBody<'a> {
                 if joined.is_empty() {
                     joined.put(mem::take(&mut body));
                 }
+                if joined.len() >= GROWTH_BYTES_MAX {
+                    // What the message says of its length was checked.
+                    joined.reserve(whole(&joined).saturating_sub(joined.len()));
+                }
                 joined.put(piece);
                 self.check(&joined)?;
             }
@@ -70,11 +79,10 @@ impl<'a> RequestBody<'a> {
         if body.is_empty() {
             body = joined.freeze();
         }
-        let Some(&[_, a, b, c, d]) = body.first_chunk() else {
-            return Err(malformed("it is shorter than a message's prefix"));
-        };
-        if u32::from_be_bytes([a, b, c, d]) as usize != body.len() - PREFIX_BYTES {
-            return Err(malformed("it ends before its message does"));
+        match whole(&body) {
+            0 => return Err(malformed("it is shorter than a message's prefix")),
+            whole if whole != body.len() => return Err(malformed("it ends before its message does")),
+            _ => {}
         }
         body.advance(PREFIX_BYTES);
         M::decode(body).map_err(|error| match error.to_string() {
@@ -109,8 +117,7 @@ impl<'a> RequestBody<'a> {
             }
             Some(flag) => return Err(malformed(&format!("{flag} is no compression flag; 0 and 1 are"))),
         }
-        let Some(&[_, a, b, c, d]) = body.first_chunk() else { return Ok(()) };
-        let len = u32::from_be_bytes([a, b, c, d]) as usize;
+        let Some(len) = whole(body).checked_sub(PREFIX_BYTES) else { return Ok(()) };
         if len > self.message_bytes_max {
             // In the words of gRPC's Go implementation, which are what clients of etcd see.
             let max = self.message_bytes_max;
@@ -122,6 +129,11 @@ impl<'a> RequestBody<'a> {
         }
         Ok(())
     }
+}
+
+/// How long a body is, with its prefix, as that says; 0 as long as the prefix is not there.
+fn whole(body: &[u8]) -> usize {
+    body.first_chunk().map_or(0, |&[_, a, b, c, d]| PREFIX_BYTES + u32::from_be_bytes([a, b, c, d]) as usize)
 }
 
 /// In the words of etcd. The client may ask again.
