@@ -15,11 +15,6 @@ use crate::{admission::Charge, services::refusal};
 /// Before each message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
 
-/// A message that is larger gets the room that it says it needs, as soon as so much of it has come. What is only said takes no
-/// memory: the system gives a page when something is written to it. Doubling what there is, time and again, would leave holes
-/// of all sizes.
-const GROWTH_BYTES_MAX: usize = 64 << 10;
-
 /// How long nothing of a request's body may come while the rest is waited for. What came of it is kept in memory until then.
 const COME_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -54,35 +49,32 @@ impl<'a> RequestBody<'a> {
     /// Waits for the whole message, which takes no more memory than it has bytes.
     pub(crate) async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
         // Most messages come in one piece, which is used as it is; the others are put together.
-        let (mut body, mut joined) = (Bytes::new(), BytesMut::new());
+        let (mut body, mut pieces) = (Bytes::new(), Pieces::default());
         while let Some(piece) = self.piece().await? {
             if !self.charge.grow(piece.len() as u64) {
                 return Err(too_many());
             }
             // It fails only if more is released than was received.
             let _ = self.stream.flow_control().release_capacity(piece.len());
-            if body.is_empty() && joined.is_empty() {
+            if body.is_empty() && pieces.len() == 0 {
                 body = piece;
-                self.check(&body)?;
+                self.check(&body, body.len())?;
             } else {
-                if joined.is_empty() {
-                    joined.put(mem::take(&mut body));
+                if pieces.len() == 0 {
+                    pieces.put(mem::take(&mut body));
                 }
-                if joined.len() >= GROWTH_BYTES_MAX {
-                    // What the message says of its length was checked.
-                    joined.reserve(whole(&joined).saturating_sub(joined.len()));
-                }
-                joined.put(piece);
-                self.check(&joined)?;
+                pieces.put(piece);
+                self.check(pieces.head(), pieces.len())?;
             }
         }
         if body.is_empty() {
-            body = joined.freeze();
+            body = pieces.join();
         }
-        match whole(&body) {
-            0 => return Err(malformed("it is shorter than a message's prefix")),
-            whole if whole != body.len() => return Err(malformed("it ends before its message does")),
-            _ => {}
+        let Some(&[_, a, b, c, d]) = body.first_chunk() else {
+            return Err(malformed("it is shorter than a message's prefix"));
+        };
+        if u32::from_be_bytes([a, b, c, d]) as usize != body.len() - PREFIX_BYTES {
+            return Err(malformed("it ends before its message does"));
         }
         body.advance(PREFIX_BYTES);
         M::decode(body).map_err(|error| match error.to_string() {
@@ -107,8 +99,9 @@ impl<'a> RequestBody<'a> {
     }
 
     /// Refuses as early as it can what will not become one message, or one that is too large.
-    fn check(&self, body: &[u8]) -> Result<(), Status> {
-        match body.first() {
+    /// `head` is the beginning of the `len` bytes that have come.
+    fn check(&self, head: &[u8], len: usize) -> Result<(), Status> {
+        match head.first() {
             None | Some(0) => {}
             Some(1) => {
                 return Err(Status::unimplemented(
@@ -117,23 +110,64 @@ impl<'a> RequestBody<'a> {
             }
             Some(flag) => return Err(malformed(&format!("{flag} is no compression flag; 0 and 1 are"))),
         }
-        let Some(len) = whole(body).checked_sub(PREFIX_BYTES) else { return Ok(()) };
-        if len > self.message_bytes_max {
+        let Some(&[_, a, b, c, d]) = head.first_chunk() else { return Ok(()) };
+        let message = u32::from_be_bytes([a, b, c, d]) as usize;
+        if message > self.message_bytes_max {
             // In the words of gRPC's Go implementation, which are what clients of etcd see.
             let max = self.message_bytes_max;
-            let text = format!("grpc: received message larger than max ({len} vs. {max})");
+            let text = format!("grpc: received message larger than max ({message} vs. {max})");
             return Err(Status::resource_exhausted(text));
         }
-        if body.len() - PREFIX_BYTES > len {
+        if len - PREFIX_BYTES > message {
             return Err(malformed("something follows its message"));
         }
         Ok(())
     }
 }
 
-/// How long a body is, with its prefix, as that says; 0 as long as the prefix is not there.
-fn whole(body: &[u8]) -> usize {
-    body.first_chunk().map_or(0, |&[_, a, b, c, d]| PREFIX_BYTES + u32::from_be_bytes([a, b, c, d]) as usize)
+/// A body of which more and more comes, in blocks of one size. Thousands of bodies that grow side by side, of which many are
+/// dropped half-way, leave nothing but blocks that others can use. Buffers that double would leave holes of all sizes, and take
+/// up to twice the memory that is counted.
+#[derive(Debug, Default)]
+struct Pieces {
+    blocks: Vec<Bytes>,
+    last: BytesMut,
+}
+
+/// Bytes of a block.
+const BLOCK_BYTES: usize = 64 << 10;
+
+impl Pieces {
+    fn len(&self) -> usize {
+        self.blocks.len() * BLOCK_BYTES + self.last.len()
+    }
+
+    /// Enough of the beginning to contain the prefix, if that has come.
+    fn head(&self) -> &[u8] {
+        self.blocks.first().map_or(&self.last, |block| block)
+    }
+
+    fn put(&mut self, mut piece: Bytes) {
+        while !piece.is_empty() {
+            let room = BLOCK_BYTES - self.last.len();
+            self.last.put(piece.split_to(room.min(piece.len())));
+            if self.last.len() == BLOCK_BYTES {
+                let full = mem::replace(&mut self.last, BytesMut::with_capacity(BLOCK_BYTES));
+                self.blocks.push(full.freeze());
+            }
+        }
+    }
+
+    /// All of it in one piece. The blocks are free before another body is put together.
+    fn join(self) -> Bytes {
+        if self.blocks.is_empty() {
+            return self.last.freeze();
+        }
+        let mut all = Vec::with_capacity(self.len());
+        self.blocks.into_iter().for_each(|block| all.extend_from_slice(&block));
+        all.extend_from_slice(&self.last);
+        all.into()
+    }
 }
 
 /// In the words of etcd. The client may ask again.
@@ -143,4 +177,24 @@ pub(crate) fn too_many() -> Status {
 
 fn malformed(what: &str) -> Status {
     Status::internal(format!("malformed request: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_any_size_are_put_together_as_they_came() {
+        for piece_bytes in [1, 1000, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES] {
+            let all: Vec<u8> = (0..5 * BLOCK_BYTES / 2).map(|at| (at % 251) as u8).collect();
+            let mut pieces = Pieces::default();
+            for piece in all.chunks(piece_bytes) {
+                pieces.put(Bytes::copy_from_slice(piece));
+                assert!(pieces.head().len() >= PREFIX_BYTES.min(pieces.len()));
+            }
+            assert_eq!(pieces.len(), all.len());
+            assert!(pieces.blocks.iter().all(|block| block.len() == BLOCK_BYTES));
+            assert_eq!(pieces.join(), all);
+        }
+    }
 }
