@@ -175,7 +175,7 @@ impl MultiPaxos {
             }
         }
         let votes = Votes { ballot, first, last, after: lsn };
-        self.undurable_slots += votes.slots();
+        self.disk.given(lsn, votes.slots());
         self.undurable.push_back(votes);
         let early = self.options.has(Bug::VoteBeforeDurable);
         self.tell_accepted(ballot, first, last, if early { Lsn::ZERO } else { lsn }, effects);

@@ -76,14 +76,10 @@ pub struct MultiPaxos {
     decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
-    /// Values accepted here whose records are not durable yet, in log order: of each record...
+    /// Values accepted here whose records are not durable yet, in log order.
     undurable: VecDeque<Votes>,
-    /// ...and how many slots they are together.
-    undurable_slots: u64,
     /// Votes of this burst: they leave together at its end.
     untold: Option<Votes>,
-    /// The last record appended.
-    appended: Lsn,
     disk: DiskWatch,
     /// Of its leading, if it leads; otherwise of its leader's.
     progress: ProgressWatch,
@@ -138,6 +134,7 @@ impl Votes {
 
 impl Protocol for MultiPaxos {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
@@ -164,7 +161,7 @@ impl Protocol for MultiPaxos {
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
-        self.end_of_step(now, effects);
+        self.end_of_step(now, before, effects);
     }
 
     fn promised(&self) -> Ballot {
@@ -180,11 +177,12 @@ impl Protocol for MultiPaxos {
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         self.send_accepts(now, effects);
         self.send_accepted(effects);
         self.announce(now, effects);
-        self.end_of_step(now, effects);
+        self.end_of_step(now, before, effects);
         self.ask_for_timer(effects);
     }
 
@@ -204,8 +202,7 @@ impl Protocol for MultiPaxos {
     // Where others decide without this replica, its decided prefix goes on, so the window alone would not bound what it
     // has to write.
     fn is_congested(&self) -> bool {
-        let records = self.appended.0.saturating_sub(self.durable.0);
-        self.backlogged || records.max(self.undurable_slots) > 2 * self.options.accept_ahead_max()
+        self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
     }
 
     fn status(&self) -> Status {
@@ -334,11 +331,9 @@ impl MultiPaxos {
         self.decided_ahead = self.slots.iter().filter(|(_, instance)| instance.decided).count();
     }
 
-    fn end_of_step(&mut self, now: Time, effects: &mut Effects) {
-        if effects.last_lsn() > self.appended {
-            self.disk.appended(self.appended.next(), now);
-            self.appended = effects.last_lsn();
-        }
+    /// `before` is the last record that was appended before the step.
+    fn end_of_step(&mut self, now: Time, before: Lsn, effects: &mut Effects) {
+        self.disk.appended(before, effects.last_lsn(), now);
         let known = self.decided_elsewhere.max(self.decided());
         let lags = known.0 > self.decided().0 + self.options.accept_ahead_max();
         self.election.decided(known, lags);
@@ -437,16 +432,16 @@ impl MultiPaxos {
             effects.append(Record::Learned(AcceptedValue { slot, ballot, batch: batch.clone() }).into());
         instance.accepted = Some(Accepted { ballot, batch, lsn });
         instance.decided = true;
+        self.disk.given(lsn, 1);
         self.decided_ahead += 1;
         self.deliver(effects);
     }
 
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
-        self.disk.durable(lsn, effects.last_lsn(), now);
+        self.disk.durable(lsn, now);
         while let Some(&votes) = self.undurable.front().filter(|votes| votes.after <= self.durable) {
             self.undurable.pop_front();
-            self.undurable_slots -= votes.slots();
             // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the value of
             // a higher ballot by now, or one that was learned, is passed over.
             if self.options.decision == Decision::Leader && votes.ballot.replica != self.members.me() {

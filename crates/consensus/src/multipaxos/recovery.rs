@@ -136,6 +136,7 @@ impl MultiPaxos {
         effects: &mut Effects,
     ) -> MultiPaxos {
         let election = Election::new(&options, members.clone(), restart.incarnation, now);
+        let before = effects.last_lsn();
         let mut replica = MultiPaxos {
             incarnation: restart.incarnation,
             election,
@@ -148,9 +149,7 @@ impl MultiPaxos {
             decided_ahead: 0,
             decided_elsewhere: restart.base,
             durable: effects.last_lsn(),
-            appended: effects.last_lsn(),
             undurable: Default::default(),
-            undurable_slots: 0,
             untold: None,
             disk: Default::default(),
             progress: Default::default(),
@@ -184,7 +183,7 @@ impl MultiPaxos {
             replica.promised.round -= 1;
             replica.become_candidate(now, ballot, effects);
         }
-        replica.appended = effects.last_lsn();
+        replica.disk.appended(before, effects.last_lsn(), now);
         replica.report_leader(effects);
         replica.ask_for_timer(effects);
         replica

@@ -107,7 +107,7 @@ enum State {
 
 impl Protocol for Raft {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
-        let lsn = effects.last_lsn();
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::Raft(message) } => {
@@ -127,7 +127,7 @@ impl Protocol for Raft {
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
-        self.watch_disk(lsn, now, effects);
+        self.disk.appended(before, effects.last_lsn(), now);
         self.report_leader(effects);
     }
 
@@ -145,10 +145,10 @@ impl Protocol for Raft {
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
-        let lsn = effects.last_lsn();
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         self.write(effects);
-        self.watch_disk(lsn, now, effects);
+        self.disk.appended(before, effects.last_lsn(), now);
         self.replicate(now, effects);
         self.announce(now, effects);
         self.ask_for_timer(effects);
@@ -333,13 +333,6 @@ impl Raft {
         self.log.append(entries, lsn);
     }
 
-    /// The disk has something to do if records were appended behind `before`.
-    fn watch_disk(&mut self, before: Lsn, now: Time, effects: &Effects) {
-        if effects.last_lsn() > before {
-            self.disk.appended(before.next(), now);
-        }
-    }
-
     /// Removes the entries from a slot on.
     fn truncate(&mut self, from: Slot, effects: &mut Effects) {
         debug_assert!(from > self.decided || self.options.planted.is_some(), "what is decided stays");
@@ -374,7 +367,7 @@ impl Raft {
 
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
-        self.disk.durable(lsn, effects.last_lsn(), now);
+        self.disk.durable(lsn, now);
         if let Some(stable) = self.log.stable(self.durable) {
             self.stable = self.stable.max(stable);
         }

@@ -215,7 +215,7 @@ impl SequencePaxos {
         for batches in pages {
             let next = last_of(from, &batches).next();
             self.recorded = self.recorded.max(next.prev());
-            effects.append(Record::Staged { ballot, start, from, batches }.into());
+            self.write(Record::Staged { ballot, start, from, batches }, effects);
             from = next;
         }
         self.adopt(ballot, start, from, elements, last_page, effects);
@@ -266,6 +266,7 @@ impl SequencePaxos {
             self.accepted_lsn = lsn;
             self.recorded = self.recorded.max(leader.written);
             leader.undurable.push_back((lsn, leader.written));
+            self.disk.given(lsn, batches.len() as u64);
             // The followers' disks work while this one does.
             self.send_accept(start, &batches, effects);
         }

@@ -117,8 +117,6 @@ pub struct SequencePaxos {
     decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
-    /// The last record appended.
-    appended: Lsn,
     disk: DiskWatch,
     /// Of its leading, if it leads; otherwise of its leader's.
     progress: ProgressWatch,
@@ -138,6 +136,7 @@ enum State {
 
 impl Protocol for SequencePaxos {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::SequencePaxos(message) } => {
@@ -164,7 +163,7 @@ impl Protocol for SequencePaxos {
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
-        self.end_of_step(now, effects);
+        self.end_of_step(now, before, effects);
     }
 
     fn promised(&self) -> Ballot {
@@ -180,11 +179,12 @@ impl Protocol for SequencePaxos {
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         self.send_accepted(effects);
         self.send_accepts(effects);
         self.announce(now, effects);
-        self.end_of_step(now, effects);
+        self.end_of_step(now, before, effects);
         self.ask_for_timer(effects);
     }
 
@@ -198,8 +198,7 @@ impl Protocol for SequencePaxos {
     }
 
     fn is_congested(&self) -> bool {
-        self.backlogged
-            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
+        self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
     }
 
     fn status(&self) -> Status {
@@ -314,11 +313,9 @@ impl SequencePaxos {
         self.caught_up(now, effects);
     }
 
-    fn end_of_step(&mut self, now: Time, effects: &mut Effects) {
-        if effects.last_lsn() > self.appended {
-            self.disk.appended(self.appended.next(), now);
-            self.appended = effects.last_lsn();
-        }
+    /// `before` is the last record that was appended before the step.
+    fn end_of_step(&mut self, now: Time, before: Lsn, effects: &mut Effects) {
+        self.disk.appended(before, effects.last_lsn(), now);
         let known = self.decided_elsewhere.max(self.log.decided());
         let lags = known.0 > self.log.decided().0 + self.options.accept_ahead_max();
         self.election.decided(known, lags);
@@ -367,6 +364,14 @@ impl SequencePaxos {
         self.log.forget(Slot(self.log.decided().0.saturating_sub(kept)));
     }
 
+    /// Adds a record that holds elements to the log.
+    fn write(&mut self, record: Record, effects: &mut Effects) -> Lsn {
+        let slots = record.slots();
+        let lsn = effects.append(record.into());
+        self.disk.given(lsn, slots);
+        lsn
+    }
+
     /// A peer told what was decided in a slot.
     fn learn(&mut self, slot: Slot, ballots: Ballots, batch: Batch, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
@@ -381,7 +386,7 @@ impl SequencePaxos {
                 "a leader holds what was decided in no higher ballot"
             );
             let batch = batch.clone();
-            self.accepted_lsn = effects.append(Record::Learned { slot, ballots, batch }.into());
+            self.accepted_lsn = self.write(Record::Learned { slot, ballots, batch }, effects);
             self.recorded = self.recorded.max(slot);
         }
         self.log.set_decided(slot, batch.clone());
@@ -404,7 +409,7 @@ impl SequencePaxos {
 
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
-        self.disk.durable(lsn, effects.last_lsn(), now);
+        self.disk.durable(lsn, now);
         self.accepted_durably(effects);
         self.complete_prepare(now, effects);
     }

@@ -17,6 +17,7 @@ impl SequencePaxos {
         effects: &mut Effects,
     ) -> SequencePaxos {
         let election = Election::new(&options, members.clone(), restart.incarnation, now);
+        let before = effects.last_lsn();
         let mut replica = SequencePaxos {
             election,
             promised: Ballot::ZERO,
@@ -29,7 +30,6 @@ impl SequencePaxos {
             state: State::Recovering,
             decided_elsewhere: restart.base,
             durable: effects.last_lsn(),
-            appended: effects.last_lsn(),
             disk: Default::default(),
             progress: Default::default(),
             backlogged: false,
@@ -47,7 +47,7 @@ impl SequencePaxos {
         if !lost || replica.has(Bug::VoteWithAmnesia) {
             replica.rejoin(restart.head_start, now, effects);
         }
-        replica.end_of_step(now, effects);
+        replica.end_of_step(now, before, effects);
         replica.ask_for_timer(effects);
         replica
     }

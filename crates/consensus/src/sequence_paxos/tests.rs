@@ -132,8 +132,9 @@ impl Cluster {
 
     fn campaign(&mut self, of: usize, round: u64) {
         let mut effects = self.effects(of);
+        let before = effects.last_lsn();
         self.nodes[of].replica.become_candidate(self.now, ballot(round, of), &mut effects);
-        self.nodes[of].replica.end_of_step(self.now, &mut effects);
+        self.nodes[of].replica.end_of_step(self.now, before, &mut effects);
         self.settle(of, effects);
     }
 
