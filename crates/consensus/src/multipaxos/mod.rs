@@ -49,7 +49,8 @@ use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time
 
 use crate::{
     Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
-    Status, disk_watch::DiskWatch, election::Election, progress_watch::ProgressWatch, slots::Slots,
+    Status, disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
+    slots::Slots,
 };
 
 /// One MultiPaxos replica.
@@ -65,8 +66,7 @@ pub struct MultiPaxos {
     promised_lsn: Lsn,
     /// The first slot of the last page of that promise that this replica was asked for.
     told: Slot,
-    /// What was last reported with [`Effect::Leader`].
-    view: LeaderView,
+    reported: Reported,
     state: State,
     /// The slots behind the decided prefix...
     slots: Slots<Instance>,
@@ -87,7 +87,6 @@ pub struct MultiPaxos {
     lives: Lives,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
-    deadline: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
@@ -213,7 +212,7 @@ impl Protocol for MultiPaxos {
                 State::Leader(_) => Role::Leader,
                 State::Recovering(_) => Role::Recovering,
             },
-            view: self.view,
+            view: self.reported.view,
             decided: self.decided(),
             decided_elsewhere: self.decided_elsewhere.max(self.decided()),
             in_flight: self.in_flight(),
@@ -453,10 +452,8 @@ impl MultiPaxos {
         self.finish_recovery(now, effects);
     }
 
-    fn broadcast(&self, message: &Message, after: Lsn, effects: &mut Effects) {
-        for peer in self.members.peers() {
-            effects.send(peer, message.clone(), after);
-        }
+    fn broadcast(&self, message: Message, after: Lsn, effects: &mut Effects) {
+        effects.send(self.members.to_peers(), message, after);
     }
 
     fn report_leader(&mut self, effects: &mut Effects) {
@@ -469,38 +466,29 @@ impl MultiPaxos {
             Some((ballot, leader)) => LeaderView { ballot, leader },
             // A follower knows its leader from messages of the current ballot; a replica that recovers, and so does
             // not promise, may have heard of a higher one.
-            None if self.view.ballot >= self.promised && self.view.leader != Some(self.members.me()) => {
+            None if self.reported.view.ballot >= self.promised
+                && self.reported.view.leader != Some(self.members.me()) =>
+            {
                 return;
             }
             None => LeaderView { ballot: self.promised, leader: None },
         };
-        self.set_view(view, effects);
-    }
-
-    fn set_view(&mut self, view: LeaderView, effects: &mut Effects) {
-        if self.view != view {
-            self.view = view;
-            effects.push(Effect::Leader(view));
-        }
+        self.reported.leader(view, effects);
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = || self.election.deadline(self.promised.max(self.view.ballot));
+        let try_at = || self.election.deadline(self.promised.max(self.reported.view.ballot));
         let deadline = match &self.state {
             State::Follower => try_at(),
             State::Candidate(candidate) => try_at().min(candidate.resend.at()),
             State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
             State::Recovering(recovering) => recovering.resend.at(),
         };
-        if self.deadline != Some(deadline) {
-            self.deadline = Some(deadline);
-            effects.push(Effect::Deadline(deadline));
-        }
+        self.reported.deadline(deadline, effects);
     }
 
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
-        // The deadline that was asked for is over: ask again, also for the same instant.
-        self.deadline = None;
+        self.reported.woken();
         if !matches!(self.state, State::Recovering(_)) {
             let fit = self.disk.answers(now, self.options.election_timeout);
             self.election.on_timer(now, fit, effects);
@@ -520,7 +508,7 @@ impl MultiPaxos {
         if !matches!(self.state, State::Follower | State::Candidate(_)) {
             return false;
         }
-        let ballot = self.election.candidacy(now, self.promised.max(self.view.ballot), effects);
+        let ballot = self.election.candidacy(now, self.promised.max(self.reported.view.ballot), effects);
         ballot.is_some_and(|ballot| {
             self.become_candidate(now, ballot, effects);
             true

@@ -143,7 +143,7 @@ impl MultiPaxos {
             promised: Ballot::ZERO,
             promised_lsn: Lsn::ZERO,
             told: Slot::ZERO,
-            view: LeaderView::default(),
+            reported: Default::default(),
             state: State::Follower,
             slots: Slots::new(restart.base.next()),
             decided_ahead: 0,
@@ -155,7 +155,6 @@ impl MultiPaxos {
             progress: Default::default(),
             lives: Lives::default(),
             backlogged: false,
-            deadline: None,
             members,
             options,
         };
@@ -332,8 +331,8 @@ impl MultiPaxos {
             | Message::Decided { ballot, through: decided }
             | Message::Heartbeat { ballot, decided, .. } => {
                 self.decided_elsewhere = self.decided_elsewhere.max(decided);
-                if ballot >= self.promised.max(self.view.ballot) {
-                    self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+                if ballot >= self.promised.max(self.reported.view.ballot) {
+                    self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
                 }
             }
             Message::Recover { incarnation } if !self.options.has(Bug::CountOutlivedAnswer) => {
@@ -396,7 +395,7 @@ impl MultiPaxos {
         self.election.restarted(self.promised);
         self.election.gave_up(now);
         // It may have heard of a higher ballot meanwhile; who is known to lead then stays known.
-        let heard = self.view.ballot;
+        let heard = self.reported.view.ballot;
         if heard > self.promised {
             self.promise(now, heard, effects);
         }

@@ -56,7 +56,7 @@ use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
-    disk_watch::DiskWatch, progress_watch::ProgressWatch,
+    disk_watch::DiskWatch, leadership::Reported, progress_watch::ProgressWatch,
 };
 
 /// One Raft replica.
@@ -71,8 +71,7 @@ pub struct Raft {
     voted_for: Option<ReplicaId>,
     /// The record that holds both.
     term_lsn: Lsn,
-    /// What was last reported with [`Effect::Leader`].
-    view: LeaderView,
+    reported: Reported,
     state: State,
     patience: Patience,
     log: Log,
@@ -93,7 +92,6 @@ pub struct Raft {
     progress: ProgressWatch,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
-    deadline: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
@@ -181,7 +179,7 @@ impl Protocol for Raft {
                 State::Leader(_) => Role::Leader,
                 State::Recovering => Role::Recovering,
             },
-            view: self.view,
+            view: self.reported.view,
             decided: self.decided,
             decided_elsewhere: self.decided_elsewhere.max(self.decided),
             in_flight: match self.state {
@@ -305,7 +303,7 @@ impl Raft {
     fn step_down(&mut self, now: Time, effects: &mut Effects) {
         self.write(effects);
         if let State::Leader(leader) = &mut self.state {
-            leader.rounds.fail(effects);
+            leader.duties.rounds.fail(effects);
             self.patience.leader_is_gone();
         }
         self.progress = Default::default();
@@ -379,8 +377,7 @@ impl Raft {
     }
 
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
-        // The deadline that was asked for is over: ask again, also for the same instant.
-        self.deadline = None;
+        self.reported.woken();
         match &self.state {
             State::Follower | State::Candidate(_) => {
                 if now >= self.patience.ends_at() {
@@ -399,19 +396,16 @@ impl Raft {
         let nobody = Ballot { round: self.term, replica: ReplicaId::default() };
         let view = match &self.state {
             State::Leader(leader) => LeaderView { ballot: leader.ballot, leader: Some(me) },
-            State::Follower if self.view.ballot.round >= self.term && self.view.leader != Some(me) => return,
+            State::Follower
+                if self.reported.view.ballot.round >= self.term && self.reported.view.leader != Some(me) =>
+            {
+                return;
+            }
             State::Recovering => return,
             // What was known of the term's leader stays; but it does not lead any more.
-            _ => LeaderView { ballot: self.view.ballot.max(nobody), leader: None },
+            _ => LeaderView { ballot: self.reported.view.ballot.max(nobody), leader: None },
         };
-        self.set_view(view, effects);
-    }
-
-    fn set_view(&mut self, view: LeaderView, effects: &mut Effects) {
-        if self.view != view {
-            self.view = view;
-            effects.push(Effect::Leader(view));
-        }
+        self.reported.leader(view, effects);
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
@@ -421,16 +415,12 @@ impl Raft {
             State::Leader(leader) => leader.tick_at(),
             State::Recovering => Time::NEVER,
         };
-        if self.deadline != Some(deadline) {
-            self.deadline = Some(deadline);
-            effects.push(Effect::Deadline(deadline));
-        }
+        self.reported.deadline(deadline, effects);
     }
 
-    fn send_to(&self, whom: Vec<ReplicaId>, message: &Message, after: Lsn, effects: &mut Effects) {
-        for id in whom.into_iter().filter(|&id| id != self.members.me()) {
-            effects.send(id, message.clone(), after);
-        }
+    fn send_to(&self, whom: Vec<ReplicaId>, message: Message, after: Lsn, effects: &mut Effects) {
+        let others = whom.into_iter().filter(|&id| id != self.members.me());
+        effects.send_each(others, message, after);
     }
 
     /// Who may lead, but this replica: those who vote as far as its log goes, and those who do as far as it is decided. Not

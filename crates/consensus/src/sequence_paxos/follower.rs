@@ -93,7 +93,7 @@ impl SequencePaxos {
         if !self.leader_stalls(now, ballot) {
             self.election.heard_leader(now);
         }
-        self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+        self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
         true
     }
 
@@ -184,7 +184,7 @@ impl SequencePaxos {
         if now < follower.ask_at() {
             return;
         }
-        if let Some(leader) = self.view.leader
+        if let Some(leader) = self.reported.view.leader
             && follower.ask.is_due(now, wait_max)
         {
             effects.send(leader, Message::PrepareReq { promised: self.promised }, Lsn::ZERO);

@@ -89,7 +89,7 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
-    disk_watch::DiskWatch, election::Election, progress_watch::ProgressWatch,
+    disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
 };
 
 /// One Sequence Paxos replica.
@@ -110,8 +110,7 @@ pub struct SequencePaxos {
     accepted_lsn: Lsn,
     /// No record holds a slot behind this one.
     recorded: Slot,
-    /// What was last reported with [`Effect::Leader`].
-    view: LeaderView,
+    reported: Reported,
     state: State,
     /// Slots through this one are known to be decided somewhere.
     decided_elsewhere: Slot,
@@ -122,7 +121,6 @@ pub struct SequencePaxos {
     progress: ProgressWatch,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
-    deadline: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
@@ -209,7 +207,7 @@ impl Protocol for SequencePaxos {
                 State::Leader(_) => Role::Leader,
                 State::Recovering => Role::Recovering,
             },
-            view: self.view,
+            view: self.reported.view,
             decided: self.log.decided(),
             decided_elsewhere: self.decided_elsewhere.max(self.log.decided()),
             in_flight: self.in_flight(),
@@ -414,10 +412,8 @@ impl SequencePaxos {
         self.complete_prepare(now, effects);
     }
 
-    fn broadcast(&self, message: &Message, after: Lsn, effects: &mut Effects) {
-        for peer in self.members.peers() {
-            effects.send(peer, message.clone(), after);
-        }
+    fn broadcast(&self, message: Message, after: Lsn, effects: &mut Effects) {
+        effects.send(self.members.to_peers(), message, after);
     }
 
     fn report_leader(&mut self, effects: &mut Effects) {
@@ -426,40 +422,32 @@ impl SequencePaxos {
             State::Candidate(_) => LeaderView { ballot: self.promised, leader: None },
             // A follower knows its leader from messages of the current ballot.
             State::Follower(_) | State::Recovering
-                if self.view.ballot >= self.promised && self.view.leader != Some(self.members.me()) =>
+                if self.reported.view.ballot >= self.promised
+                    && self.reported.view.leader != Some(self.members.me()) =>
             {
                 return;
             }
-            _ => LeaderView { ballot: self.promised.max(self.view.ballot), leader: None },
+            _ => LeaderView { ballot: self.promised.max(self.reported.view.ballot), leader: None },
         };
-        self.set_view(view, effects);
-    }
-
-    fn set_view(&mut self, view: LeaderView, effects: &mut Effects) {
-        if self.view != view {
-            self.view = view;
-            effects.push(Effect::Leader(view));
-        }
+        self.reported.leader(view, effects);
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = || self.election.deadline(self.promised.max(self.view.ballot));
+        let try_at = || self.election.deadline(self.promised.max(self.reported.view.ballot));
         let deadline = match &self.state {
-            State::Follower(follower) if self.view.leader.is_some() => try_at().min(follower.ask_at()),
+            State::Follower(follower) if self.reported.view.leader.is_some() => {
+                try_at().min(follower.ask_at())
+            }
             State::Follower(_) => try_at(),
             State::Candidate(candidate) => try_at().min(candidate.resend.at()),
             State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
             State::Recovering => Time::NEVER,
         };
-        if self.deadline != Some(deadline) {
-            self.deadline = Some(deadline);
-            effects.push(Effect::Deadline(deadline));
-        }
+        self.reported.deadline(deadline, effects);
     }
 
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
-        // The deadline that was asked for is over: ask again, also for the same instant.
-        self.deadline = None;
+        self.reported.woken();
         if !matches!(self.state, State::Recovering) {
             let fit = self.disk.answers(now, self.options.election_timeout);
             self.election.on_timer(now, fit, effects);
@@ -481,7 +469,7 @@ impl SequencePaxos {
         if !matches!(self.state, State::Follower(_) | State::Candidate(_)) {
             return false;
         }
-        let ballot = self.election.candidacy(now, self.promised.max(self.view.ballot), effects);
+        let ballot = self.election.candidacy(now, self.promised.max(self.reported.view.ballot), effects);
         ballot.is_some_and(|ballot| {
             self.become_candidate(now, ballot, effects);
             true

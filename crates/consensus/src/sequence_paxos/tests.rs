@@ -107,7 +107,8 @@ impl Cluster {
                         appended = Some(lsn);
                     }
                     Effect::Send { to, message: crate::Message::SequencePaxos(message), .. } => {
-                        self.wire.push((of, to.0 as usize - 1, message));
+                        let each = to.ids().iter();
+                        self.wire.extend(each.map(|to| (of, to.0 as usize - 1, message.clone())));
                     }
                     Effect::Deliver { batch, .. } => node.delivered += &text(&batch),
                     Effect::ReadIndex { slot, .. } => self.reads.push(slot),
