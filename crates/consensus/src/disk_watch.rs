@@ -1,33 +1,105 @@
-//! Whether the disk answers: a leader yields, and nobody tries to lead, while a record has been on its way to it for
-//! longer than an election time-out, whatever the protocol and the election.
+//! What is on its way to the disk: how many slots, and since when.
+//!
+//! A leader yields, and nobody tries to lead, while a record has been on its way for longer than an election time-out, whatever
+//! the protocol and the election. Only the protocol's own records count, and load is counted in slots: the distance between two
+//! positions in the log says nothing, since others write to it too.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use synod_wire::{Lsn, Time};
 
-/// Since when the oldest record has been on its way to the disk.
+/// The records of a protocol that are not durable yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DiskWatch {
-    pending: Option<(Lsn, Time)>,
+    /// The oldest record, and since when it has been on its way.
+    oldest: Option<(Lsn, Time)>,
+    /// The newest record.
+    newest: Lsn,
+    /// How many slots each record holds, in the order of the log, of those that hold some.
+    held: VecDeque<(Lsn, u64)>,
+    /// How many slots they hold together.
+    slots: u64,
 }
 
 impl DiskWatch {
-    /// A record was appended.
-    pub(crate) fn appended(&mut self, lsn: Lsn, now: Time) {
-        self.pending.get_or_insert((lsn, now));
+    /// The records behind `before` through `last` were appended, if any.
+    pub(crate) fn appended(&mut self, before: Lsn, last: Lsn, now: Time) {
+        if last > before {
+            self.oldest.get_or_insert((before.next(), now));
+            self.newest = last;
+        }
     }
 
-    /// `last` is the last record appended. If more came in while the oldest was written, they count from now:
-    /// at most one write too late.
-    pub(crate) fn durable(&mut self, lsn: Lsn, last: Lsn, now: Time) {
-        if self.pending.is_some_and(|(oldest, _)| oldest <= lsn) {
-            self.pending = (last > lsn).then_some((last, now));
+    /// A record was appended that holds this many slots.
+    pub(crate) fn given(&mut self, lsn: Lsn, slots: u64) {
+        if slots > 0 {
+            self.held.push_back((lsn, slots));
+            self.slots += slots;
         }
+    }
+
+    /// Records through this one are durable. If more came in while the oldest was written, they count from now: at most one
+    /// write too late.
+    pub(crate) fn durable(&mut self, lsn: Lsn, now: Time) {
+        if self.oldest.is_some_and(|(oldest, _)| oldest <= lsn) {
+            self.oldest = (self.newest > lsn).then_some((self.newest, now));
+        }
+        while let Some(&(_, slots)) = self.held.front().filter(|(held, _)| *held <= lsn) {
+            self.held.pop_front();
+            self.slots -= slots;
+        }
+    }
+
+    /// How many slots are held by records that are not durable.
+    pub(crate) fn slots(&self) -> u64 {
+        self.slots
     }
 
     /// Whether no record has been waiting for longer than `timeout`. A disk that hangs is noticed only once something
     /// is written to it.
     pub(crate) fn answers(&self, now: Time, timeout: Duration) -> bool {
-        self.pending.is_none_or(|(_, since)| now.since(since) <= timeout)
+        self.oldest.is_none_or(|(_, since)| now.since(since) <= timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn t(ms: u64) -> Time {
+        Time::ZERO + Duration::from_millis(ms)
+    }
+
+    const TIMEOUT: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn records_of_others_and_distances_in_the_log_do_not_count() {
+        let mut disk = DiskWatch::default();
+        disk.appended(Lsn(7), Lsn(7), t(0));
+        assert!(disk.answers(t(1000), TIMEOUT), "nothing was appended");
+        disk.given(Lsn(1_000_000), 3);
+        disk.appended(Lsn(999_999), Lsn(1_000_000), t(1000));
+        assert_eq!(disk.slots(), 3);
+        disk.durable(Lsn(999_999), t(1050));
+        assert_eq!(disk.slots(), 3, "the records before it are somebody else's");
+        assert!(disk.answers(t(1100), TIMEOUT) && !disk.answers(t(1101), TIMEOUT));
+        disk.durable(Lsn(1_000_000), t(1102));
+        assert_eq!(disk.slots(), 0);
+        assert!(disk.answers(t(9000), TIMEOUT));
+    }
+
+    #[test]
+    fn what_came_in_while_the_oldest_was_written_counts_from_then() {
+        let mut disk = DiskWatch::default();
+        for (lsn, at) in [(1, 0), (2, 10), (3, 20)] {
+            disk.given(Lsn(lsn), 2);
+            disk.appended(Lsn(lsn - 1), Lsn(lsn), t(at));
+        }
+        disk.durable(Lsn(1), t(90));
+        assert_eq!(disk.slots(), 4);
+        assert!(disk.answers(t(190), TIMEOUT) && !disk.answers(t(191), TIMEOUT));
+        disk.durable(Lsn(3), t(195));
+        assert!(disk.answers(t(1000), TIMEOUT));
+        assert_eq!(disk.slots(), 0);
     }
 }

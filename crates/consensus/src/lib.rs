@@ -16,6 +16,7 @@ mod batches;
 mod departures;
 mod disk_watch;
 pub mod election;
+mod leadership;
 mod members;
 mod message;
 pub mod multipaxos;
@@ -42,6 +43,6 @@ pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
 pub use proofs::Proofs;
 pub use protocol::{
-    ChangeRefused, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Role, Status,
+    ChangeRefused, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Role, Status, To,
 };
 pub use raft::VoterSets;

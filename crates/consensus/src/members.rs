@@ -1,6 +1,10 @@
 //! Who votes, and what a quorum is.
 
+use std::sync::Arc;
+
 use synod_wire::ReplicaId;
+
+use crate::To;
 
 /// The most replicas a group may have.
 pub const MEMBERS_MAX: usize = 63;
@@ -10,6 +14,8 @@ pub const MEMBERS_MAX: usize = 63;
 pub struct Members {
     ids: Vec<ReplicaId>,
     me: ReplicaId,
+    /// All but this replica.
+    peers: Arc<[ReplicaId]>,
 }
 
 impl Members {
@@ -25,7 +31,8 @@ impl Members {
         assert!(ids.len() <= MEMBERS_MAX, "at most {MEMBERS_MAX} members");
         assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "members are distinct");
         assert!(ids.binary_search(&me).is_ok(), "this replica is a member");
-        Members { ids, me }
+        let peers = ids.iter().copied().filter(|&id| id != me).collect();
+        Members { ids, me, peers }
     }
 
     /// A group of these members, as seen by a replica that does not vote (yet): it only follows. For protocols that
@@ -65,7 +72,13 @@ impl Members {
 
     /// All members but this replica.
     pub fn peers(&self) -> impl Iterator<Item = ReplicaId> + '_ {
-        self.ids.iter().copied().filter(|&id| id != self.me())
+        self.peers.iter().copied()
+    }
+
+    /// To all members but this replica.
+    #[must_use]
+    pub fn to_peers(&self) -> To {
+        To::Each(Arc::clone(&self.peers))
     }
 
     /// How many members there are.

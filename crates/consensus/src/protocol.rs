@@ -1,5 +1,7 @@
 //! The contract between an ordering protocol and whatever runs it.
 
+use std::sync::Arc;
+
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{Bug, Message, Options, Record, VoterSets};
@@ -254,7 +256,7 @@ pub enum Effect {
     /// Send a message once the record `after` is durable (`Lsn::ZERO`: at once).
     Send {
         /// To whom; never the replica itself.
-        to: ReplicaId,
+        to: To,
         /// What.
         message: Message,
         /// The record that has to be durable first.
@@ -283,6 +285,38 @@ pub enum Effect {
     ChangeRefused(ChangeRefused),
     /// Call with [`Input::Timer`] at this instant; replaces the deadline before.
     Deadline(Time),
+}
+
+/// To whom a message goes. What goes to several replicas is encoded once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum To {
+    /// To one replica.
+    One(ReplicaId),
+    /// To each of these, which are distinct.
+    Each(Arc<[ReplicaId]>),
+}
+
+impl To {
+    /// The replicas that it goes to.
+    #[must_use]
+    pub fn ids(&self) -> &[ReplicaId] {
+        match self {
+            To::One(id) => std::slice::from_ref(id),
+            To::Each(ids) => ids,
+        }
+    }
+
+    /// Whether it goes to this replica, perhaps among others.
+    #[must_use]
+    pub fn includes(&self, id: ReplicaId) -> bool {
+        self.ids().contains(&id)
+    }
+}
+
+impl From<ReplicaId> for To {
+    fn from(id: ReplicaId) -> To {
+        To::One(id)
+    }
 }
 
 /// Who leads, as far as a replica knows.
@@ -378,9 +412,22 @@ impl Effects {
         self.last_lsn
     }
 
-    /// Sends a message once record `after` is durable.
-    pub fn send(&mut self, to: ReplicaId, message: impl Into<Message>, after: Lsn) {
-        self.list.push(Effect::Send { to, message: message.into(), after });
+    /// Sends a message once record `after` is durable. To nobody, nothing is sent.
+    pub fn send(&mut self, to: impl Into<To>, message: impl Into<Message>, after: Lsn) {
+        let to = to.into();
+        if !to.ids().is_empty() {
+            self.list.push(Effect::Send { to, message: message.into(), after });
+        }
+    }
+
+    /// Sends a message to each of these, once record `after` is durable.
+    pub fn send_each(
+        &mut self,
+        to: impl IntoIterator<Item = ReplicaId>,
+        message: impl Into<Message>,
+        after: Lsn,
+    ) {
+        self.send(To::Each(to.into_iter().collect()), message, after);
     }
 
     /// Any other effect.

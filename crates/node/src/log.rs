@@ -43,8 +43,8 @@ impl LogJob {
 /// A message that waits for a record.
 #[derive(Debug)]
 pub(crate) struct GatedSend {
-    pub(crate) to: ReplicaId,
-    /// Of the message.
+    /// Peers that speak this version.
+    pub(crate) to: Vec<ReplicaId>,
     pub(crate) version: u16,
     pub(crate) body: Encoded,
     pub(crate) after: Lsn,
@@ -127,8 +127,8 @@ impl LogStage {
         for send in self.gated.drain(..) {
             if send.after <= durable {
                 #[cfg(feature = "shuttle")]
-                self.shared.watch.leaves(send.to, &send.body, send.after);
-                self.transport.send_in(send.version, send.to, send.body);
+                send.to.iter().for_each(|&to| self.shared.watch.leaves(to, &send.body, send.after));
+                self.transport.send_in(send.version, &send.to, send.body);
                 self.released += 1;
             } else {
                 waiting.push_back(send);

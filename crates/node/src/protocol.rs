@@ -9,9 +9,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::{Link, Role};
+use synod_consensus::{Link, Role, To};
 use synod_replica::{
-    Action, Event, Fork, Mark, ReadId, Replica, RequestError, RequestId, SessionCommand, StateMachine,
+    Action, Event, Fork, Mark, PeerMessage, ReadId, Replica, RequestError, RequestId, SessionCommand,
+    StateMachine,
 };
 use synod_storage::Reached;
 use synod_sync::{
@@ -314,28 +315,36 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
+    /// Encodes a message once for all peers that speak the same version, and sends it, or leaves it to the log.
+    fn send(&mut self, to: &To, message: &PeerMessage, after: Lsn, log: &mut LogJob) {
+        // The replica may still have a word for one that was removed and is let go of.
+        let peers = to.ids().iter().copied().filter(|&id| self.parting.has(id));
+        let mut peers: Vec<_> = peers.map(|id| (self.transport.version(id), id)).collect();
+        peers.sort_unstable_by_key(|&(version, _)| version);
+        for peers in peers.chunk_by(|one, other| one.0 == other.0) {
+            let version = peers[0].0;
+            if !message.is_spoken_in(version) {
+                continue;
+            }
+            let body = message.encode_in(version);
+            let to: Vec<_> = peers.iter().map(|&(_, id)| id).collect();
+            #[cfg(feature = "shuttle")]
+            to.iter().for_each(|&to| self.shared.watch.said(to, &body, after));
+            if after <= self.durable && !self.would_overtake(after) {
+                #[cfg(feature = "shuttle")]
+                to.iter().for_each(|&to| self.shared.watch.leaves(to, &body, after));
+                self.transport.send_in(version, &to, body);
+            } else {
+                self.gated += 1;
+                log.sends.push(GatedSend { to, version, body, after });
+            }
+        }
+    }
+
     fn carry_out_one(&mut self, action: Action, log: &mut LogJob) {
         match action {
             Action::Append { lsn, record } => log.records.push((lsn, record.keep(), record.encode())),
-            // The replica may still have a word for one that was removed and is let go of.
-            Action::Send { to, .. } if !self.parting.has(to) => {}
-            Action::Send { to, message, after } => {
-                let version = self.transport.version(to);
-                if !message.is_spoken_in(version) {
-                    return;
-                }
-                let body = message.encode_in(version);
-                #[cfg(feature = "shuttle")]
-                self.shared.watch.said(to, &body, after);
-                if after <= self.durable && !self.would_overtake(after) {
-                    #[cfg(feature = "shuttle")]
-                    self.shared.watch.leaves(to, &body, after);
-                    self.transport.send_in(version, to, body);
-                } else {
-                    self.gated += 1;
-                    log.sends.push(GatedSend { to, version, body, after });
-                }
-            }
+            Action::Send { to, message, after } => self.send(&to, &message, after, log),
             Action::Execute { slot, ballots, batch, requests } => {
                 let commands = &mut self.waiting.commands;
                 let reply = |(place, request)| Some((place, commands.remove(&request)?));

@@ -67,7 +67,10 @@ impl Cluster {
                 Action::Append { lsn, .. } => durable = Some(lsn),
                 Action::Send { to, message, .. } => {
                     let from = ReplicaId(index as u64 + 1);
-                    self.inboxes[to.0 as usize - 1].push_back(Event::Receive { from, message });
+                    for to in to.ids() {
+                        let message = message.clone();
+                        self.inboxes[to.0 as usize - 1].push_back(Event::Receive { from, message });
+                    }
                 }
                 Action::Execute { slot, batch, .. } => {
                     self.decided[index] += batch.commands().count() as u64;

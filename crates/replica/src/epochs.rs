@@ -566,13 +566,13 @@ impl Replica {
             view: self.view,
             sought,
         };
-        Action::Send { to, message, after: self.known.entered }
+        Action::Send { to: to.into(), message, after: self.known.entered }
     }
 
     /// What was sent here in this epoch and could not be taken in.
     pub(crate) fn tell_missed(&self, to: ReplicaId) -> Action {
         let message = PeerMessage::Missed { epoch: self.known.running };
-        Action::Send { to, message, after: self.known.entered }
+        Action::Send { to: to.into(), message, after: self.known.entered }
     }
 
     pub(crate) fn heard_standing(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_consensus::{LeaderView, Link, Status as ProtocolStatus};
+use synod_consensus::{LeaderView, Link, Status as ProtocolStatus, To};
 use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use crate::{Fork, Group, History, LogRecord, PeerMessage, RequestError};
@@ -134,8 +134,8 @@ pub enum Action {
     },
     /// Send a message once record `after` is durable.
     Send {
-        /// To whom.
-        to: ReplicaId,
+        /// To whom; never the replica itself.
+        to: To,
         /// What.
         message: PeerMessage,
         /// The record; `Lsn::ZERO`: at once.

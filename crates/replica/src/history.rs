@@ -276,7 +276,7 @@ impl Replica {
             marks.push(Mark { slot: fork.slot, fingerprint });
         }
         let message = PeerMessage::History { since: self.history.since, marks };
-        Action::Send { to, message, after: Lsn::ZERO }
+        Action::Send { to: to.into(), message, after: Lsn::ZERO }
     }
 
     pub(crate) fn heard_history(

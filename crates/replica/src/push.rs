@@ -106,7 +106,7 @@ impl Replica {
             && self.sharers(from).first() == Some(&self.me)
             && let Some(message) = self.snapshot_offer(decided.next(), actions)
         {
-            actions.push(Action::Send { to: from, message, after: Lsn::ZERO });
+            actions.push(Action::Send { to: from.into(), message, after: Lsn::ZERO });
         }
     }
 
@@ -153,7 +153,7 @@ impl Replica {
             let through = Slot(push.sent.0 + batches.len() as u64);
             push.sends(through, batches.iter().map(Decided::size).sum());
             let message = PeerMessage::Pushed { from, decided: last, batches };
-            actions.push(Action::Send { to, message, after: Lsn::ZERO });
+            actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
         }
     }
 }

@@ -18,7 +18,7 @@
 //! the other end of a session. A batch may be ordered twice, as ever, and is executed once. The answer to a read names the
 //! question by a token that no other question of the asker's has; the token goes with the name of the asker.
 
-use synod_consensus::Bug;
+use synod_consensus::{Bug, To};
 use synod_wire::{Lsn, ReplicaId, Time};
 
 use crate::{Action, PeerMessage, Replica, message::Routed};
@@ -176,11 +176,8 @@ impl Replica {
         }
         self.relay.asked = Some(now);
         let others = self.group.voters().filter(|&id| id != self.me && !self.catch_up.is_down(id));
-        actions.extend(others.map(|to| Action::Send {
-            to,
-            message: PeerMessage::SeekLeader,
-            after: Lsn::ZERO,
-        }));
+        let to = To::Each(others.collect());
+        actions.push(Action::Send { to, message: PeerMessage::SeekLeader, after: Lsn::ZERO });
     }
 
     /// Another replica misses the leader. One that was removed and does not know it misses the last leader that it had: it hears how far
@@ -239,7 +236,7 @@ impl Replica {
                 self.reads_answered(own, slot);
             }
             let message = PeerMessage::Relayed { origin, to, message };
-            actions.push(Action::Send { to, message, after: Lsn::ZERO });
+            actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
         }
     }
 
@@ -247,10 +244,10 @@ impl Replica {
     pub(crate) fn send_on(&self, route: Route, message: Routed, actions: &mut Vec<Action>) {
         let Route { to, via } = route;
         let action = match via {
-            None => Action::Send { to, message: PeerMessage::Direct(message), after: Lsn::ZERO },
+            None => Action::Send { to: to.into(), message: PeerMessage::Direct(message), after: Lsn::ZERO },
             Some(via) => {
                 let message = PeerMessage::Relayed { origin: self.me, to, message };
-                Action::Send { to: via, message, after: Lsn::ZERO }
+                Action::Send { to: via.into(), message, after: Lsn::ZERO }
             }
         };
         actions.push(action);

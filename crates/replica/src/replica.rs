@@ -207,7 +207,7 @@ impl Replica {
             Event::SnapshotTaken(info) => self.snapshot_taken(now, info, actions),
             Event::ChunkRead { to, slot, offset, total, bytes } => {
                 let message = PeerMessage::Chunk { slot, offset, total, bytes };
-                actions.push(Action::Send { to, message, after: Lsn::ZERO });
+                actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
             }
             Event::ChunkWritten { slot, end } => {
                 if self.catch_up.written(slot, end) {

@@ -46,7 +46,7 @@ impl Replica {
                 Ask::Slots { from, through } => PeerMessage::Fetch { from, through },
                 Ask::Chunk { slot, offset } => PeerMessage::FetchChunk { slot, offset },
             };
-            actions.push(Action::Send { to, message, after: Lsn::ZERO });
+            actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
         }
     }
 
@@ -84,7 +84,7 @@ impl Replica {
             let batches = batches.unwrap_or_default();
             PeerMessage::Fetched { from, kept, decided, batches }
         });
-        actions.push(Action::Send { to, message, after: Lsn::ZERO });
+        actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
     }
 
     /// A snapshot for a peer that lacks a slot which is not kept any more. Where there is none that covers the slot, one

@@ -78,7 +78,7 @@ fn forks(actions: &[Action]) -> Vec<Fork> {
 /// What a replica tells another.
 fn told_to(actions: &[Action], id: ReplicaId) -> Option<Vec<Mark>> {
     actions.iter().find_map(|action| match action {
-        Action::Send { to, message: PeerMessage::History { marks, .. }, .. } if *to == id => {
+        Action::Send { to, message: PeerMessage::History { marks, .. }, .. } if to.includes(id) => {
             Some(marks.clone())
         }
         _ => None,

@@ -47,9 +47,11 @@ impl Bench {
         let mut actions = Vec::new();
         self.replica.step(self.now, event, &mut actions);
         self.replica.flush(self.now, &mut actions);
-        let sent = actions.into_iter().filter_map(|action| match action {
-            Action::Send { to, message, .. } => Some((to, message)),
-            _ => None,
+        let sent = actions.into_iter().flat_map(|action| match action {
+            Action::Send { to, message, .. } => {
+                to.ids().iter().map(|&to| (to, message.clone())).collect::<Vec<_>>()
+            }
+            _ => Vec::new(),
         });
         sent.filter(|(_, message)| !matches!(message, PeerMessage::Protocol { .. })).collect()
     }

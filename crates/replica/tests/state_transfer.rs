@@ -150,7 +150,9 @@ impl World {
         for action in actions {
             match action {
                 Action::Append { lsn, .. } => written = Some(lsn),
-                Action::Send { to, message, .. } => self.send(of, to, message),
+                Action::Send { to, message, .. } => {
+                    to.ids().iter().for_each(|&to| self.send(of, to, message.clone()));
+                }
                 Action::Execute { slot, .. } => {
                     self.at(self.now, of, Event::Executed { slot, clock: Duration::ZERO });
                 }

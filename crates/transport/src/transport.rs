@@ -292,10 +292,11 @@ impl Sender {
         self.send_many(&[to], body);
     }
 
-    /// Queues a message for `to` that is written in this version, as [`Sender::version`] named it a moment ago. If
-    /// that is not spoken any more when it would leave, it is lost with the session that it was made for.
-    pub fn send_in(&self, version: u16, to: ReplicaId, body: Encoded) {
-        self.queue(version, &[to], body);
+    /// Queues a message for several peers that is written in this version, as [`Sender::version`] named it a moment ago. If
+    /// that is not spoken any more when it would leave, it is lost with the session that it was made for. Its buffers are
+    /// shared, not copied.
+    pub fn send_in(&self, version: u16, to: &[ReplicaId], body: Encoded) {
+        self.queue(version, to, body);
     }
 
     /// The version in which a message for this peer is to be written: the one that the two replicas agreed on; while

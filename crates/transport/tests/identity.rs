@@ -175,8 +175,8 @@ fn a_session_speaks_the_highest_version_that_both_know() {
         two.wait_up(1);
         assert_eq!(one.sender.version(ReplicaId(2)), agreed);
         // One of a version that is not spoken is lost, and the session goes on.
-        one.sender.send_in(agreed + 1, ReplicaId(2), encode(b"too new"));
-        one.sender.send_in(agreed, ReplicaId(2), encode(b"hello"));
+        one.sender.send_in(agreed + 1, &[ReplicaId(2)], encode(b"too new"));
+        one.sender.send_in(agreed, &[ReplicaId(2)], encode(b"hello"));
         let (version, body) = two.wait_for(|event| match event {
             Event::Received { version, body, .. } => Some((*version, body.clone())),
             _ => None,

@@ -348,9 +348,7 @@ impl BallotLeaderElection {
         let delay = if self.short_rounds > 0 { self.short.min(self.delay) } else { self.delay };
         self.short_rounds = self.short_rounds.saturating_sub(1);
         self.ends = now + delay;
-        for peer in self.members.peers() {
-            effects.send(peer, self.request(), Lsn::ZERO);
-        }
+        effects.send(self.members.to_peers(), self.request(), Lsn::ZERO);
     }
 
     /// The owner of the ballot that is followed is gone.

@@ -103,13 +103,15 @@ impl Group {
             let Effect::Send { to, message: crate::Message::Election(message), .. } = effect else {
                 panic!("an election only sends messages of its own: {effect:?}");
             };
-            let to = usize::try_from(to.0 - 1).expect("small");
-            if let Some(election) =
-                self.elections[to].as_mut().filter(|_| self.links.contains(&(from.min(to), from.max(to))))
-            {
-                let mut effects = Effects::new(Lsn::ZERO);
-                election.receive(ReplicaId(from as u64 + 1), &message, &mut effects);
-                self.transmit(to, &mut effects);
+            for to in to.ids() {
+                let to = usize::try_from(to.0 - 1).expect("small");
+                if let Some(election) =
+                    self.elections[to].as_mut().filter(|_| self.links.contains(&(from.min(to), from.max(to))))
+                {
+                    let mut effects = Effects::new(Lsn::ZERO);
+                    election.receive(ReplicaId(from as u64 + 1), &message, &mut effects);
+                    self.transmit(to, &mut effects);
+                }
             }
         }
     }

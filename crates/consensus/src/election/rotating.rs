@@ -247,11 +247,10 @@ impl Rotating {
             return Some(ballot);
         }
         if asks {
-            let peers = self
-                .members
-                .peers()
-                .filter(|&peer| self.members.index(peer).is_some_and(|index| !is_willing(index)));
-            peers.for_each(|peer| effects.send(peer, Message::Rehearse { ballot }, Lsn::ZERO));
+            let unwilling =
+                |&peer: &ReplicaId| self.members.index(peer).is_some_and(|index| !is_willing(index));
+            let peers = self.members.peers().filter(unwilling);
+            effects.send_each(peers, Message::Rehearse { ballot }, Lsn::ZERO);
         }
         self.rehearsal = Some(rehearsal);
         None
@@ -353,11 +352,13 @@ mod tests {
 
     /// What somebody is asked, or answers.
     fn said(effects: &mut Effects) -> Vec<(u64, Message)> {
-        let message = |effect| match effect {
-            Effect::Send { to, message: crate::Message::Election(message), .. } => (to.0, message),
+        let messages = |effect| match effect {
+            Effect::Send { to, message: crate::Message::Election(message), .. } => {
+                to.ids().iter().map(|to| (to.0, message.clone())).collect::<Vec<_>>()
+            }
             other => panic!("an election only sends messages of its own: {other:?}"),
         };
-        effects.drain().map(message).collect()
+        effects.drain().flat_map(messages).collect()
     }
 
     /// Whether a member is willing to let another try now.

@@ -39,7 +39,7 @@ impl MultiPaxos {
         if !self.leader_stalls(now, ballot) {
             self.election.heard_leader(now);
         }
-        self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+        self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
         true
     }
 
@@ -175,7 +175,7 @@ impl MultiPaxos {
             }
         }
         let votes = Votes { ballot, first, last, after: lsn };
-        self.undurable_slots += votes.slots();
+        self.disk.given(lsn, votes.slots());
         self.undurable.push_back(votes);
         let early = self.options.has(Bug::VoteBeforeDurable);
         self.tell_accepted(ballot, first, last, if early { Lsn::ZERO } else { lsn }, effects);
@@ -223,7 +223,7 @@ impl MultiPaxos {
                 effects.send(ballot.replica, message, after);
             }
             Decision::Leader => {}
-            Decision::All => self.broadcast(&message, after, effects),
+            Decision::All => self.broadcast(message, after, effects),
         }
     }
 
@@ -245,7 +245,7 @@ impl MultiPaxos {
     /// Gives up leading or trying to.
     pub(super) fn step_down(&mut self, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
-            leader.rounds.fail(effects);
+            leader.duties.rounds.fail(effects);
         }
         self.progress = Default::default();
         if !matches!(self.state, State::Recovering(_)) {

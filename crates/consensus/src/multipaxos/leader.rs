@@ -8,7 +8,7 @@ use super::{AcceptedValue, Message, MultiPaxos, Promise, State, lives::Lives};
 use crate::{
     Batches, Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet,
     batches::{fitting, last_of},
-    read_rounds::ReadRounds,
+    leadership::Leadership,
     resend::Resend,
 };
 
@@ -44,19 +44,10 @@ pub(super) struct Leader {
     pub(super) proposed: Slot,
     /// ...and what goes into the slots behind it leaves at the end of this burst.
     waiting: VecDeque<Batch>,
-    /// The last slot that an earlier leader may have decided. A read that starts now must see it.
-    read_floor: Slot,
-    /// The decided prefix that followers were told...
-    announced: Slot,
-    /// ...when they are to be told of the present one, if nothing is sent to them before...
-    announce_at: Time,
-    /// ...and the last slot whose decision another replica waits for.
-    awaited: Slot,
-    heartbeat_at: Time,
+    pub(super) duties: Leadership,
     /// What was proposed, as far as it is in flight, and when the first of it is due again.
     flights: VecDeque<Flight>,
     resend_at: Time,
-    pub(super) rounds: ReadRounds,
     /// Whether a slot was delivered since the gap at the front was last looked at, and since when it was not.
     pub(super) progress: bool,
     stuck_since: Time,
@@ -64,7 +55,7 @@ pub(super) struct Leader {
 
 impl Leader {
     pub(super) fn tick_at(&self) -> Time {
-        self.heartbeat_at.min(self.resend_at).min(self.announce_at)
+        self.duties.tick_at().min(self.resend_at)
     }
 
     /// The slot for what is proposed next.
@@ -95,7 +86,7 @@ impl MultiPaxos {
             decided: self.decided(),
             resend: Resend::first(now, self.options.retransmit_after),
         });
-        self.broadcast(&Message::Prepare { ballot, from }, self.promised_lsn, effects);
+        self.broadcast(Message::Prepare { ballot, from }, self.promised_lsn, effects);
     }
 
     pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
@@ -209,15 +200,9 @@ impl MultiPaxos {
             ballot,
             proposed: decided,
             waiting: (decided.0 + 1..=last.0).map(|slot| adopted(Slot(slot))).collect(),
-            read_floor: last,
-            announced: self.decided(),
-            announce_at: Time::NEVER,
-            // Whoever proposed these to the leader before may wait for them.
-            awaited: last,
-            heartbeat_at: now,
+            duties: Leadership::begin(now, self.decided(), last),
             flights: VecDeque::new(),
             resend_at: Time::NEVER,
-            rounds: ReadRounds::default(),
             progress: false,
             stuck_since: now,
         });
@@ -233,7 +218,7 @@ impl MultiPaxos {
         }
         let State::Leader(leader) = &mut self.state else { return };
         if awaited {
-            leader.awaited = leader.next_slot();
+            leader.duties.awaits(leader.next_slot());
         }
         leader.waiting.push_back(batch);
     }
@@ -261,40 +246,31 @@ impl MultiPaxos {
         let resend = Resend::first(now, self.options.retransmit_after);
         leader.resend_at = leader.resend_at.min(resend.at());
         leader.flights.push_back(Flight { first, last, resend });
-        leader.announced = decided;
+        leader.duties.told(decided);
         // The followers' disks work while this one does: the own votes count once they are durable.
         let accept = Message::Accept { ballot, first, decided, batches: batches.clone() };
-        self.broadcast(&accept, Lsn::ZERO, effects);
+        self.broadcast(accept, Lsn::ZERO, effects);
         self.accept(ballot, first, batches, effects);
     }
 
-    /// Tells the followers about decisions that no proposal carried: at once if one of them waits for it, otherwise
-    /// after a while, since under load the next proposal carries them.
+    /// Tells the followers about decisions that no proposal carried.
     pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
         let through = self.decided();
-        let delay_max = self.options.announce_delay_max;
         let State::Leader(leader) = &mut self.state else { return };
-        if leader.announced >= through || self.options.decision == Decision::All {
-            leader.announced = leader.announced.max(through);
-            leader.announce_at = Time::NEVER;
-            return;
+        if self.options.decision == Decision::All {
+            return leader.duties.told(through);
         }
-        let awaited = leader.announced < leader.awaited;
-        leader.announce_at = leader.announce_at.min(now + delay_max);
-        if awaited || now >= leader.announce_at {
-            leader.announced = through;
-            leader.announce_at = Time::NEVER;
+        if leader.duties.announces(now, through, self.options.announce_delay_max) {
             let ballot = leader.ballot;
-            self.broadcast(&Message::Decided { ballot, through }, Lsn::ZERO, effects);
+            self.broadcast(Message::Decided { ballot, through }, Lsn::ZERO, effects);
         }
     }
 
-    /// A leader that slept through an election time-out (its process was stopped, or its machine moved) does not know
-    /// any more whether it leads: it gives up before it does anything else. Who orders alone has nobody to give up for.
+    /// A leader that overslept gives up. One that orders alone has nobody to give up for.
     pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
-        let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
-        if overdue && self.members.count() > 1 && !self.options.has(Bug::ReadWithoutConfirmation) {
+        let overslept = leader.duties.overslept(now, self.options.election_timeout);
+        if overslept && self.members.count() > 1 && !self.options.has(Bug::ReadWithoutConfirmation) {
             self.election.gave_up(now);
             self.step_down(effects);
             self.report_leader(effects);
@@ -316,7 +292,7 @@ impl MultiPaxos {
             return self.step_down(effects);
         }
         if self.is_stuck(now) {
-            let ballot = self.election.next_ballot(self.promised.max(self.view.ballot));
+            let ballot = self.election.next_ballot(self.promised.max(self.reported.view.ballot));
             let progress = self.progress;
             self.become_candidate(now, ballot, effects);
             self.progress = progress;
@@ -324,8 +300,7 @@ impl MultiPaxos {
         }
         self.resend_proposals(now, effects);
         let State::Leader(leader) = &mut self.state else { return };
-        if now >= leader.heartbeat_at {
-            leader.heartbeat_at = now + self.options.heartbeat_interval;
+        if leader.duties.is_heartbeat_due(now, self.options.heartbeat_interval) {
             self.send_heartbeat(effects);
         }
     }
@@ -334,7 +309,7 @@ impl MultiPaxos {
     /// (`progress_watch.rs`). Where everybody counts votes, a read waits for all that is proposed.
     fn serves_reads(&self) -> bool {
         let State::Leader(leader) = &self.state else { return false };
-        self.options.decision == Decision::Leader && self.decided() >= leader.read_floor
+        self.options.decision == Decision::Leader && leader.duties.knows_all_before(self.decided())
     }
 
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
@@ -352,10 +327,9 @@ impl MultiPaxos {
     fn send_heartbeat(&mut self, effects: &mut Effects) {
         let decided = self.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        let round = leader.rounds.begin(self.members.me());
-        leader.announced = decided;
+        let round = leader.duties.beats(self.members.me(), decided);
         let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round };
-        self.broadcast(&heartbeat, Lsn::ZERO, effects);
+        self.broadcast(heartbeat, Lsn::ZERO, effects);
         self.confirm_reads(effects);
     }
 
@@ -419,7 +393,7 @@ impl MultiPaxos {
         match &self.state {
             State::Candidate(_) => self.ask_for_promise(peer, effects),
             State::Leader(leader) => {
-                let (ballot, round) = (leader.ballot, leader.rounds.last());
+                let (ballot, round) = (leader.ballot, leader.duties.rounds.last());
                 effects.send(peer, Message::Heartbeat { ballot, decided: self.decided(), round }, Lsn::ZERO);
                 let undecided: Vec<Slot> = self
                     .slots
@@ -445,23 +419,17 @@ impl MultiPaxos {
 
     pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
         let decided = self.decided();
-        let unconfirmed = self.options.has(Bug::ReadWithoutConfirmation);
         let State::Leader(leader) = &mut self.state else {
             effects.push(Effect::ReadIndex { token, slot: None });
             return;
         };
-        // Whatever was decided before this read began must be visible to it. Where only this leader counts
-        // votes, nobody can know of a decision before it does. Where everybody counts, a follower may, so the
-        // read waits for all that is proposed.
+        // Where everybody counts votes, a follower may know of a decision before this leader does, so the read waits for
+        // all that is proposed.
         let slot = match self.options.decision {
-            Decision::Leader => decided.max(leader.read_floor),
+            Decision::Leader => leader.duties.read_slot(decided),
             Decision::All => leader.next_slot().prev(),
         };
-        if unconfirmed {
-            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
-            return;
-        }
-        leader.rounds.ask(token, slot);
+        leader.duties.read(token, slot, &self.options, effects);
         self.confirm_reads(effects);
     }
 
@@ -477,7 +445,7 @@ impl MultiPaxos {
         if ballot != leader.ballot {
             return;
         }
-        leader.rounds.answered(from, round);
+        leader.duties.rounds.answered(from, round);
         self.election.answered(from, now);
         self.confirm_reads(effects);
     }
@@ -485,7 +453,7 @@ impl MultiPaxos {
     /// Answers the reads for which a quorum has confirmed that this replica leads, and asks on behalf of the others.
     fn confirm_reads(&mut self, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
-        if leader.rounds.confirm(|round_of| self.members.quorum_value(round_of), effects) {
+        if leader.duties.rounds.confirm(|round_of| self.members.quorum_value(round_of), effects) {
             self.send_heartbeat(effects);
         }
     }

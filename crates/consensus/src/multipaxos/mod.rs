@@ -49,7 +49,8 @@ use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time
 
 use crate::{
     Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
-    Status, disk_watch::DiskWatch, election::Election, progress_watch::ProgressWatch, slots::Slots,
+    Status, disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
+    slots::Slots,
 };
 
 /// One MultiPaxos replica.
@@ -65,8 +66,7 @@ pub struct MultiPaxos {
     promised_lsn: Lsn,
     /// The first slot of the last page of that promise that this replica was asked for.
     told: Slot,
-    /// What was last reported with [`Effect::Leader`].
-    view: LeaderView,
+    reported: Reported,
     state: State,
     /// The slots behind the decided prefix...
     slots: Slots<Instance>,
@@ -76,14 +76,10 @@ pub struct MultiPaxos {
     decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
-    /// Values accepted here whose records are not durable yet, in log order: of each record...
+    /// Values accepted here whose records are not durable yet, in log order.
     undurable: VecDeque<Votes>,
-    /// ...and how many slots they are together.
-    undurable_slots: u64,
     /// Votes of this burst: they leave together at its end.
     untold: Option<Votes>,
-    /// The last record appended.
-    appended: Lsn,
     disk: DiskWatch,
     /// Of its leading, if it leads; otherwise of its leader's.
     progress: ProgressWatch,
@@ -91,7 +87,6 @@ pub struct MultiPaxos {
     lives: Lives,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
-    deadline: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
@@ -138,6 +133,7 @@ impl Votes {
 
 impl Protocol for MultiPaxos {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::MultiPaxos(message) } => {
@@ -164,7 +160,7 @@ impl Protocol for MultiPaxos {
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
-        self.end_of_step(now, effects);
+        self.end_of_step(now, before, effects);
     }
 
     fn promised(&self) -> Ballot {
@@ -180,11 +176,12 @@ impl Protocol for MultiPaxos {
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         self.send_accepts(now, effects);
         self.send_accepted(effects);
         self.announce(now, effects);
-        self.end_of_step(now, effects);
+        self.end_of_step(now, before, effects);
         self.ask_for_timer(effects);
     }
 
@@ -204,8 +201,7 @@ impl Protocol for MultiPaxos {
     // Where others decide without this replica, its decided prefix goes on, so the window alone would not bound what it
     // has to write.
     fn is_congested(&self) -> bool {
-        let records = self.appended.0.saturating_sub(self.durable.0);
-        self.backlogged || records.max(self.undurable_slots) > 2 * self.options.accept_ahead_max()
+        self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
     }
 
     fn status(&self) -> Status {
@@ -216,7 +212,7 @@ impl Protocol for MultiPaxos {
                 State::Leader(_) => Role::Leader,
                 State::Recovering(_) => Role::Recovering,
             },
-            view: self.view,
+            view: self.reported.view,
             decided: self.decided(),
             decided_elsewhere: self.decided_elsewhere.max(self.decided()),
             in_flight: self.in_flight(),
@@ -334,11 +330,9 @@ impl MultiPaxos {
         self.decided_ahead = self.slots.iter().filter(|(_, instance)| instance.decided).count();
     }
 
-    fn end_of_step(&mut self, now: Time, effects: &mut Effects) {
-        if effects.last_lsn() > self.appended {
-            self.disk.appended(self.appended.next(), now);
-            self.appended = effects.last_lsn();
-        }
+    /// `before` is the last record that was appended before the step.
+    fn end_of_step(&mut self, now: Time, before: Lsn, effects: &mut Effects) {
+        self.disk.appended(before, effects.last_lsn(), now);
         let known = self.decided_elsewhere.max(self.decided());
         let lags = known.0 > self.decided().0 + self.options.accept_ahead_max();
         self.election.decided(known, lags);
@@ -437,16 +431,16 @@ impl MultiPaxos {
             effects.append(Record::Learned(AcceptedValue { slot, ballot, batch: batch.clone() }).into());
         instance.accepted = Some(Accepted { ballot, batch, lsn });
         instance.decided = true;
+        self.disk.given(lsn, 1);
         self.decided_ahead += 1;
         self.deliver(effects);
     }
 
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
-        self.disk.durable(lsn, effects.last_lsn(), now);
+        self.disk.durable(lsn, now);
         while let Some(&votes) = self.undurable.front().filter(|votes| votes.after <= self.durable) {
             self.undurable.pop_front();
-            self.undurable_slots -= votes.slots();
             // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the value of
             // a higher ballot by now, or one that was learned, is passed over.
             if self.options.decision == Decision::Leader && votes.ballot.replica != self.members.me() {
@@ -458,10 +452,8 @@ impl MultiPaxos {
         self.finish_recovery(now, effects);
     }
 
-    fn broadcast(&self, message: &Message, after: Lsn, effects: &mut Effects) {
-        for peer in self.members.peers() {
-            effects.send(peer, message.clone(), after);
-        }
+    fn broadcast(&self, message: Message, after: Lsn, effects: &mut Effects) {
+        effects.send(self.members.to_peers(), message, after);
     }
 
     fn report_leader(&mut self, effects: &mut Effects) {
@@ -474,38 +466,29 @@ impl MultiPaxos {
             Some((ballot, leader)) => LeaderView { ballot, leader },
             // A follower knows its leader from messages of the current ballot; a replica that recovers, and so does
             // not promise, may have heard of a higher one.
-            None if self.view.ballot >= self.promised && self.view.leader != Some(self.members.me()) => {
+            None if self.reported.view.ballot >= self.promised
+                && self.reported.view.leader != Some(self.members.me()) =>
+            {
                 return;
             }
             None => LeaderView { ballot: self.promised, leader: None },
         };
-        self.set_view(view, effects);
-    }
-
-    fn set_view(&mut self, view: LeaderView, effects: &mut Effects) {
-        if self.view != view {
-            self.view = view;
-            effects.push(Effect::Leader(view));
-        }
+        self.reported.leader(view, effects);
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = || self.election.deadline(self.promised.max(self.view.ballot));
+        let try_at = || self.election.deadline(self.promised.max(self.reported.view.ballot));
         let deadline = match &self.state {
             State::Follower => try_at(),
             State::Candidate(candidate) => try_at().min(candidate.resend.at()),
             State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
             State::Recovering(recovering) => recovering.resend.at(),
         };
-        if self.deadline != Some(deadline) {
-            self.deadline = Some(deadline);
-            effects.push(Effect::Deadline(deadline));
-        }
+        self.reported.deadline(deadline, effects);
     }
 
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
-        // The deadline that was asked for is over: ask again, also for the same instant.
-        self.deadline = None;
+        self.reported.woken();
         if !matches!(self.state, State::Recovering(_)) {
             let fit = self.disk.answers(now, self.options.election_timeout);
             self.election.on_timer(now, fit, effects);
@@ -525,7 +508,7 @@ impl MultiPaxos {
         if !matches!(self.state, State::Follower | State::Candidate(_)) {
             return false;
         }
-        let ballot = self.election.candidacy(now, self.promised.max(self.view.ballot), effects);
+        let ballot = self.election.candidacy(now, self.promised.max(self.reported.view.ballot), effects);
         ballot.is_some_and(|ballot| {
             self.become_candidate(now, ballot, effects);
             true

@@ -136,27 +136,25 @@ impl MultiPaxos {
         effects: &mut Effects,
     ) -> MultiPaxos {
         let election = Election::new(&options, members.clone(), restart.incarnation, now);
+        let before = effects.last_lsn();
         let mut replica = MultiPaxos {
             incarnation: restart.incarnation,
             election,
             promised: Ballot::ZERO,
             promised_lsn: Lsn::ZERO,
             told: Slot::ZERO,
-            view: LeaderView::default(),
+            reported: Default::default(),
             state: State::Follower,
             slots: Slots::new(restart.base.next()),
             decided_ahead: 0,
             decided_elsewhere: restart.base,
             durable: effects.last_lsn(),
-            appended: effects.last_lsn(),
             undurable: Default::default(),
-            undurable_slots: 0,
             untold: None,
             disk: Default::default(),
             progress: Default::default(),
             lives: Lives::default(),
             backlogged: false,
-            deadline: None,
             members,
             options,
         };
@@ -184,7 +182,7 @@ impl MultiPaxos {
             replica.promised.round -= 1;
             replica.become_candidate(now, ballot, effects);
         }
-        replica.appended = effects.last_lsn();
+        replica.disk.appended(before, effects.last_lsn(), now);
         replica.report_leader(effects);
         replica.ask_for_timer(effects);
         replica
@@ -333,8 +331,8 @@ impl MultiPaxos {
             | Message::Decided { ballot, through: decided }
             | Message::Heartbeat { ballot, decided, .. } => {
                 self.decided_elsewhere = self.decided_elsewhere.max(decided);
-                if ballot >= self.promised.max(self.view.ballot) {
-                    self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+                if ballot >= self.promised.max(self.reported.view.ballot) {
+                    self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
                 }
             }
             Message::Recover { incarnation } if !self.options.has(Bug::CountOutlivedAnswer) => {
@@ -397,7 +395,7 @@ impl MultiPaxos {
         self.election.restarted(self.promised);
         self.election.gave_up(now);
         // It may have heard of a higher ballot meanwhile; who is known to lead then stays known.
-        let heard = self.view.ballot;
+        let heard = self.reported.view.ballot;
         if heard > self.promised {
             self.promise(now, heard, effects);
         }

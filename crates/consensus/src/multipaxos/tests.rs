@@ -84,7 +84,7 @@ impl One {
                 to,
                 message: crate::Message::Election(election::Message::Rehearse { ballot }),
                 ..
-            } => Some((*to, *ballot)),
+            } => Some((to.ids()[0], *ballot)),
             _ => None,
         });
         if let Some((from, ballot)) = asked {
@@ -100,9 +100,10 @@ impl One {
         loop {
             let effects = self.wait(Duration::from_millis(100));
             for effect in &effects {
-                let Effect::Send { to: R2, message: crate::Message::Election(message), .. } = effect else {
+                let Effect::Send { to, message: crate::Message::Election(message), .. } = effect else {
                     continue;
                 };
+                assert!(to.includes(R2));
                 if let election::Message::HeartbeatRequest { round, .. } = *message {
                     let (ballot, leader) = (Ballot::ZERO, Ballot::ZERO);
                     let reply = election::Message::HeartbeatReply { round, ballot, leader, happy: false };
@@ -173,7 +174,7 @@ fn proposal(text: &str) -> Input {
 /// What is sent to a replica, and after which record.
 fn sent(effects: &[Effect], whom: ReplicaId) -> Vec<(Message, Lsn)> {
     let of = |effect: &Effect| match effect {
-        Effect::Send { to, message: crate::Message::MultiPaxos(message), after } if *to == whom => {
+        Effect::Send { to, message: crate::Message::MultiPaxos(message), after } if to.includes(whom) => {
             Some((message.clone(), *after))
         }
         _ => None,

@@ -217,7 +217,7 @@ impl Raft {
     pub(super) fn tell_priority(&self, peers: &[ReplicaId], effects: &mut Effects) {
         let priority = self.options.priority;
         if self.term == 0 && priority > 0 && self.may_stand() && !matches!(self.state, State::Recovering) {
-            peers.iter().for_each(|&peer| effects.send(peer, Message::Priority { priority }, Lsn::ZERO));
+            effects.send_each(peers.iter().copied(), Message::Priority { priority }, Lsn::ZERO);
         }
     }
 
@@ -238,7 +238,7 @@ impl Raft {
             // Whoever leads may not know that somebody listens.
             self.state = State::Follower;
             self.patience.begin(now, self.options.priority);
-            return self.send_to(self.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
+            return self.send_to(self.acquaintances(), Message::Follow, Lsn::ZERO, effects);
         }
         if !self.disk.answers(now, self.options.election_timeout) {
             // Nobody could be told of a vote that does not become durable.
@@ -247,7 +247,7 @@ impl Raft {
         if matches!(self.state, State::Candidate(_)) {
             self.patience.failed();
             // Once without success: others may have changed who votes, and this replica is not among them any more.
-            self.send_to(self.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
+            self.send_to(self.acquaintances(), Message::Follow, Lsn::ZERO, effects);
         }
         self.campaign(now, true, false, effects);
     }
@@ -313,7 +313,7 @@ impl Raft {
         let Some(question) = self.vote_question() else { return };
         let mut missing = self.voters().all();
         missing.retain(|id| !candidate.granted.contains(id));
-        self.send_to(missing, &question, self.vote_lsn(), effects);
+        self.send_to(missing, question, self.vote_lsn(), effects);
     }
 
     /// What has to be durable before a message about a vote leaves: the term, with the vote.

@@ -36,7 +36,7 @@ impl Raft {
             let rank = if self.patience.is_refused_by(from) { self.rank_behind(from) } else { 0 };
             self.patience.heard_leader(now, from, self.options.priority, rank);
         }
-        self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+        self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
         true
     }
 
@@ -56,7 +56,7 @@ impl Raft {
         entries: Entries,
         effects: &mut Effects,
     ) {
-        let ballot = self.view.ballot;
+        let ballot = self.reported.view.ballot;
         if let Some((hint, hint_ballot)) = self.conflict(prev, prev_ballot) {
             let conflict = Message::Conflict { ballot, session, prev, hint, hint_ballot };
             effects.send(ballot.replica, conflict, self.term_lsn);
@@ -108,6 +108,6 @@ impl Raft {
     /// The leader has committed slots through this one. Only what is known to be in its log as well can be meant.
     pub(super) fn on_commit(&mut self, commit: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(commit);
-        self.deliver_through(commit.min(self.verified), self.view.ballot, effects);
+        self.deliver_through(commit.min(self.verified), self.reported.view.ballot, effects);
     }
 }

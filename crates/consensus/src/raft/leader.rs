@@ -9,9 +9,7 @@ use super::{
     log::fitting,
     progress::{Mode, Progress},
 };
-use crate::{
-    Bug, Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, read_rounds::ReadRounds, resend::Resend,
-};
+use crate::{Bug, Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, leadership::Leadership, resend::Resend};
 
 /// A learner that is silent for so many election time-outs is not tracked any more.
 const LEARNER_TIMEOUTS: u32 = 4;
@@ -20,20 +18,13 @@ const LEARNER_TIMEOUTS: u32 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
-    /// The no-op at the start of this term. Once it is committed, so is everything before it.
-    pub(super) term_start: Slot,
+    /// What is before its end begins with the no-op at the start of this term: once that is committed, so is everything
+    /// before it.
+    pub(super) duties: Leadership,
     /// The other voters, and those that only follow.
     peers: BTreeMap<ReplicaId, Progress>,
     /// The last tracking that was begun.
     session: u64,
-    /// When followers are to be told of the present commit index, if nothing is sent to them before...
-    announce_at: Time,
-    /// ...what all of them were told...
-    announced: Slot,
-    /// ...and the last slot whose decision another replica waits for.
-    pub(super) awaited: Slot,
-    heartbeat_at: Time,
-    pub(super) rounds: ReadRounds,
     /// Whether it decides nothing although it should: then another that could lead may try.
     pub(super) stalls: bool,
     transfer: Option<Transfer>,
@@ -59,7 +50,7 @@ impl Leader {
             transfer.until.min(transfer.asked.as_ref().map_or(Time::NEVER, Resend::at))
         });
         let resend = self.peers.values().map(Progress::resend_at).min().unwrap_or(Time::NEVER);
-        self.heartbeat_at.min(self.announce_at).min(transfer).min(resend)
+        self.duties.tick_at().min(transfer).min(resend)
     }
 
     /// Whether a replica follows closely enough to vote without holding the others up.
@@ -118,15 +109,10 @@ impl Raft {
         };
         self.state = State::Leader(Box::new(Leader {
             ballot,
-            term_start: last.next(),
+            // Whoever proposed the entries of earlier terms may wait for them.
+            duties: Leadership::begin(now, self.decided, last.next()),
             peers: BTreeMap::new(),
             session: 0,
-            announce_at: Time::NEVER,
-            announced: self.decided,
-            // Whoever proposed the entries of earlier terms may wait for them.
-            awaited: last.next(),
-            heartbeat_at: now,
-            rounds: ReadRounds::default(),
             stalls: false,
             transfer: None,
         }));
@@ -168,7 +154,7 @@ impl Raft {
         }
         let State::Leader(leader) = &mut self.state else { return };
         if awaited {
-            leader.awaited = self.log.last().next();
+            leader.duties.awaits(self.log.last().next());
         }
         let ballot = leader.ballot;
         self.log.push(Entry { ballot, batch, voters: None });
@@ -293,22 +279,14 @@ impl Raft {
         }
     }
 
-    /// Tells the followers what is committed: at once if one of them waits for it, otherwise after a while, since under
-    /// load the next entries carry it.
+    /// Tells the followers what is committed, if no entries told them.
     pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
-        let (through, delay_max) = (self.decided, self.options.announce_delay_max);
+        let through = self.decided;
         let State::Leader(leader) = &mut self.state else { return };
-        if leader.announced < through && leader.peers.values().all(|progress| progress.told >= through) {
-            leader.announced = through;
+        if leader.peers.values().all(|progress| progress.told >= through) {
+            leader.duties.told(through);
         }
-        if leader.announced >= through {
-            leader.announce_at = Time::NEVER;
-            return;
-        }
-        let awaited = leader.announced < leader.awaited;
-        leader.announce_at = leader.announce_at.min(now + delay_max);
-        if awaited || now >= leader.announce_at {
-            leader.announce_at = Time::NEVER;
+        if leader.duties.announces(now, through, self.options.announce_delay_max) {
             self.tell_commit(effects);
         }
     }
@@ -318,20 +296,21 @@ impl Raft {
         let through = self.decided;
         let State::Leader(leader) = &mut self.state else { return };
         let ballot = leader.ballot;
-        leader.announced = through;
-        for (&id, progress) in leader.peers.iter_mut().filter(|(_, progress)| progress.told < through) {
+        leader.duties.told(through);
+        let untold = leader.peers.iter_mut().filter(|(_, progress)| progress.told < through);
+        let untold = untold.map(|(&id, progress)| {
             progress.told = through;
-            effects.send(id, Message::Commit { ballot, through }, Lsn::ZERO);
-        }
+            id
+        });
+        effects.send_each(untold, Message::Commit { ballot, through }, Lsn::ZERO);
     }
 
-    /// A leader that slept through an election time-out (its process was stopped, or its machine moved) does not know
-    /// any more whether it leads: it gives up before it does anything else. Who orders alone has nobody to give up for.
+    /// A leader that overslept gives up. One that orders alone has nobody to give up for.
     pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
-        let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
+        let overslept = leader.duties.overslept(now, self.options.election_timeout);
         let me = self.members.me();
-        if overdue && !self.voters().is_quorum(|id| id == me) {
+        if overslept && !self.voters().is_quorum(|id| id == me) {
             self.step_down(now, effects);
             self.report_leader(effects);
         }
@@ -346,14 +325,14 @@ impl Raft {
         let works = self.disk.answers(now, timeout) && self.hears_a_quorum(now);
         let State::Leader(leader) = &mut self.state else { return };
         // Once its no-op is decided, a leader that decides nothing still serves reads (`progress_watch.rs`).
-        if !works || stalls && self.decided < leader.term_start {
+        if !works || stalls && !leader.duties.knows_all_before(self.decided) {
             return self.step_down(now, effects);
         }
         leader.stalls = stalls;
         leader.peers.retain(|&id, peer| {
             let silent = peer.learner && now.since(peer.heard) > timeout * LEARNER_TIMEOUTS;
             if silent {
-                leader.rounds.forget(id);
+                leader.duties.rounds.forget(id);
             }
             !silent
         });
@@ -362,10 +341,7 @@ impl Raft {
             leader.transfer = None;
         }
         leader.peers.values_mut().for_each(|progress| progress.probe_if_overdue(now, timeout));
-        let heartbeat = now >= leader.heartbeat_at;
-        if heartbeat {
-            leader.heartbeat_at = now + self.options.heartbeat_interval;
-        }
+        let heartbeat = leader.duties.is_heartbeat_due(now, self.options.heartbeat_interval);
         self.hand_over(now, effects);
         if heartbeat {
             self.send_heartbeat(effects);
@@ -386,19 +362,18 @@ impl Raft {
         let own = if self.votes() { self.options.priority } else { 0 };
         let voters = leader.peers.values().filter(|progress| !progress.learner);
         let priority_max = voters.map(|progress| progress.priority).fold(own, u8::max);
-        let (ballot, round) = (leader.ballot, leader.rounds.last());
+        let (ballot, round) = (leader.ballot, leader.duties.rounds.last());
         Message::Heartbeat { ballot, commit: self.decided, round, priority_max }
     }
 
     fn send_heartbeat(&mut self, effects: &mut Effects) {
         let decided = self.decided;
         let State::Leader(leader) = &mut self.state else { return };
-        leader.rounds.begin(self.members.me());
-        leader.announced = decided;
+        leader.duties.beats(self.members.me(), decided);
         leader.peers.values_mut().for_each(|progress| progress.told = decided);
         let State::Leader(leader) = &self.state else { return };
         let heartbeat = self.heartbeat(leader);
-        leader.peers.keys().for_each(|&id| effects.send(id, heartbeat.clone(), Lsn::ZERO));
+        effects.send_each(leader.peers.keys().copied(), heartbeat, Lsn::ZERO);
         self.confirm_reads(effects);
     }
 
@@ -412,7 +387,7 @@ impl Raft {
     ) {
         let (first, known) = (self.log.first(), self.log.ballot_at(decided).is_some());
         let State::Leader(leader) = &mut self.state else { return };
-        if ballot != leader.ballot || round > leader.rounds.last() {
+        if ballot != leader.ballot || round > leader.duties.rounds.last() {
             return;
         }
         let Some(progress) = leader.peers.get_mut(&from) else { return };
@@ -421,7 +396,7 @@ impl Raft {
         if progress.mode == Mode::CatchUp && decided.next() >= first && known {
             progress.probe(decided.next());
         }
-        leader.rounds.answered(from, round);
+        leader.duties.rounds.answered(from, round);
         self.confirm_reads(effects);
     }
 
@@ -475,14 +450,9 @@ impl Raft {
             effects.push(Effect::ReadIndex { token, slot: None });
             return;
         };
-        // Nobody can know of a decision in this term before its leader does; those of earlier terms are known to be
-        // decided once the no-op of this one is.
-        let slot = decided.max(leader.term_start);
-        if self.options.has(Bug::ReadWithoutConfirmation) {
-            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
-            return;
-        }
-        leader.rounds.ask(token, slot);
+        // The floor is the no-op of this term: once it is decided, so is what earlier terms decided.
+        let slot = leader.duties.read_slot(decided);
+        leader.duties.read(token, slot, &self.options, effects);
         self.confirm_reads(effects);
     }
 
@@ -490,7 +460,7 @@ impl Raft {
     fn confirm_reads(&mut self, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
         let voters = &self.log.configuration().voters;
-        if leader.rounds.confirm(|round_of| voters.quorum_value(round_of), effects) {
+        if leader.duties.rounds.confirm(|round_of| voters.quorum_value(round_of), effects) {
             self.send_heartbeat(effects);
         }
     }

@@ -170,7 +170,7 @@ impl Raft {
     fn may_change_to(&self, voters: &VoterSets) -> Result<(), ChangeRefused> {
         let State::Leader(leader) = &self.state else { return Err(ChangeRefused::NotLeading) };
         let current = self.log.configuration();
-        if self.decided < leader.term_start && !self.options.has(Bug::RaftChangeAtOnce) {
+        if !leader.duties.knows_all_before(self.decided) && !self.options.has(Bug::RaftChangeAtOnce) {
             return Err(ChangeRefused::TooEarly);
         }
         let pending = current.slot > self.decided && !self.options.has(Bug::RaftChangeAtOnce);
@@ -190,7 +190,7 @@ impl Raft {
     fn append_configuration(&mut self, now: Time, batch: Batch, voters: VoterSets, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
         // All wait for it: it is announced at once.
-        leader.awaited = self.log.last().next();
+        leader.duties.awaits(self.log.last().next());
         let entry = Entry { ballot: leader.ballot, batch, voters: Some(voters) };
         self.log.push(entry);
         // It counts from now on: so does the record.
@@ -203,7 +203,7 @@ impl Raft {
     pub(super) fn advance_change(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let current = self.log.configuration();
-        if current.slot > self.decided || self.decided < leader.term_start {
+        if current.slot > self.decided || !leader.duties.knows_all_before(self.decided) {
             return;
         }
         if current.voters.is_joint() {

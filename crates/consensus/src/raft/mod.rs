@@ -56,7 +56,7 @@ use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
-    disk_watch::DiskWatch, progress_watch::ProgressWatch,
+    disk_watch::DiskWatch, leadership::Reported, progress_watch::ProgressWatch,
 };
 
 /// One Raft replica.
@@ -71,8 +71,7 @@ pub struct Raft {
     voted_for: Option<ReplicaId>,
     /// The record that holds both.
     term_lsn: Lsn,
-    /// What was last reported with [`Effect::Leader`].
-    view: LeaderView,
+    reported: Reported,
     state: State,
     patience: Patience,
     log: Log,
@@ -93,7 +92,6 @@ pub struct Raft {
     progress: ProgressWatch,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
-    deadline: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
@@ -107,7 +105,7 @@ enum State {
 
 impl Protocol for Raft {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
-        let lsn = effects.last_lsn();
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::Raft(message) } => {
@@ -127,7 +125,7 @@ impl Protocol for Raft {
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
-        self.watch_disk(lsn, now, effects);
+        self.disk.appended(before, effects.last_lsn(), now);
         self.report_leader(effects);
     }
 
@@ -145,10 +143,10 @@ impl Protocol for Raft {
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
-        let lsn = effects.last_lsn();
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         self.write(effects);
-        self.watch_disk(lsn, now, effects);
+        self.disk.appended(before, effects.last_lsn(), now);
         self.replicate(now, effects);
         self.announce(now, effects);
         self.ask_for_timer(effects);
@@ -181,7 +179,7 @@ impl Protocol for Raft {
                 State::Leader(_) => Role::Leader,
                 State::Recovering => Role::Recovering,
             },
-            view: self.view,
+            view: self.reported.view,
             decided: self.decided,
             decided_elsewhere: self.decided_elsewhere.max(self.decided),
             in_flight: match self.state {
@@ -305,7 +303,7 @@ impl Raft {
     fn step_down(&mut self, now: Time, effects: &mut Effects) {
         self.write(effects);
         if let State::Leader(leader) = &mut self.state {
-            leader.rounds.fail(effects);
+            leader.duties.rounds.fail(effects);
             self.patience.leader_is_gone();
         }
         self.progress = Default::default();
@@ -331,13 +329,6 @@ impl Raft {
         let record = Record::Entries { start, entries: entries_of_record, decided, decided_in };
         let lsn = effects.append(record.into());
         self.log.append(entries, lsn);
-    }
-
-    /// The disk has something to do if records were appended behind `before`.
-    fn watch_disk(&mut self, before: Lsn, now: Time, effects: &Effects) {
-        if effects.last_lsn() > before {
-            self.disk.appended(before.next(), now);
-        }
     }
 
     /// Removes the entries from a slot on.
@@ -374,7 +365,7 @@ impl Raft {
 
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
-        self.disk.durable(lsn, effects.last_lsn(), now);
+        self.disk.durable(lsn, now);
         if let Some(stable) = self.log.stable(self.durable) {
             self.stable = self.stable.max(stable);
         }
@@ -386,8 +377,7 @@ impl Raft {
     }
 
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
-        // The deadline that was asked for is over: ask again, also for the same instant.
-        self.deadline = None;
+        self.reported.woken();
         match &self.state {
             State::Follower | State::Candidate(_) => {
                 if now >= self.patience.ends_at() {
@@ -406,19 +396,16 @@ impl Raft {
         let nobody = Ballot { round: self.term, replica: ReplicaId::default() };
         let view = match &self.state {
             State::Leader(leader) => LeaderView { ballot: leader.ballot, leader: Some(me) },
-            State::Follower if self.view.ballot.round >= self.term && self.view.leader != Some(me) => return,
+            State::Follower
+                if self.reported.view.ballot.round >= self.term && self.reported.view.leader != Some(me) =>
+            {
+                return;
+            }
             State::Recovering => return,
             // What was known of the term's leader stays; but it does not lead any more.
-            _ => LeaderView { ballot: self.view.ballot.max(nobody), leader: None },
+            _ => LeaderView { ballot: self.reported.view.ballot.max(nobody), leader: None },
         };
-        self.set_view(view, effects);
-    }
-
-    fn set_view(&mut self, view: LeaderView, effects: &mut Effects) {
-        if self.view != view {
-            self.view = view;
-            effects.push(Effect::Leader(view));
-        }
+        self.reported.leader(view, effects);
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
@@ -428,16 +415,12 @@ impl Raft {
             State::Leader(leader) => leader.tick_at(),
             State::Recovering => Time::NEVER,
         };
-        if self.deadline != Some(deadline) {
-            self.deadline = Some(deadline);
-            effects.push(Effect::Deadline(deadline));
-        }
+        self.reported.deadline(deadline, effects);
     }
 
-    fn send_to(&self, whom: Vec<ReplicaId>, message: &Message, after: Lsn, effects: &mut Effects) {
-        for id in whom.into_iter().filter(|&id| id != self.members.me()) {
-            effects.send(id, message.clone(), after);
-        }
+    fn send_to(&self, whom: Vec<ReplicaId>, message: Message, after: Lsn, effects: &mut Effects) {
+        let others = whom.into_iter().filter(|&id| id != self.members.me());
+        effects.send_each(others, message, after);
     }
 
     /// Who may lead, but this replica: those who vote as far as its log goes, and those who do as far as it is decided. Not

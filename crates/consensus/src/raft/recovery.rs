@@ -77,7 +77,7 @@ impl Raft {
             term: replayed.term,
             voted_for: replayed.voted_for,
             term_lsn: Lsn::ZERO,
-            view: LeaderView::default(),
+            reported: Default::default(),
             state: State::Follower,
             patience: Patience::new(options.election_timeout, seed),
             decided: base,
@@ -89,7 +89,6 @@ impl Raft {
             disk: Default::default(),
             progress: Default::default(),
             backlogged: false,
-            deadline: None,
             log,
             members,
             options,
@@ -113,7 +112,7 @@ impl Raft {
         }
         if !amnesia && !replica.may_stand() {
             // Whoever leads need not find out by itself that somebody listens.
-            replica.send_to(replica.acquaintances(), &Message::Follow, Lsn::ZERO, effects);
+            replica.send_to(replica.acquaintances(), Message::Follow, Lsn::ZERO, effects);
         }
         replica.report_leader(effects);
         replica.ask_for_timer(effects);
@@ -132,8 +131,8 @@ impl Raft {
         | Message::Heartbeat { ballot, commit, .. } = message
         {
             self.decided_elsewhere = self.decided_elsewhere.max(*commit);
-            if *ballot >= self.view.ballot && ballot.replica == from {
-                self.set_view(LeaderView { ballot: *ballot, leader: Some(from) }, effects);
+            if *ballot >= self.reported.view.ballot && ballot.replica == from {
+                self.reported.leader(LeaderView { ballot: *ballot, leader: Some(from) }, effects);
             }
         }
     }

@@ -124,7 +124,7 @@ fn append(leader: Ballot, prev: u64, prev_ballot: Ballot, entries: Vec<Entry>, c
 
 fn sent(effects: &[Effect], whom: ReplicaId) -> Vec<(Message, Lsn)> {
     let of = |effect: &Effect| match effect {
-        Effect::Send { to, message: crate::Message::Raft(message), after } if *to == whom => {
+        Effect::Send { to, message: crate::Message::Raft(message), after } if to.includes(whom) => {
             Some((message.clone(), *after))
         }
         _ => None,
@@ -248,10 +248,10 @@ fn in_a_first_election_those_with_a_priority_say_so_and_the_others_let_them_go_f
     let priority = crate::Message::from(Message::Priority { priority: 2 });
     let told = |effects: Vec<Effect>| {
         let to = |effect| match effect {
-            Effect::Send { to, message, .. } if message == priority => Some(to),
-            _ => None,
+            Effect::Send { to, message, .. } if message == priority => to.ids().to_vec(),
+            _ => Vec::new(),
         };
-        effects.into_iter().filter_map(to).collect::<Vec<_>>()
+        effects.into_iter().flat_map(to).collect::<Vec<_>>()
     };
     assert_eq!(told(first.effects.drain().collect()), [R1, R3]);
     assert_eq!(

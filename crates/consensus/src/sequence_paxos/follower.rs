@@ -93,7 +93,7 @@ impl SequencePaxos {
         if !self.leader_stalls(now, ballot) {
             self.election.heard_leader(now);
         }
-        self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+        self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
         true
     }
 
@@ -184,7 +184,7 @@ impl SequencePaxos {
         if now < follower.ask_at() {
             return;
         }
-        if let Some(leader) = self.view.leader
+        if let Some(leader) = self.reported.view.leader
             && follower.ask.is_due(now, wait_max)
         {
             effects.send(leader, Message::PrepareReq { promised: self.promised }, Lsn::ZERO);
@@ -270,7 +270,7 @@ impl SequencePaxos {
             let next = staging.next();
             follower.staging = Some(staging);
             self.recorded = self.recorded.max(last_of(from, &batches));
-            effects.append(Record::Staged { ballot, start, from, batches }.into());
+            self.write(Record::Staged { ballot, start, from, batches }, effects);
             effects.send(ballot.replica, Message::SyncNext { ballot, start, from: next }, Lsn::ZERO);
             return;
         }
@@ -308,8 +308,8 @@ impl SequencePaxos {
             let start = self.log.last().next();
             effects.append(Record::Adopted { ballot, start, from: start, decided, covers, batches }.into());
         }
-        self.accepted_lsn = effects
-            .append(Record::Adopted { ballot, start, from, decided, covers, batches: last_page }.into());
+        let record = Record::Adopted { ballot, start, from, decided, covers, batches: last_page };
+        self.accepted_lsn = self.write(record, effects);
         self.accepted_in = ballot;
         self.replace(start, elements);
     }
@@ -331,7 +331,7 @@ impl SequencePaxos {
         batches.iter().for_each(|batch| self.log.push(batch.clone()));
         let (decided, batches) = (self.log.decided(), batches.clone());
         self.recorded = self.recorded.max(self.log.last());
-        self.accepted_lsn = effects.append(Record::Accepted { ballot, start, decided, batches }.into());
+        self.accepted_lsn = self.write(Record::Accepted { ballot, start, decided, batches }, effects);
     }
 
     pub(super) fn on_accept(

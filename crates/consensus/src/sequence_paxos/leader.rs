@@ -8,8 +8,8 @@ use super::{Extent, Message, Prepare, Promise, Record, SequencePaxos, State, pee
 use crate::{
     Batches, Bug, Effect, Effects, Protocol, ReadToken, ReplicaSet,
     batches::{fitting, last_of},
+    leadership::Leadership,
     members::reached_by,
-    read_rounds::ReadRounds,
     resend::Resend,
 };
 
@@ -56,22 +56,13 @@ pub(super) struct Leader {
     own: Slot,
     /// ...and will be through these once these records are.
     undurable: VecDeque<(Lsn, Slot)>,
-    /// The last slot that an earlier leader may have decided. A read that starts now must see it.
-    read_floor: Slot,
-    /// The decided prefix that followers were told...
-    pub(super) announced: Slot,
-    /// ...when they are to be told of the present one, if nothing is sent to them before...
-    pub(super) announce_at: Time,
-    /// ...and the last slot whose decision another replica waits for.
-    pub(super) awaited: Slot,
-    heartbeat_at: Time,
-    rounds: ReadRounds,
+    pub(super) duties: Leadership,
 }
 
 impl Leader {
     pub(super) fn tick_at(&self) -> Time {
         let resend_at = self.peers.values().map(|peer| peer.resend_at(self.written)).min();
-        self.heartbeat_at.min(self.announce_at).min(resend_at.unwrap_or(Time::NEVER))
+        self.duties.tick_at().min(resend_at.unwrap_or(Time::NEVER))
     }
 
     /// Nobody is taken to have accepted more than there is (I7).
@@ -95,7 +86,7 @@ impl SequencePaxos {
             resend: Resend::first(now, self.options.retransmit_after),
         });
         // Only once the ballot is durable: no life after this one uses it again (P2).
-        self.broadcast(&Message::Prepare(prepare), self.promised_lsn, effects);
+        self.broadcast(Message::Prepare(prepare), self.promised_lsn, effects);
     }
 
     /// Asks again whoever has not answered, or whose answer has another page.
@@ -185,13 +176,7 @@ impl SequencePaxos {
             written: last,
             own: Slot::ZERO,
             undurable,
-            read_floor: last,
-            announced: self.log.decided(),
-            announce_at: Time::NEVER,
-            // Whoever proposed these to the leader before may wait for them.
-            awaited: last,
-            heartbeat_at: now,
-            rounds: ReadRounds::default(),
+            duties: Leadership::begin(now, self.log.decided(), last),
         });
         self.election.leads(now);
         self.decide_through(decided, effects);
@@ -215,7 +200,7 @@ impl SequencePaxos {
         for batches in pages {
             let next = last_of(from, &batches).next();
             self.recorded = self.recorded.max(next.prev());
-            effects.append(Record::Staged { ballot, start, from, batches }.into());
+            self.write(Record::Staged { ballot, start, from, batches }, effects);
             from = next;
         }
         self.adopt(ballot, start, from, elements, last_page, effects);
@@ -243,7 +228,7 @@ impl SequencePaxos {
         let State::Leader(leader) = &mut self.state else { return };
         self.log.push(batch);
         if awaited {
-            leader.awaited = self.log.last();
+            leader.duties.awaits(self.log.last());
         }
         if !self.options.sequence_paxos.batched_accepts {
             self.send_accepts(effects);
@@ -266,6 +251,7 @@ impl SequencePaxos {
             self.accepted_lsn = lsn;
             self.recorded = self.recorded.max(leader.written);
             leader.undurable.push_back((lsn, leader.written));
+            self.disk.given(lsn, batches.len() as u64);
             // The followers' disks work while this one does.
             self.send_accept(start, &batches, effects);
         }
@@ -298,12 +284,11 @@ impl SequencePaxos {
         }
     }
 
-    /// A leader that slept through an election time-out (its process was stopped, or its machine moved) does not know
-    /// any more whether it leads: it gives up before it does anything else. Who orders alone has nobody to give up for.
+    /// A leader that overslept gives up. One that orders alone has nobody to give up for.
     pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
-        let overdue = now.since(leader.heartbeat_at) > self.options.election_timeout;
-        if overdue && self.members.count() > 1 && !self.has(Bug::ReadWithoutConfirmation) {
+        let overslept = leader.duties.overslept(now, self.options.election_timeout);
+        if overslept && self.members.count() > 1 && !self.has(Bug::ReadWithoutConfirmation) {
             self.give_up(now, effects);
             self.report_leader(effects);
         }
@@ -320,13 +305,12 @@ impl SequencePaxos {
         let State::Leader(leader) = &self.state else { return };
         // A leader that decides nothing still serves reads, if it knows all that was decided before its time
         // (`progress_watch.rs`).
-        if !works || stalls && self.log.decided() < leader.read_floor {
+        if !works || stalls && !leader.duties.knows_all_before(self.log.decided()) {
             return self.give_up(now, effects);
         }
         self.resend_to_peers(now, effects);
         let State::Leader(leader) = &mut self.state else { return };
-        if now >= leader.heartbeat_at {
-            leader.heartbeat_at = now + self.options.heartbeat_interval;
+        if leader.duties.is_heartbeat_due(now, self.options.heartbeat_interval) {
             self.send_heartbeat(effects);
         }
     }
@@ -343,10 +327,9 @@ impl SequencePaxos {
     fn send_heartbeat(&mut self, effects: &mut Effects) {
         let decided = self.log.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        let round = leader.rounds.begin(self.members.me());
-        leader.announced = decided;
+        let round = leader.duties.beats(self.members.me(), decided);
         let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round };
-        self.broadcast(&heartbeat, Lsn::ZERO, effects);
+        self.broadcast(heartbeat, Lsn::ZERO, effects);
         self.confirm_reads(effects);
     }
 
@@ -360,7 +343,7 @@ impl SequencePaxos {
     /// Leads, or tries to, no more; the election knows.
     pub(super) fn step_down(&mut self, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
-            leader.rounds.fail(effects);
+            leader.duties.rounds.fail(effects);
             // Nobody was told of these; whoever proposed them proposes them again.
             self.log.truncate(leader.written);
         }
@@ -381,19 +364,12 @@ impl SequencePaxos {
 
     pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
         let decided = self.log.decided();
-        let unconfirmed = self.has(Bug::ReadWithoutConfirmation);
         let State::Leader(leader) = &mut self.state else {
             effects.push(Effect::ReadIndex { token, slot: None });
             return;
         };
-        // Whatever was decided before this read began must be visible to it. Only the leader of a ballot counts, so
-        // nobody can know of a decision in this one before it does; for earlier ones there is the floor.
-        let slot = decided.max(leader.read_floor);
-        if unconfirmed {
-            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
-            return;
-        }
-        leader.rounds.ask(token, slot);
+        let slot = leader.duties.read_slot(decided);
+        leader.duties.read(token, slot, &self.options, effects);
         self.confirm_reads(effects);
     }
 
@@ -409,7 +385,7 @@ impl SequencePaxos {
         if ballot != leader.ballot {
             return;
         }
-        leader.rounds.answered(from, round);
+        leader.duties.rounds.answered(from, round);
         self.election.answered(from, now);
         self.confirm_reads(effects);
     }
@@ -417,7 +393,7 @@ impl SequencePaxos {
     /// Answers the reads for which a quorum has confirmed that this replica leads, and asks on behalf of the others.
     fn confirm_reads(&mut self, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
-        if leader.rounds.confirm(|round_of| self.members.quorum_value(round_of), effects) {
+        if leader.duties.rounds.confirm(|round_of| self.members.quorum_value(round_of), effects) {
             self.send_heartbeat(effects);
         }
     }

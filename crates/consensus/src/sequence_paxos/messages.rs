@@ -401,6 +401,17 @@ impl Record {
         }
     }
 
+    /// How many slots it holds something for.
+    pub(super) fn slots(&self) -> u64 {
+        match self {
+            Record::Accepted { batches, .. }
+            | Record::Staged { batches, .. }
+            | Record::Adopted { batches, .. } => batches.len() as u64,
+            Record::Learned { .. } => 1,
+            Record::Promised(_) | Record::Amnesia(_) | Record::Trimmed { .. } => 0,
+        }
+    }
+
     /// Writes the record.
     pub fn encode(&self, writer: &mut Writer) {
         match self {

@@ -89,7 +89,7 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
-    disk_watch::DiskWatch, election::Election, progress_watch::ProgressWatch,
+    disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
 };
 
 /// One Sequence Paxos replica.
@@ -110,21 +110,17 @@ pub struct SequencePaxos {
     accepted_lsn: Lsn,
     /// No record holds a slot behind this one.
     recorded: Slot,
-    /// What was last reported with [`Effect::Leader`].
-    view: LeaderView,
+    reported: Reported,
     state: State,
     /// Slots through this one are known to be decided somewhere.
     decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
-    /// The last record appended.
-    appended: Lsn,
     disk: DiskWatch,
     /// Of its leading, if it leads; otherwise of its leader's.
     progress: ProgressWatch,
     /// Executing falls behind: accept nothing.
     backlogged: bool,
-    deadline: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
@@ -138,6 +134,7 @@ enum State {
 
 impl Protocol for SequencePaxos {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::SequencePaxos(message) } => {
@@ -164,7 +161,7 @@ impl Protocol for SequencePaxos {
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
-        self.end_of_step(now, effects);
+        self.end_of_step(now, before, effects);
     }
 
     fn promised(&self) -> Ballot {
@@ -180,11 +177,12 @@ impl Protocol for SequencePaxos {
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
+        let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
         self.send_accepted(effects);
         self.send_accepts(effects);
         self.announce(now, effects);
-        self.end_of_step(now, effects);
+        self.end_of_step(now, before, effects);
         self.ask_for_timer(effects);
     }
 
@@ -198,8 +196,7 @@ impl Protocol for SequencePaxos {
     }
 
     fn is_congested(&self) -> bool {
-        self.backlogged
-            || self.appended.0.saturating_sub(self.durable.0) > 2 * self.options.accept_ahead_max()
+        self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
     }
 
     fn status(&self) -> Status {
@@ -210,7 +207,7 @@ impl Protocol for SequencePaxos {
                 State::Leader(_) => Role::Leader,
                 State::Recovering => Role::Recovering,
             },
-            view: self.view,
+            view: self.reported.view,
             decided: self.log.decided(),
             decided_elsewhere: self.decided_elsewhere.max(self.log.decided()),
             in_flight: self.in_flight(),
@@ -314,11 +311,9 @@ impl SequencePaxos {
         self.caught_up(now, effects);
     }
 
-    fn end_of_step(&mut self, now: Time, effects: &mut Effects) {
-        if effects.last_lsn() > self.appended {
-            self.disk.appended(self.appended.next(), now);
-            self.appended = effects.last_lsn();
-        }
+    /// `before` is the last record that was appended before the step.
+    fn end_of_step(&mut self, now: Time, before: Lsn, effects: &mut Effects) {
+        self.disk.appended(before, effects.last_lsn(), now);
         let known = self.decided_elsewhere.max(self.log.decided());
         let lags = known.0 > self.log.decided().0 + self.options.accept_ahead_max();
         self.election.decided(known, lags);
@@ -367,6 +362,14 @@ impl SequencePaxos {
         self.log.forget(Slot(self.log.decided().0.saturating_sub(kept)));
     }
 
+    /// Adds a record that holds elements to the log.
+    fn write(&mut self, record: Record, effects: &mut Effects) -> Lsn {
+        let slots = record.slots();
+        let lsn = effects.append(record.into());
+        self.disk.given(lsn, slots);
+        lsn
+    }
+
     /// A peer told what was decided in a slot.
     fn learn(&mut self, slot: Slot, ballots: Ballots, batch: Batch, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
@@ -381,7 +384,7 @@ impl SequencePaxos {
                 "a leader holds what was decided in no higher ballot"
             );
             let batch = batch.clone();
-            self.accepted_lsn = effects.append(Record::Learned { slot, ballots, batch }.into());
+            self.accepted_lsn = self.write(Record::Learned { slot, ballots, batch }, effects);
             self.recorded = self.recorded.max(slot);
         }
         self.log.set_decided(slot, batch.clone());
@@ -404,15 +407,13 @@ impl SequencePaxos {
 
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
-        self.disk.durable(lsn, effects.last_lsn(), now);
+        self.disk.durable(lsn, now);
         self.accepted_durably(effects);
         self.complete_prepare(now, effects);
     }
 
-    fn broadcast(&self, message: &Message, after: Lsn, effects: &mut Effects) {
-        for peer in self.members.peers() {
-            effects.send(peer, message.clone(), after);
-        }
+    fn broadcast(&self, message: Message, after: Lsn, effects: &mut Effects) {
+        effects.send(self.members.to_peers(), message, after);
     }
 
     fn report_leader(&mut self, effects: &mut Effects) {
@@ -421,40 +422,32 @@ impl SequencePaxos {
             State::Candidate(_) => LeaderView { ballot: self.promised, leader: None },
             // A follower knows its leader from messages of the current ballot.
             State::Follower(_) | State::Recovering
-                if self.view.ballot >= self.promised && self.view.leader != Some(self.members.me()) =>
+                if self.reported.view.ballot >= self.promised
+                    && self.reported.view.leader != Some(self.members.me()) =>
             {
                 return;
             }
-            _ => LeaderView { ballot: self.promised.max(self.view.ballot), leader: None },
+            _ => LeaderView { ballot: self.promised.max(self.reported.view.ballot), leader: None },
         };
-        self.set_view(view, effects);
-    }
-
-    fn set_view(&mut self, view: LeaderView, effects: &mut Effects) {
-        if self.view != view {
-            self.view = view;
-            effects.push(Effect::Leader(view));
-        }
+        self.reported.leader(view, effects);
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = || self.election.deadline(self.promised.max(self.view.ballot));
+        let try_at = || self.election.deadline(self.promised.max(self.reported.view.ballot));
         let deadline = match &self.state {
-            State::Follower(follower) if self.view.leader.is_some() => try_at().min(follower.ask_at()),
+            State::Follower(follower) if self.reported.view.leader.is_some() => {
+                try_at().min(follower.ask_at())
+            }
             State::Follower(_) => try_at(),
             State::Candidate(candidate) => try_at().min(candidate.resend.at()),
             State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
             State::Recovering => Time::NEVER,
         };
-        if self.deadline != Some(deadline) {
-            self.deadline = Some(deadline);
-            effects.push(Effect::Deadline(deadline));
-        }
+        self.reported.deadline(deadline, effects);
     }
 
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
-        // The deadline that was asked for is over: ask again, also for the same instant.
-        self.deadline = None;
+        self.reported.woken();
         if !matches!(self.state, State::Recovering) {
             let fit = self.disk.answers(now, self.options.election_timeout);
             self.election.on_timer(now, fit, effects);
@@ -476,7 +469,7 @@ impl SequencePaxos {
         if !matches!(self.state, State::Follower(_) | State::Candidate(_)) {
             return false;
         }
-        let ballot = self.election.candidacy(now, self.promised.max(self.view.ballot), effects);
+        let ballot = self.election.candidacy(now, self.promised.max(self.reported.view.ballot), effects);
         ballot.is_some_and(|ballot| {
             self.become_candidate(now, ballot, effects);
             true

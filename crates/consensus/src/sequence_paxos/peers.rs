@@ -255,14 +255,14 @@ impl SequencePaxos {
         let State::Leader(leader) = &mut self.state else { return };
         let ballot = leader.ballot;
         let last = last_of(start, batches);
-        for (&to, peer) in leader.peers.iter_mut().filter(|(_, peer)| peer.takes_accepts()) {
-            if peer.sent.next() == start {
-                peer.sent = last;
-                let batches = batches.clone();
-                effects.send(to, Message::Accept { ballot, start, decided, batches }, Lsn::ZERO);
-            }
-        }
-        leader.announced = leader.announced.max(decided);
+        let ready = |peer: &Peer| peer.takes_accepts() && peer.sent.next() == start;
+        let ready = leader.peers.iter_mut().filter(|(_, peer)| ready(peer)).map(|(&to, peer)| {
+            peer.sent = last;
+            to
+        });
+        let accept = Message::Accept { ballot, start, decided, batches: batches.clone() };
+        effects.send_each(ready, accept, Lsn::ZERO);
+        leader.duties.told(decided);
     }
 
     /// What an `Accept` says of decisions.
@@ -317,8 +317,7 @@ impl SequencePaxos {
         peer.sent = leader.written;
     }
 
-    /// Tells the followers about decisions that no proposal carried: at once if one of them waits for it, otherwise
-    /// after a while, since under load the next proposal carries them.
+    /// Tells the followers about decisions that no proposal carried.
     ///
     /// A follower is told only what it was sent before: a `Decide` that overtakes its `Accept` would name elements
     /// that the follower does not hold (E21). Nothing is queued beyond a burst, so a `Decide` is never merged with
@@ -326,15 +325,8 @@ impl SequencePaxos {
     /// `AcceptSync`.
     pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
         let through = self.log.decided();
-        let delay_max = self.options.announce_delay_max;
         let State::Leader(leader) = &mut self.state else { return };
-        if leader.announced >= through {
-            leader.announce_at = Time::NEVER;
-            return;
-        }
-        let awaited = leader.announced < leader.awaited;
-        leader.announce_at = leader.announce_at.min(now + delay_max);
-        if awaited || now >= leader.announce_at {
+        if leader.duties.announces(now, through, self.options.announce_delay_max) {
             self.send_decide(through, effects);
         }
     }
@@ -342,14 +334,10 @@ impl SequencePaxos {
     pub(super) fn send_decide(&mut self, through: Slot, effects: &mut Effects) {
         let to_all = self.has(Bug::DecideToUnsynced);
         let State::Leader(leader) = &mut self.state else { return };
-        leader.announced = leader.announced.max(through);
-        leader.announce_at = Time::NEVER;
+        leader.duties.told(through);
         let ballot = leader.ballot;
-        for (&to, peer) in &leader.peers {
-            let holds = peer.takes_accepts() && peer.sent >= through;
-            if holds || to_all {
-                effects.send(to, Message::Decide { ballot, through }, Lsn::ZERO);
-            }
-        }
+        let holds = |peer: &Peer| peer.takes_accepts() && peer.sent >= through || to_all;
+        let holders = leader.peers.iter().filter(|(_, peer)| holds(peer)).map(|(&to, _)| to);
+        effects.send_each(holders, Message::Decide { ballot, through }, Lsn::ZERO);
     }
 }

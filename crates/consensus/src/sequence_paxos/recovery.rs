@@ -17,6 +17,7 @@ impl SequencePaxos {
         effects: &mut Effects,
     ) -> SequencePaxos {
         let election = Election::new(&options, members.clone(), restart.incarnation, now);
+        let before = effects.last_lsn();
         let mut replica = SequencePaxos {
             election,
             promised: Ballot::ZERO,
@@ -25,15 +26,13 @@ impl SequencePaxos {
             log: Sequence::new(restart.base),
             accepted_lsn: Lsn::ZERO,
             recorded: restart.base,
-            view: LeaderView::default(),
+            reported: Default::default(),
             state: State::Recovering,
             decided_elsewhere: restart.base,
             durable: effects.last_lsn(),
-            appended: effects.last_lsn(),
             disk: Default::default(),
             progress: Default::default(),
             backlogged: false,
-            deadline: None,
             members,
             options,
         };
@@ -47,7 +46,7 @@ impl SequencePaxos {
         if !lost || replica.has(Bug::VoteWithAmnesia) {
             replica.rejoin(restart.head_start, now, effects);
         }
-        replica.end_of_step(now, effects);
+        replica.end_of_step(now, before, effects);
         replica.ask_for_timer(effects);
         replica
     }
@@ -60,7 +59,7 @@ impl SequencePaxos {
         self.election.restarted(self.promised);
         let alone = self.members.count() == 1;
         if self.promised != Ballot::ZERO && !alone {
-            self.broadcast(&Message::PrepareReq { promised: self.promised }, Lsn::ZERO, effects);
+            self.broadcast(Message::PrepareReq { promised: self.promised }, Lsn::ZERO, effects);
         } else {
             self.election.expect_no_leader();
             // Who votes alone has nobody to wait for, either.
@@ -198,8 +197,8 @@ impl SequencePaxos {
             _ => return,
         };
         self.decided_elsewhere = self.decided_elsewhere.max(decided);
-        if ballot.replica == from && ballot >= self.view.ballot {
-            self.set_view(LeaderView { ballot, leader: Some(from) }, effects);
+        if ballot.replica == from && ballot >= self.reported.view.ballot {
+            self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
         }
     }
 }

@@ -107,7 +107,8 @@ impl Cluster {
                         appended = Some(lsn);
                     }
                     Effect::Send { to, message: crate::Message::SequencePaxos(message), .. } => {
-                        self.wire.push((of, to.0 as usize - 1, message));
+                        let each = to.ids().iter();
+                        self.wire.extend(each.map(|to| (of, to.0 as usize - 1, message.clone())));
                     }
                     Effect::Deliver { batch, .. } => node.delivered += &text(&batch),
                     Effect::ReadIndex { slot, .. } => self.reads.push(slot),
@@ -132,8 +133,9 @@ impl Cluster {
 
     fn campaign(&mut self, of: usize, round: u64) {
         let mut effects = self.effects(of);
+        let before = effects.last_lsn();
         self.nodes[of].replica.become_candidate(self.now, ballot(round, of), &mut effects);
-        self.nodes[of].replica.end_of_step(self.now, &mut effects);
+        self.nodes[of].replica.end_of_step(self.now, before, &mut effects);
         self.settle(of, effects);
     }
 

@@ -98,7 +98,10 @@ impl Cores {
                 Action::Append { lsn, .. } => durable = Some(lsn),
                 Action::Send { to, message, .. } => {
                     let from = ReplicaId(index as u64 + 1);
-                    self.list[to.0 as usize - 1].inbox.push_back(Event::Receive { from, message });
+                    for to in to.ids() {
+                        let message = message.clone();
+                        self.list[to.0 as usize - 1].inbox.push_back(Event::Receive { from, message });
+                    }
                 }
                 Action::Execute { slot, batch, .. } => {
                     self.list[index].commands += batch.commands().count() as u64;

@@ -70,7 +70,10 @@ impl Replicas {
                 Effect::Append { lsn, .. } => durable = Some(lsn),
                 Effect::Send { to, message, .. } => {
                     let from = ReplicaId(index as u64 + 1);
-                    self.list[to.0 as usize - 1].inbox.push_back(Input::Receive { from, message });
+                    for to in to.ids() {
+                        let message = message.clone();
+                        self.list[to.0 as usize - 1].inbox.push_back(Input::Receive { from, message });
+                    }
                 }
                 // A no-op that begins a ballot is none of the benchmark's batches.
                 Effect::Deliver { batch, .. } => self.list[index].decided += u64::from(!batch.is_noop()),

@@ -280,16 +280,11 @@ impl<'a> Work<'a> {
                     self.node.log.push(record);
                 }
                 Effect::Send { message, .. } if is_lost(&message) => {}
-                Effect::Send {
-                    to,
-                    message: Message::Election(election::Message::Rehearse { ballot }),
-                    ..
-                } => self.rehearsed.push((to, ballot)),
-                Effect::Send { to, message, after } if after.0 > self.node.durable as u64 => {
-                    self.note(|| format!("(→ {to}  {}, once log {after} is durable)", text(&message)));
-                    self.node.held.push((after, to, message));
+                Effect::Send { to, message, after } => {
+                    for &to in to.ids() {
+                        self.send(to, &message, after)?;
+                    }
                 }
-                Effect::Send { to, message, .. } => self.leaves(to, message)?,
                 Effect::Deliver { slot, ballots, batch } => {
                     self.note(|| format!("delivers slot {slot}: {}", describe::batch(&batch)));
                     let before = self.node.delivered;
@@ -310,6 +305,18 @@ impl<'a> Work<'a> {
                 // Nobody reads here, or changes who votes.
                 Effect::ReadIndex { .. } | Effect::ChangeRefused(_) => {}
             }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, to: ReplicaId, message: &Message, after: Lsn) -> Checked {
+        if let Message::Election(election::Message::Rehearse { ballot }) = message {
+            self.rehearsed.push((to, *ballot));
+        } else if after.0 > self.node.durable as u64 {
+            self.note(|| format!("(→ {to}  {}, once log {after} is durable)", text(message)));
+            self.node.held.push((after, to, message.clone()));
+        } else {
+            self.leaves(to, message.clone())?;
         }
         Ok(())
     }

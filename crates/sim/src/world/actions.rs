@@ -66,11 +66,14 @@ impl World {
                     life.holds.largest_message = life.holds.largest_message.max(bytes);
                     life.held.push((after, to, message));
                 } else {
-                    if life.held.iter().any(|(_, peer, _)| *peer == to) {
-                        self.situations.see(&Sight::Overtakes { message: &message });
+                    for &to in to.ids() {
+                        let life = self.machines[of].life.as_ref().expect("it runs");
+                        if life.held.iter().any(|(_, held, _)| held.includes(to)) {
+                            self.situations.see(&Sight::Overtakes { message: &message });
+                        }
+                        let to = self.index(to);
+                        self.send(of, to, &message)?;
                     }
-                    let to = self.index(to);
-                    self.send(of, to, &message)?;
                 }
             }
             Action::Execute { slot, ballots, batch, requests } => {
@@ -266,8 +269,10 @@ impl World {
         let ready: Vec<_> = ready;
         life.holds.messages -= ready.iter().map(|(_, _, message)| message.encode().len() as u64).sum::<u64>();
         for (_, to, message) in ready {
-            let to = self.index(to);
-            self.send(of, to, &message)?;
+            for &to in to.ids() {
+                let to = self.index(to);
+                self.send(of, to, &message)?;
+            }
         }
         Ok(())
     }

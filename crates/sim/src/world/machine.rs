@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use synod_consensus::To;
 use synod_kv::KvStore;
 use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
 use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
@@ -64,7 +65,7 @@ pub(crate) struct Life {
     /// The burst of events has to be ended.
     pub(crate) flush_due: bool,
     /// Messages that wait for their records.
-    pub(crate) held: Vec<(Lsn, ReplicaId, PeerMessage)>,
+    pub(crate) held: Vec<(Lsn, To, PeerMessage)>,
     /// What the executor has to do.
     pub(crate) tasks: VecDeque<Task>,
     /// The bytes of both.

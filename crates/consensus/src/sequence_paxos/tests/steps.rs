@@ -18,7 +18,9 @@ fn wants(cluster: &mut Cluster, of: usize, inputs: Vec<Input>) -> Vec<Effect> {
 
 fn sends(effects: &[Effect], whom: usize) -> Vec<(Message, Lsn)> {
     let of = |effect: &Effect| match effect {
-        Effect::Send { to, message: crate::Message::SequencePaxos(message), after } if *to == id(whom) => {
+        Effect::Send { to, message: crate::Message::SequencePaxos(message), after }
+            if to.includes(id(whom)) =>
+        {
             Some((message.clone(), *after))
         }
         _ => None,

@@ -129,7 +129,8 @@ impl Machine {
                 Action::Append { lsn, .. } => durable = Some(lsn),
                 Action::Send { to, message, .. } => {
                     let bytes = size(&message);
-                    burst.messages.push((to, message, bytes));
+                    let each = to.ids().iter();
+                    burst.messages.extend(each.map(|&to| (to, message.clone(), bytes)));
                 }
                 Action::Execute { slot, ballots, batch, requests } => {
                     let outcomes = self.executor.execute(slot, ballots, &batch, |_| true);

@@ -1,0 +1,202 @@
+//! What every leader does beside ordering: it says that it lives, tells the others what is decided, and confirms reads.
+
+use std::time::Duration;
+
+use synod_wire::{ReplicaId, Slot, Time};
+
+use crate::{Bug, Effect, Effects, LeaderView, Options, ReadToken, read_rounds::ReadRounds};
+
+/// The duties of one leader, from its beginning to its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Leadership {
+    /// A read must see everything through this slot: an earlier leader may have decided it.
+    floor: Slot,
+    /// The others were told that slots through this one are decided.
+    announced: Slot,
+    /// When the others are to be told what is decided now, unless a proposal tells them before.
+    announce_at: Time,
+    /// The last slot whose decision another replica waits for.
+    awaited: Slot,
+    heartbeat_at: Time,
+    pub(crate) rounds: ReadRounds,
+}
+
+impl Leadership {
+    /// Begins at `now`, with slots through `decided` decided. Others may wait for what earlier leaders left through `floor`.
+    pub(crate) fn begin(now: Time, decided: Slot, floor: Slot) -> Leadership {
+        Leadership {
+            floor,
+            announced: decided,
+            announce_at: Time::NEVER,
+            awaited: floor,
+            heartbeat_at: now,
+            rounds: ReadRounds::default(),
+        }
+    }
+
+    /// When there is something to do, though nothing happens.
+    pub(crate) fn tick_at(&self) -> Time {
+        self.heartbeat_at.min(self.announce_at)
+    }
+
+    // Announcements.
+
+    /// Another replica waits for the decision of this slot.
+    pub(crate) fn awaits(&mut self, slot: Slot) {
+        self.awaited = slot;
+    }
+
+    /// A message told the others that slots through this one are decided.
+    pub(crate) fn told(&mut self, through: Slot) {
+        self.announced = self.announced.max(through);
+    }
+
+    /// Whether the others are to be told now that slots through this one are decided, which no proposal told them: at once
+    /// if one of them waits for it, otherwise after `delay_max`, since under load the next proposal tells them. They count
+    /// as told then.
+    pub(crate) fn announces(&mut self, now: Time, through: Slot, delay_max: Duration) -> bool {
+        let news = self.announced < through;
+        if news {
+            self.announce_at = self.announce_at.min(now + delay_max);
+            if self.announced >= self.awaited && now < self.announce_at {
+                return false;
+            }
+        }
+        self.announce_at = Time::NEVER;
+        self.told(through);
+        news
+    }
+
+    // Heartbeats.
+
+    /// Whether this leader slept through an election time-out: its process was stopped, or its machine moved. It does not
+    /// know any more whether it leads, and must find out before it does anything else.
+    pub(crate) fn overslept(&self, now: Time, timeout: Duration) -> bool {
+        now.since(self.heartbeat_at) > timeout
+    }
+
+    /// Whether a heartbeat is due; the next one is, after `interval`.
+    pub(crate) fn is_heartbeat_due(&mut self, now: Time, interval: Duration) -> bool {
+        let due = now >= self.heartbeat_at;
+        if due {
+            self.heartbeat_at = now + interval;
+        }
+        due
+    }
+
+    /// A heartbeat leaves, which tells the others what is decided; its number.
+    pub(crate) fn beats(&mut self, me: ReplicaId, decided: Slot) -> u64 {
+        self.told(decided);
+        self.rounds.begin(me)
+    }
+
+    // Reads.
+
+    /// Whether a read need not wait for any decision: everything that an earlier leader may have decided is.
+    pub(crate) fn knows_all_before(&self, decided: Slot) -> bool {
+        decided >= self.floor
+    }
+
+    /// The slot that a read must see that comes now. Whatever was decided before it came must be visible to it: nobody can
+    /// know of a decision of this leader before the leader does, and for those of earlier leaders there is the floor.
+    pub(crate) fn read_slot(&self, decided: Slot) -> Slot {
+        decided.max(self.floor)
+    }
+
+    /// A read came, which must see everything through `slot`. It waits until a quorum has answered a heartbeat.
+    pub(crate) fn read(&mut self, token: ReadToken, slot: Slot, options: &Options, effects: &mut Effects) {
+        if options.has(Bug::ReadWithoutConfirmation) {
+            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
+        } else {
+            self.rounds.ask(token, slot);
+        }
+    }
+}
+
+/// What the replica around a protocol was told last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reported {
+    /// Who leads.
+    pub(crate) view: LeaderView,
+    deadline: Option<Time>,
+}
+
+impl Reported {
+    /// Tells who leads, if that has changed.
+    pub(crate) fn leader(&mut self, view: LeaderView, effects: &mut Effects) {
+        if self.view != view {
+            self.view = view;
+            effects.push(Effect::Leader(view));
+        }
+    }
+
+    /// Asks to be woken at this instant, unless it was asked before.
+    pub(crate) fn deadline(&mut self, deadline: Time, effects: &mut Effects) {
+        if self.deadline != Some(deadline) {
+            self.deadline = Some(deadline);
+            effects.push(Effect::Deadline(deadline));
+        }
+    }
+
+    /// The deadline that was asked for is over: it is asked for again, also for the same instant.
+    pub(crate) fn woken(&mut self) {
+        self.deadline = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_wire::Lsn;
+
+    use super::*;
+
+    const DELAY: Duration = Duration::from_millis(5);
+
+    fn t(ms: u64) -> Time {
+        Time::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_decision_is_announced_once_at_once_if_awaited_and_late_otherwise() {
+        let mut leader = Leadership::begin(t(0), Slot(3), Slot(3));
+        assert!(!leader.announces(t(0), Slot(3), DELAY));
+        assert!(!leader.announces(t(1), Slot(4), DELAY), "perhaps the next proposal tells it");
+        assert_eq!(leader.tick_at(), t(0), "the first heartbeat is due");
+        assert!(leader.is_heartbeat_due(t(1), Duration::from_millis(100)));
+        assert_eq!(leader.tick_at(), t(6));
+        assert!(!leader.announces(t(5), Slot(5), DELAY));
+        assert!(leader.announces(t(6), Slot(5), DELAY));
+        assert!(!leader.announces(t(7), Slot(5), DELAY));
+        assert_eq!(leader.tick_at(), t(101));
+        leader.awaits(Slot(6));
+        assert!(leader.announces(t(8), Slot(6), DELAY));
+        assert!(!leader.announces(t(9), Slot(7), DELAY));
+        leader.told(Slot(7));
+        assert!(!leader.announces(t(99), Slot(7), DELAY), "a proposal told it");
+        assert_eq!(leader.tick_at(), t(101));
+    }
+
+    #[test]
+    fn a_read_sees_what_earlier_leaders_left() {
+        let mut leader = Leadership::begin(t(0), Slot(3), Slot(5));
+        assert!(!leader.knows_all_before(Slot(4)) && leader.knows_all_before(Slot(5)));
+        assert_eq!((leader.read_slot(Slot(4)), leader.read_slot(Slot(6))), (Slot(5), Slot(6)));
+        let mut effects = Effects::new(Lsn::ZERO);
+        leader.read(ReadToken(1), Slot(6), &Options::default(), &mut effects);
+        assert_eq!(effects.drain().count(), 0, "nobody has confirmed that it leads");
+        leader.rounds.fail(&mut effects);
+        assert_eq!(effects.drain().count(), 1);
+    }
+
+    #[test]
+    fn what_was_told_is_not_told_again() {
+        let (mut reported, mut effects) = (Reported::default(), Effects::new(Lsn::ZERO));
+        reported.leader(LeaderView::default(), &mut effects);
+        reported.deadline(t(1), &mut effects);
+        reported.deadline(t(1), &mut effects);
+        assert_eq!(effects.drain().count(), 1);
+        reported.woken();
+        reported.deadline(t(1), &mut effects);
+        assert_eq!(effects.drain().count(), 1);
+    }
+}
