@@ -50,7 +50,7 @@ impl Config {
 }
 
 impl Default for Config {
-    /// Listens nowhere; one thread; etcd's quota (2 GiB); 10,000 connections of 4,096 requests, 512 MiB for them; five seconds to stop.
+    /// Listens nowhere; one thread; etcd's quota (2 GiB); 10,000 connections of 4,096 requests, 384 MiB for them; five seconds to stop.
     fn default() -> Config {
         Config {
             client_addresses: Vec::new(),
@@ -58,7 +58,7 @@ impl Default for Config {
             client_io_threads: 1,
             connections_max: 10_000,
             streams_per_connection_max: 4096,
-            requests_bytes_max: 512 << 20,
+            requests_bytes_max: 384 << 20,
             quota_bytes: 2 << 30,
             stop_timeout: Duration::from_secs(5),
             requests: RequestMetrics::default(),

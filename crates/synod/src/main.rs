@@ -22,6 +22,10 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::Failure;
 
+/// It gives memory back that is not needed any more: after a compaction, or an attack, a server shrinks.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// One replicated log with interchangeable consensus: a key-value store that speaks the etcd v3 API, and the tools to
 /// run, use, measure and break it.
 #[derive(Debug, Parser)]

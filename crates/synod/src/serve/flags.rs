@@ -242,7 +242,7 @@ pub struct Tuning {
     /// Memory for requests of clients that are received, wait or are answered. A connection gets at most a quarter of what is
     /// free; what would take more is refused (too many requests).
     #[arg(
-        long, env = "SYNOD_REQUESTS_BYTES_MAX", value_name = "SIZE", default_value = "512MiB",
+        long, env = "SYNOD_REQUESTS_BYTES_MAX", value_name = "SIZE", default_value = "384MiB",
         value_parser = units::memory_bytes, help_heading = "Clients"
     )]
     pub requests_bytes_max: usize,
