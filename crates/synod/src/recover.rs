@@ -111,7 +111,7 @@ fn described(plan: &Plan, name: &str, loose: bool) -> String {
          - LOST: whatever the others decided without this replica, though clients may have been told that it was \
          written.\n\
          - The other members, {}, are given up. If one of them still runs, stop it now: clients that reach it would \
-         see another history. They are refused by the new cluster; add them anew with empty data directories.\n\
+         see another history. They are refused by the new cluster; add them again with empty data directories.\n\
          - The old data directory is kept as {}.\n",
         plan.old_cluster,
         plan.new_cluster,
