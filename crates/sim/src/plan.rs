@@ -419,7 +419,7 @@ impl Plan {
         plan.fit_for_its_durability()
     }
 
-    /// Without what cannot happen to replicas that never start again.
+    /// Without what cannot happen to replicas that never start again, and with an operator who replaces them.
     fn fit_for_its_durability(mut self) -> Plan {
         if self.durability.may_restart() {
             return self;
@@ -429,8 +429,18 @@ impl Plan {
             self.durability = Durability::Memory;
             return self;
         }
+        let timeout = self.settings.consensus.election_timeout;
+        if self.changes.spares == 0 {
+            let operated = 1 | self.seed;
+            self.changes = draw_changes(operated, timeout, &mut FaultWeights::default());
+        }
+        (self.changes.spares, self.changes.joins) = (SPARES_MAX, (Duration::ZERO, timeout / 4));
+        self.replicas = self.replicas.max(3);
+        self.faults.gap = (timeout / 8, timeout);
+        self.duration = self.duration.max(timeout * 40);
         let weights = &mut self.faults.weights;
         (weights.lose_log, weights.lose_snapshot, weights.restore, weights.wipe) = (0, 0, 0, 0);
+        (weights.crash, weights.change) = (weights.crash.max(6), weights.change.max(12));
         self
     }
 }
@@ -446,7 +456,7 @@ fn draw_durability(seed: u64, drawn: Durability) -> Durability {
             _ => drawn,
         }
     } else {
-        pick(rng, &[drawn, Durability::CrashStop])
+        pick(rng, &[drawn, Durability::CrashStop, Durability::CrashStop])
     }
 }
 

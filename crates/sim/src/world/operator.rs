@@ -132,7 +132,9 @@ impl World {
             let machine = machines.iter().find(|machine| machine.id == id);
             machine.map_or(Incarnation(0), |machine| machine.files.incarnation)
         };
-        let stopped = group.voters().find(|id| self.machine_of(*id).is_some_and(|machine| machine.stopped));
+        let stopped = |id: &ReplicaId| self.machine_of(*id).is_some_and(|machine| machine.stopped);
+        let is_followed = |id: &ReplicaId| group.learners().any(|(_, goal)| goal == Goal::Replace(*id));
+        let stopped = group.voters().find(|id| stopped(id) && !is_followed(id));
         let rng = &mut self.operator.rng;
         if let Some(stopped) = stopped.filter(|_| rng.u8(0..4) > 0) {
             return Some(Change::Add { info: info(group.next_id, 0), goal: Goal::Replace(stopped) });
