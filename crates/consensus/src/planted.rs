@@ -9,6 +9,10 @@ use crate::ProtocolKind;
 pub enum Bug {
     /// An acceptor answers before its record is durable.
     VoteBeforeDurable,
+    /// Where the disk is waited for with promises only, it is not waited for with them either.
+    PromiseUnsynced,
+    /// A replica that lost its votes with its machine, and kept its promises, does not know it.
+    ForgetLostVotes,
     /// A restarted acceptor forgets what it promised.
     ForgetPromise,
     /// A slot counts as decided with one vote less than a quorum.
@@ -180,6 +184,9 @@ impl Bug {
     /// Those of what waits, or is kept, without a bound in bytes.
     pub const BOUNDS: &'static [Bug] =
         &[Bug::KeepEveryReply, Bug::QueueForExecutorWithoutBound, Bug::HoldWithoutBound];
+
+    /// Those of a log that waits for the disk with promises and not with votes.
+    pub const VIEW: &'static [Bug] = &[Bug::PromiseUnsynced, Bug::ForgetLostVotes];
 
     /// Those of what is kept of a damaged log.
     pub const REPAIR: &'static [Bug] =

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 
 use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
-use synod_storage::Durability;
+use synod_storage::{Durability, Ending};
 use synod_wire::{ClusterId, Incarnation, ReplicaId};
 
 use crate::Origin;
@@ -129,10 +129,11 @@ impl Config {
         if ids.iter().any(|id| id.0 == 0 || id.0 > synod_replica::session::REPLICA_ID_MAX) {
             return invalid(format!("replica ids go from 1 to {}", synod_replica::session::REPLICA_ID_MAX));
         }
-        if ids.len() == 2 && self.durability == Durability::Memory {
-            return invalid(
-                "with durability memory, a group of 2 could never restart a replica; use 3".to_owned(),
-            );
+        if ids.len() == 2 && !self.durability.keeps_promises(Ending::Process) {
+            return invalid(format!(
+                "with durability {}, a group of 2 could never go on without one of them; use 3",
+                self.durability
+            ));
         }
         Ok(())
     }
@@ -187,6 +188,14 @@ pub enum StartError {
     /// Log, snapshots or data directory.
     #[error(transparent)]
     Storage(#[from] synod_storage::StorageError),
+    /// The replica was started before with durability `crash-stop`, which keeps no log.
+    #[error(
+        "{0} is of a replica that was started with durability crash-stop before. It does not remember what it promised, so it must \
+         not start again. Let another replica take its place: synod member replace, and then a start with an empty data \
+         directory and --initial-cluster-state existing. If most of the voters are gone, make a new cluster of what a \
+         snapshot holds: synod recover --force-new-cluster"
+    )]
+    Stopped(PathBuf),
     /// Listening for other replicas.
     #[error(transparent)]
     Transport(#[from] synod_transport::TransportError),

@@ -12,7 +12,7 @@ use synod_replica::{
     Event, Executor, Group, Installed, LogRecord, Mark, PeerMessage, Recovered, Replica, SnapshotInfo,
     StateMachine, salvage,
 };
-use synod_storage::{DataDir, Lives, PeerBook, Reached, SnapshotStore, StorageError, Wal};
+use synod_storage::{DataDir, Lives, Loss, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
     Arc, Condvar, Mutex, PoisonError,
     channel::{Sender, bounded, unbounded},
@@ -149,6 +149,9 @@ pub(crate) fn open<S: StateMachine>(
         ..synod_storage::Options::default()
     };
     let (mut wal, found) = Wal::open(&data_dir.wal(), identity, options)?;
+    if found.loss == Some(Loss::Stopped) && !recovering {
+        return Err(StartError::Stopped(data_dir.path().to_owned()));
+    }
     let mut last_lsn = found.last;
     let records = found.records.iter().map(|record| {
         let lsn = record.lsn;

@@ -248,6 +248,42 @@ fn memory_replicas_recover_from_each_other() {
 }
 
 #[test]
+fn a_crash_stop_replica_starts_once_and_is_replaced() {
+    let mut group = Group::new(3, |config| config.durability = Durability::CrashStop);
+    let nodes = [group.start(1), group.start(2)];
+    let third = group.start(3);
+    append(&third.handle(), "m");
+    third.stop().unwrap();
+    let refused = |group: &Group| {
+        let error = group.try_start(3).unwrap_err();
+        assert!(matches!(error, StartError::Stopped(_)), "{error}");
+        for remedy in ["synod member replace", "--initial-cluster-state existing", "synod recover"] {
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
+    };
+    refused(&group);
+    // With another durability as well: what the earlier life promised is forgotten all the same.
+    group.tune = |config| config.durability = Durability::Sync;
+    refused(&group);
+    append(&nodes[0].handle(), "n");
+    assert_eq!(tape(&nodes[1].handle()), "mn");
+}
+
+/// The port may be taken, say. Nothing was said, so nothing is forgotten.
+#[test]
+fn a_crash_stop_replica_that_never_came_to_run_may_start() {
+    let group = Group::new(1, |config| config.durability = Durability::CrashStop);
+    let mut config = group.config(1);
+    config.listen = vec!["192.0.2.1:1".parse().unwrap()];
+    let error = Node::start(config, Tape::default()).unwrap_err();
+    assert!(matches!(error, StartError::Transport(_)), "{error}");
+    let node = group.start(1);
+    append(&node.handle(), "m");
+    drop(node);
+    assert!(matches!(group.try_start(1).unwrap_err(), StartError::Stopped(_)));
+}
+
+#[test]
 fn a_data_directory_of_another_cluster_is_refused() {
     let group = Group::new(3, |_| {});
     group.start(1).stop().unwrap();

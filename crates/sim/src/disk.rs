@@ -2,7 +2,9 @@
 //!
 //! Only the guarantees of `synod-storage` are modelled, the ones that replicas rely on: records become durable in
 //! order, all that were written before a sync began at its end. A crash keeps everything durable and any prefix of
-//! the rest; the record behind that prefix is torn, and recovery cuts it off.
+//! the rest; the record behind that prefix is torn, and recovery cuts it off. With a durability that does not wait for all
+//! records, those count as durable which the kernel was given, and the end of the machine leaves what was waited for and
+//! any prefix of the rest.
 //!
 //! In runs of the family `files` the real files stand beside this model (`files.rs`). The model then says when records are
 //! durable and what must survive; what does survive a crash, the real files say.
@@ -13,11 +15,11 @@ use bytes::Bytes;
 use fastrand::Rng;
 use synod_consensus::{Bug, Proofs};
 use synod_replica::{LogRecord, salvage_with};
-use synod_storage::StorageError;
+use synod_storage::{Durability, Ending, StorageError};
 use synod_wire::{Keep, Lsn, Slot};
 
 use crate::{
-    check::{Violation, slots},
+    check::{Invariant, Violation, demand, slots},
     files::Files,
 };
 
@@ -46,6 +48,15 @@ pub struct Disk {
     log: VecDeque<Stored>,
     last: Lsn,
     durable: Lsn,
+    durability: Durability,
+    /// The end of the machine leaves records through this one.
+    synced: Lsn,
+    /// The last record on which a message rests that left.
+    relied: Lsn,
+    /// The states on which messages of the last life rested, which the next one must find: the number of each, or more.
+    promised: BTreeMap<u8, Lsn>,
+    /// The last slot for which the log had a record, if the end of the machine took that and left the states.
+    pub(crate) votes_lost: Option<Slot>,
     /// A sync is under way that makes everything through this record durable.
     syncing: Option<Lsn>,
     /// Until mended, no sync ends.
@@ -75,13 +86,13 @@ pub struct Found {
 
 impl Disk {
     /// An empty one.
-    pub fn new(files: Option<Files>) -> Disk {
-        Disk { files, ..Disk::default() }
+    pub fn new(files: Option<Files>, durability: Durability) -> Disk {
+        Disk { files, durability, ..Disk::default() }
     }
 
     /// The disk of a replica that never ran, in place of this one.
     pub fn wiped(&mut self) -> Disk {
-        Disk::new(self.files.as_mut().map(Files::wiped))
+        Disk::new(self.files.as_mut().map(Files::wiped), self.durability)
     }
 
     /// What is durable on this one, as it is now.
@@ -90,6 +101,7 @@ impl Disk {
             log: self.log.clone(),
             trims: self.trims.clone(),
             snapshots: self.snapshots.clone(),
+            promised: BTreeMap::new(),
             files: None,
             ..*self
         };
@@ -106,6 +118,15 @@ impl Disk {
     /// A process starts. Of how many slots the log proved what was decided, if it was damaged. The inner error says that
     /// the process ended before it could begin.
     pub fn start(&mut self) -> Result<Result<Option<u64>, StorageError>, Violation> {
+        for (key, lsn) in std::mem::take(&mut self.promised) {
+            let kept = |stored: &Stored| stored.keep == Keep::State(key) && stored.lsn >= lsn;
+            demand(self.log.iter().any(kept), Invariant::StatesKept, || {
+                format!(
+                    "the log ends at {}, without state {key} of record {lsn}, on which a message rested",
+                    self.last
+                )
+            })?;
+        }
         let newest = self.snapshots.last_key_value().map(|(&slot, bytes)| (slot, bytes.clone()));
         let Some(files) = &mut self.files else { return Ok(Ok(None)) };
         let log = self.log.iter().map(|stored| (stored.lsn, &stored.bytes));
@@ -148,19 +169,37 @@ impl Disk {
         begins
     }
 
+    /// Whether the sync under way waits for the disk itself.
+    #[must_use]
+    pub fn waits(&self, planted: Option<Bug>) -> bool {
+        let through = self.syncing.unwrap_or_default();
+        let due = self.log.iter().filter(|stored| self.durable < stored.lsn && stored.lsn <= through);
+        let waits = due.map(|stored| stored.keep).any(|keep| self.durability.syncs(keep));
+        waits && (planted != Some(Bug::PromiseUnsynced) || self.durability.keeps_votes(Ending::Machine))
+    }
+
+    /// A message that rests on records through this one leaves.
+    pub fn relies(&mut self, after: Lsn) {
+        self.relied = self.relied.max(after);
+    }
+
     /// The sync under way has done its work; what became durable. `None` if the disk is stalled: the sync goes on.
     ///
     /// # Errors
     /// A write or the fsync failed: the replica ends.
-    pub fn end_sync(&mut self) -> Result<Option<Lsn>, StorageError> {
+    pub fn end_sync(&mut self, planted: Option<Bug>) -> Result<Option<Lsn>, StorageError> {
         if self.stalled {
             return Ok(None);
         }
+        let waits = self.waits(planted);
         let Some(through) = self.syncing.take() else { return Ok(None) };
         if let Some(files) = &mut self.files {
             files.commit(through)?;
         }
         self.durable = through.max(self.durable);
+        if waits {
+            self.synced = self.durable;
+        }
         while let Some(&(lsn, through)) = self.trims.front()
             && lsn <= self.durable
         {
@@ -284,8 +323,8 @@ impl Disk {
         self.snapshots.get(&slot)
     }
 
-    /// The machine loses power: any prefix of what is not durable survives.
-    pub fn crash(&mut self, rng: &mut Rng) {
+    /// A process or its machine ends: any prefix of what is not durable survives.
+    pub fn crash(&mut self, ending: Ending, rng: &mut Rng) {
         if let Some(files) = &mut self.files {
             // The next start says what survived.
             files.crash();
@@ -293,20 +332,54 @@ impl Disk {
             self.trims.clear();
             return;
         }
-        let kept = rng.u64(self.durable.0..=self.last.0);
-        self.cut(Lsn(kept));
+        let floor = self.kept_by(ending);
+        // What the kernel had and nobody waited for is mostly young, and goes as a whole.
+        let nothing_more = floor < self.durable && rng.u8(0..4) > 0;
+        let kept = if nothing_more { floor } else { Lsn(rng.u64(floor.0..=self.last.0)) };
+        self.end(ending, kept);
     }
 
-    /// The machine loses power, and of what is not durable nothing survives.
-    pub fn crash_hard(&mut self) {
-        self.cut(self.durable);
+    /// A process or its machine ends, and of what is not durable nothing survives.
+    pub fn crash_hard(&mut self, ending: Ending) {
+        self.end(ending, self.kept_by(ending));
+    }
+
+    /// Records through this one survive such an end.
+    fn kept_by(&self, ending: Ending) -> Lsn {
+        if self.durability.keeps_votes(ending) { self.durable } else { self.synced }
+    }
+
+    fn end(&mut self, ending: Ending, kept: Lsn) {
+        let (forgets, keeps_states) =
+            (!self.durability.keeps_votes(ending), self.durability.keeps_promises(ending));
+        if keeps_states {
+            let relied = self.log.iter().filter(|stored| stored.lsn <= self.relied);
+            let state = |stored: &Stored| {
+                if let Keep::State(key) = stored.keep { Some((key, stored.lsn)) } else { None }
+            };
+            self.promised = relied.filter_map(state).collect();
+        }
+        let last_slot = |disk: &Disk| disk.records().flat_map(|(_, record)| slots(&record)).max();
+        let held = if forgets && keeps_states { last_slot(self) } else { None };
+        self.cut(kept);
+        self.votes_lost = held.filter(|_| last_slot(self) < held).map(Slot);
+        if forgets {
+            (self.lost, self.amnesia) = (true, true);
+        }
     }
 
     fn cut(&mut self, kept: Lsn) {
         self.log.retain(|stored| stored.lsn <= kept);
         // Recovery reads what is left and makes sure that it is durable before it goes on.
-        (self.last, self.durable, self.syncing) = (kept, kept, None);
+        (self.last, self.durable, self.synced, self.relied) = (kept, kept, kept, Lsn::ZERO);
+        self.syncing = None;
         self.trims.clear();
+    }
+
+    /// A later life remembers less than it should, and knows it.
+    fn forget_promises(&mut self) {
+        self.promised.clear();
+        (self.lost, self.amnesia, self.votes_lost) = (true, true, None);
     }
 
     /// All that is known is that there was a log. `snapshots`: whether those are lost as well.
@@ -314,16 +387,17 @@ impl Disk {
         self.log.clear();
         (self.last, self.durable, self.syncing) = (Lsn::ZERO, Lsn::ZERO, None);
         self.trims.clear();
+        (self.synced, self.relied) = (Lsn::ZERO, Lsn::ZERO);
         if snapshots {
             self.snapshots.clear();
         }
-        (self.lost, self.amnesia) = (true, true);
+        self.forget_promises();
     }
 
     /// Some records are damaged, and recognised as such.
     pub fn damage_log(&mut self, rng: &mut Rng) {
         self.log.retain(|_| rng.u8(0..4) > 0);
-        (self.lost, self.amnesia) = (true, true);
+        self.forget_promises();
     }
 
     /// Some records are damaged, and recognised as such; what the rest proves becomes the log, behind the last number that
@@ -349,7 +423,8 @@ impl Disk {
         };
         self.log.clear();
         kept.iter().for_each(|record| self.append(self.last.next(), record));
-        (self.durable, self.lost, self.amnesia) = (self.last, true, !keeps_votes);
+        self.forget_promises();
+        (self.durable, self.synced, self.amnesia) = (self.last, self.last, !keeps_votes);
         kept.iter().map(|record| slots(record).count() as u64).sum()
     }
 
@@ -405,12 +480,12 @@ mod tests {
         assert!(disk.begin_sync());
         disk.append(Lsn(2), &promised(2));
         assert!(!disk.begin_sync());
-        assert_eq!(disk.end_sync().unwrap(), Some(Lsn(1)));
+        assert_eq!(disk.end_sync(None).unwrap(), Some(Lsn(1)));
         assert!(disk.begin_sync());
         disk.stall(true);
-        assert_eq!(disk.end_sync().unwrap(), None);
+        assert_eq!(disk.end_sync(None).unwrap(), None);
         disk.stall(false);
-        assert_eq!(disk.end_sync().unwrap(), Some(Lsn(2)));
+        assert_eq!(disk.end_sync(None).unwrap(), Some(Lsn(2)));
         assert!(!disk.begin_sync());
     }
 
@@ -421,17 +496,41 @@ mod tests {
             let mut disk = Disk::default();
             disk.append(Lsn(1), &promised(1));
             disk.begin_sync();
-            disk.end_sync().unwrap();
+            disk.end_sync(None).unwrap();
             for n in 2..=4 {
                 disk.append(Lsn(n), &promised(n));
             }
-            disk.crash(&mut Rng::with_seed(seed));
+            disk.crash(Ending::Process, &mut Rng::with_seed(seed));
             let found = lsns(&disk);
             assert_eq!(found, (1..=disk.last().0).collect::<Vec<_>>());
             kept[found.len()] += 1;
         }
         assert_eq!(kept[0], 0);
         assert!(kept[1..].iter().all(|&count| count > 0), "{kept:?}");
+    }
+
+    #[test]
+    fn without_votes_the_end_of_a_machine_leaves_what_was_waited_for_alone() {
+        let mut lost = 0;
+        for (seed, ending) in (0..50).flat_map(|seed| [(seed, Ending::Process), (seed, Ending::Machine)]) {
+            let mut disk = Disk::new(None, Durability::View);
+            for (lsn, record) in (1..).zip([accepted(1), promised(1), accepted(2), accepted(3)]) {
+                disk.append(Lsn(lsn), &record);
+                disk.begin_sync();
+                assert_eq!(disk.waits(None), lsn == 2);
+                disk.end_sync(None).unwrap();
+                disk.relies(Lsn(lsn));
+            }
+            disk.crash(ending, &mut Rng::with_seed(seed));
+            let forgets = ending == Ending::Machine;
+            assert_eq!((disk.amnesia, disk.lost), (forgets, forgets));
+            let kept = lsns(&disk).len();
+            assert!(if forgets { (2..=4).contains(&kept) } else { kept == 4 }, "{kept} after {ending:?}");
+            assert_eq!(disk.votes_lost, (kept < 4).then_some(Slot(3)));
+            lost += u64::from(kept < 4);
+            assert!(disk.start().is_ok());
+        }
+        assert!(lost > 0);
     }
 
     #[test]
@@ -442,14 +541,14 @@ mod tests {
             disk.append(Lsn(lsn), record);
             if lsn == 5 {
                 disk.begin_sync();
-                disk.end_sync().unwrap();
+                disk.end_sync(None).unwrap();
             }
         }
         disk.trim(Slot(2));
         assert_eq!(lsns(&disk), [1, 2, 3, 4, 5, 6], "nothing is forgotten before the last record is durable");
         disk.begin_sync();
         disk.append(Lsn(7), &promised(4));
-        disk.end_sync().unwrap();
+        disk.end_sync(None).unwrap();
         assert_eq!(lsns(&disk), [5, 6, 7], "promise 4 is not durable, so promise 3 still matters");
     }
 

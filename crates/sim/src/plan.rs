@@ -14,18 +14,10 @@ use crate::{
 };
 
 pub use families::Family;
+pub use synod_storage::{Durability, Ending};
 
 /// A span from which durations are drawn, both ends included.
 pub type Span = (Duration, Duration);
-
-/// Whether logs survive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Records are durable once a sync has ended.
-    Sync,
-    /// Logs live in memory: what is appended counts as durable, and a restart finds nothing.
-    Memory,
-}
 
 /// Everything about a run but its random numbers.
 #[derive(Clone, Debug)]
@@ -40,7 +32,7 @@ pub struct Plan {
     pub own: Vec<Settings>,
     /// The priority of each replica; 0 for those that the list does not reach.
     pub priorities: Vec<u8>,
-    /// Whether logs survive.
+    /// What of their logs survives.
     pub durability: Durability,
     /// The network between replicas.
     pub network: NetworkPlan,
@@ -387,7 +379,7 @@ impl Plan {
         draw_time(seed, &mut faults);
         // Drawn last, and for every second seed: the others show what a group that never changes does.
         let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
-        let mut durability = durability;
+        let mut durability = draw_durability(seed, durability);
         if protocol == ProtocolKind::Raft && draw_raft(seed, &mut settings) {
             // Stop-signs would hide what voters do that change within an epoch.
             (changes.orders, changes.readmit, changes.spares) = (false, Odds::NEVER, SPARES_MAX);
@@ -418,12 +410,53 @@ impl Plan {
             duration,
         };
         // Families of their own, for what the others hardly ever reach.
-        match seed % 32 {
+        let plan = match seed % 32 {
             _ if trials > 0 => plan.with_trials(trials),
             6 if protocol.recovers_itself() => plan.with_overlapping_recoveries(seed),
             7 => plan.with_forgotten_epochs(),
             _ => plan,
+        };
+        plan.fit_for_its_durability()
+    }
+
+    /// Without what cannot happen to replicas that never start again, and with an operator who replaces them.
+    fn fit_for_its_durability(mut self) -> Plan {
+        if self.durability.may_restart() {
+            return self;
         }
+        if self.trials > 0 {
+            // One that stopped would be missing in every trial that follows.
+            self.durability = Durability::Memory;
+            return self;
+        }
+        let timeout = self.settings.consensus.election_timeout;
+        if self.changes.spares == 0 {
+            let operated = 1 | self.seed;
+            self.changes = draw_changes(operated, timeout, &mut FaultWeights::default());
+        }
+        (self.changes.spares, self.changes.joins) = (SPARES_MAX, (Duration::ZERO, timeout / 4));
+        self.replicas = self.replicas.max(3);
+        self.faults.gap = (timeout / 8, timeout);
+        self.duration = self.duration.max(timeout * 40);
+        let weights = &mut self.faults.weights;
+        (weights.lose_log, weights.lose_snapshot, weights.restore, weights.wipe) = (0, 0, 0, 0);
+        (weights.crash, weights.change) = (weights.crash.max(6), weights.change.max(12));
+        self
+    }
+}
+
+/// Other durabilities than the two of which one was drawn with the rest; drawn apart, so that the rest of a seed's plan does
+/// not depend on it.
+fn draw_durability(seed: u64, drawn: Durability) -> Durability {
+    let rng = &mut Rng::with_seed(seed ^ 0xd0_7a_b1);
+    if drawn.writes() {
+        match rng.u8(0..16) {
+            0 => Durability::Async,
+            1..4 => Durability::View,
+            _ => drawn,
+        }
+    } else {
+        pick(rng, &[drawn, Durability::CrashStop, Durability::CrashStop])
     }
 }
 

@@ -590,6 +590,33 @@ fn every_planted_bug_of_bounds_is_found_and_nothing_without_it() {
     }
 }
 
+/// Machines that go down with votes that nobody waited for, and leaders that change meanwhile.
+fn plan_of_view(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = plan(seed, protocol, bug);
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.own.clear();
+    plan.replicas = 3;
+    plan.durability = Durability::View;
+    plan.changes = ChangePlan::NONE;
+    plan.faults.weights =
+        FaultWeights { crash: 4, split: 2, partial: 2, one_way: 1, ..FaultWeights::default() };
+    plan.faults.leader = Odds::percent(50);
+    plan.faults.any_step = Odds::per_million(1_000);
+    plan.faults.lasts = (timeout / 20, timeout);
+    plan.faults.gap = (timeout / 8, timeout);
+    plan.clients.operations = 400;
+    plan.clients.think = (Duration::ZERO, timeout / 50);
+    plan.duration = timeout * 40;
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_votes_that_nobody_waits_for_is_found_and_nothing_without_it() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        Bug::VIEW.iter().for_each(|&bug| find(protocol, bug, plan_of_view));
+    }
+}
+
 /// Leaders that change while much is in flight, so that logs hold what others have replaced; and logs that rot.
 fn plan_of_repairs(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     let election = Plan::draw_election(seed, protocol);

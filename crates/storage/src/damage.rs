@@ -10,6 +10,8 @@ use synod_wire::Lsn;
 pub enum Loss {
     /// The previous life kept its records in memory only.
     Memory,
+    /// An earlier life kept its records in memory only, and no other may follow it (durability `crash-stop`).
+    Stopped,
     /// The previous life did not wait for the disk, and the machine went down before the log was closed.
     Reboot,
     /// Damaged files were set aside; the text says what was wrong with them.
@@ -24,10 +26,13 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Loss::Memory => write!(f, "the previous run kept its log in memory only"),
+            Loss::Stopped => {
+                write!(f, "an earlier run was the only one that it may have (durability crash-stop)")
+            }
             Loss::Reboot => {
                 write!(
                     f,
-                    "the machine went down before the previous run's log was written (durability async)"
+                    "the machine went down before the previous run's log was written (durability async or view)"
                 )
             }
             Loss::Quarantined(why) => write!(f, "damaged log files were set aside: {why}"),

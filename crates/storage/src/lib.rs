@@ -5,8 +5,8 @@
 //!
 //! # What is promised
 //!
-//! - A record that [`Wal::commit`] reported durable comes back at the next [`Wal::open`], or its loss is
-//!   reported ([`Recovered::damage`], [`Recovered::loss`]). No record comes back other than it was written.
+//! - A record that [`Wal::commit`] reported durable comes back at the next [`Wal::open`] after an end that the
+//!   [`Durability`] is for, or its loss is reported ([`Recovered::damage`], [`Recovered::loss`]). No record comes back other than it was written.
 //! - A commit that a crash tore leaves a prefix of its records, or nothing, and no trace that could reappear.
 //! - What is damaged is never deleted or cut; it is set aside ([`Wal::quarantine`]) when the replica says so.
 //! - A disk that failed once is not trusted again before a restart.
@@ -37,6 +37,7 @@
 mod damage;
 mod data_dir;
 mod disk;
+mod durability;
 mod error;
 #[cfg(feature = "shuttle")]
 pub mod explored;
@@ -59,6 +60,7 @@ mod wal;
 
 pub use damage::{Damage, DamageSpot, Loss};
 pub use data_dir::{DataDir, Identity, Marker};
+pub use durability::{Durability, Ending};
 pub use error::StorageError;
 #[cfg(feature = "faulty-disk")]
 pub use faulty::{FaultyDisk, Odds, SilentFault};
@@ -69,4 +71,4 @@ pub use snapshot::{
     DamagedSnapshot, LatestSnapshot, SnapshotFile, SnapshotReader, SnapshotReceiver, SnapshotStore,
     SnapshotWriter,
 };
-pub use wal::{Durability, Keep, Options, RECORD_BYTES_MAX, Recovered, RecoveredRecord, Wal, WalStats};
+pub use wal::{Keep, Options, RECORD_BYTES_MAX, Recovered, RecoveredRecord, Wal, WalStats};

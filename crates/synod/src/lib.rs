@@ -128,5 +128,5 @@ pub use synod_replica::{
     Change, Frozen, Goal, Group, Member, MemberInfo, Refusal, RequestError, SessionCommand, SessionLimits,
     Settings, Standing, StateMachine,
 };
-pub use synod_storage::{Durability, StorageError};
+pub use synod_storage::{Durability, Ending, StorageError};
 pub use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};

@@ -11,7 +11,7 @@ use synod_node::{
     StartError,
     recover::{Plan, force_new_cluster},
 };
-use synod_storage::{DataDir, Durability};
+use synod_storage::{DataDir, Ending};
 
 use crate::{
     failure::Failure,
@@ -58,7 +58,7 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
     );
     config.name = args.name.clone().unwrap_or(marker.name);
     config.durability = marker.durability;
-    let loose = marker.durability != Durability::Sync;
+    let loose = !marker.durability.keeps_votes(Ending::Machine);
     let mut refused = None;
     let plan = force_new_cluster(&config, KvStore::new(), |plan| {
         eprint!("{}", described(plan, &config.name, loose));

@@ -78,7 +78,7 @@ pub(super) const ON_ANY: Parameter = Parameter {
 /// What is on stable storage before a replica promises.
 pub(super) const DURABILITY: Parameter = Parameter {
     key: "durability",
-    help: "Of processes and threads: memory, async or sync (fsync before promising).",
+    help: "Of processes and threads: crash-stop, memory, async, view (fsync before promising) or sync (before voting as well).",
     default: "memory",
     full: "memory",
 };

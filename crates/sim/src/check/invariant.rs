@@ -44,6 +44,9 @@ invariants! {
     DurableBeforePromise = "durable-before-promise", "DESIGN.md: nothing is promised before it is durable";
     /// No later life contradicts what an earlier one promised or voted for, unless it lost its log and said so.
     PromiseKept = "promise-kept", "Santos 2012, section 7.4: no PHASE2B for a view lower than one promised";
+    /// States on which a message rested (promises, terms, epochs) are there in the next life, with a durability that keeps
+    /// them over such an end.
+    StatesKept = "states-kept", "docs/operating.md: what survives with each durability";
     /// A replica that lost its log is silent in an epoch in which it may have voted, until it knows all that it may have
     /// said, also after it was started again.
     SilentAmnesia = "silent-amnesia", "docs/recovery-without-a-log.md: after the loss of a log a replica does not vote until it is safe";

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use synod_consensus::ProtocolKind;
 
 use super::{
-    BridgePlan, ChangePlan, Durability, FaultWeights, FilesPlan, JointPlan, MS, Plan, SPARES_MAX, US,
+    BridgePlan, ChangePlan, Durability, Ending, FaultWeights, FilesPlan, JointPlan, MS, Plan, SPARES_MAX, US,
     draw_changes, keep_up, pick,
 };
 use crate::{network::Wire, odds::Odds};
@@ -285,7 +285,7 @@ impl Plan {
             self.clients.operations = self.clients.operations.max(250);
             self.clients.think.1 = self.clients.think.1.min(think_max);
         }
-        self
+        self.fit_for_its_durability()
     }
 
     /// Some miss nobody for longer than the others do: as leaders they do not know for long that they are replaced.
@@ -393,8 +393,11 @@ impl Plan {
         let rng = &mut Rng::with_seed(seed ^ 0x0_7e_1a);
         let timeout = self.settings.consensus.election_timeout;
         self.replicas = pick(rng, &[5, 5, 7]);
-        self.durability = pick(rng, &[Durability::Memory, Durability::Memory, Durability::Sync]);
-        let (lose_log, crash) = if self.durability == Durability::Memory { (0, 8) } else { (8, 1) };
+        let drawn = pick(rng, &[Durability::Memory, Durability::Memory, Durability::Sync]);
+        if self.durability.keeps_votes(Ending::Machine) || !self.durability.writes() {
+            self.durability = drawn;
+        }
+        let (lose_log, crash) = if self.durability.keeps_votes(Ending::Machine) { (8, 1) } else { (0, 8) };
         self.faults.weights =
             FaultWeights { crash, lose_log, partial: 2, one_way: 1, ..FaultWeights::default() };
         // Some answers are lost, and asked for again late, so that a replica recovers while those who answered it crash.

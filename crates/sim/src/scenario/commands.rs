@@ -14,11 +14,11 @@ use crate::{
     odds::Odds,
     ops::{Answer, Op},
     plan::{
-        BridgePlan, ChangePlan, ClientPlan, DiskPlan, Durability, Family, FaultPlan, FaultWeights, JointPlan,
-        Plan, SPARES_MAX,
+        BridgePlan, ChangePlan, ClientPlan, DiskPlan, Durability, Ending, Family, FaultPlan, FaultWeights,
+        JointPlan, Plan, SPARES_MAX,
     },
     trace::Trace,
-    world::{Ending, UnderWay, World, member_info},
+    world::{UnderWay, World, member_info},
 };
 
 /// Every command, with what it does.
@@ -420,11 +420,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "election" => consensus.election = value.parse().map_err(|error| format!("{error}"))?,
         "decision" => consensus.decision = value.parse().map_err(|error| format!("{error}"))?,
         "durability" => {
-            plan.durability = match value {
-                "sync" => Durability::Sync,
-                "memory" => Durability::Memory,
-                _ => return Err(format!("durability: '{value}' is neither sync nor memory")),
-            };
+            plan.durability = value.parse().map_err(|error| format!("durability: {error}"))?;
         }
         "priorities" => {
             let priorities: Result<Vec<u8>> = value.split(',').map(|value| number(key, value)).collect();

@@ -24,10 +24,16 @@ impl Watcher {
 
     pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
         match *sight {
-            Sight::Starts { of, tail, snapshot, amnesia } => {
+            Sight::Starts { of, tail, snapshot, amnesia, votes_lost } => {
                 let known = scene.actors.iter().map(|actor| actor.face.decided).max().unwrap_or_default();
                 self.tails[of] = (tail > known).then_some(tail);
                 reached.mark(Situation::AmnesiaWithSnapshot, amnesia && snapshot > Slot::ZERO);
+                let votes = scene.voters.contains(&of);
+                reached.mark(Situation::VotesLost, votes && votes_lost.is_some());
+                reached.mark(
+                    Situation::VotesLostUndecided,
+                    votes && votes_lost.is_some_and(|slot| slot > known),
+                );
                 reached.mark(Situation::LearnerAmnesia, amnesia && !scene.voters.contains(&of));
             }
             Sight::Ends { of } => {
@@ -146,6 +152,29 @@ pub(super) mod tests {
              crash 3
              lose-log 3 keep-snapshots
              restart 3",
+        ),
+        (
+            &[Situation::VotesLost],
+            ALL,
+            "cluster 3 durability=view
+             elect 1
+             run 200ms
+             put 1 k1=1
+             run 200ms
+             crash 3
+             restart 3",
+        ),
+        (
+            &[Situation::VotesLostUndecided],
+            ALL,
+            "cluster 3 durability=view
+             elect 1
+             run 200ms
+             partition 1 | 2 3
+             put 1 k1=1
+             run 10ms
+             crash 1
+             restart 1",
         ),
         (
             &[Situation::LearnerAmnesia],

@@ -129,6 +129,10 @@ situations! {
     RestartWithTail = "a restart with an undecided tail under a new leader";
     /// A replica starts without its log, and with a snapshot.
     AmnesiaWithSnapshot = "a log lost and a snapshot left";
+    /// A replica starts with its promises, and knows that it lost votes.
+    VotesLost = "a promise survives whose votes were lost";
+    /// One of those votes was for a slot that nobody knows to be decided.
+    VotesLostUndecided = "a replica lost its vote for a slot that is undecided";
     /// A learner starts without its log.
     LearnerAmnesia = "a learner without its log";
     /// Every replica is down.
@@ -292,7 +296,13 @@ mod stories {
         let options = synod_consensus::Options::default();
         let mut seen = Situations::new(&Group::of(&options, (1..=3).map(ReplicaId)), 3);
         for of in 0..3 {
-            seen.see(&Sight::Starts { of, tail: Slot::ZERO, snapshot: Slot::ZERO, amnesia: false });
+            seen.see(&Sight::Starts {
+                of,
+                tail: Slot::ZERO,
+                snapshot: Slot::ZERO,
+                amnesia: false,
+                votes_lost: None,
+            });
         }
         seen
     }

@@ -92,7 +92,13 @@ impl Situations {
     }
 
     fn starts(&mut self, of: usize, tail: u64, snapshot: u64, amnesia: bool) {
-        self.see(&Sight::Starts { of, tail: Slot(tail), snapshot: Slot(snapshot), amnesia });
+        self.see(&Sight::Starts {
+            of,
+            tail: Slot(tail),
+            snapshot: Slot(snapshot),
+            amnesia,
+            votes_lost: None,
+        });
     }
 
     fn ends(&mut self, of: usize) {
@@ -355,6 +361,24 @@ fn a_log_lost_without_a_snapshot_and_a_snapshot_without_a_loss() {
         seen.ends(0);
         seen.starts(0, 0, snapshot, amnesia);
         assert_eq!(seen.is(Situation::AmnesiaWithSnapshot), snapshot > 0 && amnesia);
+    }
+}
+
+#[test]
+fn votes_lost_by_one_that_has_no_vote_or_for_slots_that_are_decided() {
+    for (of, slot, lost, undecided) in [
+        (0, None, false, false),
+        (3, Some(6), false, false),
+        (0, Some(5), true, false),
+        (0, Some(6), true, true),
+    ] {
+        let mut seen = paxos(3, 1);
+        seen.steps(1, Face { decided: Slot(5), ..follower(1, 3) });
+        seen.ends(of);
+        let votes_lost = slot.map(Slot);
+        seen.see(&Sight::Starts { of, tail: Slot(2), snapshot: Slot(1), amnesia: true, votes_lost });
+        assert_eq!(seen.is(Situation::VotesLost), lost, "{of} {slot:?}");
+        assert_eq!(seen.is(Situation::VotesLostUndecided), undecided, "{of} {slot:?}");
     }
 }
 

@@ -58,7 +58,8 @@ impl Face {
 pub(crate) enum Sight<'a> {
     /// A life begins, with what the log and the snapshots hold: the last slot for which there is a record, the last that a
     /// snapshot covers. `amnesia`: the log is lost.
-    Starts { of: usize, tail: Slot, snapshot: Slot, amnesia: bool },
+    /// `votes_lost`: it is lost as far as the disk was not waited for, and its last record was of this slot.
+    Starts { of: usize, tail: Slot, snapshot: Slot, amnesia: bool, votes_lost: Option<Slot> },
     /// A life ends.
     Ends { of: usize },
     /// A process stops for a while.

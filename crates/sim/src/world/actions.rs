@@ -11,7 +11,6 @@ use crate::{
     check::{Checked, Invariant, demand, is_learned},
     describe,
     network::{Wire, between},
-    plan::Durability,
     situations::Sight,
 };
 
@@ -66,6 +65,7 @@ impl World {
                     life.holds.largest_message = life.holds.largest_message.max(bytes);
                     life.held.push((after, to, message));
                 } else {
+                    machine.disk.relies(after);
                     for &to in to.ids() {
                         let life = self.machines[of].life.as_ref().expect("it runs");
                         if life.held.iter().any(|(_, held, _)| held.includes(to)) {
@@ -188,10 +188,10 @@ impl World {
             return;
         }
         let (life, stalled) = (machine.lives, machine.disk.is_stalled());
-        let wait = match self.plan.durability {
-            Durability::Sync if stalled => return,
-            Durability::Sync => between(&mut self.rng, self.plan.disk.sync.0, self.plan.disk.sync.1),
-            Durability::Memory => Duration::ZERO,
+        let wait = match machine.disk.waits(self.plan.settings.consensus.planted) {
+            true if stalled => return,
+            true => between(&mut self.rng, self.plan.disk.sync.0, self.plan.disk.sync.1),
+            false => Duration::ZERO,
         };
         self.queue.push(self.now + wait, Happening::SyncEnds { of, life });
     }
@@ -202,7 +202,7 @@ impl World {
         if machine.in_life(life).is_none() {
             return Ok(());
         }
-        let lsn = match machine.disk.end_sync() {
+        let lsn = match machine.disk.end_sync(self.plan.settings.consensus.planted) {
             Ok(Some(lsn)) => lsn,
             Ok(None) => return Ok(()),
             Err(error) => {
@@ -261,12 +261,14 @@ impl World {
 
     /// Lets the messages leave whose records are durable.
     pub(super) fn release(&mut self, of: usize) -> Checked {
-        let durable = self.machines[of].disk.durable();
-        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let machine = &mut self.machines[of];
+        let durable = machine.disk.durable();
+        let Some(life) = &mut machine.life else { return Ok(()) };
         let (ready, held) =
             std::mem::take(&mut life.held).into_iter().partition(|(after, ..)| *after <= durable);
         life.held = held;
         let ready: Vec<_> = ready;
+        ready.iter().for_each(|(after, ..)| machine.disk.relies(*after));
         life.holds.messages -= ready.iter().map(|(_, _, message)| message.encode().len() as u64).sum::<u64>();
         for (_, to, message) in ready {
             for &to in to.ids() {

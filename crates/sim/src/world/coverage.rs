@@ -56,6 +56,12 @@ coverage! {
     logs_failed = "logs that failed",
     /// Starts that a disk, or a crash, did not let come to their end.
     starts_failed = "starts that failed",
+    /// Machines that went down with votes that the disk was not waited for with, while promises stayed.
+    votes_lost = "votes lost and promises kept",
+    /// Replicas that ended and must not start again, ...
+    stopped = "replicas stopped for good",
+    /// ... and those among them that were removed or replaced.
+    stopped_replaced = "stopped replicas replaced",
     /// Newest snapshots lost at a crash.
     snapshots_damaged = "snapshots damaged",
     /// Replicas that had lost their log and vote again.

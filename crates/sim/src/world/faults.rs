@@ -15,7 +15,7 @@ use crate::{
     files::Files,
     network::{Wire, between},
     odds::Odds,
-    plan::{Durability, FilesPlan, JointPlan},
+    plan::{Ending, FilesPlan, JointPlan},
     situations::Sight,
 };
 
@@ -154,7 +154,7 @@ impl World {
         match kind {
             Kind::Crash => self.crash_for_a_while(of),
             Kind::CrashAll => {
-                if self.plan.durability == Durability::Sync {
+                if self.plan.durability.keeps_votes(Ending::Process) {
                     (0..self.machines.len()).for_each(|of| self.crash_for_a_while(of));
                 }
             }
@@ -245,7 +245,10 @@ impl World {
     }
 
     pub(super) fn crash_for_a_while(&mut self, of: usize) {
-        if self.plan.durability == Durability::Memory && !self.may_lose(of) {
+        let durability = self.plan.durability;
+        let spared = !durability.keeps_votes(Ending::Process) && !self.may_lose(of)
+            || !durability.may_restart() && !self.may_stop(of);
+        if spared {
             return;
         }
         self.crash(of);

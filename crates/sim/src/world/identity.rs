@@ -277,6 +277,13 @@ impl World {
         first.contains(&of) && first.clone().filter(out).count() <= (self.plan.replicas - 1) / 2
     }
 
+    /// Whether a replica may end that must not start again: not one for which others wait, for the first time or to vote.
+    pub(super) fn may_stop(&self, of: usize) -> bool {
+        let met = |at: usize| self.machines[at].stopped || self.machines[at].files.met_all;
+        let joins = self.reference.group().learners().any(|(id, _)| id == self.machines[of].id);
+        (0..self.plan.replicas).all(met) && !joins
+    }
+
     /// Whether a replica is out until an operator does something: it was wiped, or has still to meet one that was.
     pub(super) fn is_out(&self, of: usize) -> bool {
         self.would_be_out(of, None)
@@ -284,7 +291,10 @@ impl World {
 
     /// Whether it is, or would be if this one were wiped.
     fn would_be_out(&self, at: usize, were: Option<usize>) -> bool {
-        let gone = |other: &usize| Some(*other) == were || self.machines[*other].wiped;
+        let gone = |other: &usize| {
+            let machine = &self.machines[*other];
+            Some(*other) == were || machine.wiped || machine.stopped
+        };
         let files = &self.machines[at].files;
         let met = |other: usize| files.is_welcomed_by(self.machines[other].id);
         let first = 0..self.plan.replicas;

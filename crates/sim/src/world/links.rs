@@ -7,12 +7,13 @@ use synod_consensus::Link;
 use synod_replica::{Event, PeerMessage};
 use synod_wire::Slot;
 
-use super::{Ending, Happening, World};
+use super::{Happening, World};
 use crate::{
     chart::{Key, Lane},
     check::{Checked, Invariant, Violation, claims, demand},
     describe,
     network::{Loss, Packet, Wire, between},
+    plan::Ending,
     situations::{Sight, is_followed_by_a_page},
 };
 

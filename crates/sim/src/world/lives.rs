@@ -5,13 +5,14 @@ use std::{
     time::Duration,
 };
 
+use synod_consensus::Bug;
 use synod_kv::KvStore;
 use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
 use synod_storage::StorageError;
 use synod_wire::{ReplicaId, Slot, Time};
 
 use super::{
-    Ending, Happening, World,
+    Happening, World,
     machine::{Life, Pause},
 };
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     check::{Checked, Held, Invariant, Violation, Watch, demand, slots},
     clock::{Clock, PERFECT_PPM},
     network::{Loss, Wire, between},
-    plan::{Durability, Plan},
+    plan::{Ending, Plan},
     situations::{Face, Sight, is_long},
 };
 
@@ -92,7 +93,8 @@ impl World {
 
         let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
         let tail = Slot(tail.unwrap_or_default());
-        self.situations.see(&Sight::Starts { of, tail, snapshot: first, amnesia });
+        let votes_lost = self.machines[of].disk.votes_lost.take().filter(|_| amnesia);
+        self.situations.see(&Sight::Starts { of, tail, snapshot: first, amnesia, votes_lost });
 
         let drift = self.plan.clock_drift_ppm;
         let rate = PERFECT_PPM - drift + self.rng.u64(0..=2 * drift);
@@ -168,12 +170,15 @@ impl World {
     /// Starts a replica again, unless something else has.
     pub(super) fn restart(&mut self, of: usize) -> Checked {
         let machine = &self.machines[of];
-        if machine.is_alive() || machine.retired { Ok(()) } else { self.start(of) }
+        if machine.is_alive() || machine.retired || machine.stopped { Ok(()) } else { self.start(of) }
     }
 
     /// Ends a life, with its process or its machine.
     pub(crate) fn crash(&mut self, of: usize) {
-        let process = self.network.wire() != Wire::Manual && self.rng.bool();
+        let durability = self.plan.durability;
+        // Only a minority may forget.
+        let spared = durability.writes() && !durability.keeps_votes(Ending::Machine) && !self.may_lose(of);
+        let process = self.network.wire() != Wire::Manual && self.rng.bool() || spared;
         let ending = if process { Ending::Process } else { Ending::Machine };
         self.end_life(of, ending);
     }
@@ -189,14 +194,21 @@ impl World {
         self.situations.see(&Sight::Ends { of });
         let machine = &mut self.machines[of];
         let waiting = machine.paused.take().map(|pause| pause.waiting).unwrap_or_default();
-        match self.plan.durability {
-            Durability::Sync if self.network.wire() == Wire::Manual => machine.disk.crash_hard(),
-            Durability::Sync => machine.disk.crash(&mut self.rng),
-            Durability::Memory => {
-                let snapshots = self.plan.disk.snapshots_lost.hit(&mut self.rng);
-                machine.disk.lose_log(snapshots);
-            }
+        let durability = self.plan.durability;
+        if !durability.writes() {
+            let snapshots = self.plan.disk.snapshots_lost.hit(&mut self.rng);
+            machine.disk.lose_log(snapshots);
+        } else if self.network.wire() == Wire::Manual {
+            machine.disk.crash_hard(ending);
+        } else {
+            machine.disk.crash(ending, &mut self.rng);
         }
+        if self.plan.settings.consensus.has(Bug::ForgetLostVotes) && durability.keeps_promises(ending) {
+            machine.disk.amnesia = false;
+        }
+        self.coverage.votes_lost += u64::from(machine.disk.votes_lost.is_some());
+        machine.stopped = !durability.may_restart();
+        self.coverage.stopped += u64::from(machine.stopped);
         for happening in waiting {
             if let Happening::Arrive { body: Some(packet), .. } = happening {
                 self.note_loss(packet.number, Loss::Down);

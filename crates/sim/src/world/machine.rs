@@ -29,6 +29,8 @@ pub(crate) struct Machine {
     pub(crate) copied: bool,
     /// It lost all its data, and others know another birth of it.
     pub(crate) wiped: bool,
+    /// It ended, and must not start again.
+    pub(crate) stopped: bool,
     /// How many lives have begun, on whichever disk.
     pub(crate) lives: u64,
     pub(crate) life: Option<Life>,
@@ -102,11 +104,15 @@ impl Machine {
     pub(crate) fn new(id: ReplicaId, plan: &Plan) -> Machine {
         Machine {
             id,
-            disk: Disk::new(plan.disk.files.map(|files| RealFiles::new(id, files, plan.seed))),
+            disk: Disk::new(
+                plan.disk.files.map(|files| RealFiles::new(id, files, plan.seed)),
+                plan.durability,
+            ),
             files: Files::new(id.0),
             copy: None,
             copied: false,
             wiped: false,
+            stopped: false,
             lives: 0,
             life: None,
             delivered: Slot::ZERO,

@@ -66,15 +66,6 @@ pub(crate) use trials::duration as trial_duration;
 /// More events than any run needs: a replica that asks for the same instant again and again is found out.
 const EVENTS_MAX: u64 = 3_000_000;
 
-/// What ends when a replica crashes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// Its process: its system refuses the others at once.
-    Process,
-    /// Its machine: nobody is told why it does not answer.
-    Machine,
-}
-
 /// Something that is going to happen. Replicas are named by index.
 #[derive(Debug)]
 pub(crate) enum Happening {

@@ -132,7 +132,13 @@ impl World {
             let machine = machines.iter().find(|machine| machine.id == id);
             machine.map_or(Incarnation(0), |machine| machine.files.incarnation)
         };
+        let stopped = |id: &ReplicaId| self.machine_of(*id).is_some_and(|machine| machine.stopped);
+        let is_followed = |id: &ReplicaId| group.learners().any(|(_, goal)| goal == Goal::Replace(*id));
+        let stopped = group.voters().find(|id| stopped(id) && !is_followed(id));
         let rng = &mut self.operator.rng;
+        if let Some(stopped) = stopped.filter(|_| rng.u8(0..4) > 0) {
+            return Some(Change::Add { info: info(group.next_id, 0), goal: Goal::Replace(stopped) });
+        }
         let member = |rng: &mut Rng| group.members[rng.usize(0..group.members.len())].id;
         if self.plan.changes.readmit.hit(rng) {
             let id =
@@ -346,6 +352,9 @@ impl World {
         let order = (group.protocol, group.election);
         coverage.reorderings += u64::from(order != (before.protocol, before.election));
         coverage.promotions += group.voters().filter(|&id| !before.votes(id)).count() as u64;
+        let stopped = |id: &ReplicaId| self.machines[id.0 as usize - 1].stopped;
+        let replaced = before.voters().filter(|id| group.member(*id).is_none() && stopped(id));
+        coverage.stopped_replaced += replaced.count() as u64;
         coverage.removals += before.voters().filter(|&id| group.member(id).is_none()).count() as u64;
         let readmitted = |member: &&synod_replica::Member| {
             before.member(member.id).is_some_and(|known| known.readmitted != member.readmitted)

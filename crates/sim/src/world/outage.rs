@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use synod_wire::Slot;
 
-use super::{Ending, World};
+use super::World;
 use crate::{
     check::{Invariant, Violation},
     ops::Op,
     outage::{Lasting, Outage},
+    plan::Ending,
 };
 
 /// Replicas of the group.

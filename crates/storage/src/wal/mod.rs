@@ -19,9 +19,7 @@ mod writer;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fmt,
     path::{Path, PathBuf},
-    str::FromStr,
     sync::Arc,
 };
 
@@ -36,47 +34,12 @@ use self::{
     writer::{Active, Body, Label},
 };
 use crate::{
-    Damage, Identity, Loss, StorageError,
+    Damage, Durability, Identity, Loss, StorageError,
     disk::{Disk, the_disk},
     lock::DirLock,
 };
 
 pub use synod_wire::Keep;
-
-/// What a commit waits for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Durability {
-    /// For the disk (`fdatasync`): what was committed survives a power failure.
-    #[default]
-    Sync,
-    /// For the kernel: what was committed survives the end of the process, not that of the machine.
-    Async,
-    /// For nothing; records are not written at all. A restart is told that the identity lost its memory.
-    Memory,
-}
-
-impl fmt::Display for Durability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Durability::Sync => "sync",
-            Durability::Async => "async",
-            Durability::Memory => "memory",
-        })
-    }
-}
-
-impl FromStr for Durability {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Durability, String> {
-        match text {
-            "sync" => Ok(Durability::Sync),
-            "async" => Ok(Durability::Async),
-            "memory" => Ok(Durability::Memory),
-            _ => Err(format!("\"{text}\" is no durability; there are sync, async and memory")),
-        }
-    }
-}
 
 /// Settings of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,6 +135,8 @@ pub struct Wal {
     appended: Lsn,
     /// The last record that was committed.
     durable: Lsn,
+    /// The last record for which a commit waited for the disk, or that the start made durable.
+    synced: Lsn,
     /// The list of segments when the log was opened.
     listed: BTreeMap<u64, Entry>,
     /// The latest record of every `State` key.
@@ -241,8 +206,9 @@ impl Wal {
         self.pending.push(Pending { lsn, keep, body });
     }
 
-    /// Writes everything that was appended and waits as the durability demands. Returns the number of the last
-    /// record that is durable: the last one appended.
+    /// Writes everything that was appended and waits as the durability demands: for the disk, if it demands that for one of
+    /// the records, and then for all of them and for all before them. Returns the number of the last record that is as
+    /// durable as the durability promises: the last one appended.
     ///
     /// # Errors
     /// A write or fsync failed, now or earlier, or the disk is full, or damage is not dealt with. What was
@@ -252,13 +218,19 @@ impl Wal {
         if self.pending.is_empty() {
             return Ok(self.durable);
         }
-        if let Err(error) = self.write_pending() {
-            tracing::error!(%error, "the log failed and takes no more records");
-            self.failure = Some(error.clone());
-            return Err(error);
-        }
+        let synced = match self.write_pending() {
+            Ok(synced) => synced,
+            Err(error) => {
+                tracing::error!(%error, "the log failed and takes no more records");
+                self.failure = Some(error.clone());
+                return Err(error);
+            }
+        };
         assert!(self.durable <= self.appended, "nothing is durable that was not appended");
         self.durable = self.appended;
+        if synced {
+            self.synced = self.durable;
+        }
         self.pending_bytes = 0;
         self.stats.commits += 1;
         Ok(self.durable)
@@ -276,16 +248,23 @@ impl Wal {
         }
     }
 
-    fn write_pending(&mut self) -> Result<(), StorageError> {
+    /// Returns whether it waited for the disk.
+    fn write_pending(&mut self) -> Result<bool, StorageError> {
+        if self.begins_with_a_commit() {
+            self.state.write(&*self.disk, &self.dir)?;
+        }
+        let mut sync = self.pending.iter().any(|pending| self.options.durability.syncs(pending.keep));
         self.stats.records += self.pending.len() as u64;
-        let sync = self.options.durability == Durability::Sync;
         for Pending { lsn, keep, body } in std::mem::take(&mut self.pending) {
             if let Some(files) = &mut self.files {
                 if !files.active.has_room_for(body.len()) {
                     // Synchronously durable before the next segment begins: that it has begun proves that this
-                    // one is whole.
-                    files.active.flush(sync)?;
+                    // one is whole, and a later fsync is of the next file.
+                    let syncs_states = self.options.durability.syncs_anything();
+                    files.active.flush(syncs_states)?;
                     self.begin_segment(lsn)?;
+                    // States are repeated in it, and soon nowhere else.
+                    sync |= syncs_states;
                 }
                 let files = self.files.as_mut().expect("a log with files keeps them");
                 let label =
@@ -297,10 +276,10 @@ impl Wal {
                 self.last_state = lsn;
             }
         }
-        match &mut self.files {
-            Some(files) => files.active.flush(sync),
-            None => Ok(()),
+        if let Some(files) = &mut self.files {
+            files.active.flush(sync)?;
         }
+        Ok(sync)
     }
 
     /// Makes the prepared segment the active one, with `first` as its first record. Its header and the repeated
@@ -360,18 +339,19 @@ impl Wal {
         self.write_state()
     }
 
-    /// Notes, apart from the log, that everything that was committed is durable. Until the next commit or this, nothing
+    /// Notes, apart from the log, that everything for which a commit waited is durable. Until the next commit or this, nothing
     /// proves that of the last commit, and one that rots would pass for half-written. It costs an fsync, so it is for
-    /// when the log has been idle for a moment. Nothing is done unless the durability is `sync`.
+    /// when the log has been idle for a moment.
     ///
     /// # Errors
     /// The log failed, now or earlier, or damage is not dealt with.
     pub fn mark_durable(&mut self) -> Result<(), StorageError> {
         self.check()?;
-        let (Some(files), Durability::Sync) = (&mut self.files, self.options.durability) else {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        if files.mark.lsn() >= self.synced {
             return Ok(());
-        };
-        if let Err(error) = files.mark.write(self.durable) {
+        }
+        if let Err(error) = files.mark.write(self.synced) {
             tracing::error!(%error, "the log failed and takes no more records");
             self.failure = Some(error.clone());
             return Err(error);
@@ -379,11 +359,17 @@ impl Wal {
         Ok(())
     }
 
-    /// Whether something apart from the log already says that everything that was committed is durable, or need not.
+    /// Whether something apart from the log already says that everything for which a commit waited is durable.
     #[must_use]
     pub fn is_marked(&self) -> bool {
-        let sync = self.options.durability == Durability::Sync;
-        self.files.as_ref().is_none_or(|files| !sync || files.mark.lsn() >= self.durable)
+        self.files.as_ref().is_none_or(|files| files.mark.lsn() >= self.synced)
+    }
+
+    /// Whether `log.state` is still to say that this life has begun. A life that forbids another start says so with its
+    /// first records and not before: one that ended before it said anything, for want of a free port perhaps, left
+    /// nothing that could be forgotten.
+    fn begins_with_a_commit(&self) -> bool {
+        !self.options.durability.may_restart() && self.stats.commits == 0
     }
 
     fn write_state(&mut self) -> Result<(), StorageError> {
@@ -401,10 +387,13 @@ impl Wal {
     /// As [`Wal::commit`].
     pub fn close(mut self) -> Result<(), StorageError> {
         self.commit()?;
-        if self.options.durability == Durability::Async {
+        if self.synced < self.durable {
             self.sync_everything()?;
         }
-        self.state.closed_at = (self.options.durability != Durability::Memory).then_some(self.durable);
+        if self.begins_with_a_commit() {
+            return Ok(());
+        }
+        self.state.closed_at = self.options.durability.writes().then_some(self.durable);
         self.write_state()
     }
 
@@ -414,7 +403,7 @@ impl Wal {
         &self.dir
     }
 
-    /// The last record that is durable.
+    /// The last record that is as durable as the durability promises.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         self.durable

@@ -93,6 +93,7 @@ impl Wal {
             pending_bytes: 0,
             appended: verdict.last,
             durable: verdict.last,
+            synced: verdict.last,
             listed,
             states: latest_states(&records),
             last_state: Lsn::ZERO,
@@ -119,7 +120,7 @@ impl Wal {
             let used = scans.iter().flat_map(|s| &s.records).map(|r| r.header.lsn).max();
             recovered.last = verdict.last.max(used.unwrap_or(Lsn::ZERO));
             wal.appended = recovered.last;
-            wal.durable = recovered.last;
+            (wal.durable, wal.synced) = (recovered.last, recovered.last);
             let found = match previous {
                 Previous::Read(found) => found,
                 _ => LogState::opened(identity, Durability::Sync, wal.disk.boot()),
@@ -127,7 +128,9 @@ impl Wal {
             wal.damage = Some((damage.clone(), found));
             return Ok((wal, recovered));
         }
-        if wal.options.durability == Durability::Memory {
+        if !wal.options.durability.may_restart() && previous.is_unborn() {
+            // Nothing of an earlier life is here, and with the first commit it is noted that this one has begun.
+        } else if !wal.options.durability.writes() {
             if matches!(found, Listed::Read(_)) {
                 // Without what was set aside, and what an unfinished attempt has listed: no note of them is kept below.
                 wal.list(wal.listed.clone()).write()?;

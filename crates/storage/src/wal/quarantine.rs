@@ -3,7 +3,7 @@
 use synod_wire::{Encoded, Lsn};
 
 use super::{
-    Durability, Keep, Wal,
+    Keep, Wal,
     format::segment_number,
     open::{SET_ASIDE, set_aside},
     state::LogState,
@@ -74,7 +74,7 @@ impl Wal {
         self.states.clear();
         self.last_state = Lsn::ZERO;
         self.appended = self.durable;
-        if self.options.durability != Durability::Memory {
+        if self.options.durability.writes() {
             self.files = Some(self.first_files(first, self.durable.next(), self.listed.clone())?);
         }
         let (mut records, mut promises) = (0_u64, 0_u64);
@@ -88,6 +88,7 @@ impl Wal {
         }
         self.commit()?;
         self.sync_everything()?;
+        self.synced = self.durable;
 
         self.state.begins = first;
         self.state.unsynced = None;

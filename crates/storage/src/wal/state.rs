@@ -8,7 +8,7 @@ use std::{ops::Range, path::Path};
 use synod_wire::{ClusterId, Format, Incarnation, Lsn, ReplicaId};
 
 use super::list::Listed;
-use crate::{Durability, Identity, Loss, StorageError, disk::Disk, fields::Fields};
+use crate::{Durability, Ending, Identity, Loss, StorageError, disk::Disk, fields::Fields};
 
 pub(crate) const FILE_NAME: &str = "log.state";
 const TITLE: &str = "synod log state";
@@ -82,6 +82,15 @@ impl Previous {
         matches!(self, Previous::Read(state) if state.lost_unsynced(boot))
     }
 
+    /// Whether no life of the replica has begun to write a log.
+    pub(crate) fn is_unborn(&self) -> bool {
+        match self {
+            Previous::None => true,
+            Previous::Read(state) => state.identity.incarnation == Incarnation(0),
+            Previous::Unreadable(_) => false,
+        }
+    }
+
     /// Whose it is, and the life that wrote it.
     pub(crate) fn identity(&self) -> Option<Identity> {
         match self {
@@ -118,17 +127,23 @@ impl LogState {
 
     /// What the previous life may have forgotten, given that a new one begins on the boot `boot`.
     pub(crate) fn loss_at_restart(&self, boot: &str) -> Option<Loss> {
-        match self.durability {
-            Durability::Memory => Some(Loss::Memory),
-            _ if self.lost_unsynced(boot) => Some(self.loss.clone().unwrap_or(Loss::Reboot)),
-            _ => self.loss.clone(),
+        if !self.durability.may_restart() {
+            return Some(Loss::Stopped);
         }
+        if !self.durability.keeps_votes(Ending::Process) {
+            // That an earlier life must not start again stays so.
+            return Some(self.loss.clone().filter(|loss| *loss == Loss::Stopped).unwrap_or(Loss::Memory));
+        }
+        let by_reboot = self.lost_unsynced(boot).then_some(Loss::Reboot);
+        self.loss.clone().or(by_reboot)
     }
 
     /// The boot of the machine under which the segments were written without waiting for the disk; `None` if they are
     /// durable.
     pub(crate) fn unsynced_since(&self) -> Option<&str> {
-        let by_this_life = self.durability == Durability::Async && self.closed_at.is_none();
+        let ends = [Ending::Process, Ending::Machine];
+        let by_this_life =
+            ends.map(|end| self.durability.keeps_votes(end)) == [true, false] && self.closed_at.is_none();
         self.unsynced.as_deref().or(by_this_life.then_some(&self.boot))
     }
 
@@ -155,6 +170,7 @@ impl LogState {
         let (loss, detail) = match &self.loss {
             None => ("none", ""),
             Some(Loss::Memory) => ("memory", ""),
+            Some(Loss::Stopped) => ("stopped", ""),
             Some(Loss::Reboot) => ("reboot", ""),
             Some(Loss::LogMissing) => ("log-missing", ""),
             Some(Loss::Quarantined(detail)) => ("quarantined", detail.as_str()),
@@ -174,6 +190,7 @@ impl LogState {
         let loss = match fields.text("loss")? {
             "none" => None,
             "memory" => Some(Loss::Memory),
+            "stopped" => Some(Loss::Stopped),
             "reboot" => Some(Loss::Reboot),
             "log-missing" => Some(Loss::LogMissing),
             "quarantined" => Some(Loss::Quarantined(detail)),
@@ -218,6 +235,7 @@ mod tests {
         let losses = [
             None,
             Some(Loss::Memory),
+            Some(Loss::Stopped),
             Some(Loss::Reboot),
             Some(Loss::LogMissing),
             Some(Loss::Quarantined(text.clone())),

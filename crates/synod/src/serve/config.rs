@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
 use synod_node::MemberAddress;
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
-use synod_storage::{DataDir, Durability};
+use synod_storage::{DataDir, Ending};
 use synod_wire::{ClusterId, ReplicaId};
 
 use super::{
@@ -66,8 +66,13 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     };
 
     check_tuning(&args.tuning)?;
-    if args.tuning.durability == Durability::Memory && members.len() == 1 {
-        warnings.push("one replica with --durability memory keeps nothing over a restart".to_owned());
+    let durability = args.tuning.durability;
+    if !durability.keeps_votes(Ending::Process) && members.len() == 1 {
+        warnings.push(format!("one replica with --durability {durability} keeps nothing over a restart"));
+    } else if !durability.keeps_votes(Ending::Machine) && members.len() == 2 {
+        warnings.push(format!(
+            "two replicas with --durability {durability} do not go on after one machine went down; use 3, or sync"
+        ));
     }
     let mut node = synod_node::Config::new(cluster, me, members, data_dir);
     node.name.clone_from(name);

@@ -111,7 +111,7 @@ mod tests {
             ("config-file = 'x'", ["unknown key 'config-file'", "data-dir"]),
             ("window-max = 0", ["window-max = 0", "1.."]),
             ("protocol = 'rafft'", ["protocol = rafft", "accepted: multipaxos"]),
-            ("durability = 'safe'", ["durability = safe", "sync, async and memory"]),
+            ("durability = 'safe'", ["durability = safe", "sync, view, async, memory, crash-stop"]),
             ("executor-thread = 'yes'", ["executor-thread = yes", "accepted: true, false"]),
             ("election-timeout = 'soon'", ["election-timeout = soon", "accepted: 100 (milliseconds)"]),
             ("snapshot-count = 1979-05-27", ["snapshot-count", "accepted: a string, a number"]),

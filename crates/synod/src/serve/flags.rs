@@ -252,8 +252,10 @@ pub struct Tuning {
         value_parser = units::quota, allow_hyphen_values = true, help_heading = "Clients"
     )]
     pub quota_backend_bytes: u64,
-    /// What an acknowledged write survives: sync (a power failure, on a majority), async (the end of a process, not
-    /// of its machine), memory (only the loss of a minority).
+    /// When the replica waits for its disk: sync (for all that others rely on: acknowledged writes survive a power failure of
+    /// all machines), view (for promises, not for votes: they survive the end of all processes, and a power failure of a
+    /// minority), async (for nothing, the kernel writes later: the same), memory (nothing is written: the loss of a
+    /// minority at a time), crash-stop (nothing is written, and a replica that stopped must be replaced).
     #[arg(long, env = "SYNOD_DURABILITY", default_value = "sync", help_heading = "Log and snapshots")]
     pub durability: Durability,
     /// Start the only replica of a cluster although its log is gone: it goes on from its last snapshot, without what

@@ -88,6 +88,100 @@ fn async_waits_for_no_fsync() {
 }
 
 #[test]
+fn view_waits_for_states_and_for_all_before_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = TestDisk::default();
+    let options = Options { durability: Durability::View, ..options() };
+    let (mut wal, _) = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options).unwrap();
+    wal.files.as_ref().unwrap().preparer.settle();
+    let costs = |wal: &mut Wal, keep: &[Keep]| {
+        let (writes, syncs) = disk.counts();
+        keep.iter().for_each(|keep| _ = append(wal, *keep, b"record"));
+        wal.commit().unwrap();
+        (disk.counts().0 - writes, disk.counts().1 - syncs)
+    };
+    assert_eq!(costs(&mut wal, &[slot(1)]), (1, 0));
+    assert!(wal.is_marked(), "nothing was waited for");
+    assert_eq!(costs(&mut wal, &[slot(2), Keep::State(0), slot(3)]), (1, 1));
+    assert!(!wal.is_marked());
+    let (_, syncs) = disk.counts();
+    wal.mark_durable().unwrap();
+    assert!(wal.is_marked() && disk.counts().1 > syncs);
+    assert_eq!(costs(&mut wal, &[slot(4)]), (1, 0));
+    assert!(wal.is_marked());
+}
+
+#[test]
+fn view_survives_the_process_and_knows_of_a_reboot() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open_as(dir.path(), Durability::View, 1);
+    append(&mut wal, Keep::State(0), b"promise");
+    append(&mut wal, slot(1), b"vote");
+    wal.commit().unwrap();
+    drop(wal);
+    let (wal, recovered) = open_as(dir.path(), Durability::View, 2);
+    assert_eq!((recovered.loss, recovered.records.len()), (None, 2));
+    drop(wal);
+    pretend_reboot(dir.path());
+    assert_eq!(told_by_tools(dir.path()), Some(Loss::Reboot));
+    // Also if the life after it does wait, until the loss is made good.
+    for durability in [Durability::View, Durability::Sync] {
+        assert_eq!(open_as(dir.path(), durability, 3).1.loss, Some(Loss::Reboot), "{durability}");
+    }
+    let (mut wal, _) = open_as(dir.path(), Durability::View, 4);
+    wal.loss_made_good().unwrap();
+    wal.close().unwrap();
+    pretend_reboot(dir.path());
+    assert_eq!(open_as(dir.path(), Durability::View, 5).1.loss, None, "it was closed");
+}
+
+#[test]
+fn crash_stop_is_the_last_life_once_it_has_written_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    for life in 1..3 {
+        let (wal, recovered) = open_as(dir.path(), Durability::CrashStop, life);
+        assert_eq!(recovered.loss, None, "life {life}");
+        if life == 1 {
+            drop(wal)
+        } else {
+            wal.close().unwrap()
+        }
+        crate::wal::LogState::opened(
+            Identity { incarnation: Incarnation(0), ..IDENTITY },
+            Durability::Sync,
+            String::new(),
+        )
+        .write(&RealDisk, dir.path())
+        .unwrap();
+    }
+    let (mut wal, _) = open_as(dir.path(), Durability::CrashStop, 3);
+    append(&mut wal, slot(1), b"vote");
+    wal.commit().unwrap();
+    assert_eq!((wal.bytes(), wal.segments()), (0, 0));
+    drop(wal);
+    assert_eq!(told_by_tools(dir.path()), Some(Loss::Stopped));
+    for durability in [Durability::Memory, Durability::Sync, Durability::CrashStop, Durability::View] {
+        assert_eq!(open_as(dir.path(), durability, 4).1.loss, Some(Loss::Stopped), "{durability}");
+    }
+}
+
+#[test]
+fn a_life_that_may_be_the_last_follows_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut wal, _) = open_as(dir.path(), Durability::Sync, 1);
+    append(&mut wal, slot(1), b"vote");
+    wal.close().unwrap();
+    let (wal, recovered) = open_as(dir.path(), Durability::CrashStop, 2);
+    assert_eq!((recovered.loss, recovered.records.len()), (None, 1));
+    drop(wal);
+    assert_eq!(
+        told_by_tools(dir.path()),
+        Some(Loss::Stopped),
+        "at once: what it found is what it may have acted on"
+    );
+}
+
+#[test]
 fn a_log_that_was_deleted_is_missed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("wal");

@@ -23,9 +23,9 @@ use std::{
 use bytes::Bytes;
 use synod_wire::{ClusterId, Encoded, Incarnation, Lsn, ReplicaId, Slot, Writer};
 
-use super::{Durability, Keep, Options, Recovered, RecoveredRecord, Wal, format::segment_name};
+use super::{Keep, Options, Recovered, RecoveredRecord, Wal, format::segment_name};
 use crate::{
-    Identity, StorageError,
+    Durability, Identity, StorageError,
     disk::{Disk, DiskFile, How, RealDisk, open_real},
 };
 

@@ -1,0 +1,145 @@
+//! What a replica waits for before it lets others rely on what it wrote, and what it therefore knows after each kind of end.
+
+use std::{fmt, str::FromStr};
+
+use synod_wire::Keep;
+
+/// When a replica waits for its disk. Each mode answers the same questions; `docs/operating.md` has the answers as a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// For every record (`fdatasync`): what was committed survives a power failure.
+    #[default]
+    Sync,
+    /// For records that are kept as a state ([`Keep::State`]: promises, terms, epochs), not for those of slots (votes). All
+    /// of them are handed to the kernel. After a power failure the replica knows its promises, and that it lost votes.
+    /// Santos 2012 leaves this open (section 16, G8); JPaxos calls it ViewSS.
+    View,
+    /// For the kernel: what was committed survives the end of the process, not that of the machine.
+    Async,
+    /// For nothing; records are not written at all. A restart is told that the identity lost its memory.
+    Memory,
+    /// For nothing, as [`Durability::Memory`], and no other start may follow: a replica that stops is replaced.
+    CrashStop,
+}
+
+/// How a life of a replica ends that was not stopped in good order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Its process ends, and what the kernel was given stays.
+    Process,
+    /// Its machine does: power fails, or the operating system crashes.
+    Machine,
+}
+
+impl Durability {
+    /// All of them, with their names in configurations.
+    pub const ALL: &'static [(&'static str, Durability)] = &[
+        ("sync", Durability::Sync),
+        ("view", Durability::View),
+        ("async", Durability::Async),
+        ("memory", Durability::Memory),
+        ("crash-stop", Durability::CrashStop),
+    ];
+
+    /// Whether records are written at all.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        match self {
+            Durability::Sync | Durability::View | Durability::Async => true,
+            Durability::Memory | Durability::CrashStop => false,
+        }
+    }
+
+    /// Whether a commit with such a record waits for the disk.
+    #[must_use]
+    pub fn syncs(self, keep: Keep) -> bool {
+        match self {
+            Durability::Sync => true,
+            Durability::View => matches!(keep, Keep::State(_)),
+            Durability::Async | Durability::Memory | Durability::CrashStop => false,
+        }
+    }
+
+    /// Whether any record makes a commit wait for the disk.
+    #[must_use]
+    pub fn syncs_anything(self) -> bool {
+        self.keeps_promises(Ending::Machine)
+    }
+
+    /// Whether the next life knows every vote that others may rely on, after such an end.
+    #[must_use]
+    pub fn keeps_votes(self, end: Ending) -> bool {
+        match end {
+            Ending::Process => self.writes(),
+            Ending::Machine => self == Durability::Sync,
+        }
+    }
+
+    /// Whether the next life knows every promise that others may rely on, after such an end.
+    #[must_use]
+    pub fn keeps_promises(self, end: Ending) -> bool {
+        match end {
+            Ending::Process => self.writes(),
+            Ending::Machine => matches!(self, Durability::Sync | Durability::View),
+        }
+    }
+
+    /// Whether there may be a next life at all.
+    #[must_use]
+    pub fn may_restart(self) -> bool {
+        self != Durability::CrashStop
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Durability::ALL.iter().find(|(_, durability)| durability == self);
+        f.write_str(name.expect("all are listed").0)
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Durability, String> {
+        let found = Durability::ALL.iter().find(|(name, _)| *name == text);
+        found.map(|(_, durability)| *durability).ok_or_else(|| {
+            let names: Vec<&str> = Durability::ALL.iter().map(|(name, _)| *name).collect();
+            format!("\"{text}\" is no durability; there are {}", names.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_wire::Slot;
+
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_a_wrong_one_names_all() {
+        for (name, durability) in Durability::ALL {
+            assert_eq!((durability.to_string().as_str(), name.parse()), (*name, Ok(*durability)));
+        }
+        let error = "safe".parse::<Durability>().unwrap_err();
+        assert_eq!(error, "\"safe\" is no durability; there are sync, view, async, memory, crash-stop");
+    }
+
+    #[test]
+    fn what_is_kept_is_what_was_waited_for_or_handed_on() {
+        for (_, durability) in Durability::ALL {
+            let (vote, promise) = (durability.syncs(Keep::Slot(Slot(1))), durability.syncs(Keep::State(1)));
+            assert_eq!(durability.keeps_votes(Ending::Machine), vote);
+            assert_eq!(durability.keeps_promises(Ending::Machine), promise);
+            assert_eq!(durability.syncs_anything(), promise);
+            assert!(promise || !vote, "who keeps votes keeps promises");
+            let kept = durability.keeps_votes(Ending::Process);
+            assert_eq!(
+                (kept, durability.keeps_promises(Ending::Process)),
+                (durability.writes(), durability.writes())
+            );
+            assert!(kept || !vote, "the end of a process takes no more than that of its machine");
+            assert!(durability.may_restart() || !durability.writes(), "what is kept may be used");
+        }
+    }
+}
