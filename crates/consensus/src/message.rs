@@ -310,3 +310,39 @@ mod tests {
         decided.iter().for_each(|record| assert!(record.is_decision(), "{record:?}"));
     }
 }
+
+/// What is written to the wire and to disk, byte by byte.
+#[cfg(test)]
+pub(crate) mod fixed {
+    use std::fmt::{Debug, Write};
+
+    use super::*;
+
+    /// Compares what messages and records of a protocol are encoded as with a text, which has a line for each.
+    pub(crate) fn check<M, R>(expected: &str, messages: &[M], records: &[R])
+    where
+        M: Clone + Debug + Into<Message>,
+        R: Clone + Debug + Into<Record>,
+    {
+        let messages = messages
+            .iter()
+            .map(|message| line("message", message, |writer| message.clone().into().encode(writer)));
+        let records = records
+            .iter()
+            .map(|record| line("record", record, |writer| record.clone().into().encode(writer)));
+        let found: String = messages.chain(records).collect();
+        assert_eq!(found, expected, "what is written changed: other versions would not read it");
+    }
+
+    fn line(what: &str, value: &impl Debug, write: impl FnOnce(&mut Writer)) -> String {
+        let name = format!("{value:?}");
+        let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        let mut writer = Writer::new();
+        write(&mut writer);
+        let mut line = format!("{what} {name} ");
+        for byte in &*writer.finish().to_bytes() {
+            write!(line, "{byte:02x}").expect("a string takes everything");
+        }
+        line + "\n"
+    }
+}
