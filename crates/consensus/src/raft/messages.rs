@@ -14,7 +14,7 @@ use std::sync::Arc;
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
 use super::membership::VoterSets;
-use crate::{MEMBERS_MAX, batches::last_of};
+use crate::{Body, Class, Logged, MEMBERS_MAX, batches::last_of};
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,12 +154,6 @@ pub enum Message {
     Follow,
 }
 
-impl From<Message> for crate::Message {
-    fn from(message: Message) -> crate::Message {
-        crate::Message::Raft(message)
-    }
-}
-
 impl Entry {
     fn encode(&self, writer: &mut Writer) {
         writer.ballot(self.ballot);
@@ -228,9 +222,8 @@ const TIMEOUT_NOW: u8 = 10;
 const FOLLOW: u8 = 11;
 const PRIORITY: u8 = 12;
 
-impl Message {
-    /// Writes the message.
-    pub fn encode(&self, writer: &mut Writer) {
+impl Body for Message {
+    fn encode(&self, writer: &mut Writer) {
         match self {
             Message::Vote { term, rehearsal, transfer, last, last_ballot } => {
                 writer.u8(VOTE);
@@ -304,8 +297,7 @@ impl Message {
         }
     }
 
-    /// Reads what [`Message::encode`] wrote.
-    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
         Ok(match reader.u8("message kind")? {
             VOTE => Message::Vote {
                 term: reader.u64("term")?,
@@ -360,6 +352,28 @@ impl Message {
             value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
         })
     }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        if let Message::Append { entries, .. } = self {
+            entries.iter().for_each(|entry| see(&entry.batch));
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Message::Vote { .. } => Class::Prepare,
+            Message::VoteReply { .. } => Class::Promise,
+            Message::Append { .. } => Class::Proposal,
+            Message::AppendReply { .. } => Class::Vote,
+            Message::Commit { .. } => Class::Announcement,
+            Message::Heartbeat { .. } => Class::Heartbeat,
+            Message::HeartbeatAck { .. } => Class::HeartbeatAnswer,
+            Message::Conflict { .. } | Message::Stale { .. } => Class::Refusal,
+            Message::TimeoutNow { .. } => Class::Transfer,
+            Message::Priority { .. } => Class::Election,
+            Message::Follow => Class::Recovery,
+        }
+    }
 }
 
 /// What a replica must remember across a crash.
@@ -404,16 +418,8 @@ pub enum Record {
 const STATE_TERM: u8 = 1;
 const STATE_AMNESIA: u8 = 2;
 
-impl From<Record> for crate::Record {
-    fn from(record: Record) -> crate::Record {
-        crate::Record::Raft(record)
-    }
-}
-
-impl Record {
-    /// How long the log must keep it.
-    #[must_use]
-    pub fn keep(&self) -> Keep {
+impl Logged for Record {
+    fn keep(&self) -> Keep {
         match self {
             Record::Term { .. } => Keep::State(STATE_TERM),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
@@ -422,27 +428,28 @@ impl Record {
         }
     }
 
-    /// See [`crate::Record::is_decision`].
-    #[must_use]
-    pub fn is_decision(&self) -> bool {
+    fn is_decision(&self) -> bool {
         matches!(self, Record::Entries { start, entries, decided, .. } if *decided >= last_of(*start, entries))
     }
 
-    /// See [`crate::Record::without_voters`].
-    #[must_use]
-    pub fn without_voters(self) -> Record {
-        match self {
-            Record::Entries { start, entries, decided, decided_in } => {
-                let without = |entry: &Entry| Entry { voters: None, ..entry.clone() };
-                let entries = entries.iter().map(without).collect();
-                Record::Entries { start, entries, decided, decided_in }
-            }
-            other => other,
+    fn amnesia(&self) -> Option<bool> {
+        if let Record::Amnesia(lost) = self { Some(*lost) } else { None }
+    }
+
+    fn without_voters(&self) -> Option<crate::Record> {
+        let &Record::Entries { start, ref entries, decided, decided_in } = self else { return None };
+        let without = |entry: &Entry| Entry { voters: None, ..entry.clone() };
+        let entries = entries.iter().map(without).collect();
+        Some(Record::Entries { start, entries, decided, decided_in }.into())
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
+        if let Record::Entries { start, entries, .. } = self {
+            (start.0..).map(Slot).zip(entries.iter()).for_each(|(slot, entry)| see(slot, &entry.batch));
         }
     }
 
-    /// Writes the record.
-    pub fn encode(&self, writer: &mut Writer) {
+    fn encode(&self, writer: &mut Writer) {
         match self {
             Record::Term { term, voted_for } => {
                 writer.u8(1);
@@ -469,8 +476,7 @@ impl Record {
         }
     }
 
-    /// Reads what [`Record::encode`] wrote.
-    pub fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
+    fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
         Ok(match reader.u8("record kind")? {
             1 => {
                 let term = reader.u64("term")?;

@@ -1,6 +1,7 @@
 //! What messages and records look like on the wire and on disk.
 
 use super::*;
+use crate::Claims;
 use synod_wire::{BatchBuilder, SessionId};
 
 fn messages() -> Vec<Message> {
@@ -85,4 +86,15 @@ fn records_survive_the_disk() {
 #[test]
 fn every_byte_is_where_earlier_versions_look_for_it() {
     crate::message::fixed::check(include_str!("encoding.txt"), &messages(), &records());
+}
+
+#[test]
+fn a_page_of_a_promise_says_whether_others_follow() {
+    let pages: Vec<_> = messages().iter().filter_map(Message::promise_page).collect();
+    assert!(matches!(pages[..], [page] if page.more && page.first == Slot(3) && page.delivered == Slot(2)));
+    for message in messages() {
+        let Message::Promise(promise) = message else { continue };
+        let last = Message::Promise(Promise { next: None, ..promise });
+        assert!(!last.promise_page().unwrap().more);
+    }
 }
