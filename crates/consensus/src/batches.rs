@@ -15,6 +15,11 @@ pub(crate) fn last_of<T>(first: Slot, values: &[T]) -> Slot {
     Slot(first.0.saturating_add(values.len() as u64).saturating_sub(1))
 }
 
+/// Shows batches with their slots, the first of which is `first`.
+pub(crate) fn see_run(first: Slot, batches: &[Batch], see: &mut dyn FnMut(Slot, &Batch)) {
+    (first.0..).map(Slot).zip(batches).for_each(|(slot, batch)| see(slot, batch));
+}
+
 /// How many of these, from the first on, fit a message of so many bytes; at least one, if there is one.
 pub(crate) fn fitting<'a>(batches: impl Iterator<Item = &'a Batch>, bytes_max: usize) -> usize {
     let mut bytes = 0;

@@ -13,7 +13,9 @@
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 
 mod batches;
+mod claims;
 mod departures;
+mod describe;
 mod disk_watch;
 pub mod election;
 mod leadership;
@@ -28,21 +30,24 @@ mod proofs;
 mod protocol;
 pub mod raft;
 mod read_rounds;
+mod registry;
 mod resend;
 pub mod sequence_paxos;
 mod slots;
 
 pub use batches::Batches;
-pub use members::{MEMBERS_MAX, Members, ReplicaSet};
-pub use message::{Message, Record};
-pub use options::{
-    Decision, ElectionKind, MESSAGE_HEAD_BYTES, Options, ProtocolKind, Restart, SequencePaxosOptions,
-    UnknownName,
+pub use claims::{
+    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact,
 };
+pub use describe::{BatchText, Class, Describe};
+pub use members::{MEMBERS_MAX, Members, ReplicaSet};
+pub use message::{Body, Logged};
+pub use options::{Decision, MESSAGE_HEAD_BYTES, Options, Restart, SequencePaxosOptions, UnknownName};
 pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
-pub use proofs::Proofs;
+pub use proofs::{Proofs, Prove};
 pub use protocol::{
     ChangeRefused, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Role, Status, To,
 };
-pub use raft::VoterSets;
+pub use raft::{Entries, Entry, VoterSets};
+pub use registry::{ElectionKind, Message, ProtocolKind, Record};

@@ -1,201 +1,164 @@
-//! The messages and log records of all protocols, and their encoding.
-//!
-//! Every protocol has its own types in its folder; here they are joined, so that one transport and one log
-//! carry any of them. The first byte tells which protocol wrote what follows.
+//! What all that carry and keep messages and records must know of them, whichever protocol's they are.
 
-use synod_wire::{Batch, DecodeError, Keep, Reader, Writer};
+use synod_wire::{Batch, DecodeError, Keep, Reader, Slot, Writer};
 
-use crate::{election, multipaxos, raft, sequence_paxos};
+use crate::{Claims, Class, Describe, Facts, Message, Prove, Record};
 
-const MULTIPAXOS: u8 = 1;
-const SEQUENCE_PAXOS: u8 = 2;
-const RAFT: u8 = 3;
-const ELECTION: u8 = 4;
+/// A message of a protocol, or of an election.
+pub trait Body: Describe + Claims {
+    /// Writes the message.
+    fn encode(&self, writer: &mut Writer);
 
-/// A message of some protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// See [`multipaxos::Message`].
-    MultiPaxos(multipaxos::Message),
-    /// See [`sequence_paxos::Message`].
-    SequencePaxos(sequence_paxos::Message),
-    /// See [`raft::Message`].
-    Raft(raft::Message),
-    /// See [`election::Message`]; whichever protocol it elects for.
-    Election(election::Message),
+    /// Reads what [`Body::encode`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are not a message.
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError>
+    where
+        Self: Sized;
+
+    /// Shows every batch that it carries.
+    fn for_each_batch(&self, _see: &mut dyn FnMut(&Batch)) {}
+
+    /// What it is for.
+    fn class(&self) -> Class;
 }
 
-impl Message {
-    /// Writes the message.
-    pub fn encode(&self, writer: &mut Writer) {
-        match self {
-            Message::MultiPaxos(message) => {
-                writer.u8(MULTIPAXOS);
-                message.encode(writer);
-            }
-            Message::SequencePaxos(message) => {
-                writer.u8(SEQUENCE_PAXOS);
-                message.encode(writer);
-            }
-            Message::Raft(message) => {
-                writer.u8(RAFT);
-                message.encode(writer);
-            }
-            Message::Election(message) => {
-                writer.u8(ELECTION);
-                message.encode(writer);
-            }
-        }
-    }
+/// A record of a protocol's write-ahead log.
+pub trait Logged: Describe + Facts + Prove {
+    /// Writes the record.
+    fn encode(&self, writer: &mut Writer);
 
-    /// Reads what [`Message::encode`] wrote.
-    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
-        match reader.u8("protocol")? {
-            MULTIPAXOS => multipaxos::Message::decode(reader).map(Message::MultiPaxos),
-            SEQUENCE_PAXOS => sequence_paxos::Message::decode(reader).map(Message::SequencePaxos),
-            RAFT => raft::Message::decode(reader).map(Message::Raft),
-            ELECTION => election::Message::decode(reader).map(Message::Election),
-            value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
-        }
+    /// Reads what [`Logged::encode`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are not a record.
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError>
+    where
+        Self: Sized;
+
+    /// How long the log must keep it.
+    fn keep(&self) -> Keep;
+
+    /// Shows every batch that it holds, with its slot.
+    fn for_each_batch(&self, _see: &mut dyn FnMut(Slot, &Batch)) {}
+
+    /// Whether it says by itself that its slots were decided so; what was only accepted may have been replaced later.
+    fn is_decision(&self) -> bool;
+
+    /// Whether it says that its replica must not vote since it lost a log (`Some(true)`), or that it knows, again or from the
+    /// start, all that it may have said in this epoch (`Some(false)`). The last such record of an epoch counts.
+    fn amnesia(&self) -> Option<bool>;
+
+    /// The record as it would be if voters had never changed, where a log itself says so.
+    fn without_voters(&self) -> Option<Record> {
+        None
     }
 }
 
 /// Bytes that a batch takes beside its own, with its slot and ballots, in any message or record.
 const BATCH_OVERHEAD_BYTES: u64 = 64;
 
-fn weigh<'a>(batches: impl IntoIterator<Item = &'a Batch>) -> u64 {
-    batches.into_iter().map(|batch| batch.bytes().len() as u64 + BATCH_OVERHEAD_BYTES).sum()
-}
-
-fn weigh_entries(entries: &[raft::Entry]) -> u64 {
-    weigh(entries.iter().map(|entry| &entry.batch))
+fn weight(batch: &Batch) -> u64 {
+    batch.bytes().len() as u64 + BATCH_OVERHEAD_BYTES
 }
 
 impl Message {
+    /// The message, whichever protocol's it is.
+    #[must_use]
+    pub fn body(&self) -> &dyn Body {
+        self.tagged().1
+    }
+
+    /// Writes the message.
+    pub fn encode(&self, writer: &mut Writer) {
+        let (tag, body) = self.tagged();
+        writer.u8(tag);
+        body.encode(writer);
+    }
+
+    /// Reads what [`Message::encode`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are not a message.
+    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+        let tag = reader.u8("protocol")?;
+        Message::decode_tagged(tag, reader)
+    }
+
     /// Bytes of the batches that it carries, each with what goes with it; the rest of a message is small.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
-        use {multipaxos::Message as Paxos, sequence_paxos::Message as Sequence};
-        match self {
-            Message::MultiPaxos(Paxos::Promise(promise)) => {
-                weigh(promise.accepted.iter().map(|value| &value.batch))
-            }
-            Message::MultiPaxos(Paxos::Accept { batches, .. }) => weigh(&**batches),
-            Message::SequencePaxos(Sequence::Promise(promise)) => weigh(&*promise.batches),
-            Message::SequencePaxos(Sequence::AcceptSync(sync)) => weigh(&*sync.batches),
-            Message::SequencePaxos(Sequence::Accept { batches, .. }) => weigh(&**batches),
-            Message::Raft(raft::Message::Append { entries, .. }) => weigh_entries(entries),
-            _ => 0,
-        }
+        let mut bytes = 0;
+        self.body().for_each_batch(&mut |batch| bytes += weight(batch));
+        bytes
     }
-}
-
-/// A record of some protocol's write-ahead log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// See [`multipaxos::Record`].
-    MultiPaxos(multipaxos::Record),
-    /// See [`sequence_paxos::Record`].
-    SequencePaxos(sequence_paxos::Record),
-    /// See [`raft::Record`].
-    Raft(raft::Record),
 }
 
 impl Record {
+    /// The record, whichever protocol's it is.
+    #[must_use]
+    pub fn body(&self) -> &dyn Logged {
+        self.tagged().1
+    }
+
     /// Bytes of the batches that it holds, each with what goes with it; the rest of a record is small.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
-        use {multipaxos::Record as Paxos, sequence_paxos::Record as Sequence};
-        match self {
-            Record::MultiPaxos(Paxos::Accepted { batches, .. }) => weigh(&**batches),
-            Record::MultiPaxos(Paxos::Learned(value)) => weigh([&value.batch]),
-            Record::SequencePaxos(
-                Sequence::Accepted { batches, .. }
-                | Sequence::Staged { batches, .. }
-                | Sequence::Adopted { batches, .. },
-            ) => weigh(&**batches),
-            Record::SequencePaxos(Sequence::Learned { batch, .. }) => weigh([batch]),
-            Record::Raft(raft::Record::Entries { entries, .. }) => weigh_entries(entries),
-            _ => 0,
-        }
+        let mut bytes = 0;
+        self.body().for_each_batch(&mut |_, batch| bytes += weight(batch));
+        bytes
     }
 
-    /// How long the log must keep it.
+    /// See [`Logged::keep`].
     #[must_use]
     pub fn keep(&self) -> Keep {
-        match self {
-            Record::MultiPaxos(record) => record.keep(),
-            Record::SequencePaxos(record) => record.keep(),
-            Record::Raft(record) => record.keep(),
-        }
+        self.body().keep()
     }
 
-    /// Whether it says by itself that its slots were decided so; what was only accepted may have been replaced later.
+    /// See [`Logged::is_decision`].
     #[must_use]
     pub fn is_decision(&self) -> bool {
-        match self {
-            Record::MultiPaxos(record) => matches!(record, multipaxos::Record::Learned(_)),
-            Record::SequencePaxos(record) => matches!(record, sequence_paxos::Record::Learned { .. }),
-            Record::Raft(record) => record.is_decision(),
-        }
+        self.body().is_decision()
     }
 
-    /// Whether it says that its replica must not vote since it lost a log (`Some(true)`), or that it knows, again or from the
-    /// start, all that it may have said in this epoch (`Some(false)`). The last such record of an epoch counts.
+    /// See [`Logged::amnesia`].
     #[must_use]
     pub fn amnesia(&self) -> Option<bool> {
-        match self {
-            Record::MultiPaxos(multipaxos::Record::Amnesia(lost))
-            | Record::SequencePaxos(sequence_paxos::Record::Amnesia(lost))
-            | Record::Raft(raft::Record::Amnesia(lost)) => Some(*lost),
-            Record::MultiPaxos(_) | Record::SequencePaxos(_) | Record::Raft(_) => None,
-        }
+        self.body().amnesia()
     }
 
-    /// The record as it would be if voters had never changed, where a log itself says so. For those who begin anew
-    /// after the others are gone for good.
+    /// The record as it would be if voters had never changed. For those who begin again after the others are gone for good.
     #[must_use]
     pub fn without_voters(self) -> Record {
-        match self {
-            Record::Raft(record) => Record::Raft(record.without_voters()),
-            // Their logs do not say it.
-            other @ (Record::MultiPaxos(_) | Record::SequencePaxos(_)) => other,
-        }
+        self.body().without_voters().unwrap_or(self)
     }
 
     /// Writes the record.
     pub fn encode(&self, writer: &mut Writer) {
-        match self {
-            Record::MultiPaxos(record) => {
-                writer.u8(MULTIPAXOS);
-                record.encode(writer);
-            }
-            Record::SequencePaxos(record) => {
-                writer.u8(SEQUENCE_PAXOS);
-                record.encode(writer);
-            }
-            Record::Raft(record) => {
-                writer.u8(RAFT);
-                record.encode(writer);
-            }
-        }
+        let (tag, body) = self.tagged();
+        writer.u8(tag);
+        body.encode(writer);
     }
 
     /// Reads what [`Record::encode`] wrote.
+    ///
+    /// # Errors
+    /// If the bytes are not a record.
     pub fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
-        match reader.u8("protocol")? {
-            MULTIPAXOS => multipaxos::Record::decode(reader).map(Record::MultiPaxos),
-            SEQUENCE_PAXOS => sequence_paxos::Record::decode(reader).map(Record::SequencePaxos),
-            RAFT => raft::Record::decode(reader).map(Record::Raft),
-            value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
-        }
+        let tag = reader.u8("protocol")?;
+        Record::decode_tagged(tag, reader)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Batches, raft::Entry, sequence_paxos::Message as Sequence};
+    use crate::{
+        Batches, multipaxos,
+        raft::{self, Entry},
+        sequence_paxos::{self, Message as Sequence},
+    };
     use synod_wire::{Ballot, Ballots, BatchBuilder, Incarnation, ReplicaId, SessionId, Slot};
 
     const BALLOT: Ballot = Ballot { round: 5, replica: ReplicaId(2) };
@@ -308,5 +271,41 @@ mod tests {
         let (accepted, decided) = records();
         accepted.iter().for_each(|record| assert!(!record.is_decision(), "{record:?}"));
         decided.iter().for_each(|record| assert!(record.is_decision(), "{record:?}"));
+    }
+}
+
+/// What is written to the wire and to disk, byte by byte.
+#[cfg(test)]
+pub(crate) mod fixed {
+    use std::fmt::{Debug, Write};
+
+    use super::*;
+
+    /// Compares what messages and records of a protocol are encoded as with a text, which has a line for each.
+    pub(crate) fn check<M, R>(expected: &str, messages: &[M], records: &[R])
+    where
+        M: Clone + Debug + Into<Message>,
+        R: Clone + Debug + Into<Record>,
+    {
+        let messages = messages
+            .iter()
+            .map(|message| line("message", message, |writer| message.clone().into().encode(writer)));
+        let records = records
+            .iter()
+            .map(|record| line("record", record, |writer| record.clone().into().encode(writer)));
+        let found: String = messages.chain(records).collect();
+        assert_eq!(found, expected, "what is written changed: other versions would not read it");
+    }
+
+    fn line(what: &str, value: &impl Debug, write: impl FnOnce(&mut Writer)) -> String {
+        let name = format!("{value:?}");
+        let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        let mut writer = Writer::new();
+        write(&mut writer);
+        let mut line = format!("{what} {name} ");
+        for byte in &*writer.finish().to_bytes() {
+            write!(line, "{byte:02x}").expect("a string takes everything");
+        }
+        line + "\n"
     }
 }

@@ -1,13 +1,10 @@
 //! What can be chosen about a protocol, and how a protocol is made from that choice.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::time::Duration;
 
 use synod_wire::{Ballots, Incarnation, ReplicaId, Slot, Time};
 
-use crate::{
-    Bug, Effects, Members, Protocol, Record, multipaxos::MultiPaxos, raft::Raft,
-    sequence_paxos::SequencePaxos,
-};
+use crate::{Bug, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record};
 
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -22,26 +19,26 @@ macro_rules! choice {
             pub const ALL: &'static [(&'static str, $name)] = &[$(($text, $name::$variant),)+];
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(match self { $($name::$variant => $text,)+ })
             }
         }
 
-        impl FromStr for $name {
-            type Err = UnknownName;
+        impl std::str::FromStr for $name {
+            type Err = $crate::UnknownName;
 
-            fn from_str(text: &str) -> Result<Self, UnknownName> {
+            fn from_str(text: &str) -> Result<Self, $crate::UnknownName> {
                 let found = $name::ALL.iter().find(|(name, _)| *name == text);
-                found.map(|&(_, choice)| choice).ok_or_else(|| UnknownName {
-                    what: $what,
-                    given: text.to_owned(),
-                    accepted: $name::ALL.iter().map(|(name, _)| *name).collect(),
+                found.map(|&(_, choice)| choice).ok_or_else(|| {
+                    let accepted = $name::ALL.iter().map(|(name, _)| *name).collect();
+                    $crate::UnknownName::new($what, text, accepted)
                 })
             }
         }
     };
 }
+pub(crate) use choice;
 
 /// A name that stands for nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,55 +49,9 @@ pub struct UnknownName {
     accepted: Vec<&'static str>,
 }
 
-choice! {
-    /// How slots are ordered.
-    ProtocolKind, "protocol" {
-        /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
-        MultiPaxos = "multipaxos",
-        /// Leader-based Sequence Paxos (Ng 2020, section 2.4.2), for crash-recovery and lossy sessions.
-        SequencePaxos = "sequence-paxos",
-        /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
-        /// and only its leader decides, so `election` and `decision` change nothing.
-        Raft = "raft",
-    }
-}
-
-impl ProtocolKind {
-    /// Whether the protocol changes who votes within an epoch ([`crate::Control::ChangeVoters`]).
-    #[must_use]
-    pub fn changes_voters_itself(self) -> bool {
-        self == ProtocolKind::Raft
-    }
-
-    /// Whether a replica that lost its log learns from its peers what it must know to vote again in the same epoch.
-    /// Otherwise it only learns until an epoch begins for it.
-    #[must_use]
-    pub fn recovers_itself(self) -> bool {
-        self == ProtocolKind::MultiPaxos
-    }
-
-    /// The elections that it works with; the first is its own choice.
-    #[must_use]
-    pub fn elections(self) -> &'static [ElectionKind] {
-        match self {
-            ProtocolKind::MultiPaxos => &[ElectionKind::Ballot, ElectionKind::Rotating],
-            ProtocolKind::SequencePaxos => &[ElectionKind::Ballot, ElectionKind::Rotating],
-            ProtocolKind::Raft => &[ElectionKind::Randomized],
-        }
-    }
-}
-
-choice! {
-    /// How a leader is chosen.
-    ElectionKind, "election" {
-        /// View v is led by replica v mod n; the next in line takes over from one that falls silent, once a quorum would
-        /// let it.
-        Rotating = "rotating",
-        /// Rounds of heartbeats elect a replica that is connected to a quorum, also where only some links work
-        /// (Ng 2020, section 2.4.1).
-        Ballot = "ballot",
-        /// Raft's own: whoever misses the leader for a time drawn at random asks for votes, after a rehearsal.
-        Randomized = "randomized",
+impl UnknownName {
+    pub(crate) fn new(what: &'static str, given: &str, accepted: Vec<&'static str>) -> UnknownName {
+        UnknownName { what, given: given.to_owned(), accepted }
     }
 }
 
@@ -305,15 +256,8 @@ impl Options {
         effects: &mut Effects,
     ) -> Box<dyn Protocol> {
         let known = restart.base_ballots.decided;
-        let mut protocol: Box<dyn Protocol> = match self.protocol {
-            ProtocolKind::MultiPaxos => {
-                Box::new(MultiPaxos::start(self.clone(), members, restart, now, effects))
-            }
-            ProtocolKind::SequencePaxos => {
-                Box::new(SequencePaxos::start(self.clone(), members, restart, now, effects))
-            }
-            ProtocolKind::Raft => Box::new(Raft::start(self.clone(), members, restart, now, effects)),
-        };
+        let start = self.protocol.profile().start;
+        let mut protocol = start(self.clone(), members, restart, now, effects);
         // A snapshot may have become durable before the promise that came first.
         protocol.heed(now, known, effects);
         protocol

@@ -5,61 +5,47 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use crate::{Decision, Options, ProtocolKind};
+use crate::{Options, ProtocolKind};
 
-/// What can be fixed: the key, the protocols that heed it, what is accepted, and how it is set.
-struct Key {
-    name: &'static str,
-    of: &'static [ProtocolKind],
-    accepted: &'static str,
+/// What can be fixed: the key, what is accepted, and how it is set.
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) accepted: &'static str,
     /// False if the value is none.
-    set: fn(&mut Options, &str) -> bool,
+    pub(crate) set: fn(&mut Options, &str) -> bool,
+    /// What a group fixes from its beginning on, since its replicas must have it alike; `None` if it is the default.
+    pub(crate) shared: Option<fn(&Options) -> Option<String>>,
 }
 
-const DECISION: &str = "decision";
-const ON_OFF: &str = "on, off";
+pub(crate) const ON_OFF: &str = "on, off";
 const WINDOW_MAX: usize = 4096;
 
 /// Longer than any value: what is kept is bounded, whatever a number is written like.
 const VALUE_BYTES_MAX: usize = 16;
 
-/// A switch of an optimisation of Sequence Paxos.
-macro_rules! switch {
-    ($name:literal, $field:ident) => {
-        Key {
-            name: $name,
-            of: &[ProtocolKind::SequencePaxos],
-            accepted: ON_OFF,
-            set: |options, value| on_off(&mut options.sequence_paxos.$field, value),
-        }
-    };
+/// What every protocol heeds.
+const COMMON: &[Key] = &[Key {
+    name: "window-max",
+    accepted: "1 to 4096 slots",
+    set: |options, value| {
+        let slots = value.parse().ok().filter(|slots| (1..=WINDOW_MAX).contains(slots));
+        slots.map(|slots| options.window_max = slots).is_some()
+    },
+    shared: None,
+}];
+
+/// The keys that a protocol heeds.
+fn heeded(protocol: ProtocolKind) -> impl Iterator<Item = &'static Key> {
+    COMMON.iter().chain(protocol.profile().keys)
 }
 
-const KEYS: &[Key] = &[
-    Key {
-        name: "window-max",
-        of: &[ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft],
-        accepted: "1 to 4096 slots",
-        set: |options, value| {
-            let slots = value.parse().ok().filter(|slots| (1..=WINDOW_MAX).contains(slots));
-            slots.map(|slots| options.window_max = slots).is_some()
-        },
-    },
-    Key {
-        name: DECISION,
-        of: &[ProtocolKind::MultiPaxos],
-        accepted: "leader, all",
-        set: |options, value| value.parse().map(|decision| options.decision = decision).is_ok(),
-    },
-    switch!("batched-accepts", batched_accepts),
-    switch!("latest-decide", latest_decide),
-    switch!("latest-accepted", latest_accepted),
-    switch!("max-accept-sync", max_accept_sync),
-    switch!("head-start", head_start),
-    switch!("decide-on-accept", decide_on_accept),
-];
+/// The keys that some protocol heeds.
+fn keys() -> impl Iterator<Item = &'static Key> {
+    COMMON.iter().chain(ProtocolKind::ALL.iter().flat_map(|(_, protocol)| protocol.profile().keys))
+}
 
-fn on_off(switch: &mut bool, value: &str) -> bool {
+/// Sets a switch, if the value is one's.
+pub(crate) fn on_off(switch: &mut bool, value: &str) -> bool {
     match value {
         "on" => *switch = true,
         "off" => *switch = false,
@@ -108,8 +94,11 @@ pub enum OptionError {
 }
 
 fn names(of: Option<ProtocolKind>) -> String {
-    let heeded = KEYS.iter().filter(|key| of.is_none_or(|protocol| key.of.contains(&protocol)));
-    heeded.map(|key| key.name).collect::<Vec<_>>().join(", ")
+    let names: Vec<&str> = match of {
+        Some(protocol) => heeded(protocol).map(|key| key.name).collect(),
+        None => keys().map(|key| key.name).collect(),
+    };
+    names.join(", ")
 }
 
 impl Overrides {
@@ -122,10 +111,8 @@ impl Overrides {
     /// Of these options what a group fixes from its beginning on, since its replicas must have it alike.
     #[must_use]
     pub fn shared(options: &Options) -> Overrides {
-        let mut values = BTreeMap::new();
-        if options.decision != Decision::default() && options.protocol == ProtocolKind::MultiPaxos {
-            values.insert(DECISION, options.decision.to_string());
-        }
+        let shared = |key: &Key| Some((key.name, key.shared?(options)?));
+        let values = heeded(options.protocol).filter_map(shared).collect();
         Overrides { values }
     }
 
@@ -134,7 +121,7 @@ impl Overrides {
     /// # Errors
     /// Which one it does not heed.
     pub fn check(&self, protocol: ProtocolKind) -> Result<(), OptionError> {
-        let foreign = self.keys().find(|key| !key.of.contains(&protocol));
+        let foreign = self.keys().find(|key| heeded(protocol).all(|heeded| heeded.name != key.name));
         foreign.map_or(Ok(()), |key| Err(OptionError::Foreign { key: key.name, protocol }))
     }
 
@@ -146,7 +133,7 @@ impl Overrides {
     }
 
     fn keys(&self) -> impl Iterator<Item = &'static Key> {
-        KEYS.iter().filter(|key| self.values.contains_key(key.name))
+        keys().filter(|key| self.values.contains_key(key.name))
     }
 }
 
@@ -157,7 +144,7 @@ impl FromStr for Overrides {
         let mut values = BTreeMap::new();
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').ok_or_else(|| OptionError::NotAPair(pair.to_owned()))?;
-            let key = KEYS.iter().find(|key| key.name == name);
+            let key = keys().find(|key| key.name == name);
             let key = key.ok_or_else(|| OptionError::Unknown(name.to_owned()))?;
             if value.len() > VALUE_BYTES_MAX || !(key.set)(&mut Options::default(), value) {
                 let (key, accepted) = (key.name, key.accepted);
@@ -183,6 +170,7 @@ impl fmt::Display for Overrides {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Decision;
 
     #[test]
     fn they_are_read_set_and_written() {
@@ -202,7 +190,7 @@ mod tests {
 
     #[test]
     fn every_switch_turns_something_off() {
-        for key in KEYS.iter().filter(|key| key.accepted == ON_OFF) {
+        for key in keys().filter(|key| key.accepted == ON_OFF) {
             let (mut on, mut off) = (Options::default(), Options::default());
             assert!((key.set)(&mut on, "on") && (key.set)(&mut off, "off"));
             assert_ne!(format!("{on:?}"), format!("{off:?}"), "{}", key.name);

@@ -199,60 +199,6 @@ impl Bug {
     /// Those of a protocol that the simulator finds by running seeds.
     #[must_use]
     pub fn of(protocol: ProtocolKind) -> &'static [Bug] {
-        match protocol {
-            ProtocolKind::MultiPaxos => Bug::MULTIPAXOS,
-            ProtocolKind::SequencePaxos => Bug::SEQUENCE_PAXOS,
-            ProtocolKind::Raft => Bug::RAFT,
-        }
+        protocol.profile().bugs
     }
-
-    const SEQUENCE_PAXOS: &'static [Bug] = &[
-        Bug::VoteBeforeDurable,
-        Bug::ForgetPromise,
-        Bug::CommitWithMinority,
-        Bug::ReadWithoutConfirmation,
-        Bug::VoteWithAmnesia,
-        Bug::AdoptWithoutBallot,
-        Bug::PromiseOthersDecided,
-        Bug::PromiseOnlyNewer,
-        Bug::RefusePrepareAgain,
-        Bug::AcceptGap,
-        Bug::DecideInAnyPhase,
-        Bug::TornAdoption,
-        Bug::CompareSuffixLengths,
-    ];
-
-    const RAFT: &'static [Bug] = &[
-        Bug::RaftVoteTwice,
-        Bug::RaftVoteByLength,
-        Bug::RaftVoteBeforeDurable,
-        Bug::RaftForgetVote,
-        Bug::RaftAckBeforeDurable,
-        Bug::RaftTruncateAlways,
-        Bug::RaftCountOldTerms,
-    ];
-
-    const MULTIPAXOS: &'static [Bug] = &[
-        Bug::VoteBeforeDurable,
-        Bug::ForgetPromise,
-        Bug::CommitWithMinority,
-        Bug::DeliverOutOfOrder,
-        Bug::ExecuteRetryTwice,
-        Bug::DecisionOfEachReplica,
-        Bug::ClockCountsTwice,
-        Bug::ReadWithoutConfirmation,
-        Bug::KeepRelayedAnswer,
-        Bug::DropAcceptedValue,
-        Bug::DecideAcrossBallots,
-        Bug::VoteWithAmnesia,
-        Bug::MixLivesOfPromise,
-        Bug::CountOutlivedAnswer,
-        Bug::ReuseBallot,
-        Bug::TrimPastSnapshot,
-        Bug::AdoptLowestBallot,
-        Bug::ElectionMajorityOffByOne,
-        Bug::ElectionEchoesHighest,
-        Bug::ElectionForgetsPromise,
-        Bug::ElectionIgnoresHappiness,
-    ];
 }

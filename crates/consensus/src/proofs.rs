@@ -11,6 +11,12 @@ use synod_wire::{Ballot, Ballots, Batch, Slot};
 
 use crate::Record;
 
+/// What a record proves.
+pub trait Prove {
+    /// With what the log holds, if records are lost.
+    fn prove(&self, proofs: &mut Proofs);
+}
+
 /// What the records of one epoch's instance prove, read in the order of the log.
 #[derive(Clone, Debug, Default)]
 pub struct Proofs {
@@ -52,11 +58,7 @@ impl Proofs {
             // The life that wrote it did not know all that was written before.
             self.skip();
         }
-        match record {
-            Record::MultiPaxos(record) => record.prove(self),
-            Record::SequencePaxos(record) => record.prove(self),
-            Record::Raft(record) => record.prove(self),
-        }
+        record.body().prove(self);
     }
 
     /// Records are lost here.

@@ -17,6 +17,7 @@
 mod ballot;
 #[cfg(test)]
 mod ballot_tests;
+mod describe;
 mod messages;
 mod rotating;
 

@@ -9,7 +9,10 @@
 
 use synod_wire::{Ballot, Batch, DecodeError, Incarnation, Keep, Reader, ReplicaId, Slot, Writer};
 
-use crate::batches::{Batches, last_of, read_batches, read_run, write_batches};
+use crate::{
+    Body, Class, Logged,
+    batches::{Batches, last_of, read_batches, read_run, see_run, write_batches},
+};
 
 /// A message between two MultiPaxos replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,12 +147,6 @@ impl AcceptedValue {
     }
 }
 
-impl From<Message> for crate::Message {
-    fn from(message: Message) -> crate::Message {
-        crate::Message::MultiPaxos(message)
-    }
-}
-
 const PREPARE: u8 = 1;
 const PROMISE: u8 = 2;
 const ACCEPT: u8 = 3;
@@ -171,9 +168,8 @@ fn read_option(reader: &mut Reader, field: &'static str) -> Result<Option<Slot>,
     Ok(Some(reader.slot(field)?).filter(|&slot| slot != Slot::ZERO))
 }
 
-impl Message {
-    /// Writes the message.
-    pub fn encode(&self, writer: &mut Writer) {
+impl Body for Message {
+    fn encode(&self, writer: &mut Writer) {
         match self {
             Message::Prepare { ballot, from } => {
                 writer.u8(PREPARE);
@@ -236,8 +232,7 @@ impl Message {
         }
     }
 
-    /// Reads what [`Message::encode`] wrote.
-    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
         Ok(match reader.u8("message kind")? {
             PREPARE => Message::Prepare { ballot: reader.ballot("ballot")?, from: reader.slot("from")? },
             PROMISE => Message::Promise(Promise::decode(reader)?),
@@ -275,6 +270,29 @@ impl Message {
             },
             value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
         })
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        match self {
+            Message::Promise(promise) => promise.accepted.iter().for_each(|value| see(&value.batch)),
+            Message::Accept { batches, .. } => batches.iter().for_each(see),
+            _ => {}
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Message::Prepare { .. } => Class::Prepare,
+            Message::Promise(_) => Class::Promise,
+            Message::Accept { .. } => Class::Proposal,
+            Message::Accepted { .. } => Class::Vote,
+            Message::Decided { .. } => Class::Announcement,
+            Message::Heartbeat { .. } => Class::Heartbeat,
+            Message::HeartbeatAck { .. } => Class::HeartbeatAnswer,
+            Message::Reject { .. } => Class::Refusal,
+            Message::TakeOver { .. } => Class::Transfer,
+            Message::Recover { .. } | Message::RecoverAnswer { .. } => Class::Recovery,
+        }
     }
 }
 
@@ -357,16 +375,8 @@ const STATE_PROMISED: u8 = 1;
 const STATE_LIVES: u8 = 2;
 const STATE_AMNESIA: u8 = 3;
 
-impl From<Record> for crate::Record {
-    fn from(record: Record) -> crate::Record {
-        crate::Record::MultiPaxos(record)
-    }
-}
-
-impl Record {
-    /// How long the log must keep it.
-    #[must_use]
-    pub fn keep(&self) -> Keep {
+impl Logged for Record {
+    fn keep(&self) -> Keep {
         match self {
             Record::Promised(_) => Keep::State(STATE_PROMISED),
             Record::Lives(_) => Keep::State(STATE_LIVES),
@@ -377,8 +387,7 @@ impl Record {
         }
     }
 
-    /// Writes the record.
-    pub fn encode(&self, writer: &mut Writer) {
+    fn encode(&self, writer: &mut Writer) {
         match self {
             Record::Promised(ballot) => {
                 writer.u8(1);
@@ -406,8 +415,7 @@ impl Record {
         }
     }
 
-    /// Reads what [`Record::encode`] wrote.
-    pub fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
+    fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
         Ok(match reader.u8("record kind")? {
             1 => Record::Promised(reader.ballot("promised")?),
             2 => {
@@ -421,90 +429,24 @@ impl Record {
             value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
         })
     }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
+        match self {
+            Record::Accepted { first, batches, .. } => see_run(*first, batches, see),
+            Record::Learned(value) => see(value.slot, &value.batch),
+            Record::Promised(_) | Record::Lives(_) | Record::Amnesia(_) => {}
+        }
+    }
+
+    fn is_decision(&self) -> bool {
+        matches!(self, Record::Learned(_))
+    }
+
+    fn amnesia(&self) -> Option<bool> {
+        if let Record::Amnesia(lost) = self { Some(*lost) } else { None }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use synod_wire::{BatchBuilder, SessionId};
-
-    fn samples() -> Vec<Message> {
-        let ballot = Ballot { round: 5, replica: ReplicaId(2) };
-        let mut builder = BatchBuilder::new();
-        builder.push(SessionId(1), 1, 1, b"x");
-        let batch = builder.finish();
-        vec![
-            Message::Prepare { ballot, from: Slot(3) },
-            Message::Promise(Promise {
-                ballot,
-                from: Slot(3),
-                decided: Slot(2),
-                accepted: vec![AcceptedValue { slot: Slot(3), ballot, batch: batch.clone() }],
-                next: Some(Slot(4)),
-                incarnation: Incarnation(7),
-                lives: vec![(ReplicaId(3), Incarnation(9))],
-            }),
-            Message::Accept {
-                ballot,
-                first: Slot(8),
-                decided: Slot(7),
-                batches: [batch, Batch::noop()].into(),
-            },
-            Message::Accepted { ballot, first: Slot(8), last: Slot(9) },
-            Message::Decided { ballot, through: Slot(8) },
-            Message::Heartbeat { ballot, decided: Slot(8), round: 4 },
-            Message::HeartbeatAck { ballot, round: 4 },
-            Message::Reject { promised: ballot },
-            Message::TakeOver { ballot },
-            Message::Recover { incarnation: Incarnation(3) },
-            Message::RecoverAnswer {
-                asker: Incarnation(3),
-                incarnation: Incarnation(5),
-                promised: ballot,
-                next_slot: None,
-                lives: vec![(ReplicaId(3), Incarnation(9))],
-            },
-        ]
-    }
-
-    #[test]
-    fn messages_survive_the_wire_and_no_truncation_decodes() {
-        for message in samples() {
-            let mut writer = Writer::new();
-            message.encode(&mut writer);
-            let bytes = writer.finish().to_bytes();
-            let mut reader = Reader::new(bytes.clone());
-            assert_eq!(Message::decode(&mut reader).as_ref(), Ok(&message));
-            reader.finish().unwrap();
-            for len in 0..bytes.len() {
-                assert!(
-                    Message::decode(&mut Reader::new(bytes.slice(..len))).is_err(),
-                    "{message:?} cut at {len}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn records_survive_the_disk() {
-        let ballot = Ballot { round: 5, replica: ReplicaId(2) };
-        let value = AcceptedValue { slot: Slot(3), ballot, batch: Batch::noop() };
-        for record in [
-            Record::Promised(ballot),
-            Record::Accepted {
-                ballot,
-                first: Slot(3),
-                decided: Slot(2),
-                batches: [Batch::noop(), Batch::noop()].into(),
-            },
-            Record::Learned(value),
-            Record::Amnesia(true),
-            Record::Lives(vec![(ReplicaId(1), Incarnation(2))]),
-        ] {
-            let record = crate::Record::from(record);
-            let mut writer = Writer::new();
-            record.encode(&mut writer);
-            assert_eq!(crate::Record::decode(&mut Reader::new(writer.finish().to_bytes())), Ok(record));
-        }
-    }
-}
+#[path = "tests/messages.rs"]
+mod tests;

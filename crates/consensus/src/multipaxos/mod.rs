@@ -30,15 +30,19 @@
 //! - **A promise is of one life**, however many pages it takes, and of the latest life of its sender: what a replica
 //!   promised before it lost its log does not bind it afterwards.
 
+mod claims;
+mod describe;
 mod follower;
 mod leader;
 mod lives;
 mod messages;
+mod profile;
 mod recovery;
 #[cfg(test)]
 mod tests;
 
 pub use messages::{AcceptedValue, Message, Promise, Record};
+pub(crate) use profile::PROFILE;
 
 use std::collections::VecDeque;
 

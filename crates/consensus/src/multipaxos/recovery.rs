@@ -49,7 +49,7 @@ use synod_wire::{Ballot, Ballots, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State, lives::Lives};
 use crate::{
-    Bug, Effects, LeaderView, Members, Options, Proofs, ReplicaSet, Restart, election::Election,
+    Bug, Effects, LeaderView, Members, Options, Proofs, Prove, ReplicaSet, Restart, election::Election,
     resend::Resend, slots::Slots,
 };
 
@@ -110,9 +110,9 @@ impl Recovering {
     }
 }
 
-impl Record {
+impl Prove for Record {
     /// What it proves, with what the log holds, if records are lost: the values of slots are independent.
-    pub(crate) fn prove(&self, proofs: &mut Proofs) {
+    fn prove(&self, proofs: &mut Proofs) {
         match self {
             Record::Accepted { ballot, first, decided, batches } => {
                 proofs.decide(*decided, Ballots::both);

@@ -11,8 +11,8 @@ use synod_wire::{
 
 use super::{AcceptedValue, Message, Promise, Record};
 use crate::{
-    Control, Decision, Effect, Effects, ElectionKind, Input, Members, Options, Protocol, ReadToken, Restart,
-    Role, election,
+    Control, Decision, Effect, Effects, ElectionKind, Input, Logged, Members, Options, Protocol, ReadToken,
+    Restart, Role, election,
 };
 
 const R1: ReplicaId = ReplicaId(1);

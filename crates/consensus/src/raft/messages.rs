@@ -14,7 +14,7 @@ use std::sync::Arc;
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
 use super::membership::VoterSets;
-use crate::{MEMBERS_MAX, batches::last_of};
+use crate::{Body, Class, Logged, MEMBERS_MAX, batches::last_of};
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,12 +154,6 @@ pub enum Message {
     Follow,
 }
 
-impl From<Message> for crate::Message {
-    fn from(message: Message) -> crate::Message {
-        crate::Message::Raft(message)
-    }
-}
-
 impl Entry {
     fn encode(&self, writer: &mut Writer) {
         writer.ballot(self.ballot);
@@ -228,9 +222,8 @@ const TIMEOUT_NOW: u8 = 10;
 const FOLLOW: u8 = 11;
 const PRIORITY: u8 = 12;
 
-impl Message {
-    /// Writes the message.
-    pub fn encode(&self, writer: &mut Writer) {
+impl Body for Message {
+    fn encode(&self, writer: &mut Writer) {
         match self {
             Message::Vote { term, rehearsal, transfer, last, last_ballot } => {
                 writer.u8(VOTE);
@@ -304,8 +297,7 @@ impl Message {
         }
     }
 
-    /// Reads what [`Message::encode`] wrote.
-    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
         Ok(match reader.u8("message kind")? {
             VOTE => Message::Vote {
                 term: reader.u64("term")?,
@@ -360,6 +352,28 @@ impl Message {
             value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
         })
     }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        if let Message::Append { entries, .. } = self {
+            entries.iter().for_each(|entry| see(&entry.batch));
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Message::Vote { .. } => Class::Prepare,
+            Message::VoteReply { .. } => Class::Promise,
+            Message::Append { .. } => Class::Proposal,
+            Message::AppendReply { .. } => Class::Vote,
+            Message::Commit { .. } => Class::Announcement,
+            Message::Heartbeat { .. } => Class::Heartbeat,
+            Message::HeartbeatAck { .. } => Class::HeartbeatAnswer,
+            Message::Conflict { .. } | Message::Stale { .. } => Class::Refusal,
+            Message::TimeoutNow { .. } => Class::Transfer,
+            Message::Priority { .. } => Class::Election,
+            Message::Follow => Class::Recovery,
+        }
+    }
 }
 
 /// What a replica must remember across a crash.
@@ -404,16 +418,8 @@ pub enum Record {
 const STATE_TERM: u8 = 1;
 const STATE_AMNESIA: u8 = 2;
 
-impl From<Record> for crate::Record {
-    fn from(record: Record) -> crate::Record {
-        crate::Record::Raft(record)
-    }
-}
-
-impl Record {
-    /// How long the log must keep it.
-    #[must_use]
-    pub fn keep(&self) -> Keep {
+impl Logged for Record {
+    fn keep(&self) -> Keep {
         match self {
             Record::Term { .. } => Keep::State(STATE_TERM),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
@@ -422,27 +428,28 @@ impl Record {
         }
     }
 
-    /// See [`crate::Record::is_decision`].
-    #[must_use]
-    pub fn is_decision(&self) -> bool {
+    fn is_decision(&self) -> bool {
         matches!(self, Record::Entries { start, entries, decided, .. } if *decided >= last_of(*start, entries))
     }
 
-    /// See [`crate::Record::without_voters`].
-    #[must_use]
-    pub fn without_voters(self) -> Record {
-        match self {
-            Record::Entries { start, entries, decided, decided_in } => {
-                let without = |entry: &Entry| Entry { voters: None, ..entry.clone() };
-                let entries = entries.iter().map(without).collect();
-                Record::Entries { start, entries, decided, decided_in }
-            }
-            other => other,
+    fn amnesia(&self) -> Option<bool> {
+        if let Record::Amnesia(lost) = self { Some(*lost) } else { None }
+    }
+
+    fn without_voters(&self) -> Option<crate::Record> {
+        let &Record::Entries { start, ref entries, decided, decided_in } = self else { return None };
+        let without = |entry: &Entry| Entry { voters: None, ..entry.clone() };
+        let entries = entries.iter().map(without).collect();
+        Some(Record::Entries { start, entries, decided, decided_in }.into())
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
+        if let Record::Entries { start, entries, .. } = self {
+            (start.0..).map(Slot).zip(entries.iter()).for_each(|(slot, entry)| see(slot, &entry.batch));
         }
     }
 
-    /// Writes the record.
-    pub fn encode(&self, writer: &mut Writer) {
+    fn encode(&self, writer: &mut Writer) {
         match self {
             Record::Term { term, voted_for } => {
                 writer.u8(1);
@@ -469,8 +476,7 @@ impl Record {
         }
     }
 
-    /// Reads what [`Record::encode`] wrote.
-    pub fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
+    fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
         Ok(match reader.u8("record kind")? {
             1 => {
                 let term = reader.u64("term")?;
@@ -497,121 +503,5 @@ impl Record {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use synod_wire::{BatchBuilder, SessionId};
-
-    fn voters() -> VoterSets {
-        VoterSets::joint(vec![ReplicaId(1), ReplicaId(4)], vec![ReplicaId(1)])
-    }
-
-    fn samples() -> Vec<Message> {
-        let ballot = Ballot { round: 5, replica: ReplicaId(2) };
-        let mut builder = BatchBuilder::new();
-        builder.push(SessionId(1), 1, 1, b"x");
-        let entry = Entry { ballot, batch: builder.finish(), voters: None };
-        let change = Entry { voters: Some(voters()), ..entry.clone() };
-        vec![
-            Message::Vote { term: 6, rehearsal: true, transfer: false, last: Slot(9), last_ballot: ballot },
-            Message::VoteReply { term: 6, rehearsal: true, granted: true },
-            Message::Append {
-                ballot,
-                session: 3,
-                prev: Slot(8),
-                prev_ballot: ballot,
-                entries: [entry, change].into(),
-                commit: Slot(7),
-            },
-            Message::AppendReply { ballot, session: 3, through: Slot(10) },
-            Message::Conflict { ballot, session: 3, prev: Slot(8), hint: Slot(4), hint_ballot: ballot },
-            Message::Commit { ballot, through: Slot(8) },
-            Message::Heartbeat { ballot, commit: Slot(8), round: 4, priority_max: 9 },
-            Message::HeartbeatAck { ballot, round: 4, decided: Slot(8), priority: 9 },
-            Message::Stale { term: 7 },
-            Message::TimeoutNow { ballot },
-            Message::Priority { priority: 9 },
-            Message::Follow,
-        ]
-    }
-
-    #[test]
-    fn voters_weigh_what_they_take_in_a_message() {
-        let ids = |count| (1..=count).map(ReplicaId).collect::<Vec<_>>();
-        for (incoming, outgoing) in [(1, 0), (3, 0), (5, 4), (2, 7)] {
-            let voters = VoterSets::joint(ids(incoming), ids(outgoing));
-            let mut writer = Writer::new();
-            write_voters(&mut writer, &voters);
-            let (len, size) = (writer.finish().len(), voters.size());
-            assert!(len <= size && size <= len + 8, "{voters:?}: {len} bytes, and {size} counted");
-        }
-    }
-
-    #[test]
-    fn messages_survive_the_wire_and_no_truncation_decodes() {
-        for message in samples() {
-            let mut writer = Writer::new();
-            message.encode(&mut writer);
-            let bytes = writer.finish().to_bytes();
-            let mut reader = Reader::new(bytes.clone());
-            assert_eq!(Message::decode(&mut reader).as_ref(), Ok(&message));
-            reader.finish().unwrap();
-            for len in 0..bytes.len() {
-                let cut = Message::decode(&mut Reader::new(bytes.slice(..len)));
-                assert!(cut.is_err(), "{message:?} cut at {len}");
-            }
-        }
-    }
-
-    #[test]
-    fn records_survive_the_disk() {
-        let ballot = Ballot { round: 5, replica: ReplicaId(2) };
-        let entry = Entry { ballot, batch: Batch::noop(), voters: Some(voters()) };
-        let other = Entry { voters: None, ..entry.clone() };
-        for record in [
-            Record::Term { term: 5, voted_for: Some(ReplicaId(3)) },
-            Record::Term { term: 5, voted_for: None },
-            Record::Entries {
-                start: Slot(3),
-                entries: [entry.clone(), other].into(),
-                decided: Slot(2),
-                decided_in: ballot,
-            },
-            Record::Truncated { from: Slot(3), last: Slot(9) },
-            Record::Amnesia(true),
-        ] {
-            let record = crate::Record::from(record);
-            let mut writer = Writer::new();
-            record.encode(&mut writer);
-            assert_eq!(crate::Record::decode(&mut Reader::new(writer.finish().to_bytes())), Ok(record));
-        }
-    }
-
-    #[test]
-    fn entries_without_slots_and_slots_without_entries_are_refused() {
-        let entry = Entry { ballot: Ballot::ZERO, batch: Batch::noop(), voters: None };
-        for (start, entries) in
-            [(Slot(3), vec![]), (Slot(0), vec![entry.clone()]), (Slot(u64::MAX), vec![entry.clone(); 2])]
-        {
-            let decided_in = Ballot::ZERO;
-            let record = Record::Entries { start, entries: entries.into(), decided: Slot(2), decided_in };
-            let mut writer = Writer::new();
-            record.encode(&mut writer);
-            let decoded = Record::decode(&mut Reader::new(writer.finish().to_bytes()));
-            assert!(matches!(decoded, Err(DecodeError::Undefined { .. })), "{decoded:?}");
-        }
-    }
-
-    /// Only as a whole: of what else stands there, nobody said that it is decided.
-    #[test]
-    fn a_record_is_a_decision_if_its_last_entry_is_decided() {
-        let entry = Entry { ballot: Ballot::ZERO, batch: Batch::noop(), voters: None };
-        let record = |decided| Record::Entries {
-            start: Slot(3),
-            entries: [entry.clone(), entry.clone()].into(),
-            decided: Slot(decided),
-            decided_in: Ballot::ZERO,
-        };
-        assert_eq!([2, 3, 4].map(|decided| record(decided).is_decision()), [false, false, true]);
-        assert_eq!(record(2).keep(), Keep::Slot(Slot(4)));
-    }
-}
+#[path = "tests/messages.rs"]
+mod tests;

@@ -34,12 +34,15 @@
 //!   catches up, says so with its next `HeartbeatAck`, and is probed again.
 //! - **A replica whose log may miss records never votes again in its epoch**: it only learns.
 
+mod claims;
+mod describe;
 mod election;
 mod follower;
 mod leader;
 mod log;
 mod membership;
 mod messages;
+mod profile;
 mod progress;
 mod recovery;
 #[cfg(test)]
@@ -47,6 +50,7 @@ mod tests;
 
 pub use membership::VoterSets;
 pub use messages::{Configuration, Entries, Entry, Message, Record};
+pub(crate) use profile::PROFILE;
 
 use election::{Candidate, Patience};
 use leader::Leader;

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use super::{Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log};
-use crate::{Bug, Effects, LeaderView, Members, Options, Proofs, Protocol, Restart, batches::last_of};
+use crate::{Bug, Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of};
 
 /// What the records of earlier lives say.
 #[derive(Default)]
@@ -215,9 +215,9 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
     replayed
 }
 
-impl Record {
+impl Prove for Record {
     /// What it proves, with what the log holds, if records are lost.
-    pub(crate) fn prove(&self, proofs: &mut Proofs) {
+    fn prove(&self, proofs: &mut Proofs) {
         match self {
             Record::Entries { start, entries, decided, decided_in } => {
                 proofs.cut(*start);
@@ -234,7 +234,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Effect, Input, Protocol, ProtocolKind, Restart};
+    use crate::{Effect, Input, Logged, ProtocolKind};
     use synod_wire::{Batch, Incarnation, Keep};
 
     /// A follower's disk, and what its log should be.

@@ -5,7 +5,11 @@
 
 use synod_wire::{Ballot, Ballots, Batch, DecodeError, Keep, Reader, Slot, Writer};
 
-use crate::batches::{Batches, last_of, read_batches, write_batches};
+use super::Extent;
+use crate::{
+    Body, Class, Logged,
+    batches::{Batches, last_of, read_batches, see_run, write_batches},
+};
 
 /// A message between two Sequence Paxos replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,25 +96,6 @@ pub enum Message {
     },
 }
 
-/// What a replica has accepted, in short (Ng 2020: n_a, |v_a| and l_d).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extent {
-    /// The ballot of the sequence that it accepted last.
-    pub accepted_in: Ballot,
-    /// The last slot of that sequence.
-    pub last: Slot,
-    /// The last slot that it knows to be decided.
-    pub decided: Slot,
-}
-
-impl Extent {
-    /// Among those that promised, the one with the highest rank has everything that can have been chosen.
-    #[must_use]
-    pub fn rank(&self) -> (Ballot, Slot) {
-        (self.accepted_in, self.last)
-    }
-}
-
 /// See [`Message::Prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prepare {
@@ -156,12 +141,6 @@ pub struct AcceptSync {
     pub decided: Slot,
 }
 
-impl From<Message> for crate::Message {
-    fn from(message: Message) -> crate::Message {
-        crate::Message::SequencePaxos(message)
-    }
-}
-
 const PREPARE: u8 = 1;
 const PROMISE: u8 = 2;
 const ACCEPT_SYNC: u8 = 3;
@@ -192,9 +171,8 @@ impl Extent {
     }
 }
 
-impl Message {
-    /// Writes the message.
-    pub fn encode(&self, writer: &mut Writer) {
+impl Body for Message {
+    fn encode(&self, writer: &mut Writer) {
         match self {
             Message::Prepare(Prepare { ballot, has, page }) => {
                 writer.u8(PREPARE);
@@ -268,8 +246,7 @@ impl Message {
         }
     }
 
-    /// Reads what [`Message::encode`] wrote.
-    pub fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
         let kind = reader.u8("message kind")?;
         let ballot = reader.ballot("ballot")?;
         Ok(match kind {
@@ -306,6 +283,31 @@ impl Message {
             TAKE_OVER => Message::TakeOver { ballot },
             value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
         })
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        match self {
+            Message::Promise(Promise { batches, .. })
+            | Message::AcceptSync(AcceptSync { batches, .. })
+            | Message::Accept { batches, .. } => batches.iter().for_each(see),
+            _ => {}
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Message::Prepare(_) => Class::Prepare,
+            Message::Promise(_) => Class::Promise,
+            Message::AcceptSync(_) | Message::SyncNext { .. } | Message::Behind { .. } => Class::Sync,
+            Message::Accept { .. } => Class::Proposal,
+            Message::Accepted { .. } => Class::Vote,
+            Message::Decide { .. } => Class::Announcement,
+            Message::PrepareReq { .. } => Class::Recovery,
+            Message::Heartbeat { .. } => Class::Heartbeat,
+            Message::HeartbeatAck { .. } => Class::HeartbeatAnswer,
+            Message::Reject { .. } => Class::Refusal,
+            Message::TakeOver { .. } => Class::Transfer,
+        }
     }
 }
 
@@ -380,16 +382,21 @@ const STATE_PROMISED: u8 = 1;
 const STATE_AMNESIA: u8 = 3;
 const STATE_TRIMMED: u8 = 4;
 
-impl From<Record> for crate::Record {
-    fn from(record: Record) -> crate::Record {
-        crate::Record::SequencePaxos(record)
+impl Record {
+    /// How many slots it holds something for.
+    pub(super) fn slots(&self) -> u64 {
+        match self {
+            Record::Accepted { batches, .. }
+            | Record::Staged { batches, .. }
+            | Record::Adopted { batches, .. } => batches.len() as u64,
+            Record::Learned { .. } => 1,
+            Record::Promised(_) | Record::Amnesia(_) | Record::Trimmed { .. } => 0,
+        }
     }
 }
 
-impl Record {
-    /// How long the log must keep it.
-    #[must_use]
-    pub fn keep(&self) -> Keep {
+impl Logged for Record {
+    fn keep(&self) -> Keep {
         match self {
             Record::Promised(_) => Keep::State(STATE_PROMISED),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
@@ -401,19 +408,7 @@ impl Record {
         }
     }
 
-    /// How many slots it holds something for.
-    pub(super) fn slots(&self) -> u64 {
-        match self {
-            Record::Accepted { batches, .. }
-            | Record::Staged { batches, .. }
-            | Record::Adopted { batches, .. } => batches.len() as u64,
-            Record::Learned { .. } => 1,
-            Record::Promised(_) | Record::Amnesia(_) | Record::Trimmed { .. } => 0,
-        }
-    }
-
-    /// Writes the record.
-    pub fn encode(&self, writer: &mut Writer) {
+    fn encode(&self, writer: &mut Writer) {
         match self {
             Record::Promised(ballot) => {
                 writer.u8(1);
@@ -460,8 +455,7 @@ impl Record {
         }
     }
 
-    /// Reads what [`Record::encode`] wrote.
-    pub fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
+    fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
         Ok(match reader.u8("record kind")? {
             1 => Record::Promised(reader.ballot("promised")?),
             2 => {
@@ -491,89 +485,26 @@ impl Record {
             value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
         })
     }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
+        match self {
+            Record::Accepted { start: from, batches, .. }
+            | Record::Staged { from, batches, .. }
+            | Record::Adopted { from, batches, .. } => see_run(*from, batches, see),
+            Record::Learned { slot, batch, .. } => see(*slot, batch),
+            Record::Promised(_) | Record::Amnesia(_) | Record::Trimmed { .. } => {}
+        }
+    }
+
+    fn is_decision(&self) -> bool {
+        matches!(self, Record::Learned { .. })
+    }
+
+    fn amnesia(&self) -> Option<bool> {
+        if let Record::Amnesia(lost) = self { Some(*lost) } else { None }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use synod_wire::{BatchBuilder, ReplicaId, SessionId};
-
-    const BALLOT: Ballot = Ballot { round: 5, replica: ReplicaId(2) };
-
-    fn batches() -> Batches {
-        let mut builder = BatchBuilder::new();
-        builder.push(SessionId(1), 1, 1, b"x");
-        [builder.finish(), Batch::noop()].into()
-    }
-
-    fn messages() -> Vec<Message> {
-        let (ballot, batches) = (BALLOT, batches());
-        let has = Extent { accepted_in: ballot, last: Slot(9), decided: Slot(7) };
-        let (start, from, decided) = (Slot(8), Slot(9), Slot(7));
-        vec![
-            Message::Prepare(Prepare { ballot, has, page: Slot(8) }),
-            Message::Promise(Promise {
-                ballot,
-                has,
-                page: Slot(8),
-                start,
-                batches: batches.clone(),
-                more: true,
-            }),
-            Message::AcceptSync(AcceptSync {
-                ballot,
-                start,
-                from,
-                batches: batches.clone(),
-                more: true,
-                decided,
-            }),
-            Message::SyncNext { ballot, start, from },
-            Message::Accept { ballot, start, decided, batches },
-            Message::Accepted { ballot, last: Slot(8) },
-            Message::Decide { ballot, through: Slot(8) },
-            Message::PrepareReq { promised: ballot },
-            Message::Behind { ballot, through: Slot(3) },
-            Message::Heartbeat { ballot, decided: Slot(8), round: 4 },
-            Message::HeartbeatAck { ballot, round: 4 },
-            Message::Reject { promised: ballot },
-            Message::TakeOver { ballot },
-        ]
-    }
-
-    #[test]
-    fn messages_survive_the_wire_and_no_truncation_decodes() {
-        for message in messages() {
-            let mut writer = Writer::new();
-            message.encode(&mut writer);
-            let bytes = writer.finish().to_bytes();
-            let mut reader = Reader::new(bytes.clone());
-            assert_eq!(Message::decode(&mut reader).as_ref(), Ok(&message));
-            reader.finish().unwrap();
-            for len in 0..bytes.len() {
-                let cut = Message::decode(&mut Reader::new(bytes.slice(..len)));
-                assert!(cut.is_err(), "{message:?} cut at {len}");
-            }
-        }
-    }
-
-    #[test]
-    fn records_survive_the_disk() {
-        let (ballot, batches, decided) = (BALLOT, batches(), Slot(2));
-        let (start, from, covers) = (Slot(3), Slot(4), Slot(9));
-        for record in [
-            Record::Promised(ballot),
-            Record::Accepted { ballot, start, decided, batches: batches.clone() },
-            Record::Staged { ballot, start, from, batches: batches.clone() },
-            Record::Adopted { ballot, start, from, decided, covers, batches: batches.clone() },
-            Record::Learned { slot: start, ballots: Ballots::both(ballot), batch: batches[0].clone() },
-            Record::Amnesia(true),
-            Record::Trimmed { slot: start, accepted_in: ballot },
-        ] {
-            let record = crate::Record::from(record);
-            let mut writer = Writer::new();
-            record.encode(&mut writer);
-            assert_eq!(crate::Record::decode(&mut Reader::new(writer.finish().to_bytes())), Ok(record));
-        }
-    }
-}
+#[path = "tests/messages.rs"]
+mod tests;

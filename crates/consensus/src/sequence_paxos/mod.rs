@@ -69,16 +69,21 @@
 //! A replica whose log may have lost records takes no part any more: it learns what is decided until the replica
 //! around it gives it a new epoch to vote in.
 
+mod claims;
+mod describe;
 mod follower;
 mod leader;
 mod messages;
 mod peers;
+mod profile;
 mod recovery;
 mod sequence;
 #[cfg(test)]
 mod tests;
 
-pub use messages::{AcceptSync, Extent, Message, Prepare, Promise, Record};
+pub use crate::claims::Extent;
+pub use messages::{AcceptSync, Message, Prepare, Promise, Record};
+pub(crate) use profile::PROFILE;
 
 pub(crate) use recovery::Staged;
 

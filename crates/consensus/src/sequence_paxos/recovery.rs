@@ -4,7 +4,8 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
 use crate::{
-    Bug, Effect, Effects, LeaderView, Members, Options, Proofs, Restart, batches::last_of, election::Election,
+    Bug, Effect, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, batches::last_of,
+    election::Election,
 };
 
 impl SequencePaxos {
@@ -203,10 +204,10 @@ impl SequencePaxos {
     }
 }
 
-impl Record {
+impl Prove for Record {
     /// What it proves, with what the log holds, if records are lost. Each says through which slot all was decided before
     /// it, in no ballot above that of the sequence.
-    pub(crate) fn prove(&self, proofs: &mut Proofs) {
+    fn prove(&self, proofs: &mut Proofs) {
         let decide = |proofs: &mut Proofs, through| {
             let ballots = Ballots::both(proofs.sequence());
             proofs.decide(through, |_| ballots);

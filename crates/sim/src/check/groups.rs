@@ -17,13 +17,11 @@
 
 use std::collections::VecDeque;
 
+use synod_consensus::Claim;
 use synod_replica::{Group, LogRecord};
 use synod_wire::{Epoch, Lsn, ReplicaId, Slot};
 
-use super::{
-    facts::Claim,
-    invariant::{Checked, Invariant, demand},
-};
+use super::invariant::{Checked, Invariant, demand};
 
 /// The first epoch is entered without a record.
 const FIRST: Epoch = Epoch(1);

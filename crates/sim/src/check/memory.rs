@@ -18,14 +18,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use synod_consensus::Message;
+use synod_consensus::{Claim, Message, Recollection, Recovery};
 use synod_replica::{Group, LogRecord};
 use synod_wire::{Ballot, Epoch, Incarnation, Lsn, ReplicaId, Slot};
 
-use super::{
-    facts::{Claim, Page, Recollection, answer_to_recover, asks_to_recover, page, recollection},
-    invariant::{Checked, Invariant, demand},
-};
+use super::invariant::{Checked, Invariant, demand};
 
 /// What replicas that lost their logs may say. Replicas are named by index.
 #[derive(Debug)]
@@ -144,12 +141,14 @@ impl Memory {
     pub fn said(&mut self, epoch: Epoch, replica: usize, message: &Message, claims: &[Claim<'_>]) -> Checked {
         let Memory { replicas, epochs } = self;
         let votes = epochs.get_mut(&epoch).expect("an epoch begins before anything happens in it");
-        demand(!votes.voters[replica].silent || asks_to_recover(message), Invariant::SilentAmnesia, || {
+        let recovery = message.body().recovery();
+        let may_speak = !votes.voters[replica].silent || matches!(recovery, Some(Recovery::Asks));
+        demand(may_speak, Invariant::SilentAmnesia, || {
             format!("r{} has lost its log, and speaks in epoch {epoch}", replica + 1)
         })?;
         for claim in claims {
             match claim {
-                Claim::Candidate(ballot) => votes.asks(*ballot, replicas[replica].present, page(message)),
+                Claim::Candidate(ballot) => votes.asks(*ballot, replicas[replica].present, recovery),
                 Claim::Leads { ballot, .. } | Claim::Propose { ballot, .. } => {
                     votes.leads(*ballot, replica, replicas)?;
                 }
@@ -161,13 +160,14 @@ impl Memory {
 
     /// A message of a replica arrives at another one.
     pub fn arrives(&mut self, epoch: Epoch, from: usize, to: usize, message: &Message) {
-        if let Some((asker, life)) = answer_to_recover(message)
+        let recovery = message.body().recovery();
+        if let Some(Recovery::Answers { asker, life }) = recovery
             && asker.0 == self.replicas[to].present
         {
             let known = self.epoch(epoch).voters[to].answers.entry(from).or_insert(life);
             *known = life.max(*known);
         }
-        if let Some(Page::Answer { ballot, first, next, life }) = page(message)
+        if let Some(Recovery::Page { ballot, first, next, life }) = recovery
             && let Some(candidacy) = self.epoch(epoch).ballots.get_mut(&ballot)
             && candidacy.counted.is_none()
         {
@@ -178,7 +178,7 @@ impl Memory {
 
 fn of_epoch(record: &LogRecord) -> Option<(Epoch, Recollection)> {
     match record {
-        LogRecord::Protocol { epoch, record } => recollection(record).map(|record| (*epoch, record)),
+        LogRecord::Protocol { epoch, record } => record.body().recollection().map(|record| (*epoch, record)),
         LogRecord::Entered { group, amnesia: true } => Some((group.epoch, Recollection::Whole(false))),
         _ => None,
     }
@@ -256,8 +256,8 @@ impl EpochMemory {
         self.group.voters().count() / 2 + 1
     }
 
-    fn asks(&mut self, ballot: Ballot, life: u64, question: Option<Page>) {
-        if let Some(Page::Question { first }) = question
+    fn asks(&mut self, ballot: Ballot, life: u64, question: Option<Recovery>) {
+        if let Some(Recovery::PageWanted { first }) = question
             && self.ballots.get(&ballot).is_none_or(|candidacy| candidacy.life != life)
         {
             // What it asks first is the first page.

@@ -1,23 +1,23 @@
 //! What is checked while a world runs, and at its end.
 
-mod facts;
 mod groups;
 mod invariant;
 pub mod linear;
 mod lives;
 mod memory;
 mod model;
+mod records;
 mod reference;
 mod terms;
 mod votes;
 
-pub(crate) use facts::{Claim, Fact, claims, fact, is_learned, slots, values};
 pub(crate) use groups::Groups;
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};
 pub(crate) use lives::{Held, Watch};
 pub(crate) use memory::Memory;
 pub(crate) use model::Model;
+pub(crate) use records::{is_learned, slots, values};
 pub(crate) use reference::Reference;
 pub(crate) use terms::Terms;
 pub(crate) use votes::Votes;

@@ -1,14 +1,11 @@
-//! Raft's terms, votes and logs: what leaves a replica against what its disk holds, and what was said before.
+//! Terms, the votes in them, and logs: what leaves a replica against what its disk holds, and what was said before.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     rc::Rc,
 };
 
-use synod_consensus::{
-    Message, Record,
-    raft::{self, VoterSets},
-};
+use synod_consensus::{Entry, Message, Record, TermClaim, TermFact, VoterSets};
 use synod_replica::{Group, LogRecord};
 use synod_wire::{Ballot, Batch, Epoch, Lsn, ReplicaId, Slot};
 
@@ -24,18 +21,18 @@ struct Log {
 }
 
 impl Log {
-    fn take_in(&mut self, record: &raft::Record) {
-        match record {
-            raft::Record::Entries { start, entries, .. } => {
+    fn take_in(&mut self, fact: &TermFact) {
+        match fact {
+            TermFact::Entries { start, entries, .. } => {
                 self.ballots.split_off(start);
                 self.ballots.extend(placed(*start, entries).map(|(slot, entry)| (slot, entry.ballot)));
             }
-            raft::Record::Truncated { from, .. } => {
+            TermFact::Truncated { from } => {
                 self.ballots.split_off(from);
             }
             // What the log before holds may have been replaced by what is lost.
-            raft::Record::Amnesia(true) => self.ballots.clear(),
-            raft::Record::Term { .. } | raft::Record::Amnesia(false) => {}
+            TermFact::Lost => self.ballots.clear(),
+            TermFact::Term { .. } | TermFact::Nothing => {}
         }
     }
 
@@ -49,14 +46,14 @@ impl Log {
 }
 
 /// Entries with their slots.
-fn placed(start: Slot, entries: &[raft::Entry]) -> impl Iterator<Item = (Slot, &raft::Entry)> {
+fn placed(start: Slot, entries: &[Entry]) -> impl Iterator<Item = (Slot, &Entry)> {
     (start.0..).map(Slot).zip(entries)
 }
 
 /// One replica.
 #[derive(Debug, Default)]
 struct Server {
-    pending: VecDeque<(Lsn, raft::Record)>,
+    pending: VecDeque<(Lsn, TermFact)>,
     /// The last durable record that was taken in.
     seen: Lsn,
     /// What durable records say ...
@@ -253,20 +250,20 @@ impl EpochTerms {
 
     /// A replica appends a record.
     fn appended(&mut self, replica: usize, lsn: Lsn, record: &Record) -> Checked {
-        let Record::Raft(record) = record else { return Ok(()) };
+        let fact = record.body().term_fact();
         let server = &mut self.servers[replica];
-        server.pending.push_back((lsn, record.clone()));
-        match *record {
-            raft::Record::Term { term, .. } => server.latest_term = term,
-            raft::Record::Truncated { from, .. } => self.may_truncate(replica, from)?,
+        server.pending.push_back((lsn, fact.clone()));
+        match fact {
+            TermFact::Term { term, .. } => server.latest_term = term,
+            TermFact::Truncated { from } => self.may_truncate(replica, from)?,
             _ => {}
         }
         let server = &mut self.servers[replica];
-        server.log.take_in(record);
-        let raft::Record::Entries { start, entries, decided, .. } = record else { return Ok(()) };
-        for (slot, entry) in placed(*start, entries) {
+        server.log.take_in(&fact);
+        let TermFact::Entries { start, entries, decided } = fact else { return Ok(()) };
+        for (slot, entry) in placed(start, &entries) {
             let before = self.servers[replica].log.ballots.get(&slot.prev()).copied();
-            self.log_matches(slot, entry, before, *decided >= slot)?;
+            self.log_matches(slot, entry, before, decided >= slot)?;
             if entry.voters.is_some() && entry.ballot.replica.0 == replica as u64 + 1 {
                 // From now on other voters count for what is not committed yet.
                 let last = self.committed.last_key_value().map_or(Slot::ZERO, |(&slot, _)| slot);
@@ -288,13 +285,7 @@ impl EpochTerms {
     }
 
     /// Log Matching: a slot and a term name one entry and, by induction, one log.
-    fn log_matches(
-        &mut self,
-        slot: Slot,
-        entry: &raft::Entry,
-        before: Option<Ballot>,
-        learned: bool,
-    ) -> Checked {
+    fn log_matches(&mut self, slot: Slot, entry: &Entry, before: Option<Ballot>, learned: bool) -> Checked {
         let before = if slot == self.first { Some(Ballot::ZERO) } else { before };
         let Some(known) = self.entries.get_mut(&(slot, entry.ballot)) else {
             // Only its leader makes an entry; what is learned or sent on was made before.
@@ -326,27 +317,27 @@ impl EpochTerms {
     /// A replica's records through `lsn` are durable.
     fn durable(&mut self, replica: usize, lsn: Lsn) -> Checked {
         while self.servers[replica].pending.front().is_some_and(|(at, _)| *at <= lsn) {
-            let (at, record) = self.servers[replica].pending.pop_front().expect("there is a front");
-            self.is_durable(replica, at, &record)?;
+            let (at, fact) = self.servers[replica].pending.pop_front().expect("there is a front");
+            self.is_durable(replica, at, &fact)?;
         }
         Ok(())
     }
 
-    fn is_durable(&mut self, replica: usize, lsn: Lsn, record: &raft::Record) -> Checked {
+    fn is_durable(&mut self, replica: usize, lsn: Lsn, fact: &TermFact) -> Checked {
         let server = &mut self.servers[replica];
         server.seen = server.seen.max(lsn);
-        server.durable.take_in(record);
-        match record {
-            raft::Record::Term { term, voted_for } => {
+        server.durable.take_in(fact);
+        match fact {
+            TermFact::Term { term, voted_for } => {
                 if *term > server.term {
                     server.left_at.insert(server.term, server.durable.last());
                 }
                 (server.term, server.voted_for) = (*term, *voted_for);
                 Ok(())
             }
-            raft::Record::Entries { start, entries, .. } => {
+            TermFact::Entries { start, entries, .. } => {
                 let term = server.term;
-                let in_its_term = |(_, entry): &(Slot, &raft::Entry)| entry.ballot.round == term;
+                let in_its_term = |(_, entry): &(Slot, &Entry)| entry.ballot.round == term;
                 let mut counted = placed(*start, entries).filter(in_its_term);
                 counted.try_for_each(|(slot, entry)| self.acknowledged(replica, slot, entry.ballot))
             }
@@ -412,10 +403,8 @@ impl EpochTerms {
         let seen = server.seen;
         // A prefix of what was not durable at the crash has become so.
         for (lsn, record) in records {
-            if let Record::Raft(record) = record
-                && (lsn > seen || lost)
-            {
-                self.is_durable(replica, lsn, &record)?;
+            if lsn > seen || lost {
+                self.is_durable(replica, lsn, &record.body().term_fact())?;
             }
         }
         let server = &mut self.servers[replica];
@@ -434,22 +423,29 @@ impl EpochTerms {
         message: &Message,
         decided: Slot,
     ) -> Checked {
-        let Message::Raft(message) = message else { return Ok(()) };
-        match message {
-            raft::Message::Vote { term, rehearsal: false, .. } => self.votes(replica, id, *term, id),
-            raft::Message::VoteReply { term, rehearsal: false, granted: true, .. } => {
-                self.votes(replica, id, *term, to)
-            }
-            raft::Message::Append { ballot, commit, .. }
-            | raft::Message::Heartbeat { ballot, commit, .. }
-            | raft::Message::Commit { ballot, through: commit } => {
+        let claims = message.body().term_claims();
+        claims.iter().try_for_each(|claim| self.claims(replica, (id, life), to, claim, decided))
+    }
+
+    fn claims(
+        &mut self,
+        replica: usize,
+        (id, life): (ReplicaId, u64),
+        to: ReplicaId,
+        claim: &TermClaim<'_>,
+        decided: Slot,
+    ) -> Checked {
+        match claim {
+            TermClaim::Candidate { term } => self.votes(replica, id, *term, id),
+            TermClaim::Grants { term } => self.votes(replica, id, *term, to),
+            TermClaim::Leads { ballot, commit } => {
                 demand(*commit <= decided || self.ended, Invariant::AnnouncedDecided, || {
                     format!("{id} announces slots through {commit}; only those through {decided} are decided")
                 })?;
                 self.leads(replica, id, life, *ballot)?;
                 self.announces(replica, id, *ballot, *commit)
             }
-            raft::Message::AppendReply { ballot, through, .. } => {
+            TermClaim::Acknowledges { ballot, through } => {
                 let server = &self.servers[replica];
                 // What became durable together with its removal in a later term was held all the same, before that term.
                 let left_at = server.left_at.get(&ballot.round);
@@ -462,7 +458,7 @@ impl EpochTerms {
                     )
                 })
             }
-            _ => Ok(()),
+            TermClaim::Entry { .. } => Ok(()),
         }
     }
 

@@ -2,14 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use synod_consensus::sequence_paxos::Extent;
+use synod_consensus::{Claim, Extent, Fact};
 use synod_replica::{Group, LogRecord};
 use synod_wire::{Ballot, Batch, Epoch, Lsn, ReplicaId, Slot};
 
-use super::{
-    facts::{Claim, Fact, fact},
-    invariant::{Checked, Invariant, demand},
-};
+use super::invariant::{Checked, Invariant, demand};
 
 /// What is known of one replica's log, and of what it told others.
 #[derive(Debug, Default)]
@@ -180,7 +177,7 @@ impl Votes {
         for (lsn, record) in records {
             match record {
                 LogRecord::Protocol { epoch, record } => {
-                    let fact = fact(&record);
+                    let fact = record.body().fact();
                     let of_a_sequence = matches!(fact, Fact::Adopted { .. } | Fact::Extended { .. });
                     if of_a_sequence && lsn <= self.gaps[replica] {
                         continue;
@@ -281,7 +278,7 @@ impl EpochVotes {
     }
 
     fn appended(&mut self, replica: usize, lsn: Lsn, record: &synod_consensus::Record) -> Checked {
-        let fact = fact(record);
+        let fact = record.body().fact();
         self.acceptors[replica].latest.take_in(&fact);
         let adopted = matches!(fact, Fact::Adopted { .. });
         self.acceptors[replica].pending.push_back((lsn, fact));

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use synod_consensus::{Record, raft};
+use synod_consensus::{Fact, Record, TermFact};
 use synod_wire::{Ballot, Batch, ReplicaId, Slot};
-
-use crate::check::{Fact, fact};
 
 /// A batch, by its place in the list of those that may be decided; [`Values::STRANGE`] for any other.
 pub(super) type Value = u8;
@@ -17,7 +15,7 @@ pub(super) type Place = (Slot, Ballot);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Element {
     pub(super) value: Value,
-    /// Of Raft: the ballot of the entry before it, if that is known.
+    /// With terms: the ballot of the entry before it, if that is known.
     pub(super) before: Option<Ballot>,
 }
 
@@ -51,12 +49,12 @@ pub(super) struct OnDisk {
     pub(super) promised: Ballot,
     /// For each slot, the ballot of what was accepted there last.
     pub(super) accepted: BTreeMap<Slot, Ballot>,
-    /// Raft's term, and the vote in it.
+    /// The term, and the vote in it.
     pub(super) term: u64,
     pub(super) voted_for: Option<ReplicaId>,
     /// Whatever was accepted at some time...
     pub(super) elements: BTreeMap<Place, Element>,
-    /// ...and where that was a vote: with Raft, only for an entry of the replica's term (Ongaro 2014, section 3.6.2).
+    /// ...and where that was a vote: with terms, only for an entry of the replica's term (Ongaro 2014, section 3.6.2).
     pub(super) votes: BTreeSet<Place>,
 }
 
@@ -75,15 +73,13 @@ impl OnDisk {
         let mut disk = OnDisk::default();
         let mut held = Held::default();
         for record in records {
-            match record {
-                Record::Raft(record) => disk.raft(record, values),
-                _ => disk.paxos(fact(record), &mut held, values),
-            }
+            disk.take_in(record.body().fact(), &mut held, values);
+            disk.take_in_terms(&record.body().term_fact(), values);
         }
         disk
     }
 
-    fn paxos(&mut self, fact: Fact, held: &mut Held, values: &Values) {
+    fn take_in(&mut self, fact: Fact, held: &mut Held, values: &Values) {
         let run = |from: Slot, batches: &[Batch]| -> Vec<(Slot, Value)> {
             (from.0..).map(Slot).zip(batches.iter().map(|batch| values.of(batch))).collect()
         };
@@ -129,10 +125,10 @@ impl OnDisk {
         self.votes.insert((slot, ballot));
     }
 
-    fn raft(&mut self, record: &raft::Record, values: &Values) {
-        match record {
-            raft::Record::Term { term, voted_for } => (self.term, self.voted_for) = (*term, *voted_for),
-            raft::Record::Entries { start, entries, .. } => {
+    fn take_in_terms(&mut self, fact: &TermFact, values: &Values) {
+        match fact {
+            TermFact::Term { term, voted_for } => (self.term, self.voted_for) = (*term, *voted_for),
+            TermFact::Entries { start, entries, .. } => {
                 self.accepted.split_off(start);
                 for (slot, entry) in (start.0..).map(Slot).zip(entries.iter()) {
                     let before = ballot_before(&self.accepted, slot);
@@ -144,10 +140,10 @@ impl OnDisk {
                     }
                 }
             }
-            raft::Record::Truncated { from, .. } => {
+            TermFact::Truncated { from } => {
                 self.accepted.split_off(from);
             }
-            raft::Record::Amnesia(_) => {}
+            TermFact::Lost | TermFact::Nothing => {}
         }
     }
 }

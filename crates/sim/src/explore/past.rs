@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use synod_consensus::{Message, Record, raft};
+use synod_consensus::{Claim, Message, Record, TermClaim, TermFact};
 use synod_wire::{Ballot, Ballots, Batch, ReplicaId, Slot};
 
 use super::on_disk::{Element, OnDisk, Place, Value, Values};
-use crate::check::{Checked, Claim, Invariant, Violation, claims, demand};
+use crate::check::{Checked, Invariant, Violation, demand};
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -18,13 +18,13 @@ pub(super) struct Past {
     pub(super) delivered: Vec<(Value, Ballots)>,
     /// What it proposed.
     pub(super) proposed: BTreeMap<Place, Element>,
-    /// In which ballots it led, in which life, and with what in its log (the ballots of the entries; Raft only).
+    /// In which ballots it led, in which life, and with what in its log (the ballots of the entries, if it has terms).
     pub(super) led: BTreeMap<Ballot, (u64, Vec<Ballot>)>,
     /// The highest ballot that it told anybody to follow.
     told: Ballot,
     /// The votes of which it told.
     told_votes: BTreeMap<Slot, Ballot>,
-    /// Raft: whom it told to have its vote in a term.
+    /// Whom it told to have its vote in a term.
     told_candidates: BTreeMap<u64, ReplicaId>,
 }
 
@@ -84,10 +84,9 @@ impl Past {
         message: &Message,
         owed: &mut Vec<Owed>,
     ) -> Checked {
-        if let Message::Raft(message) = message {
-            return self.says_in_raft(by, to, message, owed);
-        }
-        claims(message).iter().try_for_each(|claim| self.claims(by, claim, owed))
+        let message = message.body();
+        message.claims().iter().try_for_each(|claim| self.claims(by, claim, owed))?;
+        message.term_claims().iter().try_for_each(|claim| self.claims_of_term(by, to, claim, owed))
     }
 
     fn claims(&mut self, by: Speaker<'_>, claim: &Claim<'_>, owed: &mut Vec<Owed>) -> Checked {
@@ -172,35 +171,24 @@ impl Past {
         Ok(())
     }
 
-    fn says_in_raft(
+    fn claims_of_term(
         &mut self,
         by: Speaker<'_>,
         to: ReplicaId,
-        message: &raft::Message,
+        claim: &TermClaim<'_>,
         owed: &mut Vec<Owed>,
     ) -> Checked {
-        match message {
-            raft::Message::Vote { term, rehearsal: false, .. } => self.gives_vote(by, *term, by.id),
-            raft::Message::VoteReply { term, rehearsal: false, granted: true, .. } => {
-                self.gives_vote(by, *term, to)
-            }
-            raft::Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
-                self.announces(by.id, *ballot, *commit, owed);
-                self.leads(by, *ballot, || ballots(by.log))?;
-                let (mut slot, mut before) = (*prev, *prev_ballot);
-                for entry in entries.iter() {
-                    slot = slot.next();
-                    self.proposes(by, (slot, entry.ballot), &entry.batch, Some(before))?;
-                    before = entry.ballot;
-                }
-                Ok(())
-            }
-            raft::Message::Heartbeat { ballot, commit, .. }
-            | raft::Message::Commit { ballot, through: commit } => {
+        match claim {
+            TermClaim::Candidate { term } => self.gives_vote(by, *term, by.id),
+            TermClaim::Grants { term } => self.gives_vote(by, *term, to),
+            TermClaim::Leads { ballot, commit } => {
                 self.announces(by.id, *ballot, *commit, owed);
                 self.leads(by, *ballot, || ballots(by.log))
             }
-            raft::Message::AppendReply { ballot, through, .. } => {
+            TermClaim::Entry { slot, ballot, before, batch } => {
+                self.proposes(by, (*slot, *ballot), batch, Some(*before))
+            }
+            TermClaim::Acknowledges { ballot, through } => {
                 // What became durable together with its removal in a later term was held all the same, before that term.
                 let mut votes = by.disk.votes.range((*through, Ballot::ZERO)..=(*through, *ballot));
                 let held = by.disk.term > ballot.round && votes.next().is_some();
@@ -214,7 +202,6 @@ impl Past {
                     )
                 })
             }
-            _ => Ok(()),
         }
     }
 
@@ -294,17 +281,17 @@ fn owns(id: ReplicaId, ballot: Ballot) -> Checked {
     demand(ballot.replica == id, Invariant::OneLeader, || format!("{id} speaks in ballot {ballot}"))
 }
 
-/// The ballots of a Raft log's entries, from slot 1 on.
+/// The ballots of a log's entries, from slot 1 on; none without terms.
 fn ballots(log: &[Record]) -> Vec<Ballot> {
     let mut ballots = Vec::new();
     for record in log {
-        match record {
-            Record::Raft(raft::Record::Entries { start, entries, .. }) => {
-                ballots.truncate(index(*start));
+        match record.body().term_fact() {
+            TermFact::Entries { start, entries, .. } => {
+                ballots.truncate(index(start));
                 ballots.extend(entries.iter().map(|entry| entry.ballot));
             }
-            Record::Raft(raft::Record::Truncated { from, .. }) => ballots.truncate(index(*from)),
-            _ => {}
+            TermFact::Truncated { from } => ballots.truncate(index(from)),
+            TermFact::Term { .. } | TermFact::Lost | TermFact::Nothing => {}
         }
     }
     ballots

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use synod_consensus::{ProtocolKind, Role};
+use synod_consensus::Role;
 use synod_replica::{Event, LogRecord, PeerMessage};
 use synod_wire::{Ballot, Batch, ReplicaId, Slot};
 
@@ -77,7 +77,7 @@ impl Watcher {
             // As far as it knew, nobody led in its term.
             let nobody = Ballot { round: ballot.round, replica: ReplicaId::default() };
             let won = role == Role::Candidate && actor.face.ballot == nobody && ballot.replica != actor.id;
-            reached.mark(Situation::CandidateLearnsWinner, won && scene.orders == ProtocolKind::Raft);
+            reached.mark(Situation::CandidateLearnsWinner, won && scene.orders.has_terms());
         }
     }
 }

@@ -36,7 +36,6 @@ use std::fmt;
 use synod_consensus::ProtocolKind;
 use synod_replica::Group;
 
-pub(crate) use order::is_followed_by_a_page;
 use scene::Scene;
 pub(crate) use scene::{Face, Sight, is_long};
 pub use table::Table;
@@ -181,15 +180,15 @@ impl Situation {
     /// # Errors
     /// With the reason why not.
     pub fn applies(self, protocol: ProtocolKind) -> Result<(), &'static str> {
-        match (self, protocol) {
-            (Situation::PagesOfTwoLives | Situation::DropsBetweenPages, ProtocolKind::Raft) => {
-                Err("a vote of Raft is one message")
+        match self {
+            Situation::PagesOfTwoLives | Situation::DropsBetweenPages if protocol.has_terms() => {
+                Err("a vote is one message")
             }
-            (Situation::CandidateLearnsWinner, ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos) => {
+            Situation::CandidateLearnsWinner if !protocol.has_terms() => {
                 Err("a ballot has one owner, who alone can win it")
             }
-            (Situation::JointLeader, ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos) => {
-                Err("only Raft changes voters within an epoch")
+            Situation::JointLeader if !protocol.changes_voters_itself() => {
+                Err("it does not change voters within an epoch")
             }
             _ => Ok(()),
         }

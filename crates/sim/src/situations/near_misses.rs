@@ -3,13 +3,13 @@
 //! Stories show that a predicate holds when it should. These show that no weaker one would do: they kill the mutants that
 //! stories leave alive ([docs/mutants.md](../../../../docs/mutants.md)).
 
-use synod_consensus::{Message, Options, ProtocolKind, Record, Role, multipaxos, raft, sequence_paxos};
+use synod_consensus::{Options, ProtocolKind, Record, Role, multipaxos, raft};
 use synod_replica::{
     Decided, Event, Goal, Group, History, Installed, LogRecord, PeerMessage, ReadId, SnapshotInfo, Standing,
 };
 use synod_wire::{Ballot, Ballots, Batch, Epoch, Incarnation, ReplicaId, Slot};
 
-use super::{Face, Sight, Situation, Situations, is_followed_by_a_page, is_long};
+use super::{Face, Sight, Situation, Situations, is_long};
 
 fn id(of: usize) -> ReplicaId {
     ReplicaId(of as u64 + 1)
@@ -419,28 +419,6 @@ fn a_page_that_got_lost_and_is_sent_by_another_life() {
     seen.starts(1, 0, 0, false);
     seen.sends(1, &page(1, 2));
     assert!(seen.is(Situation::PagesOfTwoLives));
-}
-
-#[test]
-fn which_pages_of_promises_others_follow() {
-    for more in [false, true] {
-        let of_sequence = sequence_paxos::Promise {
-            ballot: ballot(1, 0),
-            has: sequence_paxos::Extent { accepted_in: Ballot::ZERO, last: Slot(9), decided: Slot(1) },
-            page: Slot(1),
-            start: Slot(1),
-            batches: [].into(),
-            more,
-        };
-        assert_eq!(is_followed_by_a_page(&sequence_paxos::Message::Promise(of_sequence).into()), more);
-        let PeerMessage::Protocol { message, .. } = page(1, 1) else { unreachable!("a page") };
-        let Message::MultiPaxos(multipaxos::Message::Promise(promise)) = message else {
-            unreachable!("a page")
-        };
-        let promise = multipaxos::Promise { next: promise.next.filter(|_| more), ..promise };
-        assert_eq!(is_followed_by_a_page(&multipaxos::Message::Promise(promise).into()), more);
-    }
-    assert!(!is_followed_by_a_page(&raft::Message::Follow.into()));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use synod_consensus::{Message, Role, multipaxos, raft, sequence_paxos};
+use synod_consensus::{PromisePage, Role};
 use synod_replica::{Event, PeerMessage};
-use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
+use synod_wire::{Ballot, Epoch, Slot};
 
 use super::{Reached, Sight, Situation, scene::Scene};
 
@@ -33,7 +33,7 @@ impl Watcher {
                 self.asked[from] = scene.actors[from].face.epoch;
             }
             Sight::Sends { from, to, message: PeerMessage::Protocol { message, .. } } => {
-                if let Some(Page { ballot, first, delivered }) = page(message) {
+                if let Some(PromisePage { ballot, first, delivered, .. }) = message.body().promise_page() {
                     let life = scene.actors[from].lives;
                     let (answered, pages) = self.pages.entry((from, to)).or_default();
                     if *answered != ballot {
@@ -53,7 +53,9 @@ impl Watcher {
                     PeerMessage::Protocol { message, epoch } => {
                         let late = actor.face.role == Role::Candidate
                             && *epoch == actor.face.epoch
-                            && answers(message, actor.id)
+                            && message
+                                .body()
+                                .answers(actor.id)
                                 .is_some_and(|ballot| scene.above(actor.face.ballot, ballot));
                         reached.mark(Situation::LateAnswer, late);
                     }
@@ -76,49 +78,11 @@ fn hands_out(message: &PeerMessage) -> bool {
     }
 }
 
-/// A page of a promise.
-struct Page {
-    ballot: Ballot,
-    /// The slot from which on it was asked for.
-    first: Slot,
-    /// What its sender has delivered, and need not hold any more.
-    delivered: Slot,
-}
-
-fn page(message: &Message) -> Option<Page> {
-    match message {
-        Message::MultiPaxos(multipaxos::Message::Promise(promise)) => {
-            Some(Page { ballot: promise.ballot, first: promise.from, delivered: promise.decided })
-        }
-        Message::SequencePaxos(sequence_paxos::Message::Promise(promise)) => {
-            Some(Page { ballot: promise.ballot, first: promise.page, delivered: promise.start.prev() })
-        }
-        _ => None,
-    }
-}
-
-/// Whether a message is a page of a promise, and others are to follow.
-pub(crate) fn is_followed_by_a_page(message: &Message) -> bool {
-    match message {
-        Message::MultiPaxos(multipaxos::Message::Promise(promise)) => promise.next.is_some(),
-        Message::SequencePaxos(sequence_paxos::Message::Promise(promise)) => promise.more,
-        _ => false,
-    }
-}
-
-/// The ballot of this replica that a message answers, with a promise or a vote.
-fn answers(message: &Message, me: ReplicaId) -> Option<Ballot> {
-    match message {
-        Message::Raft(raft::Message::VoteReply { term, rehearsal: false, .. }) => {
-            Some(Ballot { round: *term, replica: me })
-        }
-        _ => page(message).map(|page| page.ballot).filter(|ballot| ballot.replica == me),
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::{super::stories::Story, *};
+    use synod_consensus::sequence_paxos;
+    use synod_wire::ReplicaId;
 
     /// What is reached, by whom, and how.
     pub(crate) const STORIES: &[Story] = &[

@@ -252,12 +252,9 @@ impl Scene {
         self.actors.iter().enumerate().filter(|(_, actor)| actor.runs())
     }
 
-    /// Whether a ballot is above another. Raft's terms have one leader each: whose is no matter.
+    /// Whether a ballot is above another. Terms have one leader each: whose is no matter.
     pub(super) fn above(&self, higher: Ballot, lower: Ballot) -> bool {
-        match self.orders {
-            ProtocolKind::Raft => higher.round > lower.round,
-            ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos => higher > lower,
-        }
+        if self.orders.has_terms() { higher.round > lower.round } else { higher > lower }
     }
 
     /// Whether one leads in a ballot above another's, of the same epoch or a later one.

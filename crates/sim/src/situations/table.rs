@@ -70,7 +70,7 @@ mod tests {
         assert!(!uncovered.contains(&Situation::PagesOfTwoLives));
         let text = table.to_string();
         assert!(text.contains("      20  a partial cut with a bridge\n"), "{text}");
-        assert!(text.contains("does not apply: a vote of Raft is one message"), "{text}");
+        assert!(text.contains("does not apply: a vote is one message"), "{text}");
         let line = |name: &str| text.lines().find(|line| line.contains(name)).expect("a row");
         assert!(line("  two candidates at once").starts_with("       0  "), "{text}");
         assert!(line("  two candidates at once").ends_with("NOT COVERED"), "{text}");

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_consensus::ProtocolKind;
 use synod_replica::{Event, Installed, SnapshotInfo};
 use synod_wire::{Ballots, Batch, Slot};
 
@@ -103,15 +102,12 @@ impl World {
     /// it says what the group says.
     pub(super) fn check_chosen(&self, of: usize, slot: Slot, ballots: Ballots, batch: &Batch) -> Checked {
         let epoch = self.reference.epoch(slot);
-        let (chosen, below) = match self.reference.protocol(slot) {
-            ProtocolKind::Raft => {
-                let term = self.terms.committed_in(epoch, slot).unwrap_or_default();
-                (self.terms.committed(epoch, slot), ballots.decided.round < term)
-            }
-            ProtocolKind::MultiPaxos | ProtocolKind::SequencePaxos => {
-                let ballot = self.votes.chosen_in(epoch, slot).unwrap_or_default();
-                (self.votes.chosen(epoch, slot), ballots.decided < ballot)
-            }
+        let (chosen, below) = if self.reference.protocol(slot).has_terms() {
+            let term = self.terms.committed_in(epoch, slot).unwrap_or_default();
+            (self.terms.committed(epoch, slot), ballots.decided.round < term)
+        } else {
+            let ballot = self.votes.chosen_in(epoch, slot).unwrap_or_default();
+            (self.votes.chosen(epoch, slot), ballots.decided < ballot)
         };
         if chosen != Some(batch)
             && let Some(before) = self.votes.chosen_before(epoch, slot, batch)

@@ -10,11 +10,11 @@ use synod_wire::Slot;
 use super::{Happening, World};
 use crate::{
     chart::{Key, Lane},
-    check::{Checked, Invariant, Violation, claims, demand},
+    check::{Checked, Invariant, Violation, demand},
     describe,
     network::{Loss, Packet, Wire, between},
     plan::Ending,
-    situations::{Sight, is_followed_by_a_page},
+    situations::Sight,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -36,13 +36,14 @@ impl World {
         let life = self.machines[from].lives;
         self.situations.see(&Sight::Sends { from, to, message });
         if let PeerMessage::Protocol { epoch, message } = message {
-            if is_followed_by_a_page(message) && self.plan.faults.between_pages.hit(&mut self.rng) {
+            let more = message.body().promise_page().is_some_and(|page| page.more);
+            if more && self.plan.faults.between_pages.hit(&mut self.rng) {
                 self.queue.push(self.now, Happening::Crash { of: from, life });
             }
             let id = self.machines[from].id;
             let delivered =
                 self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
-            let claims = claims(message);
+            let claims = message.body().claims();
             self.memory.said(*epoch, from, message, &claims)?;
             for claim in &claims {
                 self.groups.said(from, *epoch, claim, delivered)?;

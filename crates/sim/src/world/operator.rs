@@ -412,13 +412,6 @@ fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
 
 /// Options that a protocol heeds, now and then.
 fn overrides(version: u64, protocol: ProtocolKind) -> Overrides {
-    let some: &[&str] = match protocol {
-        ProtocolKind::MultiPaxos => &["window-max=1", "decision=all"],
-        ProtocolKind::SequencePaxos => {
-            &["window-max=3", "max-accept-sync=off,decide-on-accept=off", "head-start=off"]
-        }
-        ProtocolKind::Raft => &["window-max=2"],
-    };
-    let chosen = some.get(usize::try_from(version % 8).unwrap_or_default());
+    let chosen = protocol.options_to_try().get(usize::try_from(version % 8).unwrap_or_default());
     chosen.map_or_else(Overrides::default, |text| text.parse().expect("these are accepted"))
 }

@@ -1,7 +1,7 @@
 //! Restarts, lost logs, and what is learned from others.
 
 use super::*;
-use crate::{Role, VoterSets};
+use crate::{Logged, Role, VoterSets};
 
 #[test]
 fn a_restart_delivers_what_was_decided_and_remembers_its_promise() {

@@ -1,0 +1,90 @@
+//! Messages and records as people read them.
+
+use synod_wire::{Ballot, ReplicaId};
+
+use super::{Entry, Message, Record, VoterSets};
+use crate::{
+    BatchText, Describe, Logged,
+    batches::last_of,
+    describe::{amnesia, run},
+};
+
+impl Describe for Message {
+    fn describe(&self, batch: BatchText<'_>) -> String {
+        match self {
+            Message::Vote { term, rehearsal, transfer, last, last_ballot } => {
+                let name = if *rehearsal { "PreVote" } else { "Vote" };
+                let asked = if *transfer { ", as the leader wishes" } else { "" };
+                format!("{name} term {term}, log to slot {last} in {last_ballot}{asked}")
+            }
+            Message::VoteReply { term, rehearsal, granted } => {
+                let name = if *rehearsal { "PreVoteReply" } else { "VoteReply" };
+                let answer = if *granted { "yes" } else { "no" };
+                format!("{name} term {term}: {answer}")
+            }
+            Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
+                let entries = if entries.is_empty() {
+                    "nothing".to_owned()
+                } else {
+                    describe_entries(*ballot, entries, batch)
+                };
+                format!("Append {ballot} after slot {prev} in {prev_ballot}, commit {commit}: {entries}")
+            }
+            Message::AppendReply { ballot, through, .. } => {
+                format!("AppendReply {ballot} through slot {through}")
+            }
+            Message::Conflict { ballot, prev, hint, hint_ballot, .. } => {
+                format!("Conflict {ballot} at slot {prev}; perhaps slot {hint} in {hint_ballot}")
+            }
+            Message::Commit { ballot, through } => format!("Commit {ballot} through slot {through}"),
+            Message::Heartbeat { ballot, commit, round, .. } => {
+                format!("Heartbeat {ballot} round {round}, commit {commit}")
+            }
+            Message::HeartbeatAck { ballot, round, .. } => format!("HeartbeatAck {ballot} round {round}"),
+            Message::Stale { term } => format!("Stale: term {term} began"),
+            Message::TimeoutNow { ballot } => format!("TimeoutNow from {ballot}"),
+            Message::Priority { priority } => format!("Priority {priority}"),
+            Message::Follow => "Follow".to_owned(),
+        }
+    }
+}
+
+impl Describe for Record {
+    fn describe(&self, batch: BatchText<'_>) -> String {
+        match self {
+            Record::Term { term, voted_for: Some(candidate) } => {
+                format!("term {term}, votes for {candidate}")
+            }
+            Record::Term { term, voted_for: None } => format!("term {term}"),
+            Record::Entries { start, entries, decided, .. } => {
+                let of = entries.first().map_or(Ballot::ZERO, |entry| entry.ballot);
+                let slots = run(*start, last_of(*start, entries));
+                let what = describe_entries(of, entries, batch);
+                if self.is_decision() {
+                    format!("learned {slots} in {of}: {what}")
+                } else {
+                    format!("entry {of} {slots}, decided {decided}: {what}")
+                }
+            }
+            Record::Truncated { from, .. } => format!("slots from {from} on removed"),
+            Record::Amnesia(lost) => amnesia(*lost),
+        }
+    }
+}
+
+fn describe_entries(of: Ballot, entries: &[Entry], batch: BatchText<'_>) -> String {
+    entries.iter().map(|entry| describe_entry(of, entry, batch)).collect::<Vec<_>>().join(" | ")
+}
+
+/// An entry, with its term if that is not the message's.
+fn describe_entry(of: Ballot, entry: &Entry, batch: BatchText<'_>) -> String {
+    let term = if entry.ballot == of { String::new() } else { format!("(in {}) ", entry.ballot) };
+    let change = entry.voters.as_ref().map_or(String::new(), |sets| format!("{} ", voters(sets)));
+    format!("{term}{change}{}", batch(&entry.batch))
+}
+
+fn voters(sets: &VoterSets) -> String {
+    let names = |ids: &[ReplicaId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let before = if sets.is_joint() { format!(" and of {}", names(sets.outgoing())) } else { String::new() };
+    format!("[majority of {}{before}]", names(sets.incoming()))
+}

@@ -1,0 +1,175 @@
+//! The protocols that there are: a line for each.
+//!
+//! Everything else that a protocol is stands in its folder: its messages and records with their encoding
+//! ([`Body`], [`Logged`]), how people read them ([`crate::Describe`]), what they claim to the checks ([`crate::Claims`],
+//! [`crate::Facts`]), what they prove ([`crate::Prove`]), and its [`Profile`]. ARCHITECTURE.md says how to add one.
+
+use synod_wire::{DecodeError, Reader, Time};
+
+use crate::{
+    Body, Bug, Effects, Logged, Members, Options, Protocol, Restart, election, multipaxos, options::choice,
+    overrides::Key, raft, sequence_paxos,
+};
+
+macro_rules! protocols {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {
+        choice! {
+            /// How slots are ordered.
+            ProtocolKind, "protocol" { $($(#[$doc])* $kind = $name,)+ }
+        }
+
+        impl ProtocolKind {
+            pub(crate) fn profile(self) -> &'static Profile {
+                match self { $(ProtocolKind::$kind => &$folder::PROFILE,)+ }
+            }
+        }
+
+        /// A message of some protocol. Its first byte on the wire says of which.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Message {
+            $(#[doc = concat!("Of ", $name, ".")] $kind($folder::Message),)+
+            /// Of an election, whichever protocol it elects for.
+            Election(election::Message),
+        }
+
+        impl Message {
+            /// The byte that says whose message it is, and the message.
+            pub(crate) fn tagged(&self) -> (u8, &dyn Body) {
+                match self {
+                    $(Message::$kind(message) => ($tag, message),)+
+                    Message::Election(message) => (ELECTION, message),
+                }
+            }
+
+            pub(crate) fn decode_tagged(tag: u8, reader: &mut Reader) -> Result<Message, DecodeError> {
+                match tag {
+                    $($tag => $folder::Message::decode(reader).map(Message::$kind),)+
+                    ELECTION => election::Message::decode(reader).map(Message::Election),
+                    value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
+                }
+            }
+        }
+
+        /// A record of some protocol's write-ahead log. Its first byte on disk says of which.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Record {
+            $(#[doc = concat!("Of ", $name, ".")] $kind($folder::Record),)+
+        }
+
+        impl Record {
+            /// The byte that says whose record it is, and the record.
+            pub(crate) fn tagged(&self) -> (u8, &dyn Logged) {
+                match self { $(Record::$kind(record) => ($tag, record),)+ }
+            }
+
+            pub(crate) fn decode_tagged(tag: u8, reader: &mut Reader) -> Result<Record, DecodeError> {
+                match tag {
+                    $($tag => $folder::Record::decode(reader).map(Record::$kind),)+
+                    value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
+                }
+            }
+        }
+
+        $(
+            impl From<$folder::Message> for Message {
+                fn from(message: $folder::Message) -> Message {
+                    Message::$kind(message)
+                }
+            }
+
+            impl From<$folder::Record> for Record {
+                fn from(record: $folder::Record) -> Record {
+                    Record::$kind(record)
+                }
+            }
+        )+
+    };
+}
+
+// The name in configurations, the first byte of messages and records, and the folder. 4 stands for elections.
+protocols! {
+    /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
+    MultiPaxos = "multipaxos", 1, multipaxos;
+    /// Leader-based Sequence Paxos (Ng 2020, section 2.4.2), for crash-recovery and lossy sessions.
+    SequencePaxos = "sequence-paxos", 2, sequence_paxos;
+    /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
+    /// and only its leader decides, so `election` and `decision` change nothing.
+    Raft = "raft", 3, raft;
+}
+
+const ELECTION: u8 = 4;
+
+impl From<election::Message> for Message {
+    fn from(message: election::Message) -> Message {
+        Message::Election(message)
+    }
+}
+
+choice! {
+    /// How a leader is chosen.
+    ElectionKind, "election" {
+        /// View v is led by replica v mod n; the next in line takes over from one that falls silent, once a quorum would
+        /// let it.
+        Rotating = "rotating",
+        /// Rounds of heartbeats elect a replica that is connected to a quorum, also where only some links work
+        /// (Ng 2020, section 2.4.1).
+        Ballot = "ballot",
+        /// Raft's own: whoever misses the leader for a time drawn at random asks for votes, after a rehearsal.
+        Randomized = "randomized",
+    }
+}
+
+/// What is known of a protocol before it runs. Every folder has one, `PROFILE`.
+pub(crate) struct Profile {
+    /// The elections that it works with; the first is its own choice.
+    pub(crate) elections: &'static [ElectionKind],
+    /// See [`ProtocolKind::changes_voters_itself`].
+    pub(crate) changes_voters_itself: bool,
+    /// See [`ProtocolKind::recovers_itself`].
+    pub(crate) recovers_itself: bool,
+    /// See [`ProtocolKind::has_terms`].
+    pub(crate) has_terms: bool,
+    /// The options that it heeds and that a group can fix, see [`crate::Overrides`].
+    pub(crate) keys: &'static [Key],
+    /// See [`ProtocolKind::options_to_try`].
+    pub(crate) options_to_try: &'static [&'static str],
+    /// The bugs that the simulator finds in it by running seeds.
+    pub(crate) bugs: &'static [Bug],
+    /// Makes a replica, as it is after a start.
+    pub(crate) start: fn(Options, Members, Restart, Time, &mut Effects) -> Box<dyn Protocol>,
+}
+
+impl ProtocolKind {
+    /// Whether the protocol changes who votes within an epoch ([`crate::Control::ChangeVoters`]).
+    #[must_use]
+    pub fn changes_voters_itself(self) -> bool {
+        self.profile().changes_voters_itself
+    }
+
+    /// Whether a replica that lost its log learns from its peers what it must know to vote again in the same epoch.
+    /// Otherwise it only learns until an epoch begins for it.
+    #[must_use]
+    pub fn recovers_itself(self) -> bool {
+        self.profile().recovers_itself
+    }
+
+    /// Whether the rounds of its ballots are terms: each has one leader at most, whoever that is, and an entry of a later
+    /// term commits those before it. Then what its messages and records mean is told by [`crate::TermClaim`] and
+    /// [`crate::TermFact`], otherwise by [`crate::Claim`] and [`crate::Fact`].
+    #[must_use]
+    pub fn has_terms(self) -> bool {
+        self.profile().has_terms
+    }
+
+    /// The elections that it works with; the first is its own choice.
+    #[must_use]
+    pub fn elections(self) -> &'static [ElectionKind] {
+        self.profile().elections
+    }
+
+    /// Options that it heeds and that change much: what tests try.
+    #[must_use]
+    pub fn options_to_try(self) -> &'static [&'static str] {
+        self.profile().options_to_try
+    }
+}
