@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
 use common::{Group, Tape, append, block, copy, until};
-use synod_consensus::ProtocolKind;
+use synod_consensus::{ProtocolKind, Role};
 use synod_node::{Config, Node};
 use synod_storage::{DataDir, Durability, PeerBook};
 use synod_transport::{VERSION, VERSION_OLDEST};
@@ -86,6 +86,13 @@ fn forked(protocol: ProtocolKind) -> Forked {
 
     fs::remove_dir_all(dir.join("r2")).unwrap();
     fs::rename(copied, dir.join("r2")).unwrap();
+    // Elections, so that the ballots of "c" and "d" are higher than that of "b": an election may come before the first
+    // fingerprint that r1 and r3 can compare, and then what it finds is what r2 and r3 have.
+    for _ in 0..2 {
+        let two = [2, 3].map(|id| group.start(id));
+        until("one leads", || two.iter().any(|node| node.handle().status().role == Role::Leader));
+        stop(two);
+    }
     let two = [2, 3].map(|id| group.start(id));
     for text in ["c", "d"] {
         append(&two[0].handle(), text);
