@@ -1,7 +1,7 @@
 //! Messages and records as people read them.
 //!
-//! Each folder says how its own are written. What is in a batch is not known here: whoever asks for a description says how
-//! batches are written.
+//! Each folder says how its own are written. What is in a batch is not known here: the caller says how batches are
+//! written.
 
 use synod_wire::{Batch, Slot};
 

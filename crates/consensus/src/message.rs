@@ -297,6 +297,31 @@ pub(crate) mod fixed {
         assert_eq!(found, expected, "what is written changed: other versions would not read it");
     }
 
+    /// Each message comes back from its encoding, and from no part of it.
+    pub(crate) fn survive_the_wire_and_no_truncation_decodes<M: Body + Debug + PartialEq>(messages: &[M]) {
+        for message in messages {
+            let mut writer = Writer::new();
+            message.encode(&mut writer);
+            let bytes = writer.finish().to_bytes();
+            let mut reader = Reader::new(bytes.clone());
+            assert_eq!(M::decode(&mut reader).as_ref(), Ok(message));
+            reader.finish().unwrap();
+            for len in 0..bytes.len() {
+                let cut = M::decode(&mut Reader::new(bytes.slice(..len)));
+                assert!(cut.is_err(), "{message:?} cut at {len}");
+            }
+        }
+    }
+
+    /// Each record comes back from its encoding.
+    pub(crate) fn survive_the_disk<R: Into<Record>>(records: Vec<R>) {
+        for record in records.into_iter().map(Into::into) {
+            let mut writer = Writer::new();
+            record.encode(&mut writer);
+            assert_eq!(Record::decode(&mut Reader::new(writer.finish().to_bytes())), Ok(record));
+        }
+    }
+
     fn line(what: &str, value: &impl Debug, write: impl FnOnce(&mut Writer)) -> String {
         let name = format!("{value:?}");
         let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();

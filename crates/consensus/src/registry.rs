@@ -114,7 +114,7 @@ choice! {
         /// Rounds of heartbeats elect a replica that is connected to a quorum, also where only some links work
         /// (Ng 2020, section 2.4.1).
         Ballot = "ballot",
-        /// Raft's own: whoever misses the leader for a time drawn at random asks for votes, after a rehearsal.
+        /// Raft's own: a replica that misses the leader for a time drawn at random asks for votes, after a rehearsal.
         Randomized = "randomized",
     }
 }
@@ -153,8 +153,8 @@ impl ProtocolKind {
         self.profile().recovers_itself
     }
 
-    /// Whether the rounds of its ballots are terms: each has one leader at most, whoever that is, and an entry of a later
-    /// term commits those before it. Then what its messages and records mean is told by [`crate::TermClaim`] and
+    /// Whether the rounds of its ballots are terms: each has one leader at most, and an entry of a later term
+    /// commits those before it. Then what its messages and records mean is told by [`crate::TermClaim`] and
     /// [`crate::TermFact`], otherwise by [`crate::Claim`] and [`crate::Fact`].
     #[must_use]
     pub fn has_terms(self) -> bool {

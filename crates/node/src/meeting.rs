@@ -147,7 +147,7 @@ pub(crate) fn write_what_is_heard(
     let mut said = None;
     loop {
         let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
-        let reached = shared.reached.load().as_deref().copied();
+        let reached = shared.reached.load().as_deref().cloned();
         let written = book.heard(&transport.heard()).and_then(|()| match reached {
             Some(reached) => book.reach(Some(reached)),
             None => Ok(()),

@@ -9,8 +9,8 @@ use std::{
 
 use synod_consensus::{Link, Role};
 use synod_replica::{
-    Event, Executor, Group, Installed, LogRecord, Mark, PeerMessage, Recovered, Replica, SnapshotInfo,
-    StateMachine, salvage,
+    Event, Executor, Group, History, Installed, LogRecord, Mark, PeerMessage, Recovered, Replica,
+    SnapshotInfo, StateMachine, salvage,
 };
 use synod_storage::{DataDir, Lives, Loss, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
@@ -319,8 +319,10 @@ impl Node {
             // Last: a start that ended before would otherwise leave a group behind that the log never reaches.
             wal.loss_made_good()?;
         }
-        if let Some(Reached { since, slot, fingerprint }) = peers.reached() {
-            replica.remember(since, Mark { slot, fingerprint }, &mut actions);
+        if let Some(Reached { since, sums }) = peers.reached() {
+            let marks = sums.into_iter().map(|(slot, fingerprint)| Mark { slot, fingerprint });
+            let noted = History::noted(since, marks);
+            noted.into_iter().for_each(|earlier| replica.remember(earlier, &mut actions));
         }
         let data_dir = Arc::new(data_dir);
         let book = Arc::new(peers);

@@ -464,8 +464,9 @@ impl<S: StateMachine> ProtocolStage<S> {
     }
 
     fn tell_reached(&self) {
-        if let Some((since, Mark { slot, fingerprint })) = self.replica.reached() {
-            self.shared.reached.store(Some(Arc::new(Reached { since, slot, fingerprint })));
+        if let Some(history) = self.replica.reached() {
+            let sums = history.to_note().map(|Mark { slot, fingerprint }| (slot, fingerprint)).collect();
+            self.shared.reached.store(Some(Arc::new(Reached { since: history.since(), sums })));
         }
     }
 

@@ -19,9 +19,11 @@
 //! majority agrees, all stop. A peer is heard again once it comes back without the slots that differed, or with the same
 //! as here: it has learned again.
 //!
-//! A log does not say how far it was decided, so a replica notes that beside it now and then, with the fingerprint
-//! ([`Replica::reached`]). The next life tells it to its peers as if it had come that far, and stops if it comes there
-//! another way ([`Replica::remember`]).
+//! A log does not say how far it was decided, so a replica notes that beside it now and then, with some fingerprints
+//! ([`Replica::reached`]). The next life tells them to its peers as if it had come that far, and stops if it comes there
+//! another way ([`Replica::remember`]). The note holds all of the last [`DENSE_IN_NOTE`] slots, so that two replicas that
+//! start together, and have decided nothing since, find a slot that both know, although their notes end at different ones:
+//! otherwise an election would come before they can compare, and its ballot would say which history goes on.
 
 use std::collections::BTreeMap;
 
@@ -34,6 +36,8 @@ use crate::{Action, PeerMessage, Replica};
 const DENSE: u64 = 4096;
 /// And in a snapshot, which is sent from replica to replica.
 const DENSE_IN_SNAPSHOT: u64 = 128;
+/// And in the note for the next life, which is written every few seconds.
+const DENSE_IN_NOTE: u64 = 32;
 /// At most so many are told at a time.
 const TOLD_MAX: usize = 24;
 
@@ -79,8 +83,8 @@ pub struct Fork {
 pub(crate) struct Forks {
     told_at: Time,
     found: BTreeMap<ReplicaId, Fork>,
-    /// What an earlier life knew to be decided, until this one has come there: where its sums begin, and the last one.
-    earlier: Option<(Slot, Mark)>,
+    /// What an earlier life knew to be decided, until this one has come there.
+    earlier: Option<History>,
 }
 
 impl Forks {
@@ -119,10 +123,39 @@ impl History {
         History { since: slot, end: Mark { slot, fingerprint: 0 }, marks: BTreeMap::new() }
     }
 
+    /// What a note tells: its sums begin behind `since`, and these are some of them, the newest among them. `None` if there
+    /// are none.
+    #[must_use]
+    pub fn noted(since: Slot, marks: impl IntoIterator<Item = Mark>) -> Option<History> {
+        let marks: BTreeMap<Slot, u64> =
+            marks.into_iter().map(|mark| (mark.slot, mark.fingerprint)).collect();
+        let (&slot, &fingerprint) = marks.last_key_value()?;
+        Some(History { since, end: Mark { slot, fingerprint }, marks })
+    }
+
+    /// What was decided through this slot is not in the fingerprints.
+    #[must_use]
+    pub fn since(&self) -> Slot {
+        self.since
+    }
+
     /// The newest fingerprint.
     #[must_use]
     pub fn end(&self) -> Mark {
         self.end
+    }
+
+    /// The fingerprints that a note holds, of the oldest slot first: some hundred at most.
+    pub fn to_note(&self) -> impl Iterator<Item = Mark> {
+        let before = self.thinned(DENSE_IN_NOTE).filter(|mark| mark.slot < self.end.slot);
+        before.chain(std::iter::once(self.end))
+    }
+
+    /// Those that would be kept if fingerprints of so many slots before the newest were, as [`History::push`] says.
+    fn thinned(&self, dense: u64) -> impl Iterator<Item = Mark> {
+        let end = self.end.slot.0;
+        let marks = self.marks.iter().map(|(&slot, &fingerprint)| Mark { slot, fingerprint });
+        marks.filter(move |mark| end - mark.slot.0 < span(mark.slot, dense))
     }
 
     /// The next slot is decided. The fingerprint of a slot that 2^k divides, but not 2^(k+1), is dropped when there are
@@ -171,13 +204,11 @@ impl History {
         writer.slot(self.since);
         writer.slot(self.end.slot);
         writer.u64(self.end.fingerprint);
-        let end = self.end.slot.0;
-        let kept = |slot: Slot| end - slot.0 < span(slot, DENSE_IN_SNAPSHOT);
-        let marks: Vec<_> = self.marks.iter().filter(|(slot, _)| kept(**slot)).collect();
+        let marks: Vec<_> = self.thinned(DENSE_IN_SNAPSHOT).collect();
         writer.u32(u32::try_from(marks.len()).expect("a few for each power of two"));
-        for (slot, sum) in marks {
-            writer.slot(*slot);
-            writer.u64(*sum);
+        for mark in marks {
+            writer.slot(mark.slot);
+            writer.u64(mark.fingerprint);
         }
     }
 
@@ -198,42 +229,53 @@ impl Replica {
         &self.history
     }
 
-    /// What this replica knows to be decided, for its next life: where the sums begin, and the last one. `None` as long as it
-    /// knows less than an earlier life did, or something else.
+    /// What this replica knows to be decided, for its next life. `None` as long as it knows less than an earlier life did, or
+    /// something else.
     #[must_use]
-    pub fn reached(&self) -> Option<(Slot, Mark)> {
-        self.forks.earlier.is_none().then_some((self.history.since, self.history.end))
+    pub fn reached(&self) -> Option<&History> {
+        self.forks.earlier.is_none().then_some(&self.history)
     }
 
     /// An earlier life knew this to be decided. To be called once, right after the start.
-    pub fn remember(&mut self, since: Slot, mark: Mark, actions: &mut Vec<Action>) {
-        self.forks.earlier = Some((since, mark)).filter(|_| since == self.history.since);
+    pub fn remember(&mut self, earlier: History, actions: &mut Vec<Action>) {
+        self.forks.earlier = Some(earlier);
         self.meet_earlier_life(actions);
     }
 
-    /// Compares with what an earlier life knew, once this one has come there. A difference is never forgotten: what the
+    /// What an earlier life knew, in sums that can be compared with those of this one.
+    fn earlier(&self) -> Option<&History> {
+        self.forks.earlier.as_ref().filter(|earlier| earlier.since == self.history.since)
+    }
+
+    /// Compares with what an earlier life knew, as far as this one has come. A difference is never forgotten: what the
     /// next life is told must stay as it is.
     pub(crate) fn meet_earlier_life(&mut self, actions: &mut Vec<Action>) {
-        let Some((since, Mark { slot, fingerprint })) = self.forks.earlier else { return };
-        if slot > self.history.end.slot || self.forks.found.contains_key(&self.me) {
+        let Some(earlier) = self.earlier() else {
+            self.forks.earlier = None;
+            return;
+        };
+        if self.forks.found.contains_key(&self.me) {
             return;
         }
-        match self.history.at(slot).filter(|_| since == self.history.since) {
-            Some(ours) if ours != fingerprint => {
-                let (with, agreed) = (self.me, Slot::ZERO);
-                let fork = Fork { with, agreed, slot, ours, theirs: fingerprint, alone: true };
-                self.forks.found.insert(with, fork);
+        let reached = self.history.end.slot;
+        let last = earlier.marks.range(..=reached).next_back();
+        let differs = last.and_then(|(&slot, &theirs)| {
+            let ours = self.history.at(slot).filter(|&ours| ours != theirs)?;
+            Some(Fork { with: self.me, agreed: Slot::ZERO, slot, ours, theirs, alone: true })
+        });
+        match differs {
+            Some(fork) => {
+                self.forks.found.insert(self.me, fork);
                 actions.push(Action::Forked(fork));
             }
-            _ => self.forks.earlier = None,
+            None if reached >= earlier.end.slot => self.forks.earlier = None,
+            None => {}
         }
     }
 
     /// The fingerprint of a slot, as this life or an earlier one knows it.
     fn fingerprint_at(&self, at: Slot) -> Option<u64> {
-        let earlier =
-            self.forks.earlier.filter(|(since, mark)| *since == self.history.since && mark.slot == at);
-        earlier.map(|(_, mark)| mark.fingerprint).or_else(|| self.history.at(at))
+        self.earlier().and_then(|earlier| earlier.at(at)).or_else(|| self.history.at(at))
     }
 
     /// Those with whom this replica differs: nothing that they say counts here.
@@ -265,10 +307,8 @@ impl Replica {
 
     /// What is decided is decided, also where it is not durable here yet.
     pub(crate) fn history_for(&self, to: ReplicaId) -> Action {
-        let mut marks = self.history.told();
-        if let Some((_, mark)) = self.forks.earlier.filter(|(since, _)| *since == self.history.since) {
-            marks.insert(0, mark);
-        }
+        let mut marks = self.earlier().map(History::told).unwrap_or_default();
+        marks.extend(self.history.told());
         if let Some(fork) = self.forks.found.get(&to)
             && let Some(fingerprint) = self.fingerprint_at(fork.slot)
         {
@@ -389,6 +429,23 @@ mod tests {
                 assert!(common.is_none_or(|common| ahead.at(common.slot) == Some(common.fingerprint)));
             }
         }
+    }
+
+    /// Of two replicas that start with nothing but their notes, each knows all slots near the end of its own, and some of long
+    /// before.
+    #[test]
+    fn a_note_holds_the_last_slots_and_stays_small() {
+        for slots in [0, 1, 5, 31, 200, 200_000] {
+            let history = long(slots);
+            let noted = History::noted(history.since(), history.to_note()).unwrap();
+            assert_eq!(noted.end(), history.end());
+            assert!(noted.marks.len() <= 8 * DENSE_IN_NOTE as usize, "{} of {slots}", noted.marks.len());
+            for slot in (slots.saturating_sub(DENSE_IN_NOTE - 1).max(1)..=slots).map(Slot) {
+                assert_eq!(noted.at(slot), history.at(slot), "{slot} of {slots}");
+            }
+            assert!(noted.told().iter().all(|mark| history.at(mark.slot) == Some(mark.fingerprint)));
+        }
+        assert_eq!(History::noted(Slot::ZERO, []), None);
     }
 
     #[test]

@@ -34,6 +34,11 @@ fn last(letters: &str) -> Vec<Mark> {
     marks(letters).into_iter().take(1).collect()
 }
 
+/// The note of a replica in which these were decided.
+fn noted(letters: &str) -> History {
+    History::noted(Slot::ZERO, marks(letters)).unwrap()
+}
+
 fn started(voters: u64, snapshot: Option<Installed>, letters: &str) -> Replica {
     let first = snapshot.as_ref().map_or(1, |snapshot| snapshot.info.slot.0 + 1);
     let learned = |(slot, letter): (u64, char)| LogRecord::Learned {
@@ -160,16 +165,30 @@ fn everybody_is_told_once_a_time_out_and_one_that_comes_at_once() {
 fn what_an_earlier_life_knew_is_told_and_stays() {
     let mut one = replica(3, "a");
     let mut actions = Vec::new();
-    one.remember(Slot::ZERO, last("ab")[0], &mut actions);
+    one.remember(noted("ab"), &mut actions);
     assert!(actions.is_empty() && one.reached().is_none());
     one.step(Time::ZERO, Event::Link { peer: R2, link: synod_consensus::Link::Up }, &mut actions);
     assert_eq!(told_to(&actions, R2).unwrap()[..2], marks("ab"));
     assert!(!forks(&is_told(&mut one, R2, marks("ax"))).is_empty(), "r2 decided something else there");
 
+    // r2 starts as well, and its note ends at another slot: either tells one that the other's note has.
+    for (ours, theirs) in [("ab", "acd"), ("acd", "ab"), ("abbbbb", "acd")] {
+        let (mut one, mut two) = (replica(3, ""), replica(3, ""));
+        one.remember(noted(ours), &mut Vec::new());
+        two.remember(noted(theirs), &mut Vec::new());
+        let mut told = Vec::new();
+        two.step(Time::ZERO, Event::Link { peer: R2, link: synod_consensus::Link::Up }, &mut told);
+        let known = !forks(&is_told(&mut one, R2, told_to(&told, R2).unwrap())).is_empty();
+        told.clear();
+        one.step(Time::ZERO, Event::Link { peer: R2, link: synod_consensus::Link::Up }, &mut told);
+        let knows = !forks(&is_told(&mut two, R2, told_to(&told, R2).unwrap())).is_empty();
+        assert!(known || knows, "{ours} and {theirs}");
+    }
+
     // Of r3 it learns something else before it hears that.
     for (letter, differs) in [("x", true), ("b", false)] {
         let mut one = replica(3, "a");
-        one.remember(Slot::ZERO, last("ab")[0], &mut Vec::new());
+        one.remember(noted("ab"), &mut Vec::new());
         let mut history = History::beginning();
         ["a", letter].iter().zip(1..).for_each(|(text, slot)| history.push(Slot(slot), &batch(text)));
         let group = Group::of(&Options::default(), [R1, R2, R3]);

@@ -7,12 +7,14 @@
 //! cluster = 00000000000000a1
 //! decided = 0 700 5e01.. this replica itself knew slots through 700 to be decided, with this fingerprint; it counts slots
 //!                        behind slot 0
+//! earlier = 698 07e2.. 699 be13..
+//!                        the fingerprints of some slots before
 //! life.2 = 4 07e2... 512 replica 2 was last seen in its life 4, which drew this nonce; what it said rests on its log
 //!                        through record 512, if not further
 //! met = yes              every replica with which the cluster began welcomed this one once
 //! replica = 1
 //! readers = 3
-//! version = 4
+//! version = 5
 //! welcomed.2 = yes       replica 2 has welcomed this one: it takes it for the one that it knows
 //! checksum = 7d1c9f02
 //! ```
@@ -38,12 +40,14 @@ use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 
 const FILE_NAME: &str = "peers";
 const TITLE: &str = "synod peers";
-/// Version 1 knew births only, version 2 did not say who can read it, and version 3 did not say what was decided.
-const FORMAT: Format = Format { written: Written { version: 4, readers: 3 }, oldest: 1, ..Format::first(3) };
+/// Version 1 knew births only, version 2 did not say who can read it, version 3 did not say what was decided, and version 4 told
+/// the newest fingerprint only.
+const FORMAT: Format = Format { written: Written { version: 5, readers: 3 }, oldest: 1, ..Format::first(3) };
 const BIRTH: &str = "birth.";
 const LIFE: &str = "life.";
 const WELCOMED: &str = "welcomed.";
 const REACHED: &str = "decided";
+const EARLIER: &str = "earlier";
 
 /// What is remembered of other replicas. Usable from several threads.
 ///
@@ -63,14 +67,13 @@ struct State {
 }
 
 /// What a replica knew to be decided. Its log does not say that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// The fingerprint is of slots behind this one.
+    /// The fingerprints are of slots behind this one.
     pub since: Slot,
-    /// Slots through this one were decided.
-    pub slot: Slot,
-    /// Of what was decided in them.
-    pub fingerprint: u64,
+    /// The last slot that was decided, and some before it, the last one last; each with the fingerprint of what was decided
+    /// through it.
+    pub sums: Vec<(Slot, u64)>,
 }
 
 /// What the file says.
@@ -206,7 +209,7 @@ impl PeerBook {
     /// What this replica knew to be decided, if it said so.
     #[must_use]
     pub fn reached(&self) -> Option<Reached> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).book.reached
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).book.reached.clone()
     }
 
     /// The births that are known.
@@ -244,8 +247,12 @@ fn write(disk: &dyn Disk, path: &Path, me: Identity, book: &Book) -> Result<(), 
     fields.set("replica", me.replica.0);
     fields.set("birth", format_args!("{:016x}", me.birth));
     fields.set("met", if book.met { "yes" } else { "no" });
-    if let Some(Reached { since, slot, fingerprint }) = book.reached {
+    if let Some(Reached { since, sums }) = &book.reached
+        && let Some(((slot, fingerprint), earlier)) = sums.split_last()
+    {
         fields.set(REACHED, format_args!("{since} {slot} {fingerprint:016x}"));
+        let earlier: Vec<String> = earlier.iter().map(|(slot, sum)| format!("{slot} {sum:016x}")).collect();
+        fields.set(EARLIER, earlier.join(" "));
     }
     for (id, known) in &book.peers {
         let Acquaintance { birth, incarnation, nonce, told } = known;
@@ -301,13 +308,21 @@ fn parse(fields: &Fields, version: u32) -> Result<Book, String> {
     if let Ok(text) = fields.text(REACHED) {
         let reached = || {
             let [since, slot, fingerprint] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
-            let (since, slot) = (Slot(since.parse().ok()?), Slot(slot.parse().ok()?));
-            Some(Reached { since, slot, fingerprint: u64::from_str_radix(fingerprint, 16).ok()? })
+            Some((Slot(since.parse().ok()?), parse_sum(slot, fingerprint)?))
         };
-        let malformed = || format!("\"{REACHED} = {text}\" makes no sense");
-        book.reached = Some(reached().ok_or_else(malformed)?);
+        let malformed = |key: &str, text: &str| format!("\"{key} = {text}\" makes no sense");
+        let (since, last) = reached().ok_or_else(|| malformed(REACHED, text))?;
+        let earlier = fields.text(EARLIER).unwrap_or_default();
+        let words: Vec<&str> = earlier.split_whitespace().collect();
+        let sums = words.chunks(2).map(|pair| parse_sum(pair[0], pair.get(1)?));
+        let sums: Option<Vec<_>> = sums.chain([Some(last)]).collect();
+        book.reached = Some(Reached { since, sums: sums.ok_or_else(|| malformed(EARLIER, earlier))? });
     }
     Ok(book)
+}
+
+fn parse_sum(slot: &str, fingerprint: &str) -> Option<(Slot, u64)> {
+    Some((Slot(slot.parse().ok()?), u64::from_str_radix(fingerprint, 16).ok()?))
 }
 
 fn owner(fields: &Fields) -> Result<Identity, String> {
@@ -368,11 +383,14 @@ mod tests {
     fn what_was_decided_is_remembered_until_it_does_not_count_any_more() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(open(dir.path()).reached(), None);
-        let reached = Reached { since: Slot(3), slot: Slot(70), fingerprint: 0x5e01 };
-        open(dir.path()).reach(Some(reached)).unwrap();
-        assert_eq!(open(dir.path()).reached(), Some(reached));
-        assert!(recognises(&open(dir.path()), TWO, 20));
-        assert_eq!(open(dir.path()).reached(), Some(reached));
+        for sums in [vec![(Slot(70), 0x5e01)], vec![(Slot(68), 1), (Slot(69), u64::MAX), (Slot(70), 0x5e01)]]
+        {
+            let reached = Reached { since: Slot(3), sums };
+            open(dir.path()).reach(Some(reached.clone())).unwrap();
+            assert_eq!(open(dir.path()).reached().as_ref(), Some(&reached));
+            assert!(recognises(&open(dir.path()), TWO, 20));
+            assert_eq!(open(dir.path()).reached(), Some(reached));
+        }
         open(dir.path()).reach(None).unwrap();
         assert_eq!(open(dir.path()).reached(), None);
     }

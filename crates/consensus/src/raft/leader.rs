@@ -109,7 +109,7 @@ impl Raft {
         };
         self.state = State::Leader(Box::new(Leader {
             ballot,
-            // Whoever proposed the entries of earlier terms may wait for them.
+            // The replicas that proposed the entries of earlier terms may wait for them.
             duties: Leadership::begin(now, self.decided, last.next()),
             peers: BTreeMap::new(),
             session: 0,

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synod_consensus::Bug;
-use synod_replica::{Event, Mark};
+use synod_replica::{Event, History};
 use synod_wire::{
-    Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Slot,
+    Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, Mismatch, ReplicaId,
 };
 
 use super::{Happening, World};
@@ -35,7 +35,7 @@ pub(crate) struct Files {
     welcomed: BTreeSet<ReplicaId>,
     met_all: bool,
     /// What the replica knew to be decided when that was written last.
-    pub(super) reached: Option<(Slot, Mark)>,
+    pub(super) reached: Option<History>,
 }
 
 impl Files {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use synod_consensus::Link;
-use synod_replica::{Event, PeerMessage};
+use synod_replica::{Event, History, PeerMessage};
 use synod_wire::Slot;
 
 use super::{Happening, World};
@@ -87,7 +87,9 @@ impl World {
         // As often as it is told it is written down.
         let machine = &mut self.machines[from];
         let reached = machine.life.as_ref().and_then(|life| life.replica.reached());
-        machine.files.reached = reached.or(machine.files.reached);
+        if let Some(history) = reached {
+            machine.files.reached = History::noted(history.since(), history.to_note());
+        }
         let up = self.network.wire() == Wire::Datagram || self.network.is_up(from, to);
         if !up || self.network.is_cut(from, to) || !self.machines[to].is_alive() {
             return;

@@ -126,8 +126,8 @@ impl World {
         settings.consensus.priority = self.plan.priorities.get(of).copied().unwrap_or(0);
         let (me, group) = (self.machines[of].id, self.first_group());
         let mut replica = Replica::start(settings, me, group, recovered, clock.read(self.now), &mut actions);
-        if let Some((since, mark)) = self.machines[of].files.reached {
-            replica.remember(since, mark, &mut actions);
+        if let Some(earlier) = self.machines[of].files.reached.clone() {
+            replica.remember(earlier, &mut actions);
         }
         self.machines[of].life = Some(Life {
             number,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Claims;
+use crate::message::fixed;
 use synod_wire::{BatchBuilder, SessionId};
 
 fn messages() -> Vec<Message> {
@@ -40,20 +41,7 @@ fn messages() -> Vec<Message> {
 
 #[test]
 fn messages_survive_the_wire_and_no_truncation_decodes() {
-    for message in messages() {
-        let mut writer = Writer::new();
-        message.encode(&mut writer);
-        let bytes = writer.finish().to_bytes();
-        let mut reader = Reader::new(bytes.clone());
-        assert_eq!(Message::decode(&mut reader).as_ref(), Ok(&message));
-        reader.finish().unwrap();
-        for len in 0..bytes.len() {
-            assert!(
-                Message::decode(&mut Reader::new(bytes.slice(..len))).is_err(),
-                "{message:?} cut at {len}"
-            );
-        }
-    }
+    fixed::survive_the_wire_and_no_truncation_decodes(&messages());
 }
 
 fn records() -> Vec<Record> {
@@ -75,17 +63,12 @@ fn records() -> Vec<Record> {
 
 #[test]
 fn records_survive_the_disk() {
-    for record in records() {
-        let record = crate::Record::from(record);
-        let mut writer = Writer::new();
-        record.encode(&mut writer);
-        assert_eq!(crate::Record::decode(&mut Reader::new(writer.finish().to_bytes())), Ok(record));
-    }
+    fixed::survive_the_disk(records());
 }
 
 #[test]
 fn every_byte_is_where_earlier_versions_look_for_it() {
-    crate::message::fixed::check(include_str!("encoding.txt"), &messages(), &records());
+    fixed::check(include_str!("encoding.txt"), &messages(), &records());
 }
 
 #[test]
