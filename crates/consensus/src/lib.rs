@@ -42,7 +42,8 @@ pub use claims::{
 pub use describe::{BatchText, Class, Describe};
 pub use members::{MEMBERS_MAX, Members, ReplicaSet};
 pub use message::{Body, Logged};
-pub use options::{Decision, MESSAGE_HEAD_BYTES, Options, Restart, SequencePaxosOptions, UnknownName};
+pub use multipaxos::Decision;
+pub use options::{MESSAGE_HEAD_BYTES, Options, Restart, UnknownName};
 pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
 pub use proofs::{Proofs, Prove};

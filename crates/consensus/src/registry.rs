@@ -11,7 +11,24 @@ use crate::{
     overrides::Key, raft, sequence_paxos,
 };
 
+/// The table. Each line: the name in configurations, the first byte of messages and records (4 is that of elections), the
+/// folder.
 macro_rules! protocols {
+    ($make:ident) => {
+        $make! {
+                /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
+                MultiPaxos = "multipaxos", 1, multipaxos;
+                /// Leader-based Sequence Paxos (Ng 2020, section 2.4.2), for crash-recovery and lossy sessions.
+                SequencePaxos = "sequence-paxos", 2, sequence_paxos;
+                /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
+                /// and only its leader decides, so `election` and `decision` change nothing.
+                Raft = "raft", 3, raft;
+        }
+    };
+}
+pub(crate) use protocols;
+
+macro_rules! registry {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {
         choice! {
             /// How slots are ordered.
@@ -86,16 +103,7 @@ macro_rules! protocols {
     };
 }
 
-// The name in configurations, the first byte of messages and records, and the folder. 4 stands for elections.
-protocols! {
-    /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
-    MultiPaxos = "multipaxos", 1, multipaxos;
-    /// Leader-based Sequence Paxos (Ng 2020, section 2.4.2), for crash-recovery and lossy sessions.
-    SequencePaxos = "sequence-paxos", 2, sequence_paxos;
-    /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
-    /// and only its leader decides, so `election` and `decision` change nothing.
-    Raft = "raft", 3, raft;
-}
+protocols!(registry);
 
 const ELECTION: u8 = 4;
 
@@ -129,6 +137,8 @@ pub(crate) struct Profile {
     pub(crate) recovers_itself: bool,
     /// See [`ProtocolKind::has_terms`].
     pub(crate) has_terms: bool,
+    /// The largest page of batches in one of its messages, in bytes, if no batch is larger.
+    pub(crate) page_bytes_max: fn(&Options) -> usize,
     /// The options that it heeds and that a group can fix, see [`crate::Overrides`].
     pub(crate) keys: &'static [Key],
     /// See [`ProtocolKind::options_to_try`].

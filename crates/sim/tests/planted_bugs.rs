@@ -40,9 +40,9 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         // read at the leader in between.
         Bug::DecisionOfEachReplica => {
             plan.replicas = plan.replicas.max(3);
-            plan.settings.consensus.decision = Decision::Leader;
+            plan.settings.consensus.multipaxos.decision = Decision::Leader;
             let mut all = plan.settings.clone();
-            all.consensus.decision = Decision::All;
+            all.consensus.multipaxos.decision = Decision::All;
             plan.own = (0..plan.replicas)
                 .map(|of| if of == 0 { plan.settings.clone() } else { all.clone() })
                 .collect();
@@ -129,7 +129,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
                 plan.faults.any_step = Odds::per_million(500);
                 plan.faults.gap = (timeout, timeout * 3);
                 plan.faults.lasts = (timeout / 2, timeout * 3);
-                plan.settings.consensus.decision = Decision::Leader;
+                plan.settings.consensus.multipaxos.decision = Decision::Leader;
                 plan.settings.consensus.retransmit_after = timeout;
                 plan.settings.request_timeout = timeout * 2;
                 plan.duration = timeout * 120;
@@ -150,7 +150,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.faults.gap = (timeout / 4, timeout);
             plan.settings.consensus.promise_bytes_max = 1;
             plan.settings.consensus.window_max = 16;
-            plan.settings.consensus.decision = Decision::Leader;
+            plan.settings.consensus.multipaxos.decision = Decision::Leader;
             plan.clients.think = (Duration::ZERO, timeout / 50);
             plan.clients.operations = 400;
             plan.duration = timeout * 40;

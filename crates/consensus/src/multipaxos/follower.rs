@@ -218,7 +218,7 @@ impl MultiPaxos {
     pub(super) fn send_accepted(&mut self, effects: &mut Effects) {
         let Some(Votes { ballot, first, last, after }) = self.untold.take() else { return };
         let message = Message::Accepted { ballot, first, last };
-        match self.options.decision {
+        match self.options.multipaxos.decision {
             Decision::Leader if ballot.replica != self.members.me() => {
                 effects.send(ballot.replica, message, after);
             }

@@ -257,7 +257,7 @@ impl MultiPaxos {
     pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
         let through = self.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        if self.options.decision == Decision::All {
+        if self.options.multipaxos.decision == Decision::All {
             return leader.duties.told(through);
         }
         if leader.duties.announces(now, through, self.options.announce_delay_max) {
@@ -309,7 +309,7 @@ impl MultiPaxos {
     /// (`progress_watch.rs`). Where everybody counts votes, a read waits for all that is proposed.
     fn serves_reads(&self) -> bool {
         let State::Leader(leader) = &self.state else { return false };
-        self.options.decision == Decision::Leader && leader.duties.knows_all_before(self.decided())
+        self.options.multipaxos.decision == Decision::Leader && leader.duties.knows_all_before(self.decided())
     }
 
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
@@ -359,7 +359,7 @@ impl MultiPaxos {
     fn resend_proposals_to(&self, peer: ReplicaId, slots: &[Slot], effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let (ballot, decided) = (leader.ballot, self.decided());
-        let everybody_counts = self.options.decision == Decision::All;
+        let everybody_counts = self.options.multipaxos.decision == Decision::All;
         let mut missing: Vec<(Slot, Batch)> = Vec::new();
         for &slot in slots {
             let Some(instance) = self.slots.get(slot).filter(|instance| !instance.decided) else { continue };
@@ -425,7 +425,7 @@ impl MultiPaxos {
         };
         // Where everybody counts votes, a follower may know of a decision before this leader does, so the read waits for
         // all that is proposed.
-        let slot = match self.options.decision {
+        let slot = match self.options.multipaxos.decision {
             Decision::Leader => leader.duties.read_slot(decided),
             Decision::All => leader.next_slot().prev(),
         };

@@ -43,6 +43,7 @@ mod tests;
 
 pub use messages::{AcceptedValue, Message, Promise, Record};
 pub(crate) use profile::PROFILE;
+pub use profile::{Decision, Tuning};
 
 use std::collections::VecDeque;
 
@@ -52,8 +53,8 @@ use recovery::Recovering;
 use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
-    Status, disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
+    Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role, Status,
+    disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
     slots::Slots,
 };
 
@@ -220,7 +221,8 @@ impl Protocol for MultiPaxos {
             decided: self.decided(),
             decided_elsewhere: self.decided_elsewhere.max(self.decided()),
             in_flight: self.in_flight(),
-            waits_for_disk: self.options.decision == Decision::All || !matches!(self.state, State::Follower),
+            waits_for_disk: self.options.multipaxos.decision == Decision::All
+                || !matches!(self.state, State::Follower),
         }
     }
 
@@ -447,7 +449,9 @@ impl MultiPaxos {
             self.undurable.pop_front();
             // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the value of
             // a higher ballot by now, or one that was learned, is passed over.
-            if self.options.decision == Decision::Leader && votes.ballot.replica != self.members.me() {
+            if self.options.multipaxos.decision == Decision::Leader
+                && votes.ballot.replica != self.members.me()
+            {
                 continue;
             }
             self.vote(votes.first, votes.last, votes.ballot, self.members.me(), effects);

@@ -166,7 +166,7 @@ impl Raft {
         let Raft { options, log, decided, state: State::Leader(leader), .. } = self else { return };
         let (ballot, commit) = (leader.ballot, *decided);
         for (&id, progress) in &mut leader.peers {
-            while progress.has_room(options.inflight_max, options.inflight_bytes_max) {
+            while progress.has_room(options.raft.inflight_max, options.raft.inflight_bytes_max) {
                 if progress.mode == Mode::Pipeline && progress.next > log.last() {
                     break;
                 }
@@ -177,7 +177,7 @@ impl Raft {
                     effects.send(id, Message::Commit { ballot, through: commit }, Lsn::ZERO);
                     break;
                 };
-                let (count, bytes) = fitting(log.from(progress.next), options.append_bytes_max);
+                let (count, bytes) = fitting(log.from(progress.next), options.raft.append_bytes_max);
                 let entries = log.share(progress.next, count);
                 progress.sent(Slot(prev.0 + count as u64), bytes, now, options.retransmit_after);
                 progress.told = commit;

@@ -51,6 +51,7 @@ mod tests;
 pub use membership::VoterSets;
 pub use messages::{Configuration, Entries, Entry, Message, Record};
 pub(crate) use profile::PROFILE;
+pub use profile::Tuning;
 
 use election::{Candidate, Patience};
 use leader::Leader;
@@ -320,7 +321,7 @@ impl Raft {
     /// Gives a record to what this leader proposed since it last did: what waits goes to disk as one.
     fn write(&mut self, effects: &mut Effects) {
         let (decided, decided_in) = (self.decided, self.decided_in);
-        self.log.write(self.options.append_bytes_max, |start, entries| {
+        self.log.write(self.options.raft.append_bytes_max, |start, entries| {
             effects.append(Record::Entries { start, entries, decided, decided_in }.into())
         });
     }

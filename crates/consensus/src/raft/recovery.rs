@@ -61,7 +61,7 @@ impl Raft {
             log.push(entry);
         }
         // Their records are there; in memory they go by pages.
-        log.write(options.append_bytes_max, |_, _| Lsn::ZERO);
+        log.write(options.raft.append_bytes_max, |_, _| Lsn::ZERO);
         log.set_recorded(replayed.recorded);
         let decided = if amnesia {
             log.last()

@@ -84,6 +84,7 @@ mod tests;
 pub use crate::claims::Extent;
 pub use messages::{AcceptSync, Message, Prepare, Promise, Record};
 pub(crate) use profile::PROFILE;
+pub use profile::Tuning;
 
 pub(crate) use recovery::Staged;
 
