@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballots, Incarnation, ReplicaId, Slot, Time};
 
-use crate::{
-    Bug, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, multipaxos, raft,
-    registry::protocols, sequence_paxos,
-};
+use crate::{Bug, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, registry::protocols};
 
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -89,7 +86,7 @@ macro_rules! options {
             /// Bytes of batches in one answer to a new leader, and in one message of proposals that leave together; one batch
             /// may always leave.
             pub promise_bytes_max: usize,
-            $(#[doc = concat!("What only ", $name, " has.")] pub $folder: $folder::Tuning,)+
+            $(#[doc = concat!("What only ", $name, " has.")] pub $folder: $crate::$folder::Tuning,)+
             #[doc(hidden)]
             pub planted: Option<Bug>,
         }
@@ -106,7 +103,7 @@ macro_rules! options {
                     retransmit_after: Duration::from_millis(100),
                     announce_delay_max: Duration::from_millis(5),
                     promise_bytes_max: 1 << 20,
-                    $($folder: $folder::Tuning::default(),)+
+                    $($folder: $crate::$folder::Tuning::default(),)+
                     planted: None,
                 }
             }
@@ -140,8 +137,8 @@ impl Options {
 
     /// Whether this bug is planted; see [`Bug`]. Outside of tests none is.
     #[must_use]
-    pub fn has(&self, bug: Bug) -> bool {
-        cfg!(any(test, feature = "planted-bugs")) && self.planted == Some(bug)
+    pub fn has(&self, bug: impl Into<Bug>) -> bool {
+        cfg!(any(test, feature = "planted-bugs")) && self.planted == Some(bug.into())
     }
 }
 

@@ -114,7 +114,7 @@ impl MultiPaxos {
         if !matches!(&self.state, State::Candidate(candidate) if candidate.ballot == promise.ballot) {
             return;
         }
-        let mixes_lives = self.options.has(Bug::MixLivesOfPromise);
+        let mixes_lives = self.options.has(super::Bug::MixLivesOfPromise);
         self.note_lives(&promise.lives, effects);
         let State::Candidate(candidate) = &mut self.state else { return };
         let begun = candidate.answers.get(&from).map_or(promise.incarnation, |answer| answer.incarnation);
@@ -143,7 +143,7 @@ impl MultiPaxos {
             return self.step_down(effects);
         }
         candidate.decided = candidate.decided.max(promise.decided);
-        let lowest = self.options.has(Bug::AdoptLowestBallot);
+        let lowest = self.options.has(super::Bug::AdoptLowestBallot);
         for value in promise.accepted {
             let best = candidate.values.entry(value.slot).or_insert_with(|| value.clone());
             if (value.ballot > best.ballot) != lowest {
@@ -191,7 +191,7 @@ impl MultiPaxos {
         values.retain(|&slot, _| slot > decided);
         let last = values.keys().next_back().copied().unwrap_or(decided).max(decided);
         self.decided_elsewhere = self.decided_elsewhere.max(decided);
-        let dropped = self.options.has(Bug::DropAcceptedValue);
+        let dropped = self.options.has(super::Bug::DropAcceptedValue);
         let mut adopted = |slot| {
             let value = values.remove(&slot).filter(|_| !dropped);
             value.map_or_else(Batch::noop, |value| value.batch)

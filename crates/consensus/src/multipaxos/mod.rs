@@ -36,12 +36,14 @@ mod follower;
 mod leader;
 mod lives;
 mod messages;
+mod planted;
 mod profile;
 mod recovery;
 #[cfg(test)]
 mod tests;
 
 pub use messages::{AcceptedValue, Message, Promise, Record};
+pub use planted::Bug;
 pub(crate) use profile::PROFILE;
 pub use profile::{Decision, Tuning};
 
@@ -53,7 +55,7 @@ use recovery::Recovering;
 use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role, Status,
+    Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role, Status,
     disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
     slots::Slots,
 };
@@ -351,7 +353,7 @@ impl MultiPaxos {
         // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
         let bound = proposed.0.max(self.decided().0 + self.options.accept_ahead_max());
-        let quorum = self.members.quorum() - usize::from(self.options.has(Bug::CommitWithMinority));
+        let quorum = self.members.quorum() - usize::from(self.options.has(crate::Bug::CommitWithMinority));
         let before = self.decided_ahead;
         let mut voter = ReplicaSet::default();
         self.members.add(&mut voter, who);

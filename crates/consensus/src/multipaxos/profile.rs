@@ -1,6 +1,7 @@
 //! What is known of MultiPaxos before it runs, and what can be set.
 
 use super::MultiPaxos;
+use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
     options::choice,
@@ -52,20 +53,20 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,
         Bug::CommitWithMinority,
-        Bug::DeliverOutOfOrder,
+        Bug::MultiPaxos(Own::DeliverOutOfOrder),
         Bug::ExecuteRetryTwice,
         Bug::DecisionOfEachReplica,
         Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
         Bug::KeepRelayedAnswer,
-        Bug::DropAcceptedValue,
-        Bug::DecideAcrossBallots,
+        Bug::MultiPaxos(Own::DropAcceptedValue),
+        Bug::MultiPaxos(Own::DecideAcrossBallots),
         Bug::VoteWithAmnesia,
-        Bug::MixLivesOfPromise,
-        Bug::CountOutlivedAnswer,
+        Bug::MultiPaxos(Own::MixLivesOfPromise),
+        Bug::MultiPaxos(Own::CountOutlivedAnswer),
         Bug::ReuseBallot,
         Bug::TrimPastSnapshot,
-        Bug::AdoptLowestBallot,
+        Bug::MultiPaxos(Own::AdoptLowestBallot),
         Bug::ElectionMajorityOffByOne,
         Bug::ElectionEchoesHighest,
         Bug::ElectionForgetsPromise,

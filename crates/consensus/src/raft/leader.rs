@@ -9,7 +9,7 @@ use super::{
     log::fitting,
     progress::{Mode, Progress},
 };
-use crate::{Bug, Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, leadership::Leadership, resend::Resend};
+use crate::{Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, leadership::Leadership, resend::Resend};
 
 /// A learner that is silent for so many election time-outs is not tracked any more.
 const LEARNER_TIMEOUTS: u32 = 4;
@@ -265,14 +265,14 @@ impl Raft {
             None => 0,
         };
         let voters = &self.log.configuration().voters;
-        let reached = if self.options.has(Bug::RaftUnionMajority) {
+        let reached = if self.options.has(super::Bug::UnionMajority) {
             voters.union().quorum_value(has)
         } else {
             voters.quorum_value(has)
         };
         let reached = Slot(reached);
         let own_term = self.log.ballot_at(reached) == Some(leader.ballot);
-        if reached > self.decided && (own_term || self.options.has(Bug::RaftCountOldTerms)) {
+        if reached > self.decided && (own_term || self.options.has(super::Bug::CountOldTerms)) {
             let decided_in = leader.ballot;
             self.deliver_through(reached, decided_in, effects);
             self.advance_change(now, effects);

@@ -1,6 +1,7 @@
 //! What is known of Raft before it runs, and what can be set.
 
 use super::Raft;
+use super::planted::Bug as Own;
 use crate::{Bug, ElectionKind, registry::Profile};
 
 /// What can be set.
@@ -30,13 +31,13 @@ pub(crate) const PROFILE: Profile = Profile {
     keys: &[],
     options_to_try: &["window-max=2"],
     bugs: &[
-        Bug::RaftVoteTwice,
-        Bug::RaftVoteByLength,
-        Bug::RaftVoteBeforeDurable,
-        Bug::RaftForgetVote,
-        Bug::RaftAckBeforeDurable,
-        Bug::RaftTruncateAlways,
-        Bug::RaftCountOldTerms,
+        Bug::Raft(Own::VoteTwice),
+        Bug::Raft(Own::VoteByLength),
+        Bug::Raft(Own::VoteBeforeDurable),
+        Bug::Raft(Own::ForgetVote),
+        Bug::Raft(Own::AckBeforeDurable),
+        Bug::Raft(Own::TruncateAlways),
+        Bug::Raft(Own::CountOldTerms),
     ],
     start: |options, members, restart, now, effects| {
         Box::new(Raft::start(options, members, restart, now, effects))

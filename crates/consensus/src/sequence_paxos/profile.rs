@@ -1,6 +1,7 @@
 //! What is known of Sequence Paxos before it runs, and what can be set.
 
 use super::SequencePaxos;
+use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
     overrides::{Key, ON_OFF, on_off},
@@ -75,14 +76,14 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::CommitWithMinority,
         Bug::ReadWithoutConfirmation,
         Bug::VoteWithAmnesia,
-        Bug::AdoptWithoutBallot,
-        Bug::PromiseOthersDecided,
-        Bug::PromiseOnlyNewer,
-        Bug::RefusePrepareAgain,
-        Bug::AcceptGap,
-        Bug::DecideInAnyPhase,
-        Bug::TornAdoption,
-        Bug::CompareSuffixLengths,
+        Bug::SequencePaxos(Own::AdoptWithoutBallot),
+        Bug::SequencePaxos(Own::PromiseOthersDecided),
+        Bug::SequencePaxos(Own::PromiseOnlyNewer),
+        Bug::SequencePaxos(Own::RefusePrepareAgain),
+        Bug::SequencePaxos(Own::AcceptGap),
+        Bug::SequencePaxos(Own::DecideInAnyPhase),
+        Bug::SequencePaxos(Own::TornAdoption),
+        Bug::SequencePaxos(Own::CompareSuffixLengths),
     ],
     start: |options, members, restart, now, effects| {
         Box::new(SequencePaxos::start(options, members, restart, now, effects))
