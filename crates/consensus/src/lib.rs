@@ -11,6 +11,8 @@
 //! 2. [`Members`] and [`ReplicaSet`]: what a quorum is.
 //! 3. [`multipaxos`], [`sequence_paxos`], [`raft`]: the protocols; each folder has the same files.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
+//! 5. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`: which
+//!    protocols there are.
 
 mod batches;
 mod claims;
@@ -34,6 +36,7 @@ mod registry;
 mod resend;
 pub mod sequence_paxos;
 mod slots;
+mod staged;
 
 pub use batches::Batches;
 pub use claims::{
@@ -42,7 +45,8 @@ pub use claims::{
 pub use describe::{BatchText, Class, Describe};
 pub use members::{MEMBERS_MAX, Members, ReplicaSet};
 pub use message::{Body, Logged};
-pub use options::{Decision, MESSAGE_HEAD_BYTES, Options, Restart, SequencePaxosOptions, UnknownName};
+pub use multipaxos::Decision;
+pub use options::{MESSAGE_HEAD_BYTES, Options, Restart, UnknownName};
 pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
 pub use proofs::{Proofs, Prove};

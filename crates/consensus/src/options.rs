@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballots, Incarnation, ReplicaId, Slot, Time};
 
-use crate::{Bug, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record};
+use crate::{Bug, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, registry::protocols};
 
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -55,120 +55,63 @@ impl UnknownName {
     }
 }
 
-choice! {
-    /// Who finds out that a slot is decided (Santos 2012, section 7.1.2). All replicas of an epoch must do it in the same
-    /// way: a leader of `Leader` answers reads as the first to know of a decision, which it is not if others count
-    /// votes too.
-    #[derive(Default)]
-    Decision, "decision" {
-        #[default]
-        /// Acceptors answer the leader, which announces decisions: 3(n-1) messages a slot, fewer under load.
-        Leader = "leader",
-        /// Acceptors tell everybody: one message delay less at followers, (n-1)(n+1) messages a slot.
-        All = "all",
-    }
-}
-
 /// What a message between replicas has at most besides the bytes of a page: kinds, ballots and slots, what the last batch
 /// of a page takes beside its own bytes, and a life or a vote of every member.
 pub const MESSAGE_HEAD_BYTES: usize = 4 << 10;
 
-/// What can be set about ordering. The defaults are for a local network.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Which protocol orders.
-    pub protocol: ProtocolKind,
-    /// How it finds a leader.
-    pub election: ElectionKind,
-    /// Who finds out that a slot is decided.
-    pub decision: Decision,
-    /// Who leads if several could begin to at the same time: the highest priority, then the highest number. A leader
-    /// is not replaced because of it. Elections in a fixed order (`rotating`) know no priorities; with `randomized`
-    /// ones the highest priority waits the shortest.
-    pub priority: u8,
-    /// How often a leader says that it lives.
-    pub heartbeat_interval: Duration,
-    /// How long a leader may be silent, be cut off from a quorum or wait for its disk before it is replaced.
-    pub election_timeout: Duration,
-    /// Slots that a leader may have undecided at a time (Santos 2012: WND); at least 1.
-    pub window_max: usize,
-    /// A proposal that was not answered is sent again after this time, then after twice as long, and so on up
-    /// to the election timeout.
-    pub retransmit_after: Duration,
-    /// A decision that no other replica waits for is announced with the next proposal, or after this time.
-    pub announce_delay_max: Duration,
-    /// Bytes of batches in one answer to a new leader, and in one message of proposals that leave together; one batch
-    /// may always leave.
-    pub promise_bytes_max: usize,
-    /// Of `sequence-paxos`.
-    pub sequence_paxos: SequencePaxosOptions,
-    /// Raft: messages with entries that one follower may have unanswered; at least 1. Entries that wait for an
-    /// answer leave together.
-    pub inflight_max: usize,
-    /// Raft: bytes of batches in these messages; one message may always leave.
-    pub inflight_bytes_max: usize,
-    /// Raft: bytes of batches in one message; one entry may always leave.
-    pub append_bytes_max: usize,
-    #[doc(hidden)]
-    pub planted: Option<Bug>,
-}
-
-/// The optimisations of `sequence-paxos` (Ng 2020, sections 4.4.3 and 7.1), each to be switched off so that its
-/// effect can be measured. All are on by default, and none matters for safety.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SequencePaxosOptions {
-    /// What a burst of inputs proposes goes to a follower in one `Accept`, and to the log in one record. Off: every
-    /// slot has an `Accept` and a record of its own, also when it is sent again.
-    pub batched_accepts: bool,
-    /// A burst of inputs ends with one `Decide`, the latest. Off: every slot is announced by a `Decide` of its own,
-    /// at once.
-    pub latest_decide: bool,
-    /// A follower answers a burst of `Accept`s with one `Accepted`, the latest. Off: it answers each.
-    pub latest_accepted: bool,
-    /// A follower whose sequence is known to be a prefix of the leader's is sent only what it lacks. Off: whatever
-    /// it has not decided is sent again at the start of a ballot.
-    pub max_accept_sync: bool,
-    /// Who led the epoch before tries to lead the next one at once.
-    pub head_start: bool,
-    /// `Accept` says how far decisions go, so that under load no `Decide` is needed. Off: only `Decide` and the
-    /// heartbeat do.
-    pub decide_on_accept: bool,
-}
-
-impl Default for SequencePaxosOptions {
-    fn default() -> SequencePaxosOptions {
-        SequencePaxosOptions {
-            batched_accepts: true,
-            latest_decide: true,
-            latest_accepted: true,
-            max_accept_sync: true,
-            head_start: true,
-            decide_on_accept: true,
+macro_rules! options {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {
+        /// What can be set about ordering. The defaults are for a local network.
+        #[derive(Clone, Debug)]
+        pub struct Options {
+            /// Which protocol orders.
+            pub protocol: ProtocolKind,
+            /// How it finds a leader.
+            pub election: ElectionKind,
+            /// Who leads if several could begin to at the same time: the highest priority, then the highest number. A leader
+            /// is not replaced because of it. Elections in a fixed order (`rotating`) know no priorities; with `randomized`
+            /// ones the highest priority waits the shortest.
+            pub priority: u8,
+            /// How often a leader says that it lives.
+            pub heartbeat_interval: Duration,
+            /// How long a leader may be silent, be cut off from a quorum or wait for its disk before it is replaced.
+            pub election_timeout: Duration,
+            /// Slots that a leader may have undecided at a time (Santos 2012: WND); at least 1.
+            pub window_max: usize,
+            /// A proposal that was not answered is sent again after this time, then after twice as long, and so on up
+            /// to the election timeout.
+            pub retransmit_after: Duration,
+            /// A decision that no other replica waits for is announced with the next proposal, or after this time.
+            pub announce_delay_max: Duration,
+            /// Bytes of batches in one answer to a new leader, and in one message of proposals that leave together; one batch
+            /// may always leave.
+            pub promise_bytes_max: usize,
+            $(#[doc = concat!("What only ", $name, " has.")] pub $folder: $crate::$folder::Tuning,)+
+            #[doc(hidden)]
+            pub planted: Option<Bug>,
         }
-    }
+
+        impl Default for Options {
+            fn default() -> Options {
+                Options {
+                    protocol: ProtocolKind::MultiPaxos,
+                    election: ElectionKind::Ballot,
+                    priority: 0,
+                    heartbeat_interval: Duration::from_millis(100),
+                    election_timeout: Duration::from_millis(1000),
+                    window_max: 32,
+                    retransmit_after: Duration::from_millis(100),
+                    announce_delay_max: Duration::from_millis(5),
+                    promise_bytes_max: 1 << 20,
+                    $($folder: $crate::$folder::Tuning::default(),)+
+                    planted: None,
+                }
+            }
+        }
+    };
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            protocol: ProtocolKind::MultiPaxos,
-            election: ElectionKind::Ballot,
-            decision: Decision::default(),
-            priority: 0,
-            heartbeat_interval: Duration::from_millis(100),
-            election_timeout: Duration::from_millis(1000),
-            window_max: 32,
-            retransmit_after: Duration::from_millis(100),
-            announce_delay_max: Duration::from_millis(5),
-            promise_bytes_max: 1 << 20,
-            sequence_paxos: SequencePaxosOptions::default(),
-            inflight_max: 64,
-            inflight_bytes_max: 8 << 20,
-            append_bytes_max: 1 << 20,
-            planted: None,
-        }
-    }
-}
+protocols!(options);
 
 impl Options {
     /// The defaults for a protocol, with the election that is its own choice.
@@ -188,14 +131,14 @@ impl Options {
     /// message that holds batches is a page of them: as much as a page's bound allows, or one batch.
     #[must_use]
     pub fn message_bytes_max(&self, batch_bytes_max: usize) -> usize {
-        let page = self.promise_bytes_max.max(self.append_bytes_max).max(batch_bytes_max);
-        page.saturating_add(MESSAGE_HEAD_BYTES)
+        let pages = ProtocolKind::ALL.iter().map(|(_, protocol)| (protocol.profile().page_bytes_max)(self));
+        pages.fold(batch_bytes_max, usize::max).saturating_add(MESSAGE_HEAD_BYTES)
     }
 
     /// Whether this bug is planted; see [`Bug`]. Outside of tests none is.
     #[must_use]
-    pub fn has(&self, bug: Bug) -> bool {
-        cfg!(any(test, feature = "planted-bugs")) && self.planted == Some(bug)
+    pub fn has(&self, bug: impl Into<Bug>) -> bool {
+        cfg!(any(test, feature = "planted-bugs")) && self.planted == Some(bug.into())
     }
 }
 
@@ -269,6 +212,7 @@ mod tests {
     use synod_wire::{Lsn, ReplicaId};
 
     use super::*;
+    use crate::Decision;
 
     #[test]
     fn names_round_trip_and_an_unknown_one_names_what_is_accepted() {

@@ -13,8 +13,16 @@ pub(crate) struct Key {
     pub(crate) accepted: &'static str,
     /// False if the value is none.
     pub(crate) set: fn(&mut Options, &str) -> bool,
-    /// What a group fixes from its beginning on, since its replicas must have it alike; `None` if it is the default.
-    pub(crate) shared: Option<fn(&Options) -> Option<String>>,
+    /// If a group fixes it from its beginning on, since its replicas must have it alike.
+    pub(crate) shared: Option<Shared>,
+}
+
+/// See [`Key::shared`].
+pub(crate) struct Shared {
+    /// What these options say; `None` if that is the default.
+    pub(crate) value: fn(&Options) -> Option<String>,
+    /// Sets the default.
+    pub(crate) unset: fn(&mut Options),
 }
 
 pub(crate) const ON_OFF: &str = "on, off";
@@ -111,9 +119,14 @@ impl Overrides {
     /// Of these options what a group fixes from its beginning on, since its replicas must have it alike.
     #[must_use]
     pub fn shared(options: &Options) -> Overrides {
-        let shared = |key: &Key| Some((key.name, key.shared?(options)?));
+        let shared = |key: &Key| Some((key.name, (key.shared.as_ref()?.value)(options)?));
         let values = heeded(options.protocol).filter_map(shared).collect();
         Overrides { values }
+    }
+
+    /// Forgets what these options say of what is the group's to fix.
+    pub fn unset_shared(options: &mut Options) {
+        keys().filter_map(|key| key.shared.as_ref()).for_each(|shared| (shared.unset)(options));
     }
 
     /// Whether a protocol heeds all of them.
@@ -179,7 +192,7 @@ mod tests {
         assert_eq!(given.to_string().parse(), Ok(given.clone()));
         let mut options = Options::default();
         given.apply(&mut options);
-        assert_eq!((options.decision, options.window_max), (Decision::All, 7));
+        assert_eq!((options.multipaxos.decision, options.window_max), (Decision::All, 7));
         let begins = Overrides::shared(&options);
         assert_eq!(begins.to_string(), "decision=all", "the window is each replica's own");
         begins.check(options.protocol).unwrap();

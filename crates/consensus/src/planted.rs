@@ -2,154 +2,117 @@
 //!
 //! They exist only under the feature `planted-bugs`, which nothing but the simulator's tests enables.
 
-use crate::ProtocolKind;
+use crate::{ProtocolKind, registry::protocols};
 
-/// A known way to get consensus wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
-    /// An acceptor answers before its record is durable.
-    VoteBeforeDurable,
-    /// Where the disk is waited for with promises only, it is not waited for with them either.
-    PromiseUnsynced,
-    /// A replica that lost its votes with its machine, and kept its promises, does not know it.
-    ForgetLostVotes,
-    /// A restarted acceptor forgets what it promised.
-    ForgetPromise,
-    /// A slot counts as decided with one vote less than a quorum.
-    CommitWithMinority,
-    /// A decided slot is delivered although one before it is not decided.
-    DeliverOutOfOrder,
-    /// A command that a client sends again is executed again.
-    ExecuteRetryTwice,
-    /// What an epoch decides behind the change that ended it is delivered.
-    DeliverBehindEnd,
-    /// An epoch is entered without a record of it.
-    EnterUnrecorded,
-    /// A replica that lost its log forgets that at a restart, if a snapshot is of a later epoch than its records.
-    ForgetAmnesiaBehindSnapshot,
-    /// It forgets that at a restart if only its protocol's records say it, and the protocol does not run before the next
-    /// epoch.
-    ForgetParkedAmnesia,
-    /// A restarted replica takes up the epoch of its snapshot, although it had entered a later one.
-    RestartInOldEpoch,
-    /// Who entered an epoch and lacks what was decided before it takes part in it nevertheless.
-    EnterTooSoon,
-    /// A learner does not write down what it learns.
-    LearnUnrecorded,
-    /// Who installs a snapshot stays in the group that it was in.
-    SnapshotOfOldGroup,
-    /// A replica that begins with nothing votes before it has met all with whom the group began.
-    VoteBeforeAllMet,
-    /// A replica whose disk was restored from an older copy is taken for what it was.
-    BelieveCopies,
-    /// A replica that was removed ends its service when the first of its successors has gone on.
-    RetireEarly,
-    /// A replica that was removed ends its service while the voters before the change still count.
-    RetireUnsettled,
-    /// What is learned from a peer does not say who votes from its slot on.
-    LearnWithoutVoters,
-    /// A snapshot says who is to vote, but not that those before still count.
-    RestartUnsettled,
-    /// A replica that learns what a higher ballot decided goes on in its own.
-    LearnWithoutPromise,
-    /// A leader that learns from a peer what a higher ballot decided goes on in its own.
-    LeaderLearnsWithoutPromise,
-    /// Each replica finds decisions in the way that it was started with, not in the group's.
-    DecisionOfEachReplica,
-    /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said so.
-    ClockCountsTwice,
-    /// A leader answers a read without asking whether it still leads, also after it has slept. (Either alone would do: a leader
-    /// that slept gives up before it does anything else.)
-    ReadWithoutConfirmation,
-    /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
-    LeakRemoteReads,
-    /// The replies that a session keeps are bounded in number and not in bytes.
-    KeepEveryReply,
-    /// Decided batches that wait for the executor are bounded in number and not in bytes.
-    QueueForExecutorWithoutBound,
-    /// Messages that wait for the disk are not bounded.
-    HoldWithoutBound,
-    /// A replica whose state came from a snapshot begins its fingerprints of what was decided with that snapshot.
-    ForgetHistoryInSnapshot,
-    /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
-    KeepRelayedAnswer,
-    /// A new leader puts no-ops where acceptors reported values.
-    DropAcceptedValue,
-    /// A follower takes an announced decision for the value that it accepted in an older ballot.
-    DecideAcrossBallots,
-    /// A replica that lost its log votes at once.
-    VoteWithAmnesia,
-    /// A promise whose pages are of several lives of its sender counts as one.
-    MixLivesOfPromise,
-    /// A replica that recovers counts an answer although its sender has lost its log since, and does not remember in
-    /// which life the others answered.
-    CountOutlivedAnswer,
-    /// A restarted leader goes on proposing in the ballot of its earlier life.
-    ReuseBallot,
-    /// The log is trimmed to the last executed slot without a snapshot that covers it.
-    TrimPastSnapshot,
-    /// A new leader takes the reported value with the lowest ballot instead of the highest.
-    AdoptLowestBallot,
-    /// A new leader adopts a sequence, but not in its own ballot (Ng 2020, erratum E1).
-    AdoptWithoutBallot,
-    /// A promise names the decided slot of the `Prepare` instead of the sender's (E2).
-    PromiseOthersDecided,
-    /// What is learned and held already is not written down: after a restart it counts as decided in the ballot in which
-    /// it had been accepted.
-    ForgetLearnedBallot,
-    /// A promise tells of its sequence only if its ballot is higher than the candidate's, not if it is equal (E15).
-    PromiseOnlyNewer,
-    /// A follower does not answer a `Prepare` in a ballot that it has promised already (E16).
-    RefusePrepareAgain,
-    /// A follower appends whatever comes next, although it missed something before (E17).
-    AcceptGap,
-    /// A follower takes an announced decision for what it holds before it has the leader's sequence (E18).
-    DecideInAnyPhase,
-    /// The accepted ballot becomes durable before the sequence (E20).
-    TornAdoption,
-    /// A decision is announced to a follower that was not sent what it names (E21).
-    DecideToUnsynced,
-    /// Sequences count as equal if what promises hold of them is of equal length (E22).
-    CompareSuffixLengths,
-    /// Raft: a replica gives its vote to whoever asks, also twice in a term (Ng 2020, E25).
-    RaftVoteTwice,
-    /// Raft: the longer log counts as up to date, whatever the terms of its entries (E25).
-    RaftVoteByLength,
-    /// Raft: a vote is told before it is durable (E30).
-    RaftVoteBeforeDurable,
-    /// Raft: a restarted replica forgets whom it voted for.
-    RaftForgetVote,
-    /// Raft: entries are acknowledged before they are durable (E30).
-    RaftAckBeforeDurable,
-    /// Raft: an append removes everything behind it, also what is not in conflict (E27).
-    RaftTruncateAlways,
-    /// Raft: entries of older terms are committed by counting (E28).
-    RaftCountOldTerms,
-    /// Raft: under a joint configuration a majority of all voters counts as a quorum.
-    RaftUnionMajority,
-    /// Raft: voters are changed before the leader has committed anything, or the change before.
-    RaftChangeAtOnce,
-    /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
-    ElectionMajorityOffByOne,
-    /// Its replies carry the highest ballot known instead of the replier's own (E4).
-    ElectionEchoesHighest,
-    /// It forgets at a restart which ballots were promised (E8).
-    ElectionForgetsPromise,
-    /// It does not care whether others are content with the leader that it misses.
-    ElectionIgnoresHappiness,
-    /// It does not care whether its disk answers, and who gives up abstains no longer than others need to notice.
-    ElectionOfHungDisk,
-    /// A rotating election does not ask the others before it tries.
-    ElectionWithoutRehearsal,
-    /// A replica whose log is damaged goes on with the promises and votes that are left of it.
-    RepairKeepsVotes,
-    /// Repair takes what was voted for and not decided for decided.
-    RepairBelievesVotes,
-    /// Repair heeds no gap: what lost records did to what is in front of them is not missed.
-    RepairAcrossGaps,
-    /// Repair keeps the value that was held first, though a later ballot replaced it.
-    RepairKeepsReplaced,
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {
+        /// A known way to get consensus wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Bug {
+            /// An acceptor answers before its record is durable.
+            VoteBeforeDurable,
+            /// Where the disk is waited for with promises only, it is not waited for with them either.
+            PromiseUnsynced,
+            /// A replica that lost its votes with its machine, and kept its promises, does not know it.
+            ForgetLostVotes,
+            /// A restarted acceptor forgets what it promised.
+            ForgetPromise,
+            /// A slot counts as decided with one vote less than a quorum.
+            CommitWithMinority,
+            /// A command that a client sends again is executed again.
+            ExecuteRetryTwice,
+            /// What an epoch decides behind the change that ended it is delivered.
+            DeliverBehindEnd,
+            /// An epoch is entered without a record of it.
+            EnterUnrecorded,
+            /// A replica that lost its log forgets that at a restart, if a snapshot is of a later epoch than its records.
+            ForgetAmnesiaBehindSnapshot,
+            /// It forgets that at a restart if only its protocol's records say it, and the protocol does not run before the next
+            /// epoch.
+            ForgetParkedAmnesia,
+            /// A restarted replica takes up the epoch of its snapshot, although it had entered a later one.
+            RestartInOldEpoch,
+            /// Who entered an epoch and lacks what was decided before it takes part in it nevertheless.
+            EnterTooSoon,
+            /// A learner does not write down what it learns.
+            LearnUnrecorded,
+            /// Who installs a snapshot stays in the group that it was in.
+            SnapshotOfOldGroup,
+            /// A replica that begins with nothing votes before it has met all with whom the group began.
+            VoteBeforeAllMet,
+            /// A replica whose disk was restored from an older copy is taken for what it was.
+            BelieveCopies,
+            /// A replica that was removed ends its service when the first of its successors has gone on.
+            RetireEarly,
+            /// A replica that was removed ends its service while the voters before the change still count.
+            RetireUnsettled,
+            /// What is learned from a peer does not say who votes from its slot on.
+            LearnWithoutVoters,
+            /// A snapshot says who is to vote, but not that those before still count.
+            RestartUnsettled,
+            /// A replica that learns what a higher ballot decided goes on in its own.
+            LearnWithoutPromise,
+            /// A leader that learns from a peer what a higher ballot decided goes on in its own.
+            LeaderLearnsWithoutPromise,
+            /// Each replica finds decisions in the way that it was started with, not in the group's.
+            DecisionOfEachReplica,
+            /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said so.
+            ClockCountsTwice,
+            /// A leader answers a read without asking whether it still leads, also after it has slept. (Either alone would do: a leader
+            /// that slept gives up before it does anything else.)
+            ReadWithoutConfirmation,
+            /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
+            LeakRemoteReads,
+            /// The replies that a session keeps are bounded in number and not in bytes.
+            KeepEveryReply,
+            /// Decided batches that wait for the executor are bounded in number and not in bytes.
+            QueueForExecutorWithoutBound,
+            /// Messages that wait for the disk are not bounded.
+            HoldWithoutBound,
+            /// A replica whose state came from a snapshot begins its fingerprints of what was decided with that snapshot.
+            ForgetHistoryInSnapshot,
+            /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
+            KeepRelayedAnswer,
+            /// A replica that lost its log votes at once.
+            VoteWithAmnesia,
+            /// A restarted leader goes on proposing in the ballot of its earlier life.
+            ReuseBallot,
+            /// The log is trimmed to the last executed slot without a snapshot that covers it.
+            TrimPastSnapshot,
+            /// A ballot leader election asks for one answer more than a majority (Ng 2020, erratum E3).
+            ElectionMajorityOffByOne,
+            /// Its replies carry the highest ballot known instead of the replier's own (E4).
+            ElectionEchoesHighest,
+            /// It forgets at a restart which ballots were promised (E8).
+            ElectionForgetsPromise,
+            /// It does not care whether others are content with the leader that it misses.
+            ElectionIgnoresHappiness,
+            /// It does not care whether its disk answers, and who gives up abstains no longer than others need to notice.
+            ElectionOfHungDisk,
+            /// A rotating election does not ask the others before it tries.
+            ElectionWithoutRehearsal,
+            /// A replica whose log is damaged goes on with the promises and votes that are left of it.
+            RepairKeepsVotes,
+            /// Repair takes what was voted for and not decided for decided.
+            RepairBelievesVotes,
+            /// Repair heeds no gap: what lost records did to what is in front of them is not missed.
+            RepairAcrossGaps,
+            /// Repair keeps the value that was held first, though a later ballot replaced it.
+            RepairKeepsReplaced,
+            $(#[doc = concat!("Of ", $name, " alone.")] $kind($crate::$folder::Bug),)+
+        }
+
+        $(
+            impl From<$crate::$folder::Bug> for Bug {
+                fn from(bug: $crate::$folder::Bug) -> Bug {
+                    Bug::$kind(bug)
+                }
+            }
+        )+
+    };
 }
+
+protocols!(bugs);
 
 impl Bug {
     /// Those of a group that changes.
@@ -177,8 +140,8 @@ impl Bug {
         Bug::RetireUnsettled,
         Bug::LearnWithoutVoters,
         Bug::RestartUnsettled,
-        Bug::RaftChangeAtOnce,
-        Bug::RaftUnionMajority,
+        Bug::Raft(crate::raft::Bug::ChangeAtOnce),
+        Bug::Raft(crate::raft::Bug::UnionMajority),
     ];
 
     /// Those of what waits, or is kept, without a bound in bytes.

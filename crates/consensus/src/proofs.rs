@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Ballots, Batch, Slot};
 
-use crate::Record;
+use crate::{Record, staged::Staged};
 
 /// What a record proves.
 pub trait Prove {
@@ -25,7 +25,8 @@ pub struct Proofs {
     held: BTreeMap<Slot, (Ballot, Batch)>,
     /// The ballot of the whole sequence, where there is one.
     sequence: Ballot,
-    pub(crate) staged: crate::sequence_paxos::Staged,
+    /// Pages of a sequence that is not whole yet.
+    pub(crate) staged: Staged,
     decided: BTreeMap<Slot, (Ballots, Batch)>,
     /// Which bug is planted.
     #[cfg(feature = "planted-bugs")]
@@ -68,7 +69,7 @@ impl Proofs {
         }
         self.held.clear();
         self.sequence = Ballot::ZERO;
-        self.staged = crate::sequence_paxos::Staged::default();
+        self.staged = Staged::default();
     }
 
     /// Through this slot all is decided, perhaps with other values than the log holds.

@@ -2,16 +2,34 @@
 //!
 //! Everything else that a protocol is stands in its folder: its messages and records with their encoding
 //! ([`Body`], [`Logged`]), how people read them ([`crate::Describe`]), what they claim to the checks ([`crate::Claims`],
-//! [`crate::Facts`]), what they prove ([`crate::Prove`]), and its [`Profile`]. ARCHITECTURE.md says how to add one.
+//! [`crate::Facts`]), what they prove ([`crate::Prove`]), what can be set (`Tuning`), which bugs can be planted (`Bug`), and its
+//! [`Profile`]. ARCHITECTURE.md says how to add one.
 
 use synod_wire::{DecodeError, Reader, Time};
 
 use crate::{
-    Body, Bug, Effects, Logged, Members, Options, Protocol, Restart, election, multipaxos, options::choice,
-    overrides::Key, raft, sequence_paxos,
+    Body, Bug, Effects, Logged, Members, Options, Protocol, Restart, election, options::choice,
+    overrides::Key,
 };
 
+/// The table. Each line: the name in configurations, the first byte of messages and records (4 is that of elections), the
+/// folder.
 macro_rules! protocols {
+    ($make:ident) => {
+        $make! {
+            /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
+            MultiPaxos = "multipaxos", 1, multipaxos;
+            /// Leader-based Sequence Paxos (Ng 2020, section 2.4.2), for crash-recovery and lossy sessions.
+            SequencePaxos = "sequence-paxos", 2, sequence_paxos;
+            /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
+            /// and only its leader decides, so `election` and `decision` change nothing.
+            Raft = "raft", 3, raft;
+        }
+    };
+}
+pub(crate) use protocols;
+
+macro_rules! registry {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {
         choice! {
             /// How slots are ordered.
@@ -20,14 +38,14 @@ macro_rules! protocols {
 
         impl ProtocolKind {
             pub(crate) fn profile(self) -> &'static Profile {
-                match self { $(ProtocolKind::$kind => &$folder::PROFILE,)+ }
+                match self { $(ProtocolKind::$kind => &$crate::$folder::PROFILE,)+ }
             }
         }
 
         /// A message of some protocol. Its first byte on the wire says of which.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Message {
-            $(#[doc = concat!("Of ", $name, ".")] $kind($folder::Message),)+
+            $(#[doc = concat!("Of ", $name, ".")] $kind($crate::$folder::Message),)+
             /// Of an election, whichever protocol it elects for.
             Election(election::Message),
         }
@@ -43,7 +61,7 @@ macro_rules! protocols {
 
             pub(crate) fn decode_tagged(tag: u8, reader: &mut Reader) -> Result<Message, DecodeError> {
                 match tag {
-                    $($tag => $folder::Message::decode(reader).map(Message::$kind),)+
+                    $($tag => $crate::$folder::Message::decode(reader).map(Message::$kind),)+
                     ELECTION => election::Message::decode(reader).map(Message::Election),
                     value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
                 }
@@ -53,7 +71,7 @@ macro_rules! protocols {
         /// A record of some protocol's write-ahead log. Its first byte on disk says of which.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Record {
-            $(#[doc = concat!("Of ", $name, ".")] $kind($folder::Record),)+
+            $(#[doc = concat!("Of ", $name, ".")] $kind($crate::$folder::Record),)+
         }
 
         impl Record {
@@ -64,21 +82,21 @@ macro_rules! protocols {
 
             pub(crate) fn decode_tagged(tag: u8, reader: &mut Reader) -> Result<Record, DecodeError> {
                 match tag {
-                    $($tag => $folder::Record::decode(reader).map(Record::$kind),)+
+                    $($tag => $crate::$folder::Record::decode(reader).map(Record::$kind),)+
                     value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
                 }
             }
         }
 
         $(
-            impl From<$folder::Message> for Message {
-                fn from(message: $folder::Message) -> Message {
+            impl From<$crate::$folder::Message> for Message {
+                fn from(message: $crate::$folder::Message) -> Message {
                     Message::$kind(message)
                 }
             }
 
-            impl From<$folder::Record> for Record {
-                fn from(record: $folder::Record) -> Record {
+            impl From<$crate::$folder::Record> for Record {
+                fn from(record: $crate::$folder::Record) -> Record {
                     Record::$kind(record)
                 }
             }
@@ -86,16 +104,7 @@ macro_rules! protocols {
     };
 }
 
-// The name in configurations, the first byte of messages and records, and the folder. 4 stands for elections.
-protocols! {
-    /// MultiPaxos as JPaxos runs it (Santos 2012, chapter 7).
-    MultiPaxos = "multipaxos", 1, multipaxos;
-    /// Leader-based Sequence Paxos (Ng 2020, section 2.4.2), for crash-recovery and lossy sessions.
-    SequencePaxos = "sequence-paxos", 2, sequence_paxos;
-    /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
-    /// and only its leader decides, so `election` and `decision` change nothing.
-    Raft = "raft", 3, raft;
-}
+protocols!(registry);
 
 const ELECTION: u8 = 4;
 
@@ -129,6 +138,8 @@ pub(crate) struct Profile {
     pub(crate) recovers_itself: bool,
     /// See [`ProtocolKind::has_terms`].
     pub(crate) has_terms: bool,
+    /// The largest page of batches in one of its messages, in bytes, if no batch is larger.
+    pub(crate) page_bytes_max: fn(&Options) -> usize,
     /// The options that it heeds and that a group can fix, see [`crate::Overrides`].
     pub(crate) keys: &'static [Key],
     /// See [`ProtocolKind::options_to_try`].

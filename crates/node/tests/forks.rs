@@ -68,8 +68,9 @@ fn forked(protocol: ProtocolKind) -> Forked {
         ProtocolKind::SequencePaxos => {
             |config| config.settings.consensus.protocol = ProtocolKind::SequencePaxos
         }
-        ProtocolKind::Raft => |config| config.settings.consensus.protocol = ProtocolKind::Raft,
+        _ => |config| config.settings.consensus.protocol = ProtocolKind::Raft,
     };
+    assert!(PROTOCOLS.contains(&protocol));
     let group = Group::new(3, tune);
     let dir = group.dir.path().to_owned();
     let nodes = [1, 2, 3].map(|id| group.start(id));

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::{Options, ProtocolKind, SequencePaxosOptions};
+use synod_consensus::{Options, ProtocolKind, sequence_paxos};
 use synod_replica::{Action, Event, Group, Recovered, Replica, RequestId, Settings, SnapshotInfo};
 use synod_wire::{CommandKind, Incarnation, Lsn, ReplicaId, Slot, Time};
 
@@ -113,7 +113,7 @@ fn main() {
         .map_or(ProtocolKind::MultiPaxos, |name| name.parse().unwrap_or_else(|error| panic!("{error}")));
     let mut consensus = Options::of(protocol);
     if std::env::args().nth(3).is_some_and(|word| word == "plain") {
-        consensus.sequence_paxos = SequencePaxosOptions {
+        consensus.sequence_paxos = sequence_paxos::Tuning {
             batched_accepts: false,
             latest_decide: false,
             latest_accepted: false,

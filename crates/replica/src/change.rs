@@ -396,7 +396,7 @@ pub fn decode_reply(reply: Bytes) -> Result<Result<Group, Refusal>, DecodeError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_consensus::{Decision, Options};
+    use synod_consensus::{Decision, Options, multipaxos::Tuning};
 
     fn group(n: u64) -> Group {
         Group::of(&Options::default(), (1..=n).map(ReplicaId))
@@ -489,8 +489,8 @@ mod tests {
     /// Two replicas of an epoch never find decisions in different ways, whatever each was started with.
     #[test]
     fn how_decisions_are_found_is_the_groups() {
-        let with = |decision| Options { decision, ..Options::default() };
-        let of = |group: &Group, flag| group.options(&with(flag)).decision;
+        let with = |decision| Options { multipaxos: Tuning { decision }, ..Options::default() };
+        let of = |group: &Group, flag| group.options(&with(flag)).multipaxos.decision;
         let order = |protocol: ProtocolKind| {
             let overrides = Overrides::default();
             Change::Order { protocol, election: protocol.elections()[0], overrides }

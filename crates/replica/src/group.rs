@@ -6,7 +6,7 @@
 //! so within its epoch; see `voters.rs`.
 
 use bytes::Bytes;
-use synod_consensus::{Bug, Decision, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
+use synod_consensus::{Bug, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
 use crate::Limits;
@@ -160,7 +160,7 @@ impl Group {
     pub fn options(&self, local: &Options) -> Options {
         let mut options = Options { protocol: self.protocol, election: self.election, ..local.clone() };
         if !(cfg!(feature = "planted-bugs") && local.planted == Some(Bug::DecisionOfEachReplica)) {
-            options.decision = Decision::default();
+            Overrides::unset_shared(&mut options);
         }
         self.overrides.apply(&mut options);
         options

@@ -454,8 +454,9 @@ mod tests {
         let limits = Limits::default().with("max-request-bytes=5000").unwrap();
         let ballots = Ballots::both(Ballot { round: 2, replica: ReplicaId(3) });
         for page in [1, 300, 20_000] {
+            let raft = synod_consensus::raft::Tuning { append_bytes_max: 1, ..Default::default() };
             let settings = Settings {
-                consensus: Options { promise_bytes_max: 1, append_bytes_max: 1, ..Options::default() },
+                consensus: Options { promise_bytes_max: 1, raft, ..Options::default() },
                 fetch_bytes_max: page,
                 chunk_bytes_max: page,
                 ..Settings::default()

@@ -251,7 +251,10 @@ fn without_memory_in_epoch_1(first: &Group, states: &[bool]) -> Vec<LogRecord> {
         let record = match protocol {
             ProtocolKind::MultiPaxos => Record::Amnesia(lost).into(),
             ProtocolKind::SequencePaxos => sequence_paxos::Record::Amnesia(lost).into(),
-            ProtocolKind::Raft => raft::Record::Amnesia(lost).into(),
+            _ => {
+                assert_eq!(protocol, ProtocolKind::Raft);
+                raft::Record::Amnesia(lost).into()
+            }
         };
         LogRecord::Protocol { epoch: Epoch(1), record }
     }));

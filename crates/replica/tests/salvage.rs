@@ -42,7 +42,8 @@ fn accepted(protocol: ProtocolKind, slot: u64, decided: u64) -> LogRecord {
             let batches = [value].into();
             sequence_paxos::Record::Accepted { ballot: ballot(1), start: slot, decided, batches }.into()
         }
-        ProtocolKind::Raft => {
+        _ => {
+            assert_eq!(protocol, ProtocolKind::Raft);
             let entries = [raft::Entry { ballot: ballot(1), batch: value, voters: None }].into();
             raft::Record::Entries { start: slot, entries, decided, decided_in: ballot(1) }.into()
         }

@@ -332,7 +332,7 @@ pub fn print(args: &OutagesArgs) -> ExitCode {
     let mut wrong = Vec::new();
     for row in rows() {
         let mut line = format!("| {} |", row.name);
-        for &cast in CASTS {
+        for &cast in CASTS.iter() {
             match measure(cast, &row, args.seeds, None) {
                 Ok(measured) => {
                     let bounds = row.bounds_of(cast.election);

@@ -5,7 +5,7 @@ mod families;
 use std::{fmt, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind, SequencePaxosOptions};
+use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind, multipaxos, raft, sequence_paxos};
 use synod_replica::{Limits, REQUEST_BYTES_MIN, SessionLimits, Settings, StateTransfer};
 
 use crate::{
@@ -505,7 +505,9 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
     Settings {
         consensus: Options {
             protocol,
-            decision: pick(rng, &[Decision::Leader, Decision::Leader, Decision::All]),
+            multipaxos: multipaxos::Tuning {
+                decision: pick(rng, &[Decision::Leader, Decision::Leader, Decision::All]),
+            },
             heartbeat_interval: election_timeout / pick(rng, &[3, 5, 10]),
             election_timeout,
             window_max,
@@ -551,9 +553,9 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
 }
 
 /// From a generator of their own, so that the rest of a seed's plan does not depend on them.
-fn draw_optimisations(mut rng: Rng) -> SequencePaxosOptions {
+fn draw_optimisations(mut rng: Rng) -> sequence_paxos::Tuning {
     let mut on = || rng.u8(0..4) > 0;
-    SequencePaxosOptions {
+    sequence_paxos::Tuning {
         batched_accepts: on(),
         latest_decide: on(),
         latest_accepted: on(),
@@ -640,7 +642,7 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
     let mut draw = || {
         let other = draw_settings(&mut rng, settings.consensus.protocol, delay_max);
         let consensus = Options {
-            decision: other.consensus.decision,
+            multipaxos: other.consensus.multipaxos,
             heartbeat_interval: settings.consensus.heartbeat_interval / pick(&mut rng, &[1, 2]),
             election_timeout: settings.consensus.election_timeout * pick(&mut rng, &[2, 3, 4]) / 2,
             window_max: other.consensus.window_max,
@@ -648,9 +650,7 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
             announce_delay_max: other.consensus.announce_delay_max,
             promise_bytes_max: other.consensus.promise_bytes_max,
             sequence_paxos: other.consensus.sequence_paxos,
-            inflight_max: pick(&mut rng, &[1, 2, 64]),
-            inflight_bytes_max: pick(&mut rng, &[1, 1_000, 1 << 20]),
-            append_bytes_max: pick(&mut rng, &[1, 1_000, 1 << 20]),
+            raft: draw_appends(&mut rng),
             ..settings.consensus.clone()
         };
         Settings {
@@ -674,10 +674,16 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
 /// What only Raft has, drawn apart; and whether its epoch should last.
 fn draw_raft(seed: u64, settings: &mut Settings) -> bool {
     let mut rng = Rng::with_seed(seed ^ 0xc_4a_96);
-    settings.consensus.inflight_max = pick(&mut rng, &[1, 2, 64]);
-    settings.consensus.inflight_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
-    settings.consensus.append_bytes_max = pick(&mut rng, &[1, 1_000, 1 << 20]);
+    settings.consensus.raft = draw_appends(&mut rng);
     rng.u8(0..3) == 0
+}
+
+fn draw_appends(rng: &mut Rng) -> raft::Tuning {
+    raft::Tuning {
+        inflight_max: pick(rng, &[1, 2, 64]),
+        inflight_bytes_max: pick(rng, &[1, 1_000, 1 << 20]),
+        append_bytes_max: pick(rng, &[1, 1_000, 1 << 20]),
+    }
 }
 
 /// An operator for seeds that are odd.

@@ -1,6 +1,6 @@
 //! Exploration is tested: small configurations are gone through completely, and bugs that are planted are found.
 
-use synod_consensus::{Bug, Options, ProtocolKind};
+use synod_consensus::{Bug, Options, ProtocolKind, multipaxos, raft};
 use synod_sim::{
     check::Invariant,
     explore::{Bounds, Count, Incomplete, Report, Walks, explore, explore_with, options, walk, walk_with},
@@ -78,17 +78,22 @@ fn planted_bugs_are_found_on_a_shortest_way() {
     let bugs = [
         (MultiPaxos, Bug::VoteBeforeDurable, calm, Invariant::DurableBeforePromise),
         (MultiPaxos, Bug::CommitWithMinority, calm, Invariant::QuorumDurable),
-        (MultiPaxos, Bug::DeliverOutOfOrder, Bounds { commands: 2, ..calm }, Invariant::QuorumDurable),
-        (MultiPaxos, Bug::DropAcceptedValue, calm, Invariant::ChosenStays),
+        (
+            MultiPaxos,
+            Bug::MultiPaxos(multipaxos::Bug::DeliverOutOfOrder),
+            Bounds { commands: 2, ..calm },
+            Invariant::QuorumDurable,
+        ),
+        (MultiPaxos, Bug::MultiPaxos(multipaxos::Bug::DropAcceptedValue), calm, Invariant::ChosenStays),
         (MultiPaxos, Bug::ForgetPromise, crash, Invariant::PromiseKept),
         (MultiPaxos, Bug::ReuseBallot, crash, Invariant::OneLeader),
         (SequencePaxos, Bug::VoteBeforeDurable, calm, Invariant::DurableBeforePromise),
         (SequencePaxos, Bug::CommitWithMinority, calm, Invariant::QuorumDurable),
         (SequencePaxos, Bug::ForgetPromise, crash, Invariant::PromiseKept),
-        (Raft, Bug::RaftVoteTwice, calm, Invariant::DurableBeforePromise),
-        (Raft, Bug::RaftVoteBeforeDurable, calm, Invariant::DurableBeforePromise),
-        (Raft, Bug::RaftAckBeforeDurable, calm, Invariant::DurableBeforePromise),
-        (Raft, Bug::RaftForgetVote, crash, Invariant::PromiseKept),
+        (Raft, Bug::Raft(raft::Bug::VoteTwice), calm, Invariant::DurableBeforePromise),
+        (Raft, Bug::Raft(raft::Bug::VoteBeforeDurable), calm, Invariant::DurableBeforePromise),
+        (Raft, Bug::Raft(raft::Bug::AckBeforeDurable), calm, Invariant::DurableBeforePromise),
+        (Raft, Bug::Raft(raft::Bug::ForgetVote), crash, Invariant::PromiseKept),
     ];
     for (protocol, bug, bounds, invariant) in bugs {
         let Report { count, found, .. } = find(protocol, bug, bounds);

@@ -13,7 +13,7 @@ const SEEDS: u64 = 1;
 fn somebody_serves_soon_whatever_lasts() {
     let timeout = election_timeout();
     for row in rows() {
-        for &cast in CASTS {
+        for &cast in CASTS.iter() {
             let measured = measure(cast, &row, SEEDS, None)
                 .unwrap_or_else(|violation| panic!("{}, {}: violates {violation}", row.name, cast.name));
             let (after_fault, after_crash) = row.bounds_of(cast.election);

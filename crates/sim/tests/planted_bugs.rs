@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind};
+use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind, multipaxos, raft, sequence_paxos};
 use synod_sim::{
     Odds, Wire,
     outage::{Lasting, Outage, election_timeout, play},
@@ -40,9 +40,9 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         // read at the leader in between.
         Bug::DecisionOfEachReplica => {
             plan.replicas = plan.replicas.max(3);
-            plan.settings.consensus.decision = Decision::Leader;
+            plan.settings.consensus.multipaxos.decision = Decision::Leader;
             let mut all = plan.settings.clone();
-            all.consensus.decision = Decision::All;
+            all.consensus.multipaxos.decision = Decision::All;
             plan.own = (0..plan.replicas)
                 .map(|of| if of == 0 { plan.settings.clone() } else { all.clone() })
                 .collect();
@@ -98,14 +98,14 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         }
         // Followers that hold something of an old leader and hear of decisions of the new one: leaders that change
         // while much is in flight on a slow network.
-        Bug::DecideAcrossBallots
-        | Bug::AdoptLowestBallot
-        | Bug::AdoptWithoutBallot
-        | Bug::PromiseOthersDecided
-        | Bug::PromiseOnlyNewer
-        | Bug::DecideInAnyPhase
-        | Bug::TornAdoption
-        | Bug::CompareSuffixLengths => {
+        Bug::MultiPaxos(multipaxos::Bug::DecideAcrossBallots)
+        | Bug::MultiPaxos(multipaxos::Bug::AdoptLowestBallot)
+        | Bug::SequencePaxos(sequence_paxos::Bug::AdoptWithoutBallot)
+        | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOthersDecided)
+        | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOnlyNewer)
+        | Bug::SequencePaxos(sequence_paxos::Bug::DecideInAnyPhase)
+        | Bug::SequencePaxos(sequence_paxos::Bug::TornAdoption)
+        | Bug::SequencePaxos(sequence_paxos::Bug::CompareSuffixLengths) => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, split: 2, partial: 4, one_way: 2, ..no_faults };
             plan.faults.leader = Odds::percent(80);
@@ -118,7 +118,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.think = (Duration::ZERO, timeout / 50);
             plan.clients.operations = 400;
             plan.duration = timeout * 40;
-            if bug == Bug::AdoptLowestBallot {
+            if bug == Bug::MultiPaxos(multipaxos::Bug::AdoptLowestBallot) {
                 // Different values of two leaders for one slot, the later one chosen and hardly anybody told.
                 plan.replicas = 5;
                 plan.durability = Durability::Sync;
@@ -129,7 +129,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
                 plan.faults.any_step = Odds::per_million(500);
                 plan.faults.gap = (timeout, timeout * 3);
                 plan.faults.lasts = (timeout / 2, timeout * 3);
-                plan.settings.consensus.decision = Decision::Leader;
+                plan.settings.consensus.multipaxos.decision = Decision::Leader;
                 plan.settings.consensus.retransmit_after = timeout;
                 plan.settings.request_timeout = timeout * 2;
                 plan.duration = timeout * 120;
@@ -141,7 +141,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.faults.weights = FaultWeights { lose_log: 3, split: 1, ..no_faults };
         }
         // Acceptors that hold much, and crash between two pages of a promise.
-        Bug::MixLivesOfPromise => {
+        Bug::MultiPaxos(multipaxos::Bug::MixLivesOfPromise) => {
             plan.replicas = plan.replicas.max(3);
             plan.durability = Durability::Sync;
             plan.faults.weights = FaultWeights { crash: 4, one_way: 1, ..no_faults };
@@ -150,19 +150,23 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.faults.gap = (timeout / 4, timeout);
             plan.settings.consensus.promise_bytes_max = 1;
             plan.settings.consensus.window_max = 16;
-            plan.settings.consensus.decision = Decision::Leader;
+            plan.settings.consensus.multipaxos.decision = Decision::Leader;
             plan.clients.think = (Duration::ZERO, timeout / 50);
             plan.clients.operations = 400;
             plan.duration = timeout * 40;
         }
         // Replicas that lose their logs while others recover.
-        Bug::CountOutlivedAnswer => plan = plan.with_overlapping_recoveries(seed),
+        Bug::MultiPaxos(multipaxos::Bug::CountOutlivedAnswer) => {
+            plan = plan.with_overlapping_recoveries(seed)
+        }
         Bug::ForgetPromise | Bug::ReuseBallot => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, crash_all: 1, split: 1, ..no_faults };
         }
         // Votes and terms: leaders that go, and come back before the disk has everything.
-        Bug::RaftVoteTwice | Bug::RaftForgetVote | Bug::RaftVoteBeforeDurable => {
+        Bug::Raft(raft::Bug::VoteTwice)
+        | Bug::Raft(raft::Bug::ForgetVote)
+        | Bug::Raft(raft::Bug::VoteBeforeDurable) => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 4, split: 2, partial: 2, ..no_faults };
             plan.faults.leader = Odds::percent(80);
@@ -172,7 +176,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         }
         // A leader that is cut off has a long log of which nobody needs anything, and goes on when others have committed
         // less in a later term. Nobody crashes: that would stop it.
-        Bug::RaftVoteByLength => {
+        Bug::Raft(raft::Bug::VoteByLength) => {
             plan.replicas = 3;
             plan.faults.weights = FaultWeights { partial: 1, one_way: 1, ..no_faults };
             plan.faults.leader = Odds::percent(80);
@@ -188,7 +192,9 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.duration = timeout * 60;
         }
         // Leaders that change while much is in flight.
-        Bug::RaftTruncateAlways | Bug::RaftCountOldTerms | Bug::RaftAckBeforeDurable => {
+        Bug::Raft(raft::Bug::TruncateAlways)
+        | Bug::Raft(raft::Bug::CountOldTerms)
+        | Bug::Raft(raft::Bug::AckBeforeDurable) => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, one_way: 1, split: 2, ..no_faults };
             plan.faults.leader = Odds::percent(80);
@@ -323,7 +329,7 @@ fn plan_of_voters(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
                 JointPlan { leader: Odds::NEVER, all: Odds::percent(60), wait_max: timeout / 10 };
             weights
         }
-        Bug::RaftChangeAtOnce => FaultWeights { crash: 6, transfer: 6, ..weights },
+        Bug::Raft(raft::Bug::ChangeAtOnce) => FaultWeights { crash: 6, transfer: 6, ..weights },
         // A change takes longer to settle than a removed replica needs to hear from the others.
         Bug::RetireUnsettled => {
             plan.settings.consensus.heartbeat_interval = timeout / 40;
@@ -408,7 +414,11 @@ fn every_planted_bug_of_histories_is_found_and_nothing_without_it() {
 
 #[test]
 fn who_names_too_low_a_ballot_after_a_restart_is_found() {
-    find(ProtocolKind::SequencePaxos, Bug::ForgetLearnedBallot, plan_of_bridges);
+    find(
+        ProtocolKind::SequencePaxos,
+        Bug::SequencePaxos(sequence_paxos::Bug::ForgetLearnedBallot),
+        plan_of_bridges,
+    );
 }
 
 #[test]
@@ -463,7 +473,7 @@ const ONLY: &[Only] = &[
         runs: 12,
     },
     Only {
-        bug: Bug::CountOutlivedAnswer,
+        bug: Bug::MultiPaxos(multipaxos::Bug::CountOutlivedAnswer),
         protocols: MULTIPAXOS,
         row: Situation::RecoveriesOverlap,
         plan,
@@ -476,7 +486,7 @@ const ONLY: &[Only] = &[
         runs: 80,
     },
     Only {
-        bug: Bug::MixLivesOfPromise,
+        bug: Bug::MultiPaxos(multipaxos::Bug::MixLivesOfPromise),
         protocols: MULTIPAXOS,
         row: Situation::PagesOfTwoLives,
         plan,

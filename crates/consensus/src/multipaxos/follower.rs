@@ -218,7 +218,7 @@ impl MultiPaxos {
     pub(super) fn send_accepted(&mut self, effects: &mut Effects) {
         let Some(Votes { ballot, first, last, after }) = self.untold.take() else { return };
         let message = Message::Accepted { ballot, first, last };
-        match self.options.decision {
+        match self.options.multipaxos.decision {
             Decision::Leader if ballot.replica != self.members.me() => {
                 effects.send(ballot.replica, message, after);
             }
@@ -230,7 +230,7 @@ impl MultiPaxos {
     /// The leader of `ballot` announced that slots through `through` are decided.
     pub(super) fn on_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(through);
-        let any_ballot = self.options.has(Bug::DecideAcrossBallots);
+        let any_ballot = self.options.has(super::Bug::DecideAcrossBallots);
         for instance in self.slots.range_mut(self.slots.first(), through) {
             let proposed_there =
                 instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == ballot || any_ballot);

@@ -114,7 +114,7 @@ impl MultiPaxos {
         if !matches!(&self.state, State::Candidate(candidate) if candidate.ballot == promise.ballot) {
             return;
         }
-        let mixes_lives = self.options.has(Bug::MixLivesOfPromise);
+        let mixes_lives = self.options.has(super::Bug::MixLivesOfPromise);
         self.note_lives(&promise.lives, effects);
         let State::Candidate(candidate) = &mut self.state else { return };
         let begun = candidate.answers.get(&from).map_or(promise.incarnation, |answer| answer.incarnation);
@@ -143,7 +143,7 @@ impl MultiPaxos {
             return self.step_down(effects);
         }
         candidate.decided = candidate.decided.max(promise.decided);
-        let lowest = self.options.has(Bug::AdoptLowestBallot);
+        let lowest = self.options.has(super::Bug::AdoptLowestBallot);
         for value in promise.accepted {
             let best = candidate.values.entry(value.slot).or_insert_with(|| value.clone());
             if (value.ballot > best.ballot) != lowest {
@@ -191,7 +191,7 @@ impl MultiPaxos {
         values.retain(|&slot, _| slot > decided);
         let last = values.keys().next_back().copied().unwrap_or(decided).max(decided);
         self.decided_elsewhere = self.decided_elsewhere.max(decided);
-        let dropped = self.options.has(Bug::DropAcceptedValue);
+        let dropped = self.options.has(super::Bug::DropAcceptedValue);
         let mut adopted = |slot| {
             let value = values.remove(&slot).filter(|_| !dropped);
             value.map_or_else(Batch::noop, |value| value.batch)
@@ -257,7 +257,7 @@ impl MultiPaxos {
     pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
         let through = self.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        if self.options.decision == Decision::All {
+        if self.options.multipaxos.decision == Decision::All {
             return leader.duties.told(through);
         }
         if leader.duties.announces(now, through, self.options.announce_delay_max) {
@@ -309,7 +309,7 @@ impl MultiPaxos {
     /// (`progress_watch.rs`). Where everybody counts votes, a read waits for all that is proposed.
     fn serves_reads(&self) -> bool {
         let State::Leader(leader) = &self.state else { return false };
-        self.options.decision == Decision::Leader && leader.duties.knows_all_before(self.decided())
+        self.options.multipaxos.decision == Decision::Leader && leader.duties.knows_all_before(self.decided())
     }
 
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
@@ -359,7 +359,7 @@ impl MultiPaxos {
     fn resend_proposals_to(&self, peer: ReplicaId, slots: &[Slot], effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let (ballot, decided) = (leader.ballot, self.decided());
-        let everybody_counts = self.options.decision == Decision::All;
+        let everybody_counts = self.options.multipaxos.decision == Decision::All;
         let mut missing: Vec<(Slot, Batch)> = Vec::new();
         for &slot in slots {
             let Some(instance) = self.slots.get(slot).filter(|instance| !instance.decided) else { continue };
@@ -425,7 +425,7 @@ impl MultiPaxos {
         };
         // Where everybody counts votes, a follower may know of a decision before this leader does, so the read waits for
         // all that is proposed.
-        let slot = match self.options.decision {
+        let slot = match self.options.multipaxos.decision {
             Decision::Leader => leader.duties.read_slot(decided),
             Decision::All => leader.next_slot().prev(),
         };

@@ -36,13 +36,16 @@ mod follower;
 mod leader;
 mod lives;
 mod messages;
+mod planted;
 mod profile;
 mod recovery;
 #[cfg(test)]
 mod tests;
 
 pub use messages::{AcceptedValue, Message, Promise, Record};
+pub use planted::Bug;
 pub(crate) use profile::PROFILE;
+pub use profile::{Decision, Tuning};
 
 use std::collections::VecDeque;
 
@@ -52,8 +55,8 @@ use recovery::Recovering;
 use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Bug, Control, Decision, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role,
-    Status, disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
+    Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role, Status,
+    disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
     slots::Slots,
 };
 
@@ -220,7 +223,8 @@ impl Protocol for MultiPaxos {
             decided: self.decided(),
             decided_elsewhere: self.decided_elsewhere.max(self.decided()),
             in_flight: self.in_flight(),
-            waits_for_disk: self.options.decision == Decision::All || !matches!(self.state, State::Follower),
+            waits_for_disk: self.options.multipaxos.decision == Decision::All
+                || !matches!(self.state, State::Follower),
         }
     }
 
@@ -349,7 +353,7 @@ impl MultiPaxos {
         // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
         let bound = proposed.0.max(self.decided().0 + self.options.accept_ahead_max());
-        let quorum = self.members.quorum() - usize::from(self.options.has(Bug::CommitWithMinority));
+        let quorum = self.members.quorum() - usize::from(self.options.has(crate::Bug::CommitWithMinority));
         let before = self.decided_ahead;
         let mut voter = ReplicaSet::default();
         self.members.add(&mut voter, who);
@@ -447,7 +451,9 @@ impl MultiPaxos {
             self.undurable.pop_front();
             // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the value of
             // a higher ballot by now, or one that was learned, is passed over.
-            if self.options.decision == Decision::Leader && votes.ballot.replica != self.members.me() {
+            if self.options.multipaxos.decision == Decision::Leader
+                && votes.ballot.replica != self.members.me()
+            {
                 continue;
             }
             self.vote(votes.first, votes.last, votes.ballot, self.members.me(), effects);

@@ -1,22 +1,51 @@
-//! What is known of MultiPaxos before it runs.
+//! What is known of MultiPaxos before it runs, and what can be set.
 
 use super::MultiPaxos;
-use crate::{Bug, Decision, ElectionKind, overrides::Key, registry::Profile};
+use super::planted::Bug as Own;
+use crate::{
+    Bug, ElectionKind,
+    options::choice,
+    overrides::{Key, Shared},
+    registry::Profile,
+};
+
+choice! {
+    /// Who finds out that a slot is decided (Santos 2012, section 7.1.2). All replicas of an epoch must do it in the same
+    /// way: a leader of `Leader` answers reads as the first to know of a decision, which it is not if others count
+    /// votes too.
+    #[derive(Default)]
+    Decision, "decision" {
+        #[default]
+        /// Acceptors answer the leader, which announces decisions: 3(n-1) messages a slot, fewer under load.
+        Leader = "leader",
+        /// Acceptors tell everybody: one message delay less at followers, (n-1)(n+1) messages a slot.
+        All = "all",
+    }
+}
+
+/// What can be set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Who finds out that a slot is decided.
+    pub decision: Decision,
+}
 
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Ballot, ElectionKind::Rotating],
     changes_voters_itself: false,
     recovers_itself: true,
     has_terms: false,
+    page_bytes_max: |options| options.promise_bytes_max,
     keys: &[Key {
         name: "decision",
         accepted: "leader, all",
-        set: |options, value| value.parse().map(|decision| options.decision = decision).is_ok(),
-        // A leader answers reads as the first to know of a decision, which it is not if others count votes, too.
-        shared: Some(|options| {
-            Some(options.decision)
-                .filter(|&decision| decision != Decision::default())
-                .map(|it| it.to_string())
+        set: |options, value| value.parse().map(|decision| options.multipaxos.decision = decision).is_ok(),
+        shared: Some(Shared {
+            value: |options| {
+                let decision = options.multipaxos.decision;
+                (decision != Decision::default()).then(|| decision.to_string())
+            },
+            unset: |options| options.multipaxos.decision = Decision::default(),
         }),
     }],
     options_to_try: &["window-max=1", "decision=all"],
@@ -24,20 +53,20 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,
         Bug::CommitWithMinority,
-        Bug::DeliverOutOfOrder,
+        Bug::MultiPaxos(Own::DeliverOutOfOrder),
         Bug::ExecuteRetryTwice,
         Bug::DecisionOfEachReplica,
         Bug::ClockCountsTwice,
         Bug::ReadWithoutConfirmation,
         Bug::KeepRelayedAnswer,
-        Bug::DropAcceptedValue,
-        Bug::DecideAcrossBallots,
+        Bug::MultiPaxos(Own::DropAcceptedValue),
+        Bug::MultiPaxos(Own::DecideAcrossBallots),
         Bug::VoteWithAmnesia,
-        Bug::MixLivesOfPromise,
-        Bug::CountOutlivedAnswer,
+        Bug::MultiPaxos(Own::MixLivesOfPromise),
+        Bug::MultiPaxos(Own::CountOutlivedAnswer),
         Bug::ReuseBallot,
         Bug::TrimPastSnapshot,
-        Bug::AdoptLowestBallot,
+        Bug::MultiPaxos(Own::AdoptLowestBallot),
         Bug::ElectionMajorityOffByOne,
         Bug::ElectionEchoesHighest,
         Bug::ElectionForgetsPromise,

@@ -305,7 +305,7 @@ impl MultiPaxos {
             State::Recovering(recovering) => {
                 // Before it votes, this has to be durable as well.
                 recovering.after = None;
-                if !self.options.has(Bug::CountOutlivedAnswer) {
+                if !self.options.has(super::Bug::CountOutlivedAnswer) {
                     let outlived = recovering.drop_outlived(&self.lives);
                     outlived.into_iter().for_each(|peer| self.ask_to_recover(peer, effects));
                 }
@@ -335,14 +335,14 @@ impl MultiPaxos {
                     self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
                 }
             }
-            Message::Recover { incarnation } if !self.options.has(Bug::CountOutlivedAnswer) => {
+            Message::Recover { incarnation } if !self.options.has(super::Bug::CountOutlivedAnswer) => {
                 self.on_recover(from, incarnation, effects);
             }
             Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives }
                 if asker == self.incarnation =>
             {
                 self.note_lives(&lives, effects);
-                if !self.options.has(Bug::CountOutlivedAnswer) {
+                if !self.options.has(super::Bug::CountOutlivedAnswer) {
                     self.note_lives(&[(from, incarnation)], effects);
                 }
                 self.take_answer(from, Answer { incarnation, promised, next_slot }, effects);

@@ -9,7 +9,7 @@ use synod_wire::{
     Ballot, Ballots, Batch, BatchBuilder, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot, Time,
 };
 
-use super::{AcceptedValue, Message, Promise, Record};
+use super::{AcceptedValue, Message, Promise, Record, Tuning};
 use crate::{
     Control, Decision, Effect, Effects, ElectionKind, Input, Logged, Members, Options, Protocol, ReadToken,
     Restart, Role, election,
@@ -358,7 +358,7 @@ fn a_page_of_a_promise_holds_as_much_as_fits() {
 
 #[test]
 fn where_everybody_counts_votes_a_proposal_may_come_last() {
-    let options = Options { decision: Decision::All, ..options() };
+    let options = Options { multipaxos: Tuning { decision: Decision::All }, ..options() };
     let mut follower = One::start(R3, &options, Vec::new(), false);
     let accepted = accepted(1, 1);
     follower.receive(R1, accepted.clone());
@@ -655,7 +655,7 @@ fn of_what_one_message_brings_only_what_is_new_is_written_in_as_few_records_as_c
 
 #[test]
 fn the_own_vote_for_a_run_does_not_count_where_another_value_took_its_place() {
-    let options = Options { decision: Decision::All, ..options() };
+    let options = Options { multipaxos: Tuning { decision: Decision::All }, ..options() };
     let mut follower = One::start(R3, &options, Vec::new(), false);
     follower.effects.drain();
     follower.receive(R1, several(ballot(1), 1, &["a", "b", "c"]));
@@ -754,7 +754,11 @@ fn the_window_counts_slots_that_are_not_decided() {
 #[test]
 fn a_promise_has_the_bytes_that_a_message_may_have() {
     for page_max in [1, 300, 5_000] {
-        let options = Options { promise_bytes_max: page_max, append_bytes_max: 1, ..Options::default() };
+        let options = Options {
+            promise_bytes_max: page_max,
+            raft: crate::raft::Tuning { append_bytes_max: 1, ..Default::default() },
+            ..Options::default()
+        };
         let mut one = One::start(R2, &options, Vec::new(), false);
         let texts = ["", "x", "a little more", &"y".repeat(2_000), ""];
         let batches: Vec<Batch> =

@@ -15,7 +15,7 @@ use std::time::Duration;
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Raft, State};
-use crate::{Bug, Effects, Link, departures::Departures, resend::Resend};
+use crate::{Effects, Link, departures::Departures, resend::Resend};
 
 /// When a replica that hears no leader tries to lead.
 #[derive(Clone, Debug)]
@@ -318,7 +318,7 @@ impl Raft {
 
     /// What has to be durable before a message about a vote leaves: the term, with the vote.
     fn vote_lsn(&self) -> Lsn {
-        if self.options.has(Bug::RaftVoteBeforeDurable) { Lsn::ZERO } else { self.term_lsn }
+        if self.options.has(super::Bug::VoteBeforeDurable) { Lsn::ZERO } else { self.term_lsn }
     }
 
     pub(super) fn resend_votes(&mut self, now: Time, effects: &mut Effects) {
@@ -350,7 +350,7 @@ impl Raft {
             // The leader is well. Not answering is what makes the asker wait.
             return;
         }
-        let up_to_date = if self.options.has(Bug::RaftVoteByLength) {
+        let up_to_date = if self.options.has(super::Bug::VoteByLength) {
             last >= self.log.last()
         } else {
             (last_ballot, last) >= (self.log.last_ballot(), self.log.last())
@@ -372,7 +372,7 @@ impl Raft {
             let vote = Some(from).filter(|_| granted);
             self.enter_term(now, term, vote, effects);
         } else {
-            let free = self.voted_for.is_none() || self.options.has(Bug::RaftVoteTwice);
+            let free = self.voted_for.is_none() || self.options.has(super::Bug::VoteTwice);
             let leads = matches!(self.state, State::Leader(_));
             granted &= free && !leads || self.voted_for == Some(from);
             if granted && self.voted_for != Some(from) {
@@ -415,7 +415,7 @@ impl Raft {
             return;
         }
         let granted = |id| candidate.granted.contains(&id);
-        let won = if self.options.has(Bug::RaftUnionMajority) {
+        let won = if self.options.has(super::Bug::UnionMajority) {
             self.voters().union().is_quorum(granted)
         } else {
             self.voters().is_quorum(granted)

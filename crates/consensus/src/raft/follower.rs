@@ -3,7 +3,7 @@
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{Entries, Entry, Message, Raft, State};
-use crate::{Bug, Effects, LeaderView, Protocol, batches::last_of};
+use crate::{Effects, LeaderView, Protocol, batches::last_of};
 
 impl Raft {
     /// Handles the term of a leader's message; false if it is too low to be obeyed.
@@ -76,11 +76,11 @@ impl Raft {
             let rest = if held == 0 { entries } else { entries[held..].into() };
             self.append(rest, (self.decided, self.decided_in), effects);
         }
-        if self.options.has(Bug::RaftTruncateAlways) && through >= self.decided {
+        if self.options.has(super::Bug::TruncateAlways) && through >= self.decided {
             self.truncate(through.next(), effects);
         }
         self.verified = self.verified.max(through);
-        let early = self.options.has(Bug::RaftAckBeforeDurable);
+        let early = self.options.has(super::Bug::AckBeforeDurable);
         let after = if early { Lsn::ZERO } else { self.log.lsn_of(through).max(self.term_lsn) };
         effects.send(ballot.replica, Message::AppendReply { ballot, session, through }, after);
     }

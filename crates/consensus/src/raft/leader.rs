@@ -9,7 +9,7 @@ use super::{
     log::fitting,
     progress::{Mode, Progress},
 };
-use crate::{Bug, Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, leadership::Leadership, resend::Resend};
+use crate::{Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, leadership::Leadership, resend::Resend};
 
 /// A learner that is silent for so many election time-outs is not tracked any more.
 const LEARNER_TIMEOUTS: u32 = 4;
@@ -166,7 +166,7 @@ impl Raft {
         let Raft { options, log, decided, state: State::Leader(leader), .. } = self else { return };
         let (ballot, commit) = (leader.ballot, *decided);
         for (&id, progress) in &mut leader.peers {
-            while progress.has_room(options.inflight_max, options.inflight_bytes_max) {
+            while progress.has_room(options.raft.inflight_max, options.raft.inflight_bytes_max) {
                 if progress.mode == Mode::Pipeline && progress.next > log.last() {
                     break;
                 }
@@ -177,7 +177,7 @@ impl Raft {
                     effects.send(id, Message::Commit { ballot, through: commit }, Lsn::ZERO);
                     break;
                 };
-                let (count, bytes) = fitting(log.from(progress.next), options.append_bytes_max);
+                let (count, bytes) = fitting(log.from(progress.next), options.raft.append_bytes_max);
                 let entries = log.share(progress.next, count);
                 progress.sent(Slot(prev.0 + count as u64), bytes, now, options.retransmit_after);
                 progress.told = commit;
@@ -265,14 +265,14 @@ impl Raft {
             None => 0,
         };
         let voters = &self.log.configuration().voters;
-        let reached = if self.options.has(Bug::RaftUnionMajority) {
+        let reached = if self.options.has(super::Bug::UnionMajority) {
             voters.union().quorum_value(has)
         } else {
             voters.quorum_value(has)
         };
         let reached = Slot(reached);
         let own_term = self.log.ballot_at(reached) == Some(leader.ballot);
-        if reached > self.decided && (own_term || self.options.has(Bug::RaftCountOldTerms)) {
+        if reached > self.decided && (own_term || self.options.has(super::Bug::CountOldTerms)) {
             let decided_in = leader.ballot;
             self.deliver_through(reached, decided_in, effects);
             self.advance_change(now, effects);

@@ -396,8 +396,8 @@ mod tests {
             .iter()
             .flat_map(|entries| [1, 1_000, 1_100, 20_000].map(|max| (entries, max)))
         {
-            let options =
-                crate::Options { append_bytes_max: page_max, promise_bytes_max: 1, ..Default::default() };
+            let raft = crate::raft::Tuning { append_bytes_max: page_max, ..Default::default() };
+            let options = crate::Options { raft, promise_bytes_max: 1, ..Default::default() };
             let (count, _) = fitting(entries.iter(), page_max);
             let message = crate::raft::Message::Append {
                 ballot: ballot(1),

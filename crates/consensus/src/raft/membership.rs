@@ -29,7 +29,7 @@ use std::sync::Arc;
 use synod_wire::{Batch, ReplicaId, Time};
 
 use super::{Message, Raft, State, messages::Entry};
-use crate::{Bug, ChangeRefused, Effect, Effects, members::reached_by};
+use crate::{ChangeRefused, Effect, Effects, members::reached_by};
 
 /// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,10 +170,10 @@ impl Raft {
     fn may_change_to(&self, voters: &VoterSets) -> Result<(), ChangeRefused> {
         let State::Leader(leader) = &self.state else { return Err(ChangeRefused::NotLeading) };
         let current = self.log.configuration();
-        if !leader.duties.knows_all_before(self.decided) && !self.options.has(Bug::RaftChangeAtOnce) {
+        if !leader.duties.knows_all_before(self.decided) && !self.options.has(super::Bug::ChangeAtOnce) {
             return Err(ChangeRefused::TooEarly);
         }
-        let pending = current.slot > self.decided && !self.options.has(Bug::RaftChangeAtOnce);
+        let pending = current.slot > self.decided && !self.options.has(super::Bug::ChangeAtOnce);
         if pending || leader.is_transferring() {
             return Err(ChangeRefused::Pending);
         }

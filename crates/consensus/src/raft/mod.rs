@@ -42,6 +42,7 @@ mod leader;
 mod log;
 mod membership;
 mod messages;
+mod planted;
 mod profile;
 mod progress;
 mod recovery;
@@ -50,7 +51,9 @@ mod tests;
 
 pub use membership::VoterSets;
 pub use messages::{Configuration, Entries, Entry, Message, Record};
+pub use planted::Bug;
 pub(crate) use profile::PROFILE;
+pub use profile::Tuning;
 
 use election::{Candidate, Patience};
 use leader::Leader;
@@ -59,7 +62,7 @@ use std::sync::Arc;
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
+    Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
     disk_watch::DiskWatch, leadership::Reported, progress_watch::ProgressWatch,
 };
 
@@ -287,7 +290,7 @@ impl Raft {
         debug_assert!(
             term > self.term
                 || term == self.term && self.voted_for.is_none_or(|id| Some(id) == voted_for)
-                || self.options.has(Bug::RaftVoteTwice),
+                || self.options.has(Bug::VoteTwice),
             "one vote a term"
         );
         (self.term, self.voted_for) = (term, voted_for);
@@ -320,7 +323,7 @@ impl Raft {
     /// Gives a record to what this leader proposed since it last did: what waits goes to disk as one.
     fn write(&mut self, effects: &mut Effects) {
         let (decided, decided_in) = (self.decided, self.decided_in);
-        self.log.write(self.options.append_bytes_max, |start, entries| {
+        self.log.write(self.options.raft.append_bytes_max, |start, entries| {
             effects.append(Record::Entries { start, entries, decided, decided_in }.into())
         });
     }

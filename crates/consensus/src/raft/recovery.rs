@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use super::{Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log};
-use crate::{Bug, Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of};
+use crate::{Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of};
 
 /// What the records of earlier lives say.
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl Raft {
             log.push(entry);
         }
         // Their records are there; in memory they go by pages.
-        log.write(options.append_bytes_max, |_, _| Lsn::ZERO);
+        log.write(options.raft.append_bytes_max, |_, _| Lsn::ZERO);
         log.set_recorded(replayed.recorded);
         let decided = if amnesia {
             log.last()
@@ -195,7 +195,7 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
         match record {
             Record::Term { term, voted_for } => {
                 replayed.term = term;
-                replayed.voted_for = voted_for.filter(|_| !options.has(Bug::RaftForgetVote));
+                replayed.voted_for = voted_for.filter(|_| !options.has(super::Bug::ForgetVote));
             }
             Record::Entries { start, entries, decided, decided_in } => {
                 replayed.entries.split_off(&start);

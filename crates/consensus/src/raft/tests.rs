@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Ballots, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use super::{Entry, Message, Record, VoterSets};
+use super::{Entry, Message, Record, Tuning, VoterSets};
 use crate::{
     Control, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, ReadToken, Restart, Role,
 };
@@ -391,7 +391,8 @@ fn the_leaders_own_log_counts_once_it_is_durable() {
 
 #[test]
 fn entries_that_wait_leave_together() {
-    let options = Options { inflight_max: 1, ..Options::default() };
+    let raft = Tuning { inflight_max: 1, ..Tuning::default() };
+    let options = Options { raft, ..Options::default() };
     let mut leader = One::elected();
     let mut other = One::start(Members::new([R1, R2, R3], R1), &options, Vec::new(), false);
     std::mem::swap(&mut leader.protocol, &mut other.protocol);

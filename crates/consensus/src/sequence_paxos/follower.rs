@@ -125,7 +125,7 @@ impl SequencePaxos {
         if !self.obeys(now, from, prepare.ballot, effects) {
             return;
         }
-        if known && self.has(Bug::RefusePrepareAgain) {
+        if known && self.has(super::Bug::RefusePrepareAgain) {
             return;
         }
         // The same ballot is fine: its owner asks again because something may be lost (E16).
@@ -154,7 +154,7 @@ impl SequencePaxos {
     fn promise_page(&self, prepare: &Prepare) -> Message {
         let has = self.extent();
         // In an equal ballot the longer sequence may hold more that was chosen (E15).
-        let tells = if self.has(Bug::PromiseOnlyNewer) {
+        let tells = if self.has(super::Bug::PromiseOnlyNewer) {
             has.accepted_in > prepare.has.accepted_in
         } else {
             has.rank() > prepare.has.rank()
@@ -166,7 +166,8 @@ impl SequencePaxos {
         let last = if tells { has.last } else { Slot::ZERO };
         let batches = self.log.page(start, last, self.options.promise_bytes_max, usize::MAX);
         let more = last_of(start, &batches) < last;
-        let decided = if self.has(Bug::PromiseOthersDecided) { prepare.has.decided } else { has.decided };
+        let decided =
+            if self.has(super::Bug::PromiseOthersDecided) { prepare.has.decided } else { has.decided };
         Message::Promise(Promise {
             ballot: prepare.ballot,
             has: Extent { decided, ..has },
@@ -302,7 +303,7 @@ impl SequencePaxos {
         self.recorded = self.recorded.max(last_of(from, &last_page)).max(self.log.last());
         let decided = self.log.decided();
         let covers = self.recorded;
-        if self.has(Bug::TornAdoption) {
+        if self.has(super::Bug::TornAdoption) {
             // The ballot first, as if it meant nothing without the sequence.
             let batches = Batches::default();
             let start = self.log.last().next();
@@ -348,7 +349,7 @@ impl SequencePaxos {
             return self.ask_for_prepare(now, effects);
         }
         let next = self.log.last().next();
-        let start = if self.has(Bug::AcceptGap) { next } else { start };
+        let start = if self.has(super::Bug::AcceptGap) { next } else { start };
         let too_far = last_of(start, batches).0 > self.log.decided().0 + self.options.accept_ahead_max();
         if self.is_congested() || too_far {
             // Not answering is always safe: the leader sends it again.
@@ -392,7 +393,7 @@ impl SequencePaxos {
         let State::Follower(follower) = &self.state else { return };
         // In an older ballot, or before the `AcceptSync`, another sequence may be held (E18).
         let holds = follower.phase == Phase::Accept && self.accepted_in == ballot;
-        if holds || self.has(Bug::DecideInAnyPhase) {
+        if holds || self.has(super::Bug::DecideInAnyPhase) {
             self.decide_through(through, effects);
         }
     }

@@ -110,7 +110,7 @@ impl SequencePaxos {
 
     pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(promise.has.decided);
-        let only_newer = self.has(Bug::PromiseOnlyNewer);
+        let only_newer = self.has(super::Bug::PromiseOnlyNewer);
         match &mut self.state {
             State::Candidate(candidate) if candidate.ballot == promise.ballot => {
                 let untold = only_newer && promise.has.accepted_in == candidate.best.has.accepted_in;
@@ -204,7 +204,7 @@ impl SequencePaxos {
             from = next;
         }
         self.adopt(ballot, start, from, elements, last_page, effects);
-        if self.has(Bug::AdoptWithoutBallot) {
+        if self.has(super::Bug::AdoptWithoutBallot) {
             self.accepted_in = accepted_in;
         }
     }

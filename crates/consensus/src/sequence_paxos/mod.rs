@@ -75,6 +75,7 @@ mod follower;
 mod leader;
 mod messages;
 mod peers;
+mod planted;
 mod profile;
 mod recovery;
 mod sequence;
@@ -83,9 +84,9 @@ mod tests;
 
 pub use crate::claims::Extent;
 pub use messages::{AcceptSync, Message, Prepare, Promise, Record};
+pub use planted::Bug;
 pub(crate) use profile::PROFILE;
-
-pub(crate) use recovery::Staged;
+pub use profile::Tuning;
 
 use follower::{Follower, Phase};
 use leader::{Candidate, Leader};
@@ -93,7 +94,7 @@ use sequence::Sequence;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Bug, Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
+    Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
     disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
 };
 
@@ -499,7 +500,7 @@ impl SequencePaxos {
         }
     }
 
-    fn has(&self, bug: Bug) -> bool {
+    fn has(&self, bug: impl Into<crate::Bug>) -> bool {
         self.options.has(bug)
     }
 

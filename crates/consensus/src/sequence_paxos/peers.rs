@@ -5,7 +5,7 @@ use std::time::Duration;
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptSync, Extent, Message, Prepare, SequencePaxos, State};
-use crate::{Batches, Bug, Effects, batches::last_of, resend::Resend};
+use crate::{Batches, Effects, batches::last_of, resend::Resend};
 
 /// A follower, as its leader sees it.
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ impl SequencePaxos {
         let (retransmit_after, timeout) = (self.options.retransmit_after, self.options.election_timeout);
         let (first, decided) = (self.log.first(), self.log.decided());
         let max_sync = self.options.sequence_paxos.max_accept_sync;
-        let relative = self.has(Bug::CompareSuffixLengths);
+        let relative = self.has(super::Bug::CompareSuffixLengths);
         let State::Leader(leader) = &mut self.state else { return };
         let adopted = leader.adopted;
         let of_adopted = has.accepted_in == adopted.accepted_in;
@@ -332,7 +332,7 @@ impl SequencePaxos {
     }
 
     pub(super) fn send_decide(&mut self, through: Slot, effects: &mut Effects) {
-        let to_all = self.has(Bug::DecideToUnsynced);
+        let to_all = self.has(super::Bug::DecideToUnsynced);
         let State::Leader(leader) = &mut self.state else { return };
         leader.duties.told(through);
         let ballot = leader.ballot;

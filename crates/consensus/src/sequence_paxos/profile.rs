@@ -1,11 +1,47 @@
-//! What is known of Sequence Paxos before it runs.
+//! What is known of Sequence Paxos before it runs, and what can be set.
 
 use super::SequencePaxos;
+use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
     overrides::{Key, ON_OFF, on_off},
     registry::Profile,
 };
+
+/// The optimisations (Ng 2020, sections 4.4.3 and 7.1), each to be switched off so that its
+/// effect can be measured. All are on by default, and none matters for safety.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// What a burst of inputs proposes goes to a follower in one `Accept`, and to the log in one record. Off: every
+    /// slot has an `Accept` and a record of its own, also when it is sent again.
+    pub batched_accepts: bool,
+    /// A burst of inputs ends with one `Decide`, the latest. Off: every slot is announced by a `Decide` of its own,
+    /// at once.
+    pub latest_decide: bool,
+    /// A follower answers a burst of `Accept`s with one `Accepted`, the latest. Off: it answers each.
+    pub latest_accepted: bool,
+    /// A follower whose sequence is known to be a prefix of the leader's is sent only what it lacks. Off: whatever
+    /// it has not decided is sent again at the start of a ballot.
+    pub max_accept_sync: bool,
+    /// Who led the epoch before tries to lead the next one at once.
+    pub head_start: bool,
+    /// `Accept` says how far decisions go, so that under load no `Decide` is needed. Off: only `Decide` and the
+    /// heartbeat do.
+    pub decide_on_accept: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            batched_accepts: true,
+            latest_decide: true,
+            latest_accepted: true,
+            max_accept_sync: true,
+            head_start: true,
+            decide_on_accept: true,
+        }
+    }
+}
 
 /// A switch of an optimisation.
 macro_rules! switch {
@@ -24,6 +60,7 @@ pub(crate) const PROFILE: Profile = Profile {
     changes_voters_itself: false,
     recovers_itself: false,
     has_terms: false,
+    page_bytes_max: |options| options.promise_bytes_max,
     keys: &[
         switch!("batched-accepts", batched_accepts),
         switch!("latest-decide", latest_decide),
@@ -39,14 +76,14 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::CommitWithMinority,
         Bug::ReadWithoutConfirmation,
         Bug::VoteWithAmnesia,
-        Bug::AdoptWithoutBallot,
-        Bug::PromiseOthersDecided,
-        Bug::PromiseOnlyNewer,
-        Bug::RefusePrepareAgain,
-        Bug::AcceptGap,
-        Bug::DecideInAnyPhase,
-        Bug::TornAdoption,
-        Bug::CompareSuffixLengths,
+        Bug::SequencePaxos(Own::AdoptWithoutBallot),
+        Bug::SequencePaxos(Own::PromiseOthersDecided),
+        Bug::SequencePaxos(Own::PromiseOnlyNewer),
+        Bug::SequencePaxos(Own::RefusePrepareAgain),
+        Bug::SequencePaxos(Own::AcceptGap),
+        Bug::SequencePaxos(Own::DecideInAnyPhase),
+        Bug::SequencePaxos(Own::TornAdoption),
+        Bug::SequencePaxos(Own::CompareSuffixLengths),
     ],
     start: |options, members, restart, now, effects| {
         Box::new(SequencePaxos::start(options, members, restart, now, effects))

@@ -5,7 +5,7 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
 use crate::{
     Bug, Effect, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, batches::last_of,
-    election::Election,
+    election::Election, staged::Staged,
 };
 
 impl SequencePaxos {
@@ -247,40 +247,5 @@ fn own(record: crate::Record) -> Option<Record> {
     match record {
         crate::Record::SequencePaxos(record) => Some(record),
         _ => None,
-    }
-}
-
-/// Pages of which no record says yet that they count.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Staged {
-    ballot: Ballot,
-    start: Slot,
-    /// The first of them; behind `start` if those before it are trimmed.
-    first: Slot,
-    batches: Vec<Batch>,
-}
-
-impl Staged {
-    pub(crate) fn add(&mut self, ballot: Ballot, start: Slot, from: Slot, batches: &[Batch]) {
-        let follows = (self.ballot, self.start) == (ballot, start)
-            && from > start
-            && from == last_of(self.first, &self.batches).next();
-        if !follows {
-            *self = Staged { ballot, start, first: from, batches: Vec::new() };
-        }
-        self.batches.extend_from_slice(batches);
-    }
-
-    /// The pages before `from`, and where they begin. If pages are missing although they lie behind the base, what is
-    /// returned leaves a gap.
-    pub(crate) fn take(&mut self, ballot: Ballot, start: Slot, from: Slot, base: Slot) -> (Slot, Vec<Batch>) {
-        if from == start {
-            return (from, Vec::new());
-        }
-        let staged = std::mem::take(self);
-        let whole = (staged.ballot, staged.start) == (ballot, start)
-            && last_of(staged.first, &staged.batches).next() == from
-            && (staged.first == start || staged.first <= base.next());
-        if whole { (staged.first, staged.batches) } else { (from, Vec::new()) }
     }
 }

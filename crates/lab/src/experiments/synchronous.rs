@@ -76,8 +76,8 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
         points.push(field.point(format!("{BATCHED}{size}"), x, raft()?, Load::new(concurrent, window)));
         let mut setup = raft()?;
         setup.settings.batch_bytes_max = 1;
-        setup.settings.consensus.append_bytes_max = 1;
-        setup.settings.consensus.inflight_max = 1;
+        setup.settings.consensus.raft.append_bytes_max = 1;
+        setup.settings.consensus.raft.inflight_max = 1;
         let load = Load { thread_each: true, ..Load::new(concurrent, window) };
         points.push(field.point(format!("{SYNCHRONOUS}{size}"), x, setup, load));
         Ok(())

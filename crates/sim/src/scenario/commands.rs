@@ -418,7 +418,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
     match key {
         "protocol" => consensus.protocol = value.parse().map_err(|error| format!("{error}"))?,
         "election" => consensus.election = value.parse().map_err(|error| format!("{error}"))?,
-        "decision" => consensus.decision = value.parse().map_err(|error| format!("{error}"))?,
+        "decision" => consensus.multipaxos.decision = value.parse().map_err(|error| format!("{error}"))?,
         "durability" => {
             plan.durability = value.parse().map_err(|error| format!("durability: {error}"))?;
         }
@@ -429,7 +429,8 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "decisions" => {
             for (of, value) in value.split(',').enumerate() {
                 plan.own.resize(plan.own.len().max(of + 1), settings.clone());
-                plan.own[of].consensus.decision = value.parse().map_err(|error| format!("{error}"))?;
+                plan.own[of].consensus.multipaxos.decision =
+                    value.parse().map_err(|error| format!("{error}"))?;
             }
         }
         "window" => consensus.window_max = number(key, value)?,

@@ -136,7 +136,7 @@ pub fn play_folder(folder: &Path, bless: bool) -> io::Result<Played> {
     for path in texts(folder)? {
         play_file(&path, bless, &mut played)?;
     }
-    for cast in CASTS {
+    for cast in CASTS.iter() {
         for path in texts(&folder.join(GOLDEN).join(cast.name))? {
             if bless && !played.golden.contains(&path) {
                 fs::remove_file(path)?;

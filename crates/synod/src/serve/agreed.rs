@@ -22,7 +22,7 @@ pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
     [
         line("protocol", tuning.protocol, options.protocol, |protocol| format!("--protocol {protocol}")),
         line("election", tuning.election, options.election, |election| format!("--election {election}")),
-        line("decision", decision, options.decision, options_change),
+        line("decision", decision, options.multipaxos.decision, options_change),
         line("max-request-bytes", tuning.max_request_bytes, group.limits.request_bytes_max, |bytes| {
             format!("--limits max-request-bytes={bytes}")
         }),

@@ -126,7 +126,7 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings.consensus.protocol = protocol(tuning);
     settings.consensus.election = election(tuning);
     settings.consensus.priority = tuning.priority;
-    settings.consensus.decision = tuning.decision.unwrap_or_default();
+    settings.consensus.multipaxos.decision = tuning.decision.unwrap_or_default();
     settings.limits = limits(tuning);
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;

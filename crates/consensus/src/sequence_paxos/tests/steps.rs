@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    Batches, ElectionKind, ReadToken, Role, SequencePaxosOptions,
-    sequence_paxos::{Extent, Prepare, Promise},
+    Batches, ElectionKind, ReadToken, Role,
+    sequence_paxos::{Extent, Prepare, Promise, Tuning},
 };
 
 /// One step without a disk: what it wants.
@@ -116,7 +116,7 @@ fn an_acceptance_waits_for_its_record_and_a_burst_has_one_answer() {
 
 #[test]
 fn without_the_optimisations_everything_has_a_message_of_its_own() {
-    let sequence_paxos = SequencePaxosOptions {
+    let sequence_paxos = Tuning {
         batched_accepts: false,
         latest_decide: false,
         latest_accepted: false,
@@ -125,7 +125,7 @@ fn without_the_optimisations_everything_has_a_message_of_its_own() {
         decide_on_accept: false,
     };
     for (sequence_paxos, accepts, records, decides) in
-        [(SequencePaxosOptions::default(), 1, 1, 1), (sequence_paxos, 3, 3, 3)]
+        [(Tuning::default(), 1, 1, 1), (sequence_paxos, 3, 3, 3)]
     {
         let mut cluster = led(Options { sequence_paxos, ..options() });
         let effects = wants(&mut cluster, A, vec![propose("x"), propose("y"), propose("z")]);
@@ -247,7 +247,7 @@ fn a_leader_that_learns_that_it_does_not_lead_says_so() {
 #[test]
 fn a_follower_that_has_a_prefix_is_sent_only_the_rest() {
     for (max_accept_sync, sent) in [(true, 1), (false, 3)] {
-        let sequence_paxos = SequencePaxosOptions { max_accept_sync, ..Default::default() };
+        let sequence_paxos = Tuning { max_accept_sync, ..Default::default() };
         let mut cluster = led(Options { sequence_paxos, ..options() });
         cluster.propose(A, "x");
         cluster.propose(A, "y");
@@ -272,7 +272,7 @@ fn a_follower_that_has_a_prefix_is_sent_only_the_rest() {
 
 #[test]
 fn long_suffixes_come_in_pages_and_count_only_as_a_whole() {
-    let sequence_paxos = SequencePaxosOptions { max_accept_sync: false, ..Default::default() };
+    let sequence_paxos = Tuning { max_accept_sync: false, ..Default::default() };
     let mut cluster = Cluster::new(3, Options { promise_bytes_max: 1, sequence_paxos, ..options() });
     cluster.elect(A, B, 1);
     cluster.talk(A, B);

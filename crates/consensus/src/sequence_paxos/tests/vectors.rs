@@ -4,7 +4,8 @@
 use super::*;
 
 /// Plays a vector with and without its bug, and compares what is delivered in the end.
-fn plays(vector: fn(Option<Bug>) -> String, bug: Bug, expected: &str, broken: &str) {
+fn plays(vector: fn(Option<Bug>) -> String, bug: impl Into<Bug>, expected: &str, broken: &str) {
+    let bug = bug.into();
     assert_eq!(vector(None), expected);
     assert_eq!(vector(Some(bug)), broken, "{bug:?} is planted");
 }
@@ -56,7 +57,7 @@ fn tv1_a_leader_adopts_in_its_own_ballot() {
         cluster.talk(C, B);
         cluster.delivered(C).to_owned()
     }
-    plays(tv1, Bug::AdoptWithoutBallot, "xy", "");
+    plays(tv1, super::super::Bug::AdoptWithoutBallot, "xy", "");
 }
 
 /// E2: a promise with the leader's decided slot lets a follower keep what it never decided.
@@ -73,7 +74,7 @@ fn tv2_a_promise_names_the_senders_own_decided_slot() {
         cluster.talk(A, C);
         cluster.delivered(C).to_owned()
     }
-    plays(tv2, Bug::PromiseOthersDecided, "x", "j");
+    plays(tv2, super::super::Bug::PromiseOthersDecided, "x", "j");
 }
 
 /// E15: in an equal ballot a follower may hold more that was chosen.
@@ -91,7 +92,7 @@ fn tv3_a_promise_in_an_equal_ballot_tells_what_the_candidate_lacks() {
         cluster.talk(C, B);
         cluster.delivered(C).to_owned()
     }
-    plays(tv3, Bug::PromiseOnlyNewer, "xy", "y");
+    plays(tv3, super::super::Bug::PromiseOnlyNewer, "xy", "y");
 }
 
 /// E17: after a loss, the next element must not be taken for the lost one.
@@ -108,7 +109,7 @@ fn tv4_an_accept_behind_a_gap_is_refused() {
         cluster.talk(A, B);
         cluster.delivered(B).to_owned()
     }
-    plays(tv4, Bug::AcceptGap, "xyz", "yz");
+    plays(tv4, super::super::Bug::AcceptGap, "xyz", "yz");
 }
 
 /// E18: a decision says nothing of what is held before the leader's sequence is there.
@@ -128,7 +129,7 @@ fn tv5_a_decide_before_the_sequence_is_ignored() {
         cluster.pass(A, C);
         cluster.delivered(C).to_owned()
     }
-    plays(tv5, Bug::DecideInAnyPhase, "", "j");
+    plays(tv5, super::super::Bug::DecideInAnyPhase, "", "j");
 }
 
 /// The guard of section 9.3: an empty suffix does not prove that a follower has what the leader has.
@@ -146,7 +147,7 @@ fn tv6_a_follower_that_promises_an_empty_suffix_may_lack_something() {
         cluster.talk(B, C);
         cluster.delivered(C).to_owned()
     }
-    plays(tv6, Bug::CompareSuffixLengths, "xy", "y");
+    plays(tv6, super::super::Bug::CompareSuffixLengths, "xy", "y");
 }
 
 /// E22: lengths that come from different Prepares have different bases.
@@ -169,7 +170,7 @@ fn tv7_a_prepare_that_is_sent_again_does_not_confuse_lengths() {
         cluster.talk(A, C);
         cluster.delivered(C).to_owned()
     }
-    plays(tv7, Bug::CompareSuffixLengths, "x", "j");
+    plays(tv7, super::super::Bug::CompareSuffixLengths, "x", "j");
 }
 
 /// E19: a forgotten promise lets an older leader choose.
@@ -227,7 +228,7 @@ fn tv9_a_decide_is_sent_only_to_followers_that_were_sent_what_it_names() {
         cluster.talk(A, B);
         format!("{} early, then {}", if decides > 0 { "some" } else { "none" }, cluster.delivered(B))
     }
-    plays(tv9, Bug::DecideToUnsynced, "none early, then 123456", "some early, then 123456");
+    plays(tv9, super::super::Bug::DecideToUnsynced, "none early, then 123456", "some early, then 123456");
 }
 
 /// E16: its owner may prepare the same ballot again.
@@ -244,7 +245,7 @@ fn a_prepare_in_a_ballot_that_is_promised_already_is_answered() {
         cluster.talk(A, B);
         cluster.delivered(B).to_owned()
     }
-    plays(again, Bug::RefusePrepareAgain, "x", "");
+    plays(again, super::super::Bug::RefusePrepareAgain, "x", "");
 }
 
 /// E20: a crash in the middle of taking a sequence over leaves the old one, with its old ballot.
@@ -273,5 +274,5 @@ fn a_torn_adoption_leaves_the_old_sequence_with_its_old_ballot() {
         seen.dedup();
         seen.join(" ")
     }
-    plays(torn, Bug::TornAdoption, "0:0 1:3", "0:0 1:0 1:3");
+    plays(torn, super::super::Bug::TornAdoption, "0:0 1:3", "0:0 1:0 1:3");
 }
