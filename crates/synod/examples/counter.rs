@@ -1,4 +1,4 @@
-//! A counter of your own, replicated three times: `cargo run --example counter`.
+//! A counter of your own, replicated three times: `cargo run --release --example counter`.
 
 use std::{error::Error, io};
 

@@ -1,8 +1,8 @@
 //! One replicated log with interchangeable consensus, to be embedded: **replicate your own deterministic state
 //! machine** over 1 to 7 machines, so that it survives the loss of a minority of them and never shows two truths.
 //!
-//! (The program of the same name, a key-value store that speaks the etcd v3 API, is made of the same parts. An embedder
-//! leaves it out with `default-features = false`.)
+//! (The program of the same name, a key-value store that speaks the etcd v3 API, is made of the same parts and is a crate of
+//! its own, `synod-cli`.)
 //!
 //! # How to use it
 //!
