@@ -18,18 +18,20 @@ use crate::{
     endpoints::{Endpoints, Retry},
 };
 
-/// Answers may be as large as the store allows: the client asked for them.
+/// Answers may be as large as the store allows, since the client asked for them.
 const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
 
-/// A client of the etcd v3 API. Clones share its connections (one an endpoint, made when it is first needed);
-/// make several clients to have several.
+/// A client of the etcd v3 API.
+///
+/// Clones share its connections: one connection to each endpoint, made when it is first needed. To have
+/// several connections to an endpoint, make several clients.
 #[derive(Clone, Debug)]
 pub struct Client {
     endpoints: Arc<Endpoints>,
 }
 
 impl Client {
-    /// A client of these endpoints. Nothing is connected yet.
+    /// Makes a client of these endpoints. Nothing is connected yet.
     pub fn new(config: Config) -> Result<Client, Error> {
         Ok(Client { endpoints: Endpoints::new(config)? })
     }
@@ -80,8 +82,8 @@ impl Client {
         self.endpoints.call(retry, send).await
     }
 
-    /// Forgets versions that no read at or after a revision can see. A repeat is refused as already compacted, so
-    /// it is sent again no more freely than other writes.
+    /// Forgets versions that no read at or after a revision can see. A server refuses a repeated compaction
+    /// as already compacted, so the client repeats it only where it would repeat another write.
     pub async fn compact(&self, request: CompactionRequest) -> Result<CompactionResponse, Error> {
         let send = |channel| async move { kv(channel).compact(request).await };
         self.endpoints.call(self.writes(), send).await
@@ -96,7 +98,8 @@ impl Client {
         self.endpoints.call(Retry::Reads, send).await
     }
 
-    /// Changes the group: its members, or what orders in it. Sent again only while it was certainly not made.
+    /// Changes the group: its members, or its protocol. The client sends the change again only while no
+    /// earlier attempt can have been executed.
     pub async fn change(&self, request: native::ChangeRequest) -> Result<native::ChangeResponse, Error> {
         let send = |channel| {
             let request = request.clone();
@@ -105,8 +108,8 @@ impl Client {
         self.endpoints.call(Retry::IfNotExecuted, send).await
     }
 
-    /// Hands the leadership to a member, and waits until it leads. Only the leader takes the request; the first
-    /// endpoint is asked and no other.
+    /// Hands the leadership to a member, and waits until it leads. Only the leader takes the request, so the
+    /// client asks the first endpoint and no other.
     pub async fn move_leader(&self, target_id: u64) -> Result<MoveLeaderResponse, Error> {
         let send = |channel| async move {
             MaintenanceClient::new(channel).move_leader(MoveLeaderRequest { target_id }).await
@@ -114,15 +117,15 @@ impl Client {
         self.endpoints.call_at(0, send).await
     }
 
-    /// How each endpoint sees itself, in the etcd API's terms; asked at the same time, in the order of
-    /// [`endpoints`](Client::endpoints).
+    /// Asks every endpoint for its status, in the etcd API's terms. All are asked at the same time; the
+    /// answers are in the order of [`endpoints`](Client::endpoints).
     pub async fn status(&self) -> Vec<Result<StatusResponse, Error>> {
         self.ask_all(|channel| async move { MaintenanceClient::new(channel).status(StatusRequest {}).await })
             .await
     }
 
-    /// How each endpoint sees itself, in Synod's terms; asked at the same time, in the order of
-    /// [`endpoints`](Client::endpoints). An etcd server does not know the request.
+    /// Asks every endpoint for its status, in Synod's terms. All are asked at the same time; the answers are
+    /// in the order of [`endpoints`](Client::endpoints). An etcd server does not know the request.
     pub async fn native_status(&self) -> Vec<Result<native::StatusResponse, Error>> {
         self.ask_all(
             |channel| async move { NativeClient::new(channel).status(native::StatusRequest {}).await },

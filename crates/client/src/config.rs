@@ -1,36 +1,37 @@
-//! What a client is told.
+//! The configuration of a client.
 
 use std::time::Duration;
 
 /// How to reach a cluster, and how long to try.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Client URLs of the replicas, `http://host:port`; a bare `host:port` will do. At least one.
+    /// Client URLs of the replicas, `http://host:port` or just `host:port`. At least one.
     pub endpoints: Vec<String>,
-    /// The endpoint to begin with, counted from 0. Unless it is given, chance decides, which spreads many clients
-    /// over the replicas.
+    /// The endpoint to begin with, counted from 0. Without it each client picks one at random, which spreads
+    /// many clients over the replicas.
     pub first_endpoint: Option<usize>,
     /// How long making a connection may take.
     pub connect_timeout: Duration,
-    /// How long to wait for one endpoint's answer to a request that may be sent again. Each time that this was too short,
-    /// the request gets twice as long.
+    /// How long to wait for one endpoint's answer to a request that may be sent again. Each time-out doubles
+    /// it for the next attempt of the same request.
     pub attempt_timeout: Duration,
-    /// How long a request may take in all. Until then it is sent again, as far as it may be, with pauses of 10 to
-    /// 500 ms whenever every endpoint has failed.
+    /// How long a request may take in all. Until then the client sends it again where `retry_writes` and the
+    /// kind of request allow that, with pauses of 10 to 500 ms whenever every endpoint has failed.
     pub request_timeout: Duration,
-    /// Send a write again although the first may have been executed.
+    /// Send a write again although the first attempt may have been executed.
     ///
-    /// A write of the etcd API carries no identity, so a replica that is sent it twice executes it twice. That does
-    /// no harm to a put of the same value or to a transaction that compares first; it is wrong for whoever counts
-    /// versions. A [`Session`](crate::Session) has no such doubt.
+    /// A write of the etcd API carries no identity, so a replica that receives it twice executes it twice.
+    /// That does no harm to a put of the same value or to a transaction that compares first; it is wrong for
+    /// a client that counts versions. A [`Session`](crate::Session) executes each command once.
     pub retry_writes: bool,
-    /// Give up as soon as no endpoint could be connected to, each having been tried once, instead of trying until the
-    /// request time-out: for somebody who types, and whose replicas probably do not run.
+    /// Give up once a connection to each endpoint has been tried without success, instead of trying until the
+    /// request time-out. Meant for a person at a terminal, whose replicas probably do not run.
     pub give_up_unreachable: bool,
 }
 
 impl Config {
-    /// These endpoints, and for the rest: 2 s to connect, 2 s an attempt, 5 s a request, no write sent twice.
+    /// A configuration for these endpoints, with 2 s to connect, 2 s for an attempt and 5 s for a request. It
+    /// sends no write twice.
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Config {
         Config {
             endpoints: endpoints.into_iter().map(Into::into).collect(),

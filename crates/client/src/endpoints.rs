@@ -21,20 +21,20 @@ use crate::{Config, Error, error::Failure};
 /// The first pause after all endpoints have failed; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// What a stream and a connection may have in flight; the default of 64 KiB would make one large answer wait for
-/// window updates.
+/// Bytes that a stream and a connection may have in flight. The default of 64 KiB would make one large answer
+/// wait for window updates.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
-/// A peer that is asked and does not even answer a ping for this long is gone; the requests on it are failed.
+/// A server that does not even answer a ping for this long is taken for dead, and the requests to it fail.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// When a request may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// Whenever an attempt fails: it only reads.
+    /// Whenever an attempt fails, since the request only reads.
     Reads,
-    /// Whenever an attempt fails: sending it twice does no harm.
+    /// Whenever an attempt fails, since sending the request twice does no harm.
     Freely,
     /// Only while no attempt may have been executed.
     IfNotExecuted,
@@ -44,14 +44,15 @@ pub(crate) enum Retry {
 pub(crate) struct Endpoints {
     config: Config,
     all: Vec<Node>,
-    /// The one in use; whoever sees it fail moves it on.
+    /// The endpoint in use. A request that sees it fail moves on to the next.
     current: AtomicUsize,
 }
 
 struct Node {
     url: String,
     endpoint: Endpoint,
-    /// Made at the first use, because making it needs a runtime; it connects by itself, and again after a failure.
+    /// Made at the first use, because making it needs a runtime. It connects by itself, and connects again
+    /// after a failure.
     channel: OnceLock<Channel>,
 }
 
@@ -152,15 +153,17 @@ impl Endpoints {
         let (mut in_doubt, mut reached) = (false, false);
         let mut pauses = backoff();
         let mut attempts: u32 = 0;
-        let mut patience = self.config.attempt_timeout;
+        let mut attempt_timeout = self.config.attempt_timeout;
         loop {
             let index = self.current.load(Ordering::Relaxed);
             let endpoint = &self.all[index].url;
             attempts += 1;
             let began = Instant::now();
-            // Only what may be sent again, and elsewhere, is worth giving up early.
+            // An attempt is given up early only if the request may be sent again to another endpoint.
             let attempt_deadline = match retry {
-                Retry::Reads | Retry::Freely if self.all.len() > 1 => deadline.min(Instant::now() + patience),
+                Retry::Reads | Retry::Freely if self.all.len() > 1 => {
+                    deadline.min(Instant::now() + attempt_timeout)
+                }
                 _ => deadline,
             };
             let mut refused_after = Duration::ZERO;
@@ -183,8 +186,8 @@ impl Endpoints {
                 },
                 Err(_) => {
                     (in_doubt, reached) = (true, true);
-                    // Perhaps it takes longer: a large answer would otherwise never come.
-                    patience *= 2;
+                    // The answer may be large: without more time for each attempt it would never arrive.
+                    attempt_timeout *= 2;
                     "no answer in time".to_owned()
                 }
             };
@@ -197,7 +200,7 @@ impl Endpoints {
                 Duration::ZERO
             };
             let hopeless = self.config.give_up_unreachable && !reached && attempts as usize >= self.all.len();
-            // Where the next endpoint would take as long to say no, there is no time for it to do so.
+            // If the next endpoint takes as long to refuse as this one did, the deadline comes first.
             if !may_repeat || hopeless || Instant::now() + pause + refused_after >= deadline {
                 let endpoint = endpoint.clone();
                 return Err(if in_doubt && retry != Retry::Reads {
@@ -222,7 +225,7 @@ fn refused(endpoint: String, status: &Status, in_doubt: bool) -> Error {
     Error::Refused { endpoint, code: status.code(), message: status.message().to_owned(), in_doubt }
 }
 
-/// A status for people: a lost connection comes as "transport error", and its cause is what one wants to know.
+/// A status for people. Tonic reports a lost connection as "transport error"; the cause says more.
 fn describe(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut cause = std::error::Error::source(status);

@@ -13,21 +13,22 @@ pub enum Error {
     /// An endpoint is not an address, or the configuration does not make sense.
     #[error("{what}: {why}")]
     Config {
-        /// What is wrong.
+        /// The value that is wrong.
         what: String,
-        /// What would be right.
+        /// The values that are accepted.
         why: String,
     },
     /// The server understood the request and refused it. This attempt had no effect.
     #[error("{message} ({code:?}, from {endpoint}){}", if *in_doubt { EARLIER } else { "" })]
     Refused {
-        /// Who refused.
+        /// The endpoint that refused.
         endpoint: String,
         /// The gRPC status code.
         code: Code,
-        /// The server's words; for the etcd API, etcd's.
+        /// The server's message. Of the etcd API it is etcd's own.
         message: String,
-        /// Whether an earlier attempt got no answer: it may have been executed, whatever this one was told.
+        /// Whether an earlier attempt got no answer. That attempt may have been executed, whatever this
+        /// answer says.
         in_doubt: bool,
     },
     /// No endpoint could take the request; it was not executed.
@@ -37,13 +38,13 @@ pub enum Error {
         times(*attempts)
     )]
     Unavailable {
-        /// How many times it was tried.
+        /// How many attempts were made.
         attempts: u32,
-        /// Who was tried last.
+        /// The endpoint of the last attempt.
         endpoint: String,
-        /// How that failed.
+        /// Why the last attempt failed.
         cause: String,
-        /// Whether any endpoint could be connected to.
+        /// Whether a connection to any endpoint could be made.
         reached: bool,
     },
     /// The request was sent and the answer is lost; it may or may not have been executed, now or later.
@@ -54,17 +55,17 @@ pub enum Error {
     Unknown {
         /// How many times it was sent.
         attempts: u32,
-        /// To whom it was sent last.
+        /// The endpoint of the last attempt.
         endpoint: String,
-        /// How that failed.
+        /// Why the last attempt failed.
         cause: String,
     },
-    /// The cluster has forgotten the session, because it was idle for too long or there were too many. Earlier
-    /// attempts of a command that is answered so may have been executed; open another session.
+    /// The cluster has forgotten the session, because it was idle for too long or there were too many
+    /// sessions. Earlier attempts of the command may have been executed. Open another session to go on.
     #[error("the session has expired")]
     SessionExpired,
-    /// The command was executed, once, by an earlier attempt whose answer was lost, and the cluster does not keep its
-    /// reply any more: the commands that the session waits for have larger replies than are kept for a session.
+    /// An earlier attempt executed the command, but its answer was lost and the cluster no longer keeps the
+    /// reply: the outstanding commands of the session have larger replies than a session may keep.
     #[error("the command was executed by an earlier attempt, and its reply is not kept any more")]
     ReplyGone,
 }
@@ -96,15 +97,15 @@ impl Error {
 pub(crate) enum Failure {
     /// The request itself is at fault: no other endpoint would answer differently.
     Refused,
-    /// No connection could be made, so it was certainly not executed.
+    /// No connection could be made, so the request was not executed.
     NotReached,
-    /// It was certainly not executed, and another endpoint or a later attempt may.
+    /// The request was not executed; another endpoint or a later attempt may execute it.
     NotExecuted,
-    /// It may have been executed.
+    /// The request may have been executed.
     InDoubt,
 }
 
-/// Statuses of the etcd API that a server gives before it proposes anything.
+/// Statuses of the etcd API that a server answers before it proposes anything.
 const REFUSED_BEFORE_PROPOSING: [&str; 2] = ["etcdserver: no leader", "etcdserver: too many requests"];
 
 impl Failure {
@@ -125,7 +126,7 @@ impl Failure {
     }
 }
 
-/// Whether the status stands for a connection that could not even be made.
+/// Whether the status means that no connection could be made.
 fn never_connected(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {

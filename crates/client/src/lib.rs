@@ -4,9 +4,9 @@
 //! - [`Session`] speaks Synod's own protocol to any replicated state machine and executes each command **at most
 //!   once**, however often it has to be sent.
 //!
-//! Both know several endpoints, start with a random one, stay with it while it answers, and move on to the next
-//! when it does not (Santos 2012, section 7.2.3; replicas accept requests whether they lead or not, so there is no
-//! redirect to follow).
+//! Both know several endpoints. They start with a random one, stay with it while it answers, and move on to
+//! the next when it does not (Santos 2012, section 7.2.3). Every replica accepts requests, whether it leads
+//! or not, so there is no redirect to follow.
 //!
 //! ```no_run
 //! use synod_client::{Client, Config, api::{PutRequest, RangeRequest}};

@@ -19,13 +19,13 @@ const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
 
 /// A session with a replicated state machine (Santos 2012, sections 7.2.3 and 7.2.4).
 ///
-/// Its commands are numbered. A command whose answer does not come is sent again, under the same number, to the next
-/// endpoint; the replicas answer a number that they have executed from their reply cache, which is part of the
-/// replicated state. So each command takes effect at most once, and exactly once if it is answered.
+/// Its commands are numbered. The session sends a command that gets no answer again, under the same number,
+/// to the next endpoint; a replica that has executed that number answers from the reply cache, which is part
+/// of the replicated state. So each command takes effect at most once, and exactly once if it is answered.
 ///
-/// Unlike Santos's client, which waits for each answer, a session may have several commands outstanding: each request
-/// tells the lowest number that still waits, and the replicas keep the replies from there on. Commands that are
-/// outstanding at the same time are executed in any order.
+/// Unlike Santos's client, which waits for each answer, a session may have several commands outstanding. Each
+/// request tells the lowest number that is still outstanding, and the replicas keep the replies from there
+/// on. Commands that are outstanding at the same time are executed in any order.
 ///
 /// Clones are the same session.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Session {
 struct Shared {
     endpoints: Arc<Endpoints>,
     id: u64,
-    /// Bounds the commands that wait for an answer, and with them the replies that the cluster keeps for us.
+    /// Bounds the outstanding commands, and with them the replies that the cluster keeps for this session.
     room: Semaphore,
     numbers: Mutex<Numbers>,
 }
@@ -50,8 +50,8 @@ struct Numbers {
 }
 
 impl Session {
-    /// Opens a session, which is itself a command in the replicated log. At most `outstanding_max` commands wait
-    /// for an answer at any time; further calls of [`execute`](Session::execute) wait for their turn.
+    /// Opens a session, which is itself a command in the replicated log. At most `outstanding_max` commands
+    /// are outstanding at any time; further calls of [`execute`](Session::execute) wait.
     pub async fn open(config: Config, outstanding_max: usize) -> Result<Session, Error> {
         if outstanding_max == 0 || outstanding_max > Semaphore::MAX_PERMITS {
             return Err(Error::Config {
@@ -60,7 +60,7 @@ impl Session {
             });
         }
         let endpoints = Endpoints::new(config)?;
-        // Opened twice, one of the two sessions is never used and expires.
+        // If a repeated request opens two sessions, one of them is never used and expires.
         let send = |channel| async move { native(channel).open_session(OpenSessionRequest {}).await };
         let id = endpoints.call(Retry::Freely, send).await?.session;
         let numbers = Mutex::new(Numbers { next: 1, outstanding: BTreeSet::new() });
@@ -77,8 +77,8 @@ impl Session {
 
     /// Orders and executes a command, in the state machine's encoding, and returns the state machine's reply.
     ///
-    /// Once the configured time is over it fails with [`Error::Unknown`] if any attempt may have arrived. A call that
-    /// is dropped before it ends may or may not take effect.
+    /// If the configured time is over and any attempt may have arrived, it fails with [`Error::Unknown`]. A
+    /// call that is dropped before it ends may or may not take effect.
     pub async fn execute(&self, payload: Bytes) -> Result<Bytes, Error> {
         let _room = self.shared.room.acquire().await.expect("the semaphore is never closed");
         let number = Number::take(&self.shared);
@@ -93,7 +93,7 @@ impl Session {
         };
         match self.shared.endpoints.call(Retry::Freely, send).await {
             Ok(response) => Ok(response.reply),
-            // The server says so, and by these codes, of sessions only.
+            // The server uses these two codes for sessions only.
             Err(Error::Refused { code: Code::NotFound, .. }) => Err(Error::SessionExpired),
             Err(Error::Refused { code: Code::AlreadyExists, .. }) => Err(Error::ReplyGone),
             Err(error) => Err(error),
@@ -112,13 +112,13 @@ impl Session {
 }
 
 impl Shared {
-    /// The lock is never held across anything that can panic, so a poisoned one is as good as new.
+    /// No code that can panic runs under this lock, so its contents are sound even if it is poisoned.
     fn numbers(&self) -> MutexGuard<'_, Numbers> {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A sequence number in use; dropped, it is answered or given up.
+/// A sequence number in use. Dropping it means that the command is answered or given up.
 struct Number<'a> {
     shared: &'a Shared,
     sequence: u64,

@@ -95,14 +95,14 @@ async fn a_write_in_doubt_is_sent_once() {
     assert!(matches!(error, Error::Unknown { attempts: 1, .. }), "{error}");
     assert!(
         began.elapsed() >= Duration::from_millis(400),
-        "all the time there is, since it can not be sent again"
+        "all the time there is, since it cannot be sent again"
     );
     pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
     assert_eq!(version(&client).await, 2);
 }
 
 #[tokio::test]
-async fn a_write_is_sent_twice_to_whoever_asks_for_it() {
+async fn a_write_is_sent_twice_if_the_client_asks_for_it() {
     let pair = Pair::start();
     let client = Client::new(Config { retry_writes: true, ..pair.config() }).unwrap();
     pair.replicas[0].set(Fault::LoseAnswer(RequestError::Timeout));
@@ -110,7 +110,7 @@ async fn a_write_is_sent_twice_to_whoever_asks_for_it() {
     assert_eq!(version(&client).await, 2);
 }
 
-/// The second endpoint refuses, and cannot know what became of the first attempt.
+/// The second endpoint refuses, but cannot know whether the first attempt was executed.
 #[tokio::test]
 async fn a_refusal_does_not_answer_for_an_earlier_attempt() {
     let pair = Pair::start();
@@ -140,7 +140,7 @@ async fn a_read_is_sent_again_after_any_failure() {
         let before = pair.replicas[1].seen();
         assert_eq!(client.get(get()).await.unwrap().kvs[0].value, "v");
         assert_eq!(pair.replicas[1].seen(), before + 1);
-        // It stays with the endpoint that answered.
+        // The client stays with the endpoint that answered.
         client.get(get()).await.unwrap();
         assert_eq!(pair.replicas[1].seen(), before + 2);
     }
@@ -184,7 +184,7 @@ async fn who_types_is_told_at_once_that_nobody_listens() {
     assert!(matches!(error, Error::Unavailable { attempts: 2, reached: false, .. }), "{error:?}");
 }
 
-/// The server said for how long it looked for a leader. Asking for as long again would take longer than there is time.
+/// The refusal took as long as the server looked for a leader. There is no time for a second such refusal.
 #[tokio::test]
 async fn a_refusal_that_took_long_is_passed_on_rather_than_asked_for_again() {
     let pair = Pair::start();

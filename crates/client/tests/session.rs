@@ -124,7 +124,7 @@ async fn outstanding_commands_are_bounded() {
         .collect();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(pair.replicas[0].seen() - before, 3);
-    // One that is given up makes room.
+    // A command that is given up makes room.
     commands[0].abort();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(pair.replicas[0].seen() - before, 4);
@@ -161,7 +161,7 @@ async fn when_nobody_answers_the_outcome_is_unknown() {
     assert!(matches!(error, Error::Unknown { .. }) && error.may_have_executed(), "{error}");
     pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
     assert_eq!(version(&session, "k").await, 1);
-    // The number that was given up does not hold up the next.
+    // A number that was given up does not hold up the next one.
     session.execute(put("k")).await.unwrap();
     assert_eq!(version(&session, "k").await, 2);
     assert!(matches!(Session::open(pair.config(), 0).await, Err(Error::Config { .. })));

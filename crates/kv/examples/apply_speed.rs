@@ -1,4 +1,4 @@
-//! How fast the store applies puts, without a log, a network or a client: one thread, memory only.
+//! Measures how fast the store applies puts without a log, a network or a client: one thread, memory only.
 //!
 //! `cargo run --release -p synod-kv --example apply_speed [KEYS] [VALUE_BYTES] [PUTS]`
 

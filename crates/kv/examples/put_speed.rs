@@ -1,12 +1,13 @@
-//! What executing a put costs, by number and length of keys: the work of an executor's thread on decided batches
-//! (session table, decoding, store, encoding the reply), without a log, a network or a client. Memory only.
+//! Measures what executing a put costs, by number and length of keys: the work of an executor's thread on
+//! decided batches (session table, decoding, store, encoding the reply), without a log, a network or a
+//! client. Memory only.
 //!
 //! `cargo run --release -p synod-kv --example put_speed [PUTS [KEY_BYTES [KEYS]]]`
 //!
-//! Every store first gets all its keys once, in random order, and then `PUTS` puts of random ones, with values of 256
-//! bytes, in batches of 100. Figures are microseconds of CPU time of the thread for a put: of the first put of a key
-//! (`new`), of further ones (`again`), of those while a frozen copy of the state, renewed every 20,000 puts, shares
-//! everything with the store (`frozen`), and of those while a compaction is cleared away (`compacting`).
+//! Every store first gets all its keys once, in random order, and then `PUTS` puts of random keys, with values
+//! of 256 bytes, in batches of 100. The figures are microseconds of the thread's CPU time for one put. `new` is
+//! the first put of a key, `again` a further one, `frozen` one while a frozen copy of the state, renewed every
+//! 20,000 puts, shares everything with the store, and `compacting` one while a compaction is cleared away.
 
 use std::env;
 
@@ -27,7 +28,7 @@ const VALUE_BYTES: usize = 256;
 const FREEZE_EVERY_PUTS: u64 = 20_000;
 /// The session of the first life of replica 1, which is that of all requests without a session of their own.
 const SESSION: SessionId = SessionId(1 << 63 | 1 << 48 | 1);
-/// Requests of a replica that are under way at a time.
+/// Requests of a replica that are outstanding at a time.
 const OUTSTANDING: u64 = 512;
 
 fn main() {
@@ -94,7 +95,7 @@ impl Bench {
             let some = left.min(BATCH_COMMANDS);
             left -= some;
             let commands = (0..some).map(|_| {
-                // What keys begin with, they often have in common.
+                // Real keys often share a prefix, and so do these.
                 let key = format!("{:0width$}", key(&mut self.random), width = self.key_bytes).into();
                 Command::Put(PutRequest { key, value: self.value.clone(), ..PutRequest::default() })
             });

@@ -1,4 +1,4 @@
-//! The space quota, and the alarms that it and others raise.
+//! The space quota, and the alarms that the quota and others raise.
 
 use synod_api::{
     etcdserverpb::{
@@ -17,7 +17,7 @@ use crate::{
 pub const ALARMS_MAX: usize = 1024;
 
 impl KvStore {
-    /// Refuses what costs more space than the quota of a member leaves, and raises the alarm in its name.
+    /// Refuses a command that costs more space than the member's quota leaves, and raises the alarm of that member.
     pub(crate) fn claim_space(&mut self, cost: u64, quota: u64, member: u64) -> Result<(), KvError> {
         if cost == 0 {
             return Ok(());
@@ -74,8 +74,8 @@ fn alarm_member((member_id, kind): (u64, AlarmType)) -> AlarmMember {
     AlarmMember { member_id, alarm: kind.into() }
 }
 
-/// What a command asks for against the quota, as etcd reckons it; 0 for one that needs no space. Deletions count for
-/// nothing although they leave tombstones, so that a full store can be emptied.
+/// The space that a command claims from the quota, as etcd reckons it; 0 for a command that needs none.
+/// Deletions claim nothing although they leave tombstones, so that a full store can be emptied.
 pub(crate) fn cost(command: &Command) -> u64 {
     match command {
         Command::Put(request) => charge(&request.key, &request.value),
@@ -120,14 +120,14 @@ mod tests {
         assert_eq!(store.execute(&with_quota(quota, put())), Err(KvError::NoSpace));
         let raised = AlarmMember { member_id: 9, alarm: AlarmType::Nospace.into() };
         assert_eq!(store.status().alarms, [raised]);
-        // From now on the quota of a command does not matter, but only whether it needs space.
+        // While the alarm is raised, the command's quota no longer matters, but only whether the command needs space.
         assert_eq!(store.set_with(testing::put("k", "v")), Err(KvError::NoSpace));
         assert_eq!(store.transact(all(vec![op_put("k", "v")])), Err(KvError::NoSpace));
         assert!(store.transact(all(vec![op_range("k", ""), op_delete("none", "")])).is_ok());
         assert_eq!(store.revision(), revision);
         assert_eq!(store.del("k", ""), 1);
         assert!(store.compact_at(revision + 1, false).is_ok());
-        // With the alarm raised, space is free at once.
+        // While the alarm is raised, a compaction frees space at once.
         assert_eq!(store.size_bytes(), charge(b"k", b""));
         assert_eq!(store.set_with(testing::put("k", "v")), Err(KvError::NoSpace));
         assert_eq!(store.ask_alarm(AlarmAction::Deactivate, 9, AlarmType::Nospace), [raised]);

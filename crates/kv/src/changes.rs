@@ -1,10 +1,10 @@
-//! Which key changed at which revision.
+//! The list of changes: which key changed at which revision.
 
 use std::collections::VecDeque;
 
 use crate::key::Key;
 
-/// One change: at `revision` and, among the changes of that revision, in place `sub`.
+/// A change at `revision`; `sub` is its place among the changes of that revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) revision: i64,
@@ -14,9 +14,10 @@ pub(crate) struct Change {
 
 /// All changes since the last compaction, in order.
 ///
-/// A compaction looks only at keys that changed since the one before it, instead of at all keys; and the changes of a
-/// revision are its events. The log lies in chunks because a single buffer, when it grows, would be copied as a whole
-/// between two commands. A chunk is taken from at its front, a few changes at a time, without moving the rest.
+/// With it a compaction looks only at keys that changed since the compaction before, not at all keys. The
+/// changes of a revision are also its events. The list consists of chunks, because a single buffer that grows
+/// would be copied as a whole between two commands. Changes are taken from the front of a chunk, a few at a
+/// time, without moving the rest.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog {
     chunks: VecDeque<VecDeque<Change>>,

@@ -52,7 +52,7 @@ impl KvStore {
 
     fn print_versions(&self, revision: i64, print: &mut Fingerprint) {
         for (key, history) in &self.keys {
-            // What awaits being cleared away is no longer there as far as anybody can tell.
+            // Versions that a compaction has yet to clear away are already invisible.
             let versions =
                 history.needed_from(self.compacted).take_while(|version| version.modified <= revision);
             for version in versions {
@@ -68,8 +68,8 @@ impl KvStore {
     }
 }
 
-/// A 64-bit hash, eight bytes at a time. Not the standard library's, which may change from release to release: two
-/// builds of this program must agree.
+/// A 64-bit hash, eight bytes at a time. It is not the standard library's hash, which may change from release
+/// to release: two builds of this program must agree.
 struct Fingerprint(u64);
 
 impl Default for Fingerprint {
@@ -87,7 +87,8 @@ impl Fingerprint {
         self.word(number.cast_unsigned());
     }
 
-    /// The length goes in too, so that the ends of neighbouring fields can not be shifted unnoticed.
+    /// The length is hashed too; otherwise bytes could move from the end of one field to the start of the
+    /// next unnoticed.
     fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
         for chunk in bytes.chunks(8) {
@@ -97,7 +98,7 @@ impl Fingerprint {
         }
     }
 
-    /// Lets every bit of the state act on every bit of the result.
+    /// Mixes the state, so that every bit of it affects every bit of the result.
     fn finish(self) -> u64 {
         let mut hash = self.0;
         for _ in 0..2 {

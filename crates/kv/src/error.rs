@@ -36,10 +36,11 @@ pub enum KvError {
     /// The space quota is used up, or its alarm is still raised.
     #[error("etcdserver: mvcc: database space exceeded")]
     NoSpace,
-    /// The answer would have more bytes than this.
+    /// The answer would have more bytes than this limit.
     #[error("etcdserver: trying to send message larger than max ({0} bytes)")]
     AnswerTooLarge(u64),
-    /// A transaction that looks at more keys than a small multiple of what the store holds, or does what costs as much.
+    /// A transaction that looks at more keys than its budget allows, a small multiple of what the store
+    /// holds, or does other work that costs as much.
     #[error("synod: the transaction looks at too many keys")]
     TooManyKeys,
     /// Transactions within transactions, more than [`TXN_DEPTH_MAX`](crate::validate::TXN_DEPTH_MAX) deep.
@@ -48,17 +49,17 @@ pub enum KvError {
     /// A put with a lease that does not exist.
     #[error("etcdserver: requested lease not found")]
     LeaseNotFound,
-    /// The alarm for differing replicas is raised.
+    /// The alarm that replicas differ is raised.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
     /// More alarms than [`ALARMS_MAX`](crate::ALARMS_MAX), or an alarm that is not defined.
     #[error("synod: {0}")]
     BadAlarm(&'static str),
-    /// A query that would write.
+    /// A query with an operation that writes.
     #[error("synod: a query must not hold a put or a deletion; send it as a command")]
     QueryWrites,
-    /// Bytes that are no command or query of this version. The decoder's own words are left out: they may differ
-    /// between builds, and replicas must give equal replies.
+    /// Bytes that are no command or query of this version. The decoder's own message is left out: it may
+    /// differ between builds, and replicas must give equal replies.
     #[error("synod: malformed {0}")]
     Malformed(&'static str),
 }

@@ -28,7 +28,7 @@ impl Version {
     }
 }
 
-/// A version as it is read, wherever it lies.
+/// A version as a reader sees it, whether it is packed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen<'a> {
     pub(crate) modified: i64,
@@ -39,7 +39,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) value: Value<'a>,
 }
 
-/// A value, which can be shared or has to be copied.
+/// A value, which is either shared or must be copied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'a> {
     Shared(&'a Bytes),
@@ -104,15 +104,16 @@ impl Seen<'_> {
 #[derive(Clone, Debug)]
 pub(crate) struct History(Arc<Versions>);
 
-/// The newest version and a few before it are together; a put reaches further only when these few are full. What is
-/// older is packed in chunks of bounded size behind two levels of sharing. So a write to a key whose history a snapshot shares
-/// copies a few versions, and at times one chunk and the list of chunks, however long the history is.
+/// The newest version and a few before it are unpacked; a put reaches beyond them only when they are full.
+/// Older versions are packed in chunks of bounded size behind two levels of sharing. So a write to a key
+/// whose history a snapshot shares copies a few versions, and at times one chunk and the list of chunks,
+/// however long the history is.
 #[derive(Clone, Debug)]
 struct Versions {
     latest: Version,
-    /// Versions right before it, oldest first, at most [`RECENT_VERSIONS`].
+    /// The versions right before the newest, oldest first, at most [`RECENT_VERSIONS`].
     recent: Vec<Version>,
-    /// None of them is empty.
+    /// Packed older versions. No chunk is empty.
     older: Option<Arc<Vec<Chunk>>>,
 }
 
@@ -135,7 +136,7 @@ impl History {
         Some(self.latest()).filter(|version| !version.is_tombstone())
     }
 
-    /// What a read at `revision` sees.
+    /// The version that a read at `revision` sees.
     pub(crate) fn at(&self, revision: i64) -> Option<Seen<'_>> {
         let Versions { latest, recent, older } = &*self.0;
         let seen = if latest.modified <= revision {
@@ -152,13 +153,14 @@ impl History {
         seen.filter(|version| !version.is_tombstone())
     }
 
-    /// The same, where `current` is the newest revision that there is.
+    /// The version that a read at `revision` sees, given that `current` is the newest revision.
     pub(crate) fn seen(&self, revision: i64, current: i64) -> Option<Seen<'_>> {
         if revision == current { self.live() } else { self.at(revision) }
     }
 
-    /// What [`History::at`] costs at most, against a look at the newest version: it may go through all versions of a chunk. How
-    /// versions lie in chunks differs from replica to replica, and how many there are does not.
+    /// What [`History::at`] costs at most, counted in looks at the newest version: it may go through all
+    /// versions of a chunk. The bound depends only on the number of versions, which is the same on every
+    /// replica; how versions are spread over chunks is not.
     pub(crate) fn looks(&self) -> usize {
         const VERSIONS_PER_LOOK: usize = 16;
         let Versions { recent, older, .. } = &*self.0;
@@ -172,7 +174,7 @@ impl History {
         1 + count.min(packed::VERSIONS) / VERSIONS_PER_LOOK
     }
 
-    /// Whether the version of this change is kept.
+    /// Whether the version that this change made is kept.
     pub(crate) fn contains(&self, modified: i64, sub: u32) -> bool {
         let place = |version: &Version| (version.modified, version.sub);
         let Versions { latest, recent, older } = &*self.0;
@@ -210,13 +212,13 @@ impl History {
         versions.recent.push(previous);
     }
 
-    /// The versions, oldest first, that a read at `revision` or later, or an event from `revision` on, needs.
+    /// The versions, oldest first, that a read at or after `revision`, or an event from `revision` on, needs.
     pub(crate) fn needed_from(&self, revision: i64) -> impl Iterator<Item = Seen<'_>> {
         self.iter().skip(self.dispensable(revision))
     }
 
-    /// Drops all others. Calls `dropped` for every version that goes. Returns `false` if none is left, so that the
-    /// key itself should go.
+    /// Drops all versions that [`History::needed_from`] does not give, and calls `dropped` for each. Returns
+    /// `false` if none is left, so that the key itself should go.
     pub(crate) fn compact(&mut self, revision: i64, dropped: impl FnMut(Seen<'_>)) -> bool {
         let count = self.dispensable(revision);
         self.iter().take(count).for_each(dropped);
@@ -229,7 +231,7 @@ impl History {
         true
     }
 
-    /// How many of the oldest versions are not needed.
+    /// How many of the oldest versions are not needed from `revision` on.
     fn dispensable(&self, revision: i64) -> usize {
         let before = self.iter().take_while(|version| version.modified < revision).count();
         let mut next = self.iter().skip(before.saturating_sub(1));
@@ -244,7 +246,7 @@ impl History {
 }
 
 impl Versions {
-    /// Moves the recent versions to the older ones.
+    /// Packs the recent versions.
     fn put_away(&mut self) {
         let chunks = Arc::make_mut(self.older.get_or_insert_default());
         if chunks.last().is_none_or(|chunk| chunk.is_full()) {
@@ -267,7 +269,7 @@ impl Versions {
         }
     }
 
-    /// Drops the oldest versions that are in chunks; how many of `count` are still to be dropped.
+    /// Drops up to `count` of the oldest versions that are in chunks. Returns how many are still to be dropped.
     fn drop_chunks(&mut self, mut count: usize) -> usize {
         let Some(shared) = self.older.as_mut() else { return count };
         let chunks = Arc::make_mut(shared);
@@ -348,7 +350,7 @@ mod tests {
         history.push(Version::tombstone(6, 0));
         assert_eq!(history.at(5).map(|v| v.modified), Some(4));
         assert_eq!(history.at(6), None);
-        // The event of revision 6 is still wanted by whoever watches from 6 on.
+        // A watcher from revision 6 on still needs the event of revision 6.
         let mut at = history.clone();
         assert!(at.compact(6, |_| {}));
         assert_eq!(revisions(&at), [6]);
@@ -373,8 +375,8 @@ mod tests {
         assert!(!history.compact(6, |_| {}));
     }
 
-    /// Histories as transactions and compactions make them, over several chunks, against a list of all versions; compacted at
-    /// any revision, and shared with a copy while that happens.
+    /// Compares histories as transactions and compactions make them, over several chunks, with a list of all
+    /// versions. They are compacted at any revision, and shared with a copy meanwhile.
     #[test]
     fn a_history_is_what_a_list_of_its_versions_is() {
         let mut random = fastrand::Rng::with_seed(5);
@@ -442,7 +444,7 @@ mod tests {
     }
 
     fn same(history: &History, all: &[Version], compacted: i64) {
-        // One that came by snapshot lies otherwise, and has to cost the same.
+        // A history that came with a snapshot has other chunks, and must cost the same.
         let mut restored = History::new(all[0].clone());
         all[1..].iter().for_each(|version| restored.push(version.clone()));
         assert_eq!(history.looks(), restored.looks());

@@ -4,20 +4,20 @@ use std::{borrow::Borrow, cmp::Ordering, fmt, ops::Deref, sync::Arc};
 
 use imbl::OrdMap;
 
-/// Longest key that lies in place: with its length and the mark that it does, a key takes 32 bytes.
+/// Longest key that is stored in place. With its length and the tag of the variant such a key takes 32 bytes.
 const SHORT_BYTES_MAX: usize = 30;
 
-/// A key. To find one in a map is to compare it with twenty others, and what that costs is the memory that has to be
-/// fetched for it: so a short key lies in the map itself, and a long one is shared.
+/// A key. Finding a key in a map means comparing it with about twenty others, and the cost of that is the
+/// memory that must be fetched. So a short key is stored in the map itself; a long one is shared.
 #[derive(Clone)]
 pub(crate) enum Key {
     Short(Short),
-    /// Longer than [`SHORT_BYTES_MAX`].
+    /// A key longer than [`SHORT_BYTES_MAX`].
     Long(Arc<[u8]>),
 }
 
-/// Zeros follow the key, so that short keys compare as numbers. Where one key is another with zeros behind it, the
-/// lengths decide.
+/// The bytes of a short key, filled up with zeros, so that short keys compare as numbers. Where one key is
+/// another with zeros appended, the lengths decide.
 #[derive(Clone, Copy)]
 pub(crate) struct Short {
     length: u8,
@@ -25,7 +25,7 @@ pub(crate) struct Short {
 }
 
 impl Key {
-    /// A copy, if the key is short.
+    /// The key in place, if it is short.
     pub(crate) fn short(key: &[u8]) -> Option<Key> {
         let mut bytes = [0; SHORT_BYTES_MAX];
         bytes.get_mut(..key.len())?.copy_from_slice(key);
@@ -58,13 +58,13 @@ impl Borrow<[u8]> for Key {
 }
 
 impl Short {
-    /// Eight bytes from `at` on, as a number that is ordered as they are.
+    /// Eight bytes from `at` on, as a number whose order is that of the bytes.
     fn word(&self, at: usize) -> u64 {
         u64::from_be_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes"))
     }
 
     fn compare(&self, other: &Short) -> Ordering {
-        // The last two overlap, which does no harm.
+        // The last two words overlap, which does no harm.
         for at in [0, 8, 16, SHORT_BYTES_MAX - 8] {
             let (own, its) = (self.word(at), other.word(at));
             if own != its {
@@ -104,7 +104,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Looks up one key.
+/// Finds one key.
 pub(crate) fn find<'a, V>(map: &'a OrdMap<Key, V>, key: &[u8]) -> Option<(&'a Key, &'a V)> {
     match Key::short(key) {
         Some(short) => map.get_key_value(&short),
@@ -112,7 +112,7 @@ pub(crate) fn find<'a, V>(map: &'a OrdMap<Key, V>, key: &[u8]) -> Option<(&'a Ke
     }
 }
 
-/// Looks up one key whose value is to be changed.
+/// Finds one key whose value is to be changed.
 pub(crate) fn find_mut<'a, V: Clone>(
     map: &'a mut OrdMap<Key, V>,
     key: &[u8],
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn keys_are_ordered_as_their_bytes() {
         let mut random = fastrand::Rng::with_seed(3);
-        // Few different bytes and much in common, so that differences lie everywhere, and zeros at the end too.
+        // Keys of few different bytes with long common parts, so that they differ anywhere, and with zeros at the end.
         let keys: Vec<Vec<u8>> = (0..400)
             .map(|_| {
                 let mut key = vec![random.choice([0, 1, 255]).unwrap(); random.usize(0..36)];

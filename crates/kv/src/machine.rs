@@ -1,4 +1,4 @@
-//! The store as what a replica replicates.
+//! The store as a state machine of a replica.
 
 use std::io::{self, Read};
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl StateMachine for KvStore {
-    /// Takes a [`KvCommand`], gives a [`KvReply`].
+    /// Takes an encoded [`KvCommand`], and returns an encoded [`KvReply`].
     fn apply(&mut self, command: &Bytes) -> Bytes {
         let reply = self.apply_for(command, true);
         let reply = reply.unwrap_or_else(|error| Reply::Error(KvFailure::from(&error)));
@@ -24,11 +24,11 @@ impl StateMachine for KvStore {
     }
 
     fn apply_unanswered(&mut self, command: &Bytes) {
-        // What is refused has no effect, and nobody to be told.
+        // A refused command has no effect, and no client waits for the error.
         let _ = self.apply_for(command, false);
     }
 
-    /// Takes a [`KvQuery`], gives a [`KvAnswer`].
+    /// Takes an encoded [`KvQuery`], and returns an encoded [`KvAnswer`].
     fn query(&self, query: &Bytes) -> Bytes {
         let query = KvQuery::decode(query.clone()).map_err(|_| KvError::Malformed("query"));
         encoded(query.and_then(|query| KvStore::query(self, &query)))

@@ -1,41 +1,42 @@
-//! Older versions of a key, packed behind each other: a version then takes little more than its value.
+//! Older versions of a key, packed one after another: a version then takes little more memory than its value.
 //!
-//! What is kept of history is nearly all of this kind, and most of its versions follow each other: the same key written again.
-//! So a version is told relative to the one before it, in ten bytes or so, and its value lies behind that. Large values lie
-//! apart, since they are not worth copying.
+//! Nearly all of the history that is kept consists of such versions, and most of them are the same key
+//! written again. So a version is encoded relative to the one before it, in about ten bytes, and followed by
+//! its value. Large values are kept apart, since copying them is not worth it.
 
 use bytes::{BufMut, Bytes};
 use prost::encoding::{decode_varint, encode_varint};
 
 use crate::history::{Seen, Value, Version};
 
-/// A chunk takes no more versions when it has so many bytes, or so many versions: what a write copies if a snapshot shares it.
+/// A chunk with this many bytes, or with [`VERSIONS`] versions, takes no further one. The limits bound what a write
+/// copies if a snapshot shares the chunk.
 const BYTES: usize = 32 << 10;
 pub(crate) const VERSIONS: usize = 256;
 
-/// Values of more bytes lie apart.
+/// Values of more bytes are kept apart.
 const INLINE_BYTES_MAX: usize = 1 << 10;
 
-/// It is a tombstone: it has no numbers but its revision, and no value.
+/// The version is a tombstone: it has no number but its revision, and no value.
 const TOMBSTONE: u8 = 1;
-/// It came right after the version before it: created as that was, one version later, without a lease.
+/// The version followed the one before it directly: same creation, the next version number, no lease.
 const NEXT: u8 = 2;
-/// Its value lies apart.
+/// The value is kept apart.
 const APART: u8 = 4;
 
 /// Versions of one key, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Packed {
-    /// Revision of the first one and its place in it.
+    /// Revision of the first version, and its place in that revision.
     first: (i64, u32),
     last: Base,
     count: u32,
     bytes: Vec<u8>,
-    /// In the order of their versions.
+    /// The values that are kept apart, in the order of their versions.
     apart: Vec<Bytes>,
 }
 
-/// What the next version is told relative to.
+/// The numbers that the next version is encoded relative to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base {
     modified: i64,
@@ -85,13 +86,13 @@ impl Packed {
         self.count += 1;
     }
 
-    /// Gives back the room that was made for more.
+    /// Gives back unused capacity.
     pub(crate) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
         self.apart.shrink_to_fit();
     }
 
-    /// All but the first ones.
+    /// A copy without the first `count` versions.
     pub(crate) fn without_first(&self, count: usize) -> Packed {
         let mut rest = Packed::default();
         self.iter().skip(count).for_each(|version| rest.push(version));
@@ -104,7 +105,7 @@ impl Packed {
     }
 }
 
-/// Goes through packed versions.
+/// Iterates over packed versions.
 #[derive(Clone, Debug)]
 pub(crate) struct Unpacked<'a> {
     bytes: &'a [u8],

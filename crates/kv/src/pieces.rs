@@ -1,9 +1,9 @@
 //! Answers that are too large to be made between two commands.
 //!
-//! What a query finds on its first page is answered at once. Beyond that it goes on from a view of the store, which shares
-//! everything with the living one until that changes it: another thread makes the answer, piece by piece, while commands
-//! go on being executed. A range in the order of its keys is never in memory as a whole: it is gone through once to find out
-//! how long the answer is, and again to send it.
+//! What a query finds on its first page is answered at once. Beyond that the answer is made from a view of
+//! the store, which shares everything with the living store until that changes it. Another thread makes the
+//! answer, piece by piece, while commands are executed. A range in the order of its keys is never in memory
+//! as a whole: it is walked once to find out how long the answer is, and again to send it.
 
 use std::{mem, vec};
 
@@ -29,14 +29,14 @@ use crate::{
     store::header,
 };
 
-/// A piece has about so many bytes; one with a larger value has that value alone.
+/// Target size of a piece. A larger value comes as a piece of its own.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// Keys that are looked at for a piece, if that finds nothing to send.
+/// Keys that are looked at for a piece if none of them is to be sent.
 const PIECE_LOOKS: usize = 1 << 15;
 
 impl KvStore {
-    /// Answers a query at once if it is small, and in pieces if not.
+    /// Answers a query at once if the answer is small, and in pieces if it is not.
     pub(crate) fn answer_in_pieces(&self, query: KvQuery) -> Answered {
         match self.query_within(&query, Budget::page()) {
             Err(KvError::AnswerTooLarge(_) | KvError::TooManyKeys) => {}
@@ -50,26 +50,26 @@ impl KvStore {
         })
     }
 
-    /// The store as it is now, to be read. It takes no time: everything is shared until it is changed.
+    /// A read-only copy of the store as it is now. Making it takes no time: everything is shared until it is changed.
     pub(crate) fn view(&self) -> KvStore {
         KvStore {
             keys: self.keys.clone(),
             alarms: self.alarms.clone(),
-            // What changed when is of no use to a reader.
+            // A reader does not need the list of changes.
             changes: ChangeLog::default(),
             ..*self
         }
     }
 }
 
-/// The first piece: everything but the pairs.
+/// Makes the first piece: everything but the pairs.
 fn head(revision: i64, count: usize, more: bool, rest_bytes: usize) -> Bytes {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let answer = Answer::Range(RangeResponse { header: header(revision), kvs: Vec::new(), more, count });
     KvAnswer { answer: Some(answer), rest_bytes: rest_bytes as u64 }.encode_to_vec().into()
 }
 
-/// A piece with these fields of a response.
+/// Makes a piece with these fields of a response.
 fn piece(fields: &[u8]) -> Bytes {
     const RANGE: u8 = 1;
     let mut piece = Vec::with_capacity(fields.len() + 8);
@@ -79,17 +79,17 @@ fn piece(fields: &[u8]) -> Bytes {
     piece.into()
 }
 
-/// A pair as it stands in a response. It is encoded by hand: to make a message of each of a million pairs costs several times
-/// what its bytes do.
+/// A pair as it is encoded in a response. It is encoded by hand: making a message of each of a million pairs
+/// costs several times as much as copying their bytes.
 #[derive(Clone, Copy)]
 struct Pair<'a> {
     key: &'a [u8],
     value: &'a [u8],
-    /// With the numbers of their fields.
+    /// The pair's numbers, each with the number of its field.
     numbers: [(u8, i64); 4],
 }
 
-/// Numbers of fields: of a response, and of a pair.
+/// Field numbers of a response and of a pair.
 const KVS: u8 = 2;
 const KEY: u8 = 1;
 const VALUE: u8 = 5;
@@ -116,7 +116,7 @@ impl<'a> Pair<'a> {
         bytes(self.key) + bytes(self.value) + numbers.sum::<usize>()
     }
 
-    /// What it takes of a response.
+    /// The bytes that the pair takes in a response.
     fn len_in_response(&self) -> usize {
         let len = self.len();
         1 + prost::length_delimiter_len(len) + len
@@ -141,19 +141,19 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// A range in the order of its keys.
+/// A walk over a range in the order of its keys.
 struct Walk {
     view: KvStore,
     request: RangeRequest,
-    /// The first key that was not looked at.
+    /// The first key that the walk has not looked at.
     next: Bytes,
     stage: Stage,
 }
 
 enum Stage {
-    /// Goes through everything, to find out how much there is.
+    /// The walk counts the pairs and their bytes.
     Counting { count: usize, bytes: usize },
-    /// So many pairs are still to be sent.
+    /// The walk sends the pairs, of which `left` are still to come.
     Sending { left: usize },
 }
 
@@ -163,7 +163,8 @@ impl Walk {
         Walk { view, request, next, stage: Stage::Counting { count: 0, bytes: 0 } }
     }
 
-    /// Goes on from the next key, over so many keys at most, as long as `take` takes what it finds; whether that was the end.
+    /// Goes on from the next key, over a bounded number of keys, while `take` accepts the pairs. Returns
+    /// whether the range has ended.
     fn walk(&mut self, mut take: impl FnMut(Pair<'_>) -> bool) -> bool {
         let Walk { view, request, next, .. } = self;
         let revision = if request.revision <= 0 { view.revision } else { request.revision };
@@ -223,7 +224,7 @@ impl Iterator for Walk {
     }
 }
 
-/// A range in another order, or of some of its keys: they are all found before the first is sent.
+/// A range in another order, or with a filter: all its pairs are found before the first is sent.
 struct Sorted {
     found: Found,
 }
@@ -256,7 +257,7 @@ impl Iterator for Sorted {
                 let bytes = found.kvs.iter().map(|pair| of(pair).len_in_response()).sum();
                 let RangeResponse { count, more, kvs, .. } = found;
                 let first = head(view.revision, usize::try_from(count).unwrap_or(usize::MAX), more, bytes);
-                // Their values are the store's own.
+                // Cloning the pairs copies no value: they share the store's.
                 self.found = Found::Sending(kvs.into_iter());
                 Some(first)
             }
@@ -291,7 +292,7 @@ mod tests {
     use super::*;
     use crate::testing::{Execute, all, op_range, range};
 
-    /// Keys of which some are gone, some long and some large.
+    /// A store in which some keys are deleted, some are long and some have large values.
     fn store() -> KvStore {
         let mut store = KvStore::new();
         for n in 0..40_000 {
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_behind_each_other_are_the_answer() {
+    fn pieces_one_after_another_are_the_answer() {
         let store = store();
         let all_keys = || range("0", "\0");
         let requests = [
@@ -358,8 +359,8 @@ mod tests {
         }
     }
 
-    /// Where there is nothing but what was deleted for longer than a piece looks, at any limit and revision, and compacted at
-    /// that revision meanwhile.
+    /// A run of deleted keys longer than one piece looks at is crossed, at any limit and revision, also if
+    /// that revision is compacted meanwhile.
     #[test]
     fn pieces_come_across_what_is_gone() {
         let mut store = KvStore::new();
@@ -417,7 +418,7 @@ mod tests {
         assert!(!small(Query::HashKv(HashKvRequest { revision: 0 })));
     }
 
-    /// A few keys can be gigabytes.
+    /// A few keys can hold gigabytes.
     #[test]
     fn what_goes_through_many_bytes_is_not_done_between_two_commands() {
         let mut store = KvStore::new();

@@ -1,4 +1,4 @@
-//! Putting a key: what most commands do.
+//! Putting a key, which is what most commands do.
 
 use bytes::Bytes;
 use synod_api::etcdserverpb::{AlarmType, PutRequest, PutResponse};
@@ -11,7 +11,7 @@ use crate::{
     store::{PURGE_REVISIONS, Writes, charge, header},
 };
 
-/// A put, wherever its bytes lie. The fields are those of [`PutRequest`].
+/// A put whose bytes belong to a message or to an encoded command. The fields are those of [`PutRequest`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Put<'a> {
     key: &'a [u8],
@@ -30,7 +30,7 @@ impl<'a> From<&'a PutRequest> for Put<'a> {
 }
 
 impl KvStore {
-    /// The same as [`KvStore::execute`] with the command that was read.
+    /// Does what [`KvStore::execute`] does with the command that was read.
     pub(crate) fn execute_plain_put(&mut self, command: &PlainPut<'_>) -> Result<PutResponse, KvError> {
         self.purge(PURGE_REVISIONS);
         if self.has_alarm(AlarmType::Corrupt) {
@@ -65,15 +65,15 @@ impl KvStore {
     /// Executes a put that passed [`KvStore::check_put`].
     ///
     /// # Errors
-    /// [`KvError::AnswerTooLarge`], for the pair that it replaces, before anything is changed; the caller undoes what was
-    /// written by others.
+    /// [`KvError::AnswerTooLarge`] if the answer has no room for the pair that the put replaces. Nothing is
+    /// changed then; the caller undoes the other changes of its transaction.
     pub(crate) fn write_put(
         &mut self,
         writes: &mut Writes,
         put: &Put<'_>,
         budget: &mut Budget,
     ) -> Result<PutResponse, KvError> {
-        // What is stored is copied out of the command: a slice would keep the whole batch that it came in alive.
+        // The store copies the value out of the command: a slice would keep the whole batch alive.
         let copied = || Bytes::copy_from_slice(put.value);
         let (modified, sub) = (writes.revision, writes.count);
         let mut prev_kv = None;
@@ -84,7 +84,8 @@ impl KvStore {
                     budget.answer(key, &live.value)?;
                     prev_kv = Some(live.to_key_value(key));
                 }
-                // A transaction may delete a key and then put it with `ignore_value`; it keeps what the key had when
+                // A transaction may delete a key and then put it with `ignore_value`. The key keeps the value
+                // it had before the transaction, since that is what was checked.
                 // the transaction began, since that is what was checked.
                 let kept = || live.or_else(|| history.at(modified - 1));
                 let value = if put.ignore_value {
@@ -120,8 +121,8 @@ impl KvStore {
     }
 }
 
-/// A command that puts a value and asks for nothing else, read in place: nearly all are of this kind, and to decode one
-/// into a message counts several references to its batch.
+/// A command that puts a value and asks for nothing else, read in place. Nearly all commands are of this
+/// kind, and decoding one into a message would count several references to its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlainPut<'a> {
     key: &'a [u8],
@@ -131,8 +132,8 @@ pub(crate) struct PlainPut<'a> {
 }
 
 impl<'a> PlainPut<'a> {
-    /// Reads an encoded `KvCommand`: `1 { 1 key 2 value } 14 quota_bytes 15 member_id`, each field in its place or
-    /// absent. `None` for whatever looks different, which may still be a valid command.
+    /// Reads an encoded `KvCommand`: `1 { 1 key 2 value } 14 quota_bytes 15 member_id`, each field in its
+    /// place or absent. Returns `None` for any other encoding, which may still be a valid command.
     pub(crate) fn read(command: &'a [u8]) -> Option<PlainPut<'a>> {
         let mut command = Fields(command);
         let mut put = Fields(command.bytes(1)?.filter(|put| !put.is_empty())?);
@@ -145,7 +146,7 @@ impl<'a> PlainPut<'a> {
     }
 }
 
-/// The rest of an encoded message.
+/// The unread rest of an encoded message.
 struct Fields<'a>(&'a [u8]);
 
 /// Wire types.
@@ -160,12 +161,12 @@ impl<'a> Fields<'a> {
         rest.is_some()
     }
 
-    /// The number in a field, 0 if another field comes next; `None` if it can not be read.
+    /// Takes the number in a field, 0 if another field comes next. `None` means that it cannot be read.
     fn varint(&mut self, field: u8) -> Option<u64> {
         if self.tag(field, VARINT) { self.number() } else { Some(0) }
     }
 
-    /// What is in a field, if it comes next; the outer `None` if it can not be read.
+    /// Takes the bytes of a field, if it comes next. The outer `None` means that they cannot be read.
     fn bytes(&mut self, field: u8) -> Option<Option<&'a [u8]>> {
         if !self.tag(field, LENGTH_DELIMITED) {
             return Some(None);
@@ -176,7 +177,7 @@ impl<'a> Fields<'a> {
         Some(Some(bytes))
     }
 
-    /// A number: seven bits a byte, lowest first.
+    /// Takes a varint: seven bits a byte, lowest first.
     fn number(&mut self) -> Option<u64> {
         let mut number = 0;
         for (at, byte) in self.0.iter().take(10).enumerate() {
@@ -225,7 +226,7 @@ mod tests {
         }
     }
 
-    /// By way of the message.
+    /// Executes a command by decoding it into a message.
     fn execute(store: &mut KvStore, command: &[u8]) -> Bytes {
         let reply = KvCommand::decode(command)
             .map_err(|_| KvError::Malformed("command"))
@@ -254,7 +255,7 @@ mod tests {
             assert_eq!(reply, execute(&mut other, &command), "{command:?}");
             if n % 100 == 0 {
                 assert_eq!(one.digest(), other.digest());
-                // A quota that was hit raises an alarm, which would refuse all that follows.
+                // An exceeded quota raises an alarm, which would refuse all later commands.
                 one.alarms.clear();
                 other.alarms.clear();
             }

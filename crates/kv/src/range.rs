@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-/// Where a range ends.
+/// The end of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End<'a> {
     /// The range is its first key alone.

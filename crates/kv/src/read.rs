@@ -20,8 +20,8 @@ use crate::{
 type Found<'a> = (&'a Key, Seen<'a>);
 
 impl KvStore {
-    /// Answers a range request; `current` is the revision to take for the newest, which in the middle of a transaction
-    /// is that of its own changes. Where nobody is given the answer, it stays empty.
+    /// Answers a range request. `current` is the revision that counts as the newest, which in the middle of a
+    /// transaction is that of its own changes. If no client waits for the answer, no pairs are put into it.
     pub(crate) fn range_as_of(
         &self,
         request: &RangeRequest,
@@ -36,7 +36,7 @@ impl KvStore {
             return Err(KvError::Compacted);
         }
         let limit = limit(request);
-        // What lies beyond the limit need only be counted.
+        // Pairs beyond the limit need only be counted.
         let keep_max = if request.count_only {
             0
         } else if comes_as_found(request) {
@@ -103,12 +103,12 @@ impl KvStore {
     }
 }
 
-/// Most keys that a request wants.
+/// The largest number of keys that a request wants.
 pub(crate) fn limit(request: &RangeRequest) -> usize {
     usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX)
 }
 
-/// Whether what is found first is sent first: in key order, and without filters.
+/// Whether pairs can be sent in the order in which they are found: by key, and without filters.
 pub(crate) fn comes_as_found(request: &RangeRequest) -> bool {
     !sorts(request) && !filters(request)
 }
@@ -126,12 +126,12 @@ fn passes(request: &RangeRequest, version: &Seen<'_>) -> bool {
         && within(version.created, request.min_create_revision, request.max_create_revision)
 }
 
-/// Whether the result must be sorted: it is found in ascending order of keys.
+/// Whether the result must be sorted. Pairs are found in ascending order of keys.
 fn sorts(request: &RangeRequest) -> bool {
     request.sort_target() != SortTarget::Key || request.sort_order() == SortOrder::Descend
 }
 
-/// What it costs to sort, in looks. Values may be long and alike far into them, so all their bytes count.
+/// The cost of sorting, in looks. Long values may differ only near their ends, so all their bytes count.
 fn looks_to_sort(found: &[Found<'_>], request: &RangeRequest) -> usize {
     const COMPARISONS_PER_LOOK: usize = 8;
     const BYTES_PER_COMPARISON: usize = 64;
@@ -147,12 +147,13 @@ fn looks_to_sort(found: &[Found<'_>], request: &RangeRequest) -> usize {
     (found.len() + bytes / BYTES_PER_COMPARISON) * rounds / COMPARISONS_PER_LOOK
 }
 
-/// Sorts as requested; equals stay in order of their keys. A target without an order means ascending.
+/// Sorts as requested. Pairs that compare equal keep the order of their keys. A target without an order means
+/// ascending.
 fn sort(found: &mut [Found<'_>], request: &RangeRequest) {
     let descending = request.sort_order() == SortOrder::Descend;
     let ascending: fn(&Found<'_>, &Found<'_>) -> Ordering = match request.sort_target() {
         SortTarget::Key => {
-            // In this order they were found.
+            // The pairs were found in ascending order of keys.
             if descending {
                 found.reverse();
             }
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(pairs(&read(9)), [("a", "2"), ("b", "5")]);
         assert_eq!(pairs(&read(-1)), pairs(&read(0)));
         assert_eq!(store.read_at("a", "", 10), Err(KvError::FutureRevision));
-        // The header tells the present revision, not the one read at.
+        // The header tells the present revision, not the revision of the read.
         assert_eq!(read(2).header.unwrap().revision, 9);
     }
 

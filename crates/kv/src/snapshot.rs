@@ -13,9 +13,9 @@
 //! bytes := length u32 | that many
 //! ```
 //!
-//! Numbers are little-endian. A checksum is the CRC-32 of all payloads up to and with its own, so that a block that is
-//! damaged, missing, repeated or out of place is found before anything in it is believed. Keys ascend, and the versions
-//! of a key go from old to new.
+//! Numbers are little-endian. A block's checksum is the CRC-32 of all payloads up to and including its own,
+//! so that a damaged, missing, repeated or misplaced block is found before its contents are used. Keys
+//! ascend, and the versions of a key go from old to new.
 
 use std::{
     io::{self, Read, Write},
@@ -36,11 +36,11 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"synod-kv";
-/// Format 1 did not say who can read it.
+/// Format 1 did not say which versions can read it.
 const FORMAT: Format = Format::first(2);
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
-/// A store as it was. It shares everything with the living one until that changes it.
+/// A store as it was when it was frozen. It shares everything with the living store until that changes it.
 #[derive(Debug)]
 pub(crate) struct FrozenStore(pub(crate) KvStore);
 
@@ -111,7 +111,7 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
     let mut last_key = Key::from(&[][..]);
     for _ in 0..keys {
         let key = Key::from(&input.bytes()?[..]);
-        // An empty key, which none may be, does not come after the empty one to begin with.
+        // The last key is empty at first, so this also refuses an empty key, which the store never has.
         check(key > last_key, "the keys are out of order")?;
         let history = read_history(&mut input, &key, &mut store, &mut changes)?;
         store.live_keys += u64::from(history.live().is_some());
@@ -179,7 +179,7 @@ fn invalid(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("key-value snapshot: {}", why.into()))
 }
 
-/// Cuts what is written into blocks.
+/// Cuts a stream into blocks.
 struct BlockWriter<'a> {
     out: &'a mut dyn Write,
     block: Vec<u8>,
@@ -239,7 +239,7 @@ impl<'a> BlockWriter<'a> {
     }
 }
 
-/// Reads blocks, checks them, and gives out their contents.
+/// Reads blocks, checks them, and returns their contents.
 struct BlockReader<'a> {
     input: &'a mut dyn Read,
     block: Vec<u8>,
@@ -252,8 +252,8 @@ impl<'a> BlockReader<'a> {
         BlockReader { input, block: Vec::new(), taken: 0, crc: crc32fast::Hasher::new() }
     }
 
-    /// Some of what is left of the current block, or of the next if nothing is left; at least one byte unless `max`
-    /// is 0.
+    /// Takes at most `max` bytes of the current block, or of the next one if the current one is used up.
+    /// Returns at least one byte unless `max` is 0.
     fn next_bytes(&mut self, max: usize) -> io::Result<&[u8]> {
         if self.taken == self.block.len() && max > 0 {
             self.next_block()?;
@@ -310,7 +310,8 @@ impl<'a> BlockReader<'a> {
         Ok(count)
     }
 
-    /// A field of its own exact allocation, which grows with what is really there and not with what is announced.
+    /// Reads a field into an allocation of its own, which grows with the bytes that are present and not with
+    /// the length that is announced.
     fn bytes(&mut self) -> io::Result<Bytes> {
         let length = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
         let mut bytes = Vec::with_capacity(length.min(BLOCK_BYTES_MAX));
@@ -351,7 +352,7 @@ mod tests {
         Ok(store)
     }
 
-    /// Histories, tombstones, two changes of a key at one revision, alarms, values across blocks.
+    /// A store with histories, tombstones, two changes of a key at one revision, alarms, and values that span blocks.
     fn store() -> KvStore {
         let mut store = KvStore::new();
         for n in 0..300 {
@@ -420,8 +421,8 @@ mod tests {
             n => Command::Put(testing::put(&format!("{n}"), "more")),
         });
         let script = script.collect::<Vec<_>>();
-        // The size decides over the quota, and the number of keys, dead ones too, over what a transaction may look at: they must
-        // be the same after every command.
+        // The size decides over the quota, and the number of keys (deleted ones included) over how many a
+        // transaction may look at. Both must be the same after every command.
         let run = |store: &mut KvStore, command: &Command| {
             store.send(command.clone()).unwrap();
             let judged_by = (store.size_bytes, store.keys.len());
@@ -459,7 +460,7 @@ mod tests {
                 damaged[at] ^= 1 << bit;
                 let written = u32::from_le_bytes(damaged[8..12].try_into().unwrap());
                 if (8..12).contains(&at) && FORMAT.check(Written::unpacked(written)).is_ok() {
-                    // It says a version that reads the same.
+                    // The changed bytes are a version number that this program reads as well.
                     continue;
                 }
                 assert!(store.restore(&mut &damaged[..]).is_err(), "bit {bit} of byte {at}");
@@ -524,7 +525,7 @@ mod tests {
         keys: &'static [(&'static str, &'static [ForgedVersion])],
     }
 
-    /// Writes what no store writes, with checksums that match.
+    /// Writes a snapshot that no store would write, with checksums that match.
     fn forge(forged: &Forged) -> Vec<u8> {
         let mut bytes = [&MAGIC[..], &FORMAT.written.packed().to_le_bytes()].concat();
         let mut out = BlockWriter::new(&mut bytes);

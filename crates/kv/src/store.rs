@@ -1,4 +1,4 @@
-//! The store: its state, and the changes that commands make to it.
+//! The store's state, and the changes that commands make to it.
 
 use std::collections::BTreeSet;
 
@@ -26,21 +26,21 @@ use crate::{
     validate::{self, Limits},
 };
 
-/// What a version counts in [`KvStore::size_bytes`] besides key and value: its own record, its share of the map and of
-/// the list of changes. It is also what etcd reckons for a put against the quota.
+/// What a version counts in [`KvStore::size_bytes`] besides key and value: its own record, and its share of
+/// the map and of the list of changes. etcd also reckons this much for a put against the quota.
 const VERSION_OVERHEAD_BYTES: u64 = 256;
 
-/// Revisions whose changes each command clears away while a compaction is in progress. It must be well above 1, the
-/// most that a command adds, or a compaction would never end; each costs about as much as a put.
+/// How many revisions each command clears away while a compaction is in progress. It must be well above 1, the
+/// most that a command adds, or a compaction would never end. Clearing a revision costs about as much as a put.
 pub(crate) const PURGE_REVISIONS: i64 = 4;
 
 /// An etcd-compatible multi-version key-value store, as a deterministic state machine.
 ///
-/// One revision counts the transactions that changed something, from 1. Every change keeps the version before it, so
-/// that reads can go back to any revision since the last compaction.
+/// The revision counts the transactions that changed something, from 1. Every change keeps the version before
+/// it, so reads can go back to any revision since the last compaction.
 ///
-/// A compaction takes effect at once, but what it makes superfluous is cleared away a little at a time by the commands
-/// that follow it, in a way that depends on nothing but the commands: a large compaction does not hold up the service.
+/// A compaction takes effect at once, but the commands that follow it clear the superfluous versions away, a few
+/// each, in a way that depends on nothing but the commands. So a large compaction does not hold up the service.
 #[derive(Debug)]
 pub struct KvStore {
     pub(crate) keys: OrdMap<Key, History>,
@@ -59,8 +59,8 @@ pub struct KvStore {
     pub(crate) size_bytes: u64,
 }
 
-/// The changes of one command while it executes: they share one revision, which the store takes on only if there are
-/// any.
+/// The changes of one command while it executes. They share one revision, which becomes the store's only if
+/// there are changes.
 #[derive(Debug)]
 pub(crate) struct Writes {
     /// The revision that the changes get.
@@ -116,16 +116,16 @@ impl KvStore {
         self.live_keys
     }
 
-    /// Executes a command. `header.revision` of the response is set; the other fields of the header are the server's.
+    /// Executes a command. It sets `header.revision` of the response; the server sets the header's other fields.
     ///
     /// # Errors
-    /// Whatever makes etcd refuse the request; nothing is changed then, except that a write above the quota raises the
-    /// alarm. The `Ok` is never [`Reply::Error`].
+    /// The reason why etcd would refuse the request. Nothing is changed then, except that a write above the
+    /// quota raises the alarm. The `Ok` is never [`Reply::Error`].
     pub fn execute(&mut self, command: &KvCommand) -> Result<Reply, KvError> {
         self.execute_for(command, true)
     }
 
-    /// The same where the reply may not be wanted: then what it would hold of the store is left out.
+    /// Executes a command. If no client wants the reply, contents of the store are left out of it.
     pub(crate) fn execute_for(&mut self, command: &KvCommand, wanted: bool) -> Result<Reply, KvError> {
         self.purge(PURGE_REVISIONS);
         validate::command(command, &Limits::NONE)?;
@@ -149,10 +149,11 @@ impl KvStore {
         }
     }
 
-    /// Answers a query. `header.revision` of the response is set.
+    /// Answers a query. It sets `header.revision` of the response.
     ///
     /// # Errors
-    /// Whatever makes etcd refuse the request, and [`KvError::QueryWrites`]. The `Ok` is never [`Answer::Error`].
+    /// The reason why etcd would refuse the request, or [`KvError::QueryWrites`]. The `Ok` is never
+    /// [`Answer::Error`].
     pub fn query(&self, query: &KvQuery) -> Result<Answer, KvError> {
         let budget = match &query.query {
             Some(Query::Txn(_)) => Budget::new(self.keys.len(), 0, true),
@@ -161,7 +162,7 @@ impl KvStore {
         self.query_within(query, budget)
     }
 
-    /// The same, if it costs no more than that.
+    /// Answers a query if that costs no more than the budget.
     pub(crate) fn query_within(&self, query: &KvQuery, mut budget: Budget) -> Result<Answer, KvError> {
         match &query.query {
             Some(Query::Range(request)) => {
@@ -182,7 +183,7 @@ impl KvStore {
         }
     }
 
-    /// Counts and alarms, as the status query answers them.
+    /// Counts and alarms, as the status query returns them.
     #[must_use]
     pub fn status(&self) -> KvStatus {
         KvStatus {
@@ -219,8 +220,10 @@ impl KvStore {
         if writes.count > 0 { writes.revision } else { self.revision }
     }
 
+    /// Deletes a range.
+    ///
     /// # Errors
-    /// What the budget says, before anything is changed.
+    /// The budget is exceeded. Nothing is changed then.
     pub(crate) fn write_delete_range(
         &mut self,
         writes: &mut Writes,
@@ -273,15 +276,15 @@ impl KvStore {
             return Err(KvError::FutureRevision);
         }
         self.compacted = request.revision;
-        // Whoever compacts because the quota is used up will clear the alarm next, and expects room then.
+        // An operator who compacts because the quota is used up clears the alarm next, and expects room then.
         if request.physical || !self.alarms.is_empty() {
             self.purge(i64::MAX);
         }
         Ok(CompactionResponse { header: header(self.revision) })
     }
 
-    /// Goes through the changes of the next revisions that the last compaction covers, and drops what they made
-    /// superfluous.
+    /// Goes through the changes of the next `revisions` revisions that the last compaction covers, and drops
+    /// the versions that they made superfluous.
     pub(crate) fn purge(&mut self, revisions: i64) {
         if self.purged >= self.compacted {
             return;
@@ -289,14 +292,16 @@ impl KvStore {
         self.purged = self.purged.saturating_add(revisions).min(self.compacted);
         let mut touched = self.changes.take_before(self.purged);
         if self.purged == self.compacted {
-            // These stay in the log: the next compaction has to look at them again, because versions made at the very
+            // Changes at the very revision of a compaction stay in the list, because their versions are kept:
+            // the next compaction must look at them again.
             // revision of a compaction are kept.
             let last =
                 self.changes.from(self.compacted).take_while(|change| change.revision == self.compacted);
             touched.extend(last.cloned());
         }
         for Change { revision, sub, key } in touched {
-            // A change whose version is gone is passed over: an earlier change of its key led here before. It must not
+            // A change whose version is gone is skipped: an earlier change of its key has dropped it. It must
+            // not count, since a store restored from a snapshot does not know of it and must do the same.
             // count, since a store restored from a snapshot does not know of it and has to stay in step.
             let Some(history) = self.keys.get_mut(&key).filter(|h| h.contains(revision, sub)) else {
                 continue;
@@ -313,12 +318,12 @@ impl KvStore {
     }
 }
 
-/// What a version adds to the size of the store.
+/// The bytes that a version adds to the size of the store.
 pub(crate) fn charge(key: &[u8], value: &[u8]) -> u64 {
     VERSION_OVERHEAD_BYTES + key.len() as u64 + value.len() as u64
 }
 
-/// The header of a response: only the revision is the store's to know.
+/// The header of a response. The store knows only its revision.
 pub(crate) fn header(revision: i64) -> Option<ResponseHeader> {
     Some(ResponseHeader { revision, ..ResponseHeader::default() })
 }
@@ -341,7 +346,7 @@ mod tests {
         assert_eq!(store.revision(), 1);
         assert_eq!(revision_of(&store.set("a", "1").header), 2);
         assert_eq!(revision_of(&store.set("b", "1").header), 3);
-        // The same value again is a change all the same.
+        // Putting the same value again is a change too.
         assert_eq!(revision_of(&store.set("a", "1").header), 4);
         let a = &store.read_at("a", "", 0).unwrap().kvs[0];
         assert_eq!((a.create_revision, a.mod_revision, a.version, a.lease), (2, 4, 2, 0));
@@ -413,7 +418,7 @@ mod tests {
         assert_eq!(store.del("b", "d"), 2);
         assert_eq!(store.revision(), 6);
         assert_eq!(keys(&store.read_at("a", "\0", 0).unwrap()), ["a", "d"]);
-        // Nothing to delete: not a change.
+        // A deletion that finds no key is not a change.
         assert_eq!(store.del("b", "d"), 0);
         assert_eq!(store.del("b", ""), 0);
         assert_eq!(store.del("d", "a"), 0);
@@ -474,7 +479,7 @@ mod tests {
         store.set("a", "2");
         store.compact_at(4, true).unwrap();
         assert_eq!(store.status().versions, 2);
-        // The change itself stays until the next compaction, also if it is a deletion.
+        // The change at the compacted revision stays until the next compaction, even if it is a deletion.
         store.del("a", "");
         store.compact_at(5, true).unwrap();
         assert_eq!((store.status().versions, store.keys.len()), (2, 2));
@@ -494,12 +499,12 @@ mod tests {
         let hash = store.hash_kv(0).unwrap();
         let mut steps = 0;
         while store.status().versions > 10 {
-            // A command that changes nothing helps as well.
+            // A command that changes nothing clears away as much.
             store.del("none", "");
             steps += 1;
             assert_eq!(store.hash_kv(0).unwrap(), hash);
         }
-        // Every key is met in the revisions from 2 to 11.
+        // The key was changed in each of the revisions 2 to 11.
         assert_eq!(steps, (12 + PURGE_REVISIONS - 1) / PURGE_REVISIONS);
         for _ in 0..1000 / PURGE_REVISIONS + 1 {
             store.del("none", "");

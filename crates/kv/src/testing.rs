@@ -1,4 +1,4 @@
-//! Short ways to write requests, for the tests.
+//! Short ways to write requests in tests.
 
 use synod_api::{
     etcdserverpb::{
@@ -58,13 +58,13 @@ pub(crate) fn command(command: Command) -> KvCommand {
     KvCommand { command: Some(command), ..KvCommand::default() }
 }
 
-/// Keys and values as text.
+/// The pairs of a response as text.
 pub(crate) fn pairs(response: &RangeResponse) -> Vec<(&str, &str)> {
     let text = |bytes| std::str::from_utf8(bytes).unwrap();
     response.kvs.iter().map(|pair| (text(&pair.key), text(&pair.value))).collect()
 }
 
-/// Keys as text.
+/// The keys of a response as text.
 pub(crate) fn keys(response: &RangeResponse) -> Vec<&str> {
     pairs(response).into_iter().map(|(key, _)| key).collect()
 }

@@ -20,18 +20,19 @@ use crate::{
     validate,
 };
 
-/// What a transaction has come to, before anything is changed.
+/// The result of a transaction's comparisons and checks, before anything is changed.
 #[derive(Default)]
 struct Decided {
-    /// Whether the comparisons held, of the transaction and of those nested in the chosen branch, in the order in which
-    /// they run.
+    /// The outcomes of the comparisons, of the transaction and of those nested in the chosen branches, in the
+    /// order in which they run.
     outcomes: Vec<bool>,
-    /// Whether the chosen operations change anything, and whether one of them answers with what the store holds.
+    /// Whether the chosen operations change anything.
     writes: bool,
+    /// Whether an operation answers with what the store holds.
     reads: bool,
 }
 
-/// What a transaction may change, as it was before.
+/// The parts of the store that a transaction may change, as they were before it.
 struct Before {
     keys: OrdMap<Key, History>,
     live_keys: u64,
@@ -42,8 +43,8 @@ struct Before {
 impl KvStore {
     /// Executes a transaction that passed validation.
     ///
-    /// As in etcd, all comparisons, nested ones too, are made on the state before the transaction, and so are the
-    /// checks that can fail. Only its cost shows while it runs; one that costs too much is undone.
+    /// As in etcd, all comparisons and checks, nested ones included, are made on the state before the
+    /// transaction. Only its cost shows during execution; a transaction that exceeds its budget is undone.
     pub(crate) fn txn(&mut self, request: &TxnRequest, budget: &mut Budget) -> Result<TxnResponse, KvError> {
         let mut decided = Decided::default();
         self.decide(request, &mut decided, budget)?;
@@ -81,7 +82,7 @@ impl KvStore {
         Before { keys: keys.clone(), live_keys, versions, size_bytes }
     }
 
-    /// Takes back the changes that were made and not committed.
+    /// Undoes the changes that were made and not committed.
     fn undo(&mut self, before: Before) {
         let Before { keys, live_keys, versions, size_bytes } = before;
         (self.keys, self.live_keys) = (keys, live_keys);
@@ -89,7 +90,7 @@ impl KvStore {
         self.changes.drop_from(self.revision + 1);
     }
 
-    /// Compares, and checks the operations that will run.
+    /// Makes the comparisons, and checks the operations that will run.
     fn decide(
         &self,
         request: &TxnRequest,
@@ -102,7 +103,7 @@ impl KvStore {
         }
         decided.outcomes.push(succeeded);
         for op in branch(request, succeeded) {
-            // Even one that finds nothing takes room in the answer.
+            // Even a range that finds nothing takes room in the answer.
             budget.answer(&[], &[])?;
             match &op.request {
                 Some(Request::RequestRange(request)) => {
@@ -115,7 +116,7 @@ impl KvStore {
                     decided.reads |= request.prev_kv;
                 }
                 Some(Request::RequestTxn(nested)) => self.decide(nested, decided, budget)?,
-                // It looks at keys, and may look at too many.
+                // A deletion looks at keys, and may look at too many.
                 Some(Request::RequestDeleteRange(_)) => (decided.writes, decided.reads) = (true, true),
                 None => {}
             }
@@ -123,7 +124,7 @@ impl KvStore {
         Ok(())
     }
 
-    /// Unlike outside of transactions, a negative revision is one below the last compaction.
+    /// Inside of a transaction, unlike outside, a negative revision counts as one below the last compaction.
     fn check_revision(&self, request: &RangeRequest) -> Result<(), KvError> {
         if request.revision > self.revision {
             return Err(KvError::FutureRevision);
@@ -193,8 +194,8 @@ impl KvStore {
         Ok(TxnResponse { header: Some(ResponseHeader::default()), succeeded, responses })
     }
 
-    /// Whether a comparison holds for every key in its range. Where there is none, it is made with a version of zeros,
-    /// but values then compare false, since no value could stand for "missing".
+    /// Whether a comparison holds for every key in its range. Where there is no key, the comparison is made
+    /// with a version of zeros; a comparison of values then is false, since no value could stand for "missing".
     fn holds(&self, compare: &Compare, budget: &mut Budget) -> Result<bool, KvError> {
         let mut found = false;
         for (_, history) in self.in_range(&compare.key, &compare.range_end) {
@@ -283,7 +284,7 @@ mod tests {
         response.header.unwrap().revision
     }
 
-    /// Some hundred bytes could otherwise have all replicas compare long values for hours, and walk through histories.
+    /// Otherwise some hundred bytes could make all replicas compare long values, or walk through histories, for hours.
     #[test]
     fn what_costs_more_than_a_look_counts_as_more() {
         let mut store = KvStore::new();
@@ -425,7 +426,7 @@ mod tests {
         assert!(whether(&store, &odd(0, 9, None)));
         assert!(whether(&store, &odd(9, 0, None)));
         assert!(!whether(&store, &odd(9, 1, None)));
-        // The number is of another target: compared with zero.
+        // The given number is for another target, so the comparison is with zero.
         assert!(whether(&store, &odd(0, 1, Some(TargetUnion::ModRevision(5)))));
         assert!(whether(&store, &odd(3, 1, Some(TargetUnion::ModRevision(5)))));
     }
@@ -514,7 +515,7 @@ mod tests {
             let ops = vec![op_put("b", "1"), op_txn(all(vec![last.clone()]))];
             assert_eq!(store.transact(all(ops)), Err(error));
             assert_eq!((store.digest(), store.revision()), (digest, 3));
-            // In the branch that does not run it does no harm.
+            // In the branch that does not run the operation does no harm.
             let elsewhere = TxnRequest { failure: vec![last], ..TxnRequest::default() };
             store.transact(all(vec![op_txn(elsewhere)])).unwrap();
         }

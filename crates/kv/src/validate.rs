@@ -1,7 +1,7 @@
-//! What can be said of a request without looking at the store.
+//! Checks of requests that need no store.
 //!
-//! The server calls this before ordering, so that nonsense takes no room in the log; the store calls it again, since
-//! not every command comes through a server.
+//! The server makes them before ordering, so that invalid requests take no room in the log. The store makes
+//! them again, since not every command comes through a server.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,40 +25,39 @@ use crate::{
     range::{End, end_of},
 };
 
-/// Limits that a server sets. They are checked before ordering only: replicas may differ in them.
+/// Limits that a server sets. They are checked only before ordering, so replicas may differ in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most operations in a list of a transaction, nested transactions counted as etcd does: what a level's longest
-    /// list uses up is gone for the levels below.
+    /// Most operations in a list of a transaction. Nested transactions are counted as etcd does: each level
+    /// has what the longest list of the level above it leaves.
     pub txn_ops_max: usize,
     /// Most bytes of an encoded command.
     pub request_bytes_max: usize,
-    /// Most bytes that a command may be answered with; at most [`ANSWER_BYTES_MAX`].
+    /// Most bytes of a command's answer; at most [`ANSWER_BYTES_MAX`].
     pub answer_bytes_max: u64,
 }
 
 impl Limits {
-    /// No limits: what the store itself checks with.
+    /// No limits, for the store's own checks.
     pub(crate) const NONE: Limits =
         Limits { txn_ops_max: usize::MAX, request_bytes_max: usize::MAX, answer_bytes_max: ANSWER_BYTES_MAX };
 }
 
 impl Default for Limits {
-    /// etcd's: 128 operations, 1.5 MiB; and answers of 64 MiB.
+    /// etcd's limits, 128 operations and 1.5 MiB, and answers of 64 MiB.
     fn default() -> Limits {
         Limits { txn_ops_max: 128, request_bytes_max: 3 << 19, answer_bytes_max: ANSWER_BYTES_MAX }
     }
 }
 
-/// Most transactions that may lie in each other, the outermost one counted. What comes as a request is read again as part of a
-/// command, where it lies one message deeper: prost reads 100 messages deep, and each transaction takes two.
+/// How deep transactions may be nested, the outermost one counted. A request is decoded again as a part of a
+/// command, where it lies one message deeper; prost decodes 100 messages deep, and each transaction takes two.
 pub const TXN_DEPTH_MAX: usize = 48;
 
 /// Checks a command.
 ///
 /// # Errors
-/// Those of the other functions here, [`KvError::RequestTooLarge`], and [`KvError::Malformed`] if there is nothing in
-/// the envelope.
+/// Those of the other functions here, [`KvError::RequestTooLarge`], and [`KvError::Malformed`] if the command is empty.
 pub fn command(command: &KvCommand, limits: &Limits) -> Result<(), KvError> {
     match &command.command {
         Some(Command::Put(request)) => put(request)?,
@@ -68,7 +67,7 @@ pub fn command(command: &KvCommand, limits: &Limits) -> Result<(), KvError> {
         Some(Command::Alarm(request)) => alarm(request)?,
         None => return Err(KvError::Malformed("command")),
     }
-    // Last: of what is wrong and too large etcd says what is wrong.
+    // The size is checked last: etcd reports the other error of a request that is both wrong and too large.
     if limits.request_bytes_max != usize::MAX && command.encoded_len() > limits.request_bytes_max {
         return Err(KvError::RequestTooLarge);
     }
@@ -137,7 +136,7 @@ pub fn alarm(request: &AlarmRequest) -> Result<(), KvError> {
     Ok(())
 }
 
-/// Whether a transaction holds no put and no deletion, on any path: then it can be a query.
+/// Whether a transaction has no put and no deletion on any path. Such a transaction can be a query.
 #[must_use]
 pub fn is_read_only(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).all(|op| match &op.request {
@@ -147,8 +146,8 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     })
 }
 
-/// Whether a transaction only reads, and its reads say that they are content with stale data: there is at least one
-/// range, at any depth, and all of them are serializable. A transaction that only compares asks for nothing stale.
+/// Whether a transaction only reads and its reads accept stale data: there is at least one range, at any
+/// depth, and all ranges are serializable. A transaction that only compares does not ask for stale data.
 #[must_use]
 pub fn is_serializable(request: &TxnRequest) -> bool {
     let mut serializable = ranges(request).peekable();
@@ -182,11 +181,12 @@ fn check_ops(request: &TxnRequest, ops_max: usize, depth_left: usize) -> Result<
     })
 }
 
-/// The keys that a list of operations may put and the ranges that it may delete.
+/// The keys that a list of operations may put, and the ranges that it may delete.
 ///
-/// The rules are etcd's: a key is put at most once on any path, and not put where this list or an *earlier* nested
-/// transaction deletes. A deletion in a later nested transaction passes, as does one up to the end of all keys
-/// (`range_end` "\0"), which etcd's interval arithmetic takes for empty: the store executes them in order.
+/// The rules are etcd's: a key is put at most once on any path, and not put where this list or an *earlier*
+/// nested transaction deletes. A deletion in a later nested transaction passes, as does one up to the end of
+/// all keys (`range_end` "\0"), which etcd's interval arithmetic takes for empty. The store executes such
+/// operations in order.
 #[derive(Default)]
 struct Footprint<'a> {
     puts: BTreeSet<&'a [u8]>,
@@ -223,7 +223,7 @@ impl<'a> Footprint<'a> {
         Ok(())
     }
 
-    /// Adds both branches of a nested transaction. Only one of them will run, so they may put the same key.
+    /// Adds both branches of a nested transaction. Only one of them will run, so both may put the same key.
     fn add_branches(&mut self, mut success: Footprint<'a>, failure: Footprint<'a>) -> Result<(), KvError> {
         let either = |own: &Footprint<'a>, branch: &Footprint<'a>| {
             branch.puts.iter().any(|key| own.puts.contains(key) || own.deletes.contain(key))
@@ -232,7 +232,7 @@ impl<'a> Footprint<'a> {
             return Err(KvError::DuplicateKey);
         }
         success.puts.extend(failure.puts);
-        // The larger set takes in the smaller one, so that a deep nest does not copy its keys once a level.
+        // The smaller set is merged into the larger, so that deep nesting does not copy the keys once a level.
         if self.puts.len() < success.puts.len() {
             mem::swap(&mut self.puts, &mut success.puts);
         }
@@ -409,7 +409,8 @@ mod tests {
         assert_eq!(check(vec![op_delete("a", "c"), op_delete("b", "d"), op_delete("b", "")]), Ok(()));
         assert_eq!(check(vec![op_delete("a", "c"), op_delete("b", "d"), op_put("c", "1")]), duplicate);
         assert_eq!(check(vec![op_delete("c", "a"), op_put("b", "1")]), Ok(()));
-        // Nested ones meet the deletions around them and those of earlier ones, not those of later ones.
+        // A nested transaction conflicts with the deletions around it and those of earlier nested ones, not
+        // those of later ones.
         let put_b = || nested(vec![op_put("b", "1")], vec![]);
         let delete_b = || nested(vec![], vec![op_delete("b", "c")]);
         assert_eq!(check(vec![put_b(), op_delete("b", "")]), duplicate);
@@ -455,7 +456,7 @@ mod tests {
         let around = |inner| all(vec![op_txn(inner)]);
         assert!(is_read_only(&read(false)) && !is_serializable(&read(false)));
         assert!(is_read_only(&around(read(true))) && is_serializable(&around(read(true))));
-        // Nobody asks for stale data here.
+        // None of these asks for stale data.
         for compares in [all(vec![]), around(all(vec![])), around(around(all(vec![])))] {
             assert!(is_read_only(&compares) && !is_serializable(&compares));
         }

@@ -1,4 +1,4 @@
-//! Memory: for what a transaction asks for, also when the log is read again; and for what is kept.
+//! How much memory a transaction takes, also when the log is replayed, and how much the store takes.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::{
@@ -21,13 +21,13 @@ use synod_api::{
 use synod_kv::KvStore;
 use synod_replica::{ANSWER_BYTES_MAX, StateMachine};
 
-/// Counts what is allocated, and how much that was at most.
+/// An allocator that counts the bytes in use, and their maximum.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is the system's allocator's.
+// SAFETY: every call is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What `work` needs besides what there was, at its worst.
+/// The most memory that `work` takes beyond what was in use before.
 fn needs(work: impl FnOnce()) -> usize {
     let before = NOW.load(Relaxed);
     MOST.store(before, Relaxed);
@@ -54,8 +54,8 @@ fn needs(work: impl FnOnce()) -> usize {
 
 const REQUEST_BYTES_MAX: usize = 3 << 19;
 
-/// Most that a command may take where nobody waits for its answer: it is read, what it finds is listed, and what it changes
-/// exists twice until it is done.
+/// Most memory that a command may take if no client waits for its answer: it is decoded, the keys that it
+/// finds are listed, and what it changes exists twice until it is done.
 const UNANSWERED_BYTES_MAX: usize = 60 * REQUEST_BYTES_MAX;
 
 /// A store of 9 MB.
@@ -85,7 +85,7 @@ fn all(success: Vec<RequestOp>) -> TxnRequest {
     TxnRequest { success, ..TxnRequest::default() }
 }
 
-/// One put, and the whole store so many times, in lists of 100 that lie in each other.
+/// A transaction with one put, and ranges over the whole store in nested lists of 100.
 fn poison(ranges: usize, range: &RangeRequest) -> TxnRequest {
     let put = PutRequest { key: "poison".into(), ..PutRequest::default() };
     let ranges = vec![op(Request::RequestRange(range.clone())); ranges];
@@ -95,14 +95,14 @@ fn poison(ranges: usize, range: &RangeRequest) -> TxnRequest {
     all(nested.chain([op(Request::RequestPut(put))]).collect())
 }
 
-/// All threads are counted together.
+/// The allocator counts all threads together, so tests run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// History takes at most 1.3 times the bytes of its keys and values, and what is compacted gives its memory back.
+/// A history takes at most 1.3 times the bytes of its keys and values, and a compaction gives memory back.
 #[test]
 fn history_takes_little_more_than_its_keys_and_values() {
     const PUTS: usize = 200_000;

@@ -1,4 +1,4 @@
-//! The store against a model that could hardly be simpler: the whole contents at every revision.
+//! Compares the store with a very simple model: the whole contents at every revision.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use synod_api::{
 use synod_kv::{KvError, KvStore};
 use synod_replica::StateMachine;
 
-/// Of an answer, besides its operations and pairs.
+/// Bytes of an answer besides its operations and pairs.
 const HEADER_BYTES_MAX: u64 = 64;
 
 type Contents = BTreeMap<Vec<u8>, KeyValue>;
@@ -91,7 +91,7 @@ impl Model {
         Ok((pairs, more, count))
     }
 
-    /// Executes on a copy, so that an error at any point leaves nothing behind.
+    /// Executes on a copy, so that an error at any point changes nothing.
     fn execute(&mut self, request: &Command) -> Result<Outcome, KvError> {
         let mut draft = Draft { contents: self.now().clone(), changed: false };
         let outcome = match request {
@@ -117,7 +117,7 @@ impl Model {
     }
 }
 
-/// Pairs, whether there are more, and how many there are in all.
+/// The pairs, whether there are more, and how many there are in all.
 type Found = (Vec<KeyValue>, bool, i64);
 
 #[derive(Debug, PartialEq)]
@@ -239,7 +239,7 @@ fn reduce(response: TxnResponse) -> (bool, Vec<Outcome>) {
 }
 
 fn key() -> impl Strategy<Value = Vec<u8>> {
-    // Few keys, so that they meet; some are prefixes of others, one is the lowest.
+    // Few keys, so that operations meet; some are prefixes of others, and one is the lowest.
     prop_oneof![Just(vec![0]), vec(prop_oneof![Just(b'a'), Just(b'b'), Just(b'c')], 1..3)]
 }
 
@@ -339,8 +339,8 @@ fn txn() -> impl Strategy<Value = TxnRequest> {
         .prop_map(|(compare, success, failure)| TxnRequest { compare, success, failure })
 }
 
-/// Whether a put that keeps its value may meet a deletion of the same transaction, where the store keeps the value from
-/// before the transaction and the model, for simplicity, has none.
+/// Whether a put that keeps its value may meet a deletion in the same transaction. The store then keeps the
+/// value from before the transaction; the model, for simplicity, has none.
 fn keeps_beside_deletion(txn: &TxnRequest) -> bool {
     fn any(txn: &TxnRequest, what: fn(&Request) -> bool) -> bool {
         txn.success.iter().chain(&txn.failure).any(|op| match op.request.as_ref().unwrap() {
@@ -354,14 +354,14 @@ fn keeps_beside_deletion(txn: &TxnRequest) -> bool {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// With a bound on the answer.
+    /// A command with a bound on its answer.
     Execute(Command, u64),
     Read(RangeRequest),
-    /// Goes on with a store restored from a snapshot.
+    /// A restart from a snapshot.
     Restore,
 }
 
-/// Mostly none; else room for no pair, or for three or four operations and two or three pairs.
+/// Mostly no bound; otherwise room for no pair, or for three or four operations and two or three pairs.
 fn answer_bytes_max() -> impl Strategy<Value = u64> {
     prop_oneof![12 => Just(0), 1 => Just(64), 2 => Just(300), 2 => Just(500)]
 }
@@ -390,7 +390,7 @@ fn read(store: &KvStore, request: &RangeRequest) -> Result<Found, KvError> {
     Ok((range.kvs, range.more, range.count))
 }
 
-/// As a part of the message that holds it.
+/// The bytes of a reply as a part of the message that holds it.
 fn reply_bytes(reply: &Reply) -> u64 {
     KvReply { reply: Some(reply.clone()) }.encoded_len() as u64
 }
@@ -402,7 +402,7 @@ fn everything_at(revision: i64) -> RangeRequest {
 fn check(steps: Vec<Step>) {
     let mut model = Model { history: vec![Contents::new()], compacted: -1 };
     let mut store = KvStore::new();
-    // Executes the same, and nobody waits for its answers.
+    // This store executes the same commands, and no client waits for its answers.
     let mut unanswered = KvStore::new();
     for step in steps {
         match step {
@@ -410,7 +410,7 @@ fn check(steps: Vec<Step>) {
                 let command =
                     KvCommand { command: Some(request.clone()), answer_bytes_max, ..KvCommand::default() };
                 unanswered.apply_unanswered(&command.encode_to_vec().into());
-                // A refused command clears away what a compaction left, as any other does: nobody can see that.
+                // A refused command clears away what a compaction left, as any other does, which no client can see.
                 let before = store.hash_kv(0);
                 let result = store.execute(&command).inspect(|reply| {
                     assert!(
@@ -425,7 +425,7 @@ fn check(steps: Vec<Step>) {
                     other => panic!("unexpected {other:?}"),
                 });
                 match result {
-                    // The rules for this have tests of their own.
+                    // Other tests cover the rules for duplicate keys.
                     Err(KvError::DuplicateKey) => assert_eq!(store.hash_kv(0), before),
                     Err(KvError::AnswerTooLarge(bytes)) => {
                         assert_eq!((bytes, store.hash_kv(0)), (answer_bytes_max, before));
@@ -472,7 +472,7 @@ proptest! {
     }
 }
 
-/// What the random steps are drawn from must reach what they are meant to test.
+/// The random steps must reach every case that they are meant to test.
 #[test]
 fn the_random_steps_reach_every_kind_of_outcome() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};

@@ -1,7 +1,8 @@
-//! Counting without a lock, and writing what was counted as families of OpenMetrics.
+//! Lock-free histograms, and a writer of metric families in the format of OpenMetrics.
 //!
-//! The histogram of `prometheus-client` takes a lock for each observation. [`Durations`] does not: it is counted by the
-//! threads that order, log and answer. [`Families`] writes one family at a time, with its help and unit.
+//! The histogram of `prometheus-client` takes a lock for each observation. [`Durations`] takes none, since
+//! the threads that order, log and answer record in it. [`Families`] writes one family at a time, with its
+//! help and unit.
 
 use std::{
     array, fmt,
@@ -15,14 +16,15 @@ use prometheus_client::{
     registry::Unit,
 };
 
-/// Upper bounds: doublings from 25 microseconds to some 13 seconds.
+/// How many bounds there are: doublings from 25 microseconds to about 13 seconds.
 const BOUNDS: usize = 20;
 const FIRST_BOUND: Duration = Duration::from_micros(25);
 
 /// A histogram of durations. Recording one costs two atomic additions, takes no lock and allocates nothing.
 #[derive(Debug)]
 pub struct Durations {
-    /// Durations by the first bound that they did not exceed; the last are those above all.
+    /// How many durations fell below each bound and not below the one before. The last element counts those
+    /// above all bounds.
     counts: [AtomicU64; BOUNDS + 1],
     nanos: AtomicU64,
 }
@@ -34,20 +36,21 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// Counts one.
+    /// Records one duration.
     pub fn record(&self, took: Duration) {
         self.counts[bound(took)].fetch_add(1, Relaxed);
         self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Whether none was recorded.
+    /// Whether no duration was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts.iter().all(|count| count.load(Relaxed) == 0)
     }
 
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        // Read once, so that the count is the sum of the buckets whatever is recorded meanwhile.
+        // Each counter is read once, so that the total is the sum of the buckets even while other threads
+        // record.
         let counts = self.counts.each_ref().map(|count| count.load(Relaxed));
         let bounds = (0..BOUNDS).map(|exponent| FIRST_BOUND.as_secs_f64() * f64::from(1 << exponent));
         let buckets: Vec<_> = bounds.chain([f64::INFINITY]).zip(counts).collect();
@@ -56,49 +59,51 @@ impl Durations {
     }
 }
 
-/// The first bound that is not exceeded.
+/// The index of the first bound that the duration does not exceed.
 fn bound(took: Duration) -> usize {
     let over = took.as_nanos().div_ceil(FIRST_BOUND.as_nanos()).max(1);
     (over.next_power_of_two().trailing_zeros() as usize).min(BOUNDS)
 }
 
-/// Writes families. A name has neither the suffix of its type (`_total`, `_info`) nor its unit: both are added. A family of
-/// which there is nothing to tell is left out: some parsers take its head for that of the next one.
+/// Writes metric families.
+///
+/// A name is given without the suffix of its type (`_total`, `_info`) and without its unit: both are added. A
+/// family without a sample is left out, since some parsers take its head for that of the next family.
 #[derive(Debug)]
 pub struct Families<'a, 'b>(pub &'a mut DescriptorEncoder<'b>);
 
 impl Families<'_, '_> {
-    /// A number that rises and falls.
+    /// Writes a gauge: a number that rises and falls.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         encoder.encode_gauge(&signed(value))
     }
 
-    /// The same in bytes: `NAME_bytes`.
+    /// Writes a gauge of bytes: `NAME_bytes`.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn gauge_bytes(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?;
         encoder.encode_gauge(&signed(value))
     }
 
-    /// A point in time, in seconds since 1970: `NAME_seconds`.
+    /// Writes a point in time, in seconds since 1970: `NAME_seconds`.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn gauge_seconds(&mut self, name: &str, help: &str, seconds: f64) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
         encoder.encode_gauge(&seconds)
     }
 
-    /// A gauge for each set of labels.
+    /// Writes a gauge for each set of labels.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn gauges<L: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -116,37 +121,37 @@ impl Families<'_, '_> {
         Ok(())
     }
 
-    /// A number that only rises: `NAME_total`.
+    /// Writes a counter, a number that only rises: `NAME_total`.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    /// Bytes that were counted: `NAME_bytes_total`.
+    /// Writes a counter of bytes: `NAME_bytes_total`.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn counter_bytes(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Counter)?;
         encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    /// Time that was counted: `NAME_seconds_total`.
+    /// Writes a counter of time: `NAME_seconds_total`.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn counter_seconds(&mut self, name: &str, help: &str, time: Duration) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
         encoder.encode_counter::<NoLabelSet, _, u64>(&time.as_secs_f64(), None)
     }
 
-    /// A counter for each set of labels, in this unit if there is one.
+    /// Writes a counter for each set of labels, in this unit if there is one.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn counters<L: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -165,19 +170,20 @@ impl Families<'_, '_> {
         Ok(())
     }
 
-    /// A histogram: `NAME_seconds`. Its unit is in its name alone, since some parsers take no `UNIT` of a histogram.
+    /// Writes a histogram: `NAME_seconds`. Only the name tells the unit, since some parsers accept no `UNIT`
+    /// line for a histogram.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn histogram(&mut self, name: &str, help: &str, durations: &Durations) -> fmt::Result {
         let name = format!("{name}_seconds");
         durations.encode(self.0.encode_descriptor(&name, help, None, MetricType::Histogram)?)
     }
 
-    /// A histogram for each set of labels: `NAME_seconds`.
+    /// Writes a histogram for each set of labels: `NAME_seconds`.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn histograms<'d, L: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -196,16 +202,16 @@ impl Families<'_, '_> {
         Ok(())
     }
 
-    /// What is told in words, as labels of the constant 1: `NAME_info`.
+    /// Writes facts that are words, as labels of the constant 1: `NAME_info`.
     ///
     /// # Errors
-    /// The writer's.
+    /// Those of the writer.
     pub fn info(&mut self, name: &str, help: &str, labels: &impl EncodeLabelSet) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(labels)
     }
 }
 
-/// Gauges are signed.
+/// Gauges are signed in the exposition, so a value above the range is shown as the largest.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

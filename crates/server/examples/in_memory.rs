@@ -1,4 +1,4 @@
-//! A key-value server of one replica that keeps nothing: for trying the API and for measuring the server alone.
+//! A key-value server of one replica that keeps nothing on disk, for trying the API and for measuring the server alone.
 //!
 //! ```text
 //! cargo run --release -p synod-server --example in_memory -- http://127.0.0.1:2379 [CLIENT-IO-THREADS]

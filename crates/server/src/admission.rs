@@ -1,47 +1,50 @@
-//! How much memory the requests of all clients may take, and which share of it a connection gets.
+//! Bounds the memory that the requests of all clients take, and gives each connection a share of it.
 //!
-//! A connection may hold at most a quarter of what is free. So a single one gets a fifth of all, the shares of many get
-//! smaller and, as their requests end, equal, and there is always something left for one that comes new: the dynamic thresholds of Choudhury
-//! and Hahne ("Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2),
-//! 1998), with alpha = 1/4. What would exceed the share is refused, not put off: nothing that waits holds what others need.
+//! A connection may hold at most a quarter of what is free. So a single connection gets a fifth of the whole.
+//! The shares of many connections get smaller and, as their requests end, equal, and something is always left
+//! for a new connection. These are the dynamic thresholds of Choudhury and Hahne ("Dynamic queue length
+//! thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998), with alpha
+//! = 1/4. A request that would exceed the share is refused, not delayed, so that a waiting request holds no
+//! memory that others need.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// What a request takes beside its body and its answer: the state of its stream and of what answers it.
+/// Bytes that a request takes besides its body and its answer: the state of its stream and of the code that answers it.
 pub(crate) const REQUEST_BYTES: u64 = 4 << 10;
 
-/// Of what is free, a connection may hold one part in so many.
+/// A connection may hold one part in this many of what is free.
 const SHARE: u64 = 4;
 
-/// The memory for all clients. Clones are the same.
+/// The memory for the requests of all clients. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Admission {
     free: Arc<AtomicU64>,
     max: u64,
 }
 
-/// What a connection holds of it. Clones are the same.
+/// The part of that memory that a connection holds. Clones stand for the same connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Share(Arc<Held>);
 
 #[derive(Debug)]
 struct Held {
     free: Arc<AtomicU64>,
-    /// Less than this is not plenty.
+    /// While at least this much is free, connections may have [`extra`](Held::extra) memory.
     plenty: u64,
-    /// For what is good to have. It does not count against the share, or a connection that has it would be refused the smallest
-    /// request as soon as little is left, and one that comes new would not.
+    /// Bytes held for buffers that only make the connection faster. They do not count against the share:
+    /// otherwise, when little is left, a connection that has them would be refused the smallest request and a
+    /// new connection would not.
     extra: AtomicU64,
-    /// For requests.
+    /// Bytes held for requests.
     bytes: AtomicU64,
-    /// Of these, what requests held that were answered, and whose answers may not have left yet.
+    /// The part of `bytes` that belongs to answered requests whose answers may not have left yet.
     answered: AtomicU64,
 }
 
-/// What a request holds. When this is dropped, its answer is on its way.
+/// The memory that a request holds. Dropping it means that the answer has been handed to the connection.
 #[derive(Debug)]
 pub(crate) struct Charge {
     share: Share,
@@ -53,7 +56,7 @@ impl Admission {
         Admission { free: Arc::new(AtomicU64::new(bytes_max)), max: bytes_max }
     }
 
-    /// The share of a new connection.
+    /// Makes the share of a new connection.
     pub(crate) fn share(&self) -> Share {
         let (free, plenty) = (Arc::clone(&self.free), self.max / 2);
         let none = || AtomicU64::new(0);
@@ -62,29 +65,29 @@ impl Admission {
 }
 
 impl Share {
-    /// What a request needs from its beginning, if the share has room for it.
+    /// Charges a new request for `bytes`, if the share has room for it.
     pub(crate) fn charge(&self, bytes: u64) -> Option<Charge> {
         self.take(bytes).then(|| Charge { share: self.clone(), bytes: AtomicU64::new(bytes) })
     }
 
-    /// What requests held that have ended.
+    /// Bytes that answered requests held and that [`sent`](Share::sent) has not given back.
     pub(crate) fn answered(&self) -> u64 {
         self.0.answered.load(Relaxed)
     }
 
-    /// So much of that has left.
+    /// Gives back `bytes` of the answered requests: their answers have left.
     pub(crate) fn sent(&self, bytes: u64) {
         self.0.answered.fetch_sub(bytes, Relaxed);
         self.give(bytes);
     }
 
-    /// Whether there is room for so many more bytes, which are held then.
+    /// Takes `bytes` for a request, if there is room for them.
     fn take(&self, bytes: u64) -> bool {
         if bytes == 0 {
-            // Others may have made the share smaller than what is held already.
+            // Other connections may have reduced the share below what is held already.
             return true;
         }
-        // Only this connection's task takes for it.
+        // Only this connection's task takes memory for it, so nothing changes between load and store.
         let held = self.0.bytes.load(Relaxed);
         let taken = self.0.free.fetch_update(Relaxed, Relaxed, |free| {
             let left = free.checked_sub(bytes)?;
@@ -96,8 +99,8 @@ impl Share {
         taken.is_ok()
     }
 
-    /// Whether there is plenty, of which so much is held then until the connection ends: only while half of all is free, and no
-    /// more than half a share.
+    /// Takes `bytes` until the connection ends, if at least half of all memory is free and they are no more
+    /// than half of what the share could be.
     pub(crate) fn take_of_plenty(&self, bytes: u64) -> bool {
         let taken = self.0.free.fetch_update(Relaxed, Relaxed, |free| {
             (free >= self.0.plenty && 2 * bytes <= free / SHARE).then(|| free - bytes)
@@ -121,7 +124,7 @@ impl Drop for Held {
 }
 
 impl Charge {
-    /// Whether there is room for so many more bytes.
+    /// Charges the request for `bytes` more, if there is room for them.
     pub(crate) fn grow(&self, bytes: u64) -> bool {
         let taken = self.share.take(bytes);
         if taken {
@@ -130,7 +133,7 @@ impl Charge {
         taken
     }
 
-    /// Gives back what exceeds so many bytes.
+    /// Gives back what the request holds beyond `bytes`.
     pub(crate) fn shrink_to(&self, bytes: u64) {
         let held = self.bytes.load(Relaxed);
         if held > bytes {
@@ -164,7 +167,7 @@ mod tests {
         let first = all.share();
         assert_eq!(fill(&first), 2_000);
         let others: Vec<_> = (0..16).map(|_| all.share()).collect();
-        // Those who come earlier get more, until they give something back.
+        // Connections that come earlier get more, until they give something back.
         let shares: Vec<_> = others.iter().map(fill).collect();
         assert!(shares.is_sorted_by(|a, b| a >= b) && shares[0] == 1_600, "{shares:?}");
         let late = all.share();
@@ -182,7 +185,7 @@ mod tests {
         assert!(others.iter().map(fill).sum::<u64>() > 7_000);
         assert!(!all.share().take_of_plenty(10));
         let charge = old.charge(10).expect("a small request");
-        // Less is left now than that this one would be allowed; it goes on with what it has.
+        // Less is left now than this connection could hold as a new one; it keeps what it has.
         let greedy: Vec<_> = (0..30).map(|_| all.share()).collect();
         greedy.iter().for_each(|share| while share.take(1) {});
         assert!(!charge.grow(1) && charge.grow(0));

@@ -30,20 +30,20 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const OK: HeaderValue = HeaderValue::from_static("0");
 
-/// How long a client may take next to nothing of an answer that is sent to it as it takes it. What such an answer was made from is
-/// kept until then.
+/// How long a client may take almost nothing of an answer that is sent at the client's pace. Until then the
+/// server keeps what the answer is made from.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(60);
-/// It takes at least so many bytes in that time: less than a frame, so that a client may think about each for as long. With one byte
-/// a minute it would keep everything as well.
+/// A client must take this many bytes in that time. It is less than a frame, so a client may spend as long on
+/// each frame. A smaller bound would let a client with one byte a minute keep everything as well.
 const TAKE_BYTES_MIN: usize = 8 << 10;
 const NOT_TAKEN: &str =
     "synod: the answer is broken off, since the client took next to nothing of it for a minute";
 
-/// The frames around every answer that is a message: cloned, which costs less than to make them.
+/// The header and trailer frames of every successful answer. They are cloned, which costs less than making them.
 static HEAD: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(header::CONTENT_TYPE, GRPC)]));
 static TRAILERS: LazyLock<HeaderMap> = LazyLock::new(|| HeaderMap::from_iter([(GRPC_STATUS, OK)]));
 
-/// A request whose headers make sense.
+/// A request whose headers are valid.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// `/package.Service/Method`.
@@ -56,8 +56,8 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Looks at the headers, and does not keep them: there may be thousands of requests that wait. If they make no
-    /// sense, or there is no room for the request, the client is told.
+    /// Checks the headers and drops them, since thousands of requests may wait. If they are invalid, or there
+    /// is no room for the request, it answers the client and returns `None`.
     pub(crate) fn new(
         request: Request<RecvStream>,
         mut reply: SendResponse<Bytes>,
@@ -78,7 +78,7 @@ impl Call {
         }
     }
 
-    /// Answers the request. If the client has gone, or goes before there is an answer, nobody is told of a failure.
+    /// Answers the request. If the client is gone before there is an answer, no failure is reported.
     pub(crate) async fn answer<R: Replica>(self, store: &Store<R>, lane: &Lane) {
         let Call { path, body, mut deadline, mut reply, came, charge } = self;
         let requests = store.requests();
@@ -86,7 +86,8 @@ impl Call {
         let answer = {
             let body = RequestBody::new(body, store.message_bytes_max(), &charge);
             let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge));
-            // Dropping the answer that is being made is what frees a request that was reset.
+            // The future of the answer is dropped when the client resets the request, which frees what the
+            // request holds.
             poll_fn(|cx| match answer.as_mut().poll(cx) {
                 Poll::Pending if reply.poll_reset(cx).is_ready() => Poll::Ready(None),
                 Poll::Pending => deadline.poll(cx).map(|status| Some(Err(status))),
@@ -143,10 +144,10 @@ fn trailers(outcome: Result<(), Status>) -> HeaderMap {
     }
 }
 
-/// Sends a message, unless the client takes none of it now: then that is to be waited for. What is handed over leaves as soon as
-/// the connection takes it.
+/// Sends a message at once if the client can take all of it now; otherwise returns it, to be sent at the
+/// client's pace. A message that is handed over leaves as soon as the connection takes it.
 fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Option<(SendStream<Bytes>, Bytes)> {
-    // If the client has gone, it does not matter what it is told.
+    // An error means that the client is gone, and no answer can reach it.
     let mut stream = reply.send_response(head(), false).ok()?;
     stream.reserve_capacity(message.len());
     if stream.capacity() < message.len() {
@@ -156,7 +157,7 @@ fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Option<(Send
     None
 }
 
-/// Sends pieces until there are no more, one after the other, each as the client takes it.
+/// Sends all pieces, one after another, at the client's pace.
 async fn send_pieces<R: Replica>(
     mut stream: SendStream<Bytes>,
     mut pieces: Box<Pieces<'_, R>>,
@@ -166,13 +167,13 @@ async fn send_pieces<R: Replica>(
 ) -> Code {
     let outcome = in_time(deadline, async {
         let mut pace = Pace::new();
-        // Nothing is made before there is room for it, and none for a client that has gone while it waited for its turn.
+        // No piece is made before the client has room for it, nor for a client that left while it waited for its turn.
         room(&mut stream, GATHERED_BYTES, &pace).await?;
         let _places = pace.paused(unless_gone(&mut stream, pieces.places(lane))).await?;
         while !pieces.are_sent() {
             room(&mut stream, GATHERED_BYTES, &pace).await?;
             let made = pace.paused(pieces.next(lane, stream.capacity())).await?;
-            // One value may be larger than what there is a place for.
+            // A single value may be larger than the place accounts for; the request is charged for the difference.
             let bytes: usize = made.iter().map(Bytes::len).sum();
             if !charge.grow(bytes.saturating_sub(GATHERED_BYTES) as u64) {
                 return Err(too_many());
@@ -188,17 +189,17 @@ async fn send_pieces<R: Replica>(
     end(stream, outcome)
 }
 
-/// Sends one message as the client takes it.
+/// Sends one message at the client's pace.
 async fn send_large(mut stream: SendStream<Bytes>, message: Bytes, deadline: Deadline) -> Code {
     let outcome = in_time(deadline, send_as_taken(&mut stream, message, &mut Pace::new())).await;
     end(stream, outcome)
 }
 
-/// How fast a client takes an answer.
+/// Whether a client takes its answer fast enough.
 struct Pace {
-    /// When it has to have taken enough.
+    /// When the client must have taken [`TAKE_BYTES_MIN`] bytes.
     until: Instant,
-    /// What it has taken of that.
+    /// How many of these bytes it has taken.
     bytes: usize,
 }
 
@@ -214,7 +215,7 @@ impl Pace {
         }
     }
 
-    /// Waits for what is not the client's to do.
+    /// Waits for work that does not depend on the client, without counting that time against the client.
     async fn paused<T>(&mut self, work: impl Future<Output = T>) -> T {
         let began = Instant::now();
         let done = work.await;
@@ -223,7 +224,7 @@ impl Pace {
     }
 }
 
-/// Waits for something, unless the client gives the request up.
+/// Waits for `work`, unless the client resets the request.
 async fn unless_gone<T>(stream: &mut SendStream<Bytes>, work: impl Future<Output = T>) -> Result<T, Status> {
     let mut work = pin!(work);
     poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -247,15 +248,15 @@ async fn in_time<T>(
 
 fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
     let code = outcome.as_ref().map_or_else(Status::code, |()| Code::Ok);
-    // If the client has gone, it does not matter what it is told.
+    // An error means that the client is gone, and no status can reach it.
     let _ = stream.send_trailers(trailers(outcome));
     code
 }
 
-/// Waits until the client takes some of so many bytes.
+/// Waits until the client has room for some of the next `bytes` bytes.
 async fn room(stream: &mut SendStream<Bytes>, bytes: usize, pace: &Pace) -> Result<(), Status> {
     stream.reserve_capacity(bytes);
-    // What was granted before is not told again.
+    // `poll_capacity` does not report again the capacity that was granted before.
     while stream.capacity() == 0 {
         let granted = time::timeout_at(pace.until, poll_fn(|cx| stream.poll_capacity(cx))).await;
         let granted = granted.map_err(|_| Status::resource_exhausted(NOT_TAKEN))?;
@@ -282,7 +283,7 @@ fn gone(why: &str) -> Status {
     Status::cancelled(format!("the client has gone: {why}"))
 }
 
-/// Checks a request's headers, and finds out how long the client waits.
+/// Checks a request's headers, and returns how long the client waits.
 fn deadline(head: &Parts) -> Result<Deadline, Refusal> {
     if head.method != Method::POST {
         let mut refusal =
@@ -301,14 +302,14 @@ fn deadline(head: &Parts) -> Result<Deadline, Refusal> {
     Ok(Deadline::after(timeout))
 }
 
-/// `application/grpc`, perhaps with parameters; of the encodings, the one that says nothing and protobuf's.
+/// Accepts `application/grpc` with or without parameters, and of its encodings none or protobuf.
 fn is_grpc(content_type: &HeaderValue) -> bool {
     let Some(rest) = content_type.as_bytes().strip_prefix(b"application/grpc") else { return false };
     let rest = rest.strip_prefix(b"+proto").unwrap_or(rest);
     rest.first().is_none_or(|&next| next == b';' || next == b' ')
 }
 
-/// How long a client waits, as it says in a header; nothing, if it is none that gRPC knows.
+/// The time-out in a `grpc-timeout` header, or `None` if it is not valid.
 fn timeout(header: &HeaderValue) -> Option<Duration> {
     let (unit, count) = header.as_bytes().split_last()?;
     if !(1..=8).contains(&count.len()) || !count.iter().all(u8::is_ascii_digit) {
@@ -326,7 +327,7 @@ fn timeout(header: &HeaderValue) -> Option<Duration> {
     })
 }
 
-/// When the client stops waiting, if it has said so.
+/// When the client stops waiting, if its request says so.
 #[derive(Debug)]
 struct Deadline(Option<Pin<Box<Sleep>>>);
 
@@ -339,7 +340,7 @@ impl Deadline {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
         match &mut self.0 {
-            // In the words of gRPC's Go implementation, which clients of etcd know.
+            // The text is that of gRPC's Go implementation, which clients of etcd know.
             Some(sleep) => {
                 sleep.as_mut().poll(cx).map(|()| Status::deadline_exceeded("context deadline exceeded"))
             }
@@ -348,7 +349,7 @@ impl Deadline {
     }
 }
 
-/// An answer that is a status and nothing else. It is put where the headers are, so that one frame is the answer.
+/// An answer that consists of a status. The status is put among the headers, so that the answer is one frame.
 struct Refusal(Box<Response<()>>);
 
 impl From<Status> for Refusal {
@@ -360,20 +361,20 @@ impl From<Status> for Refusal {
 }
 
 impl Refusal {
-    /// For a client that speaks no gRPC, a status that it understands.
+    /// Sets the HTTP status, for a client that does not speak gRPC.
     fn with(mut self, status: StatusCode) -> Refusal {
         *self.0.status_mut() = status;
         self
     }
 
     fn send(self, reply: &mut SendResponse<Bytes>) {
-        // If the client has gone, it does not matter what it is told.
+        // An error means that the client is gone, and no answer can reach it.
         let _ = reply.send_response(*self.0, true);
     }
 }
 
 fn add_status(status: &Status, headers: &mut HeaderMap) {
-    // Its message is escaped; it fails only for metadata and details, which are not used here.
+    // This fails only for invalid metadata or details, which are not used here; the message is escaped.
     let _ = status.add_header(headers);
 }
 
@@ -383,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    /// How an answer of a megabyte ends that the client takes at this pace, and how much of it came.
+    /// How an answer of a megabyte ends if the client takes it at this pace, and how much of it arrived.
     async fn taken(bytes: usize, every: Duration) -> (Code, usize) {
         let (client, server) = duplex(1 << 20);
         let server = tokio::spawn(async move {
@@ -419,7 +420,8 @@ mod tests {
         assert_eq!(taken(window, Duration::from_secs(50)).await, (Code::Ok, 1 << 20));
         assert_eq!(taken(2 << 10, Duration::from_secs(5)).await, (Code::Ok, 1 << 20));
         assert_eq!(taken(window, Duration::from_secs(70)).await, (Code::ResourceExhausted, window));
-        // A little from time to time would keep its place, and what the answer is made from, for days.
+        // A client that takes a little from time to time could otherwise keep its place, and the source of
+        // the answer, for days.
         let (code, came) = taken(100, Duration::from_secs(50)).await;
         assert_eq!(code, Code::ResourceExhausted);
         assert!(came < 1 << 10, "{came}");

@@ -1,4 +1,4 @@
-//! What the server is told.
+//! The configuration of the server.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
@@ -12,45 +12,46 @@ use crate::{
     serve::PAGES_MAX,
 };
 
-/// Where to listen, and the limits.
+/// Addresses to listen at, and limits.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where clients connect; gRPC, and the HTTP pages too. Port 0 takes a free one.
+    /// Addresses for clients: gRPC, and the HTTP pages too. Port 0 takes a free port.
     pub client_addresses: Vec<SocketAddr>,
-    /// Where the HTTP pages are served besides.
+    /// Further addresses, for the HTTP pages alone.
     pub metrics_addresses: Vec<SocketAddr>,
     /// Threads that serve clients.
     pub client_io_threads: usize,
-    /// Most connections at a time, over all addresses; a further one is closed at once.
+    /// Most connections at a time, over all addresses. A further one replaces an idle one, or is closed.
     pub connections_max: usize,
-    /// Most requests that one connection has under way; a further one waits at the client.
+    /// Most outstanding requests of one connection. A further one waits at the client.
     pub streams_per_connection_max: u32,
-    /// Most bytes of memory for requests that are received, wait or are answered, over all connections. A connection gets at
-    /// most a quarter of what is free of it.
+    /// Most bytes of memory for requests that are received, waiting or being answered, over all connections.
+    /// A connection gets at most a quarter of the bytes that are free.
     pub requests_bytes_max: u64,
     /// Bytes that the key-value store may hold before writes are refused; 0: no bound.
     pub quota_bytes: u64,
-    /// How long a stopping server waits for requests under way.
+    /// How long a stopping server waits for outstanding requests.
     pub stop_timeout: Duration,
-    /// Where requests are counted; keep a clone to read it.
+    /// Counters of the requests. Keep a clone to read them.
     pub requests: RequestMetrics,
 }
 
 impl Config {
-    /// Most bytes of memory that clients can make the server take beside the store and what waits to be decided, if no answer
-    /// that is in memory as a whole has more than so many bytes.
+    /// Most bytes of memory that clients can make the server use, besides the store and undecided commands,
+    /// if each answer that must be in memory as a whole has at most `answer_bytes_max` bytes.
     #[must_use]
     pub fn memory_bytes_max(&self, answer_bytes_max: u64) -> u64 {
         let connections = self.connections_max as u64 + u64::from(PAGES_MAX);
         let pieces = (SENT_MAX * GATHERED_BYTES) as u64;
-        // Once as it was made, and once as it is sent.
+        // Such an answer exists twice: as it was made, and as it is sent.
         let whole = 2 * WHOLE_MAX as u64 * answer_bytes_max;
         connections * CONNECTION_BYTES + self.requests_bytes_max + pieces + whole
     }
 }
 
 impl Default for Config {
-    /// Listens nowhere; one thread; etcd's quota (2 GiB); 10,000 connections of 4,096 requests, 384 MiB for them; five seconds to stop.
+    /// No address; one thread; etcd's quota (2 GiB); 10,000 connections with 4,096 requests each, 384 MiB for
+    /// their requests; five seconds to stop.
     fn default() -> Config {
         Config {
             client_addresses: Vec::new(),
@@ -66,19 +67,19 @@ impl Default for Config {
     }
 }
 
-/// Why a list of URLs is not one to listen at.
+/// Why the server cannot listen at a list of URLs.
 #[derive(Debug, thiserror::Error)]
-#[error("can not listen at {url:?}: {why}")]
+#[error("cannot listen at {url:?}: {why}")]
 pub struct ListenError {
     url: String,
     why: String,
 }
 
-/// The addresses in a list of URLs separated by commas, as in `http://127.0.0.1:2379,http://localhost:2379`. Names are
-/// looked up.
+/// The addresses in a list of URLs separated by commas, as in `http://127.0.0.1:2379,http://localhost:2379`.
+/// Names are resolved.
 ///
 /// # Errors
-/// If a URL is not `http://host:port`, or a name is not known.
+/// A URL is not `http://host:port`, or a name cannot be resolved.
 pub fn listen_addresses(urls: &str) -> Result<Vec<SocketAddr>, ListenError> {
     let mut addresses = Vec::new();
     for url in urls.split(',').map(str::trim) {

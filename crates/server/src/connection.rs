@@ -1,8 +1,8 @@
 //! An HTTP/2 connection: one task for all of its requests.
 //!
-//! A task of its own for each request, a stack of services and bodies in boxes cost several times what the request's
-//! frames do. Here the requests under way are futures inside of the connection's task. Whoever answers several of them
-//! wakes it once; it puts all answers that there are behind each other, and they leave with one write.
+//! A task for each request, a stack of services and boxed bodies would cost several times what the request's frames
+//! cost. Here the outstanding requests are futures inside of the connection's task. Replies that arrive together
+//! wake the task once; it appends all answers that are ready to one buffer, and they leave with one write.
 
 use std::{
     error::Error,
@@ -24,29 +24,27 @@ use crate::{
     Replica, call::Call, outbox::gathering, places::Presence, readers::GATHERED_BYTES, services::Store,
 };
 
-/// What a client may have sent on a stream and on a connection before we have read it. A connection begins with what HTTP/2
-/// gives it, and gets more with its first request, while there is plenty.
+/// Bytes that a client may send on a stream, and on a connection, before the server has read them. A connection
+/// begins with HTTP/2's default, and gets this much with its first request if there is plenty of memory.
 const WINDOW_BYTES: u32 = 1 << 20;
 const WINDOW_BYTES_MIN: u32 = (1 << 16) - 1;
-/// Requests that are refused for want of memory before the client has taken any of that.
+/// Refusals for lack of memory that a client may leave unread before its connection is closed.
 const REFUSED_MAX: u32 = 1024;
-/// What a connection takes beside its requests: its first window, what is gathered to be sent, the buffers of `h2`, its task.
+/// Bytes that a connection takes besides its requests: its first window, the outbox, the buffers of `h2`, its task.
 pub(crate) const CONNECTION_BYTES: u64 = 192 << 10;
-/// Pieces of a streamed answer that a stream holds for a client that does not read; then the one who writes them waits.
+/// Bytes of a streamed answer that a stream holds for a client that does not read. Then the writer waits.
 const SEND_BUFFER_BYTES: usize = GATHERED_BYTES;
 /// Most bytes of a request's headers.
 const HEADER_LIST_BYTES: u32 = 16 << 10;
-/// A client from which no request has come for this long is asked whether it is still there, and given this long to
-/// answer.
+/// After this long without a request the client is asked whether it is still there, and has as long to answer.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Serves a connection until the client ends it; or, once `stop` is ready, takes no more requests and ends it after the
-/// last answer.
+/// Serves a connection until the client ends it. Once `stop` is ready, it takes no more requests and ends the
+/// connection after the last answer.
 ///
 /// # Errors
-/// If the client breaks HTTP/2's rules, does not begin in `head_timeout`, or does not answer when it is asked whether it
-/// is still there.
+/// The client breaks HTTP/2's rules, does not begin within `head_timeout`, or does not answer a ping.
 pub(crate) async fn serve<R: Replica>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     store: &Store<R>,
@@ -67,11 +65,11 @@ pub(crate) async fn serve<R: Replica>(
         begun = timeout(head_timeout, builder.handshake(stream)) => begun??,
         _ = &mut gives_way => return Ok(()),
     };
-    // Whether something is under way; and whether it was told to give way.
+    // Whether requests are outstanding, and whether the connection was told to give way.
     let (mut busy, mut told) = (false, false);
     let mut keep_alive = KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"));
     let (lane, share) = (&store.lane(), store.share());
-    // Requests that were refused since the client last took all that was sent; and the size of its window.
+    // Refusals since the client last took all that was sent, and the size of the connection's window.
     let (mut refused, mut window) = (0, WINDOW_BYTES_MIN);
     let mut calls = pin!(FuturesUnordered::new());
     let mut stopping = false;
@@ -82,7 +80,7 @@ pub(crate) async fn serve<R: Replica>(
         }
         told = told || !busy && Pin::new(&mut gives_way).poll(cx).is_ready();
         if told && !busy {
-            // It has nothing under way. It may be told so, if it takes that at once.
+            // No request is outstanding. The client learns of the end if it takes a frame at once.
             connection.abrupt_shutdown(h2::Reason::NO_ERROR);
             let _ = (connection.poll_closed(cx), outbox.poll_send(cx));
             return Poll::Ready(Ok(()));
@@ -90,13 +88,14 @@ pub(crate) async fn serve<R: Replica>(
         if let Poll::Ready(broken) = keep_alive.poll(cx) {
             return Poll::Ready(Err(broken));
         }
-        // First what is answered, so that polling the connection sends all of it at once.
+        // Answers come first, so that polling the connection sends all of them at once.
         while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
         let answered = share.answered();
         let mut began = false;
         loop {
             if calls.len() >= streams_max as usize {
-                // Requests that were reset may still be here, and others have come in their place: these wait.
+                // Requests that were reset may still be among the calls, and new ones have taken their
+                // streams. The new ones wait.
                 match connection.poll_closed(cx)? {
                     Poll::Ready(()) => return Poll::Ready(Ok(())),
                     Poll::Pending => break,
@@ -126,7 +125,7 @@ pub(crate) async fn serve<R: Replica>(
                 place.busy();
                 told = false;
             }
-            // What they have to send makes the connection wake this task.
+            // If a call sends something, the connection wakes this task.
             while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
         }
         if busy && calls.is_empty() {
@@ -138,7 +137,7 @@ pub(crate) async fn serve<R: Replica>(
                 cx.waker().wake_by_ref();
             }
         }
-        // Now this is all. If the client does not take it, the connection is polled again when it does.
+        // All answers are in the outbox. If the client does not take them, this task is woken when it does.
         if let Poll::Ready(Err(error)) = outbox.poll_send(cx) {
             return Poll::Ready(Err(error.into()));
         }
@@ -154,7 +153,7 @@ pub(crate) async fn serve<R: Replica>(
 /// Finds out whether the client is still there.
 struct KeepAlive {
     ping: PingPong,
-    /// When to ask, or until when to wait for the answer.
+    /// When to ask next, or how long to wait for the answer.
     timer: Pin<Box<Sleep>>,
     asked: bool,
     /// Whether a request has come since the timer was set.
@@ -166,7 +165,7 @@ impl KeepAlive {
         KeepAlive { ping, timer: Box::pin(sleep(KEEP_ALIVE_INTERVAL)), asked: false, heard: false }
     }
 
-    /// Ready when there is no reason to wait any longer, with that as an error.
+    /// Becomes ready, with an error, when the client is gone.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Box<dyn Error + Send + Sync>> {
         loop {
             if self.asked
@@ -245,7 +244,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_is_gone_is_found_out() {
         let (mut client, served) = connection();
-        // The preface, empty settings, and nothing ever again.
+        // The preface and empty settings, and nothing after them.
         client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         let began = Instant::now();
         let error = served.await.unwrap().unwrap_err();
@@ -286,14 +285,14 @@ mod tests {
             let request = http::Request::post("http://x/etcdserverpb.KV/Range");
             let request = request.header("content-type", "application/grpc").body(()).unwrap();
             let (response, mut body) = send.send_request(request, false).unwrap();
-            // A range over the key "k".
+            // A range request for the key "k".
             body.send_data((&b"\0\0\0\0\x03\x0a\x01k"[..]).into(), true).unwrap();
             unread.push((response, body));
         }
         assert_eq!(served.await.unwrap().unwrap_err(), "the client asks on and takes no answer");
     }
 
-    /// Reads nothing.
+    /// A client that reads nothing.
     struct Deaf(DuplexStream);
 
     impl AsyncRead for Deaf {

@@ -1,4 +1,4 @@
-//! The page `/metrics`: what the replica and the server count, and how the store and the group are.
+//! The page `/metrics`: the counters of the replica and the server, and the state of the store and the group.
 
 use std::{fmt, time::Duration};
 
@@ -16,20 +16,20 @@ use tokio::time::timeout;
 
 use crate::{Consistency, Group, Replica, Standing, services::Store};
 
-/// How long the store may take to say how it is. Of one that takes longer the page says nothing, and everything else.
+/// How long to wait for the store's status. If it takes longer, the page lacks the store's metrics.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a scraper takes.
+/// The format of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// OpenMetrics 1.0.
     Open,
-    /// Prometheus's text format 0.0.4, for those that ask for plain text and have not heard of OpenMetrics.
+    /// Prometheus's text format 0.0.4, for a scraper that asks for plain text and not for OpenMetrics.
     Classic,
 }
 
 impl Format {
-    /// What to send for headers `Accept` with these values.
+    /// The format to send for `Accept` headers with these values.
     pub(crate) fn accepted<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
         let kind = |range: &'a str| range.split(';').next().unwrap_or_default().trim();
         let kinds: Vec<_> = accept.flat_map(|value| value.split(',')).map(kind).collect();
@@ -48,7 +48,7 @@ impl Format {
     }
 }
 
-/// Everything there is to measure, as of now.
+/// Writes all metrics, as of now.
 pub(crate) async fn exposition<R: Replica>(
     counted: &Registry,
     store: &Store<R>,
@@ -73,10 +73,10 @@ pub(crate) async fn exposition<R: Replica>(
     })
 }
 
-/// What is asked for rather than counted.
+/// Values that are read for the page, and not counted along the way.
 #[derive(Debug)]
 struct Present {
-    /// Nothing if the store did not answer in time.
+    /// `None` if the store did not answer in time.
     store: Option<KvStatus>,
     quota_bytes: u64,
     durability: String,
@@ -114,8 +114,9 @@ impl Collector for Present {
     }
 }
 
-/// OpenMetrics' families as the classic format has them: there a family is named as its samples are, information is a
-/// gauge, and units and the end are not told. Every family begins with its type, or with its help and then its type.
+/// Translates OpenMetrics to the classic format. There a family is named as its samples are, an info family
+/// is a gauge, and units and the end marker do not exist. Every family begins with its type, or with its help
+/// and then its type.
 fn classic(open: &str) -> String {
     let mut classic = String::with_capacity(open.len());
     let mut help = "";

@@ -109,7 +109,7 @@ impl<R: Replica> Pages<R> {
         }
     }
 
-    /// Whether a read succeeds; and what alarms are raised.
+    /// The alarms that are raised, if a read succeeds.
     async fn reads(&self, consistency: Consistency) -> Result<Vec<AlarmMember>, String> {
         if consistency == Consistency::Linearizable && self.store.replica().status().leader.is_none() {
             return Err("NO LEADER".into());
@@ -133,7 +133,7 @@ fn probe<T>(outcome: Result<T, String>) -> Page {
     }
 }
 
-/// The part of a URL behind its question mark. Nothing that is asked for needs escapes.
+/// The part of a URL after its question mark. No parameter needs escapes.
 #[derive(Clone, Copy)]
 struct Parameters<'a>(&'a str);
 

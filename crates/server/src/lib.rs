@@ -1,10 +1,9 @@
-//! What a client of a Synod replica talks to: the etcd v3 API and Synod's own over gRPC, health and metrics over
-//! HTTP.
+//! The interface for clients of a Synod replica: the etcd v3 API and Synod's own over gRPC, health and
+//! metrics over HTTP.
 //!
-//! The server orders nothing itself. It checks requests, hands them to a [`Replica`] and puts the answers into the
-//! clients' terms, so it knows neither which protocol runs nor whether one does at all: [`InMemory`] is a replica
-//! without any.
-//!
+//! The server orders nothing itself. It checks requests, hands them to a [`Replica`] and translates the
+//! answers into the clients' terms. So it does not know which protocol runs, or whether there is one:
+//! [`InMemory`] is a replica without a protocol.
 //! ```text
 //! sockets ── client-io threads ── gRPC over HTTP/2 ── services ── Replica (execute, query)
 //!            serve.rs             connection.rs       kv, cluster, maintenance, native

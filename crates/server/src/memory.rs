@@ -20,15 +20,15 @@ use crate::{
     Standing, Status, replica,
 };
 
-/// Requests that wait for the executor; a further one waits at its sender.
+/// Requests that wait for the executor. A further one makes its sender wait.
 const QUEUE_MAX: usize = 4096;
 /// Requests that the executor takes at once.
 const TAKE_MAX: usize = 1024;
-/// The only ballot: nobody else will ever lead.
+/// The only ballot there is, since no other replica will ever lead.
 const BALLOT_ROUND: u64 = 1;
 
-/// A cluster of one replica that keeps its state in memory only: for examples, for tests of clients, and to measure
-/// the server without what is behind it. Everything that it is told is lost when its last handle is dropped.
+/// A cluster of one replica that keeps its state in memory only, for examples, for tests of clients, and for
+/// measuring the server alone. The state is lost when the last handle is dropped.
 #[derive(Clone)]
 pub struct InMemory {
     requests: mpsc::Sender<Request>,
@@ -38,7 +38,7 @@ pub struct InMemory {
     shared: Arc<Shared>,
 }
 
-/// What others may see of the executor.
+/// State of the executor that handles read.
 #[derive(Debug, Default)]
 struct Shared {
     applied: AtomicU64,
@@ -78,7 +78,7 @@ impl InMemory {
     /// Starts a replica of `machine`, with a thread of its own that ends when the last clone is dropped.
     ///
     /// # Errors
-    /// If the thread can not be made.
+    /// The thread cannot be started.
     pub fn start(machine: impl StateMachine, cluster: ClusterId, member: Member) -> io::Result<InMemory> {
         let (requests, mut received) = mpsc::channel(QUEUE_MAX);
         let shared = Arc::new(Shared::default());
@@ -92,7 +92,7 @@ impl InMemory {
         Ok(InMemory { requests, cluster, member, limits: Limits::default(), shared })
     }
 
-    /// The same replica with other limits on what it takes of a request.
+    /// The same replica with other limits on a request.
     #[must_use]
     pub fn limited(self, limits: Limits) -> InMemory {
         InMemory { limits, ..self }
@@ -131,7 +131,7 @@ impl Replica for InMemory {
         self.ask(|answer| Request::OpenSession { answer }).await
     }
 
-    /// Every query sees the newest state there is.
+    /// Every query sees the newest state.
     async fn query(&self, query: Bytes, _: Consistency) -> Result<replica::Answer, RequestError> {
         self.ask(|answer| Request::Query { query, answer }).await
     }
@@ -183,28 +183,28 @@ impl Replica for InMemory {
         }
     }
 
-    /// What keeps its state to itself is nobody's member.
+    /// A cluster without replication has no members to change.
     async fn change(&self, _: Option<u64>, _: Change) -> Result<Group, ChangeError> {
         Err(ChangeError::Unacceptable("a replica in memory stays alone".into()))
     }
 
-    /// There is one that can lead, and it does.
+    /// The only replica leads already.
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
         let voter = to == self.member.id && self.member.standing == Standing::Voter;
         if voter { Ok(()) } else { Err(MoveError::BadTransferee) }
     }
 }
 
-/// What is remembered of a session.
+/// The state of a session.
 #[derive(Default)]
 struct Session {
-    /// The highest that the client has told.
+    /// The highest value that the client has sent.
     lowest_outstanding: u64,
-    /// Replies to the numbers from there on that were executed.
+    /// Replies to executed commands with that number or a higher one.
     replies: BTreeMap<u64, Bytes>,
 }
 
-/// Executes requests in the order in which they come.
+/// Executes requests in the order of their arrival.
 struct Executor<M> {
     machine: M,
     sessions: HashMap<SessionId, Session>,
@@ -212,7 +212,7 @@ struct Executor<M> {
 }
 
 impl<M: StateMachine> Executor<M> {
-    /// Somebody who no longer waits for an answer has gone away, which is his right.
+    /// A client that no longer waits for an answer may drop its request, so a failed send is no error.
     fn serve(&mut self, request: Request) {
         match request {
             Request::Execute { command, answer } => {
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use synod_replica::Frozen;
 
-    /// Adds up the lengths of its commands.
+    /// A state machine that adds up the lengths of its commands.
     struct Sum(u64);
 
     impl StateMachine for Sum {

@@ -1,4 +1,4 @@
-//! One message of gRPC: five bytes that say whether it is compressed and how long it is, then protobuf.
+//! Messages of gRPC: five bytes that tell whether the message is compressed and how long it is, then protobuf.
 
 use std::{future::poll_fn, mem, time::Duration};
 
@@ -12,10 +12,10 @@ use tonic::Status;
 
 use crate::{admission::Charge, services::refusal};
 
-/// Before each message: whether it is compressed, and its length.
+/// Bytes before each message: a flag for compression, and the length.
 const PREFIX_BYTES: usize = 5;
 
-/// How long nothing of a request's body may come while the rest is waited for. What came of it is kept in memory until then.
+/// How long a request's body may make no progress. The bytes that have arrived are kept in memory until then.
 const COME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A message with its prefix, ready to be sent.
@@ -23,7 +23,7 @@ pub(crate) fn framed(message: &impl Message) -> Bytes {
     begun(message, message.encoded_len() as u64)
 }
 
-/// The beginning of a message of so many bytes: its prefix, and its first fields.
+/// The beginning of a message of `len` bytes: its prefix and its first fields.
 pub(crate) fn begun(head: &impl Message, len: u64) -> Bytes {
     let mut frame = Vec::with_capacity(PREFIX_BYTES + head.encoded_len());
     frame.put_u8(0);
@@ -32,7 +32,7 @@ pub(crate) fn begun(head: &impl Message, len: u64) -> Bytes {
     frame.into()
 }
 
-/// The body of a unary request: one message, of which more or less may have come.
+/// The body of a unary request: one message, which may not have arrived completely.
 #[derive(Debug)]
 pub(crate) struct RequestBody<'a> {
     stream: RecvStream,
@@ -41,20 +41,20 @@ pub(crate) struct RequestBody<'a> {
 }
 
 impl<'a> RequestBody<'a> {
-    /// What comes is added to the charge.
+    /// The bytes of the body are added to the charge as they arrive.
     pub(crate) fn new(stream: RecvStream, message_bytes_max: usize, charge: &'a Charge) -> RequestBody<'a> {
         RequestBody { stream, message_bytes_max, charge }
     }
 
-    /// Waits for the whole message, which takes no more memory than it has bytes.
+    /// Waits for the whole message. It takes no more memory than it has bytes.
     pub(crate) async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
-        // Most messages come in one piece, which is used as it is; the others are put together.
+        // Most messages arrive in one piece, which is used as it is; others are put together from pieces.
         let (mut body, mut pieces) = (Bytes::new(), Pieces::default());
         while let Some(piece) = self.piece().await? {
             if !self.charge.grow(piece.len() as u64) {
                 return Err(too_many());
             }
-            // It fails only if more is released than was received.
+            // This fails only if more is released than was received.
             let _ = self.stream.flow_control().release_capacity(piece.len());
             if body.is_empty() && pieces.len() == 0 {
                 body = piece;
@@ -78,7 +78,7 @@ impl<'a> RequestBody<'a> {
         }
         body.advance(PREFIX_BYTES);
         M::decode(body).map_err(|error| match error.to_string() {
-            // In a request only transactions lie in each other.
+            // In a request only transactions are nested.
             text if text.contains("recursion limit") => refusal(&KvError::NestedTooDeeply),
             text => malformed(&text),
         })
@@ -88,7 +88,7 @@ impl<'a> RequestBody<'a> {
         let mut next = poll_fn(|cx| self.stream.poll_data(cx));
         let piece = match (&mut next).now_or_never() {
             Some(piece) => piece,
-            // Boxed, since it is rare: most bodies have come when their request is looked at.
+            // Boxed, since it is rare: most bodies have arrived before their request is handled.
             None => Box::pin(timeout(COME_TIMEOUT, next)).await.map_err(|_| {
                 Status::cancelled(
                     "synod: the request is broken off, since nothing of it came for ten seconds",
@@ -98,8 +98,8 @@ impl<'a> RequestBody<'a> {
         piece.transpose().map_err(|error| Status::cancelled(format!("the request broke off: {error}")))
     }
 
-    /// Refuses as early as it can what will not become one message, or one that is too large.
-    /// `head` is the beginning of the `len` bytes that have come.
+    /// Refuses as early as it can a body that will not become one message, or one that is too large. `head`
+    /// is the beginning of the `len` bytes that have arrived.
     fn check(&self, head: &[u8], len: usize) -> Result<(), Status> {
         match head.first() {
             None | Some(0) => {}
@@ -113,7 +113,7 @@ impl<'a> RequestBody<'a> {
         let Some(&[_, a, b, c, d]) = head.first_chunk() else { return Ok(()) };
         let message = u32::from_be_bytes([a, b, c, d]) as usize;
         if message > self.message_bytes_max {
-            // In the words of gRPC's Go implementation, which are what clients of etcd see.
+            // The text is that of gRPC's Go implementation, which clients of etcd know.
             let max = self.message_bytes_max;
             let text = format!("grpc: received message larger than max ({message} vs. {max})");
             return Err(Status::resource_exhausted(text));
@@ -125,9 +125,9 @@ impl<'a> RequestBody<'a> {
     }
 }
 
-/// A body of which more and more comes, in blocks of one size. Thousands of bodies that grow side by side, of which many are
-/// dropped half-way, leave nothing but blocks that others can use. Buffers that double would leave holes of all sizes, and take
-/// up to twice the memory that is counted.
+/// The pieces of a growing body, in blocks of one size. Thousands of bodies that grow side by side, and of
+/// which many are dropped half-way, leave only blocks that others can use. Buffers that double would leave
+/// holes of all sizes, and take up to twice the memory that is counted.
 #[derive(Debug, Default)]
 struct Pieces {
     blocks: Vec<Bytes>,
@@ -142,7 +142,7 @@ impl Pieces {
         self.blocks.len() * BLOCK_BYTES + self.last.len()
     }
 
-    /// Enough of the beginning to contain the prefix, if that has come.
+    /// Enough of the beginning to contain the prefix, if that has arrived.
     fn head(&self) -> &[u8] {
         self.blocks.first().map_or(&self.last, |block| block)
     }
@@ -158,7 +158,7 @@ impl Pieces {
         }
     }
 
-    /// All of it in one piece. The blocks are free before another body is put together.
+    /// Joins all blocks. They are freed before another body is put together.
     fn join(self) -> Bytes {
         if self.blocks.is_empty() {
             return self.last.freeze();
@@ -170,7 +170,7 @@ impl Pieces {
     }
 }
 
-/// In the words of etcd. The client may ask again.
+/// The refusal for lack of memory, in etcd's words. The client may ask again.
 pub(crate) fn too_many() -> Status {
     Status::resource_exhausted("etcdserver: too many requests")
 }

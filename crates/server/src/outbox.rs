@@ -1,7 +1,7 @@
-//! What is to be sent on a connection, gathered until somebody says that it is all there is for now.
+//! Gathers the frames that are to be sent on a connection, until the connection's task has them sent.
 //!
-//! `h2` writes each answer of more than a few hundred bytes with a system call of its own, and then asks that it be sent.
-//! Under load most of the server's time would go there.
+//! `h2` writes each answer of more than a few hundred bytes with a system call of its own, and then asks for
+//! a flush. Under load the server would spend most of its time there.
 
 use std::{
     io, mem,
@@ -13,24 +13,24 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf, split};
 
-/// With this many bytes gathered, they are sent before more are taken.
+/// Once this many bytes are gathered, they are sent before more are taken.
 const GATHERED_BYTES: usize = 64 << 10;
 
-/// Splits a stream into what `h2` reads and writes, and what sends.
+/// Splits a stream into the end that `h2` reads and writes, and the end that sends.
 pub(crate) fn gathering<S: AsyncRead + AsyncWrite>(stream: S) -> (Gathering<S>, Outbox<S>) {
     let (read, write) = split(stream);
     let outbox = Outbox(Arc::new(Mutex::new(Gathered { write, bytes: BytesMut::new(), full: false })));
     (Gathering { read, outbox: Outbox(outbox.0.clone()) }, outbox)
 }
 
-/// A stream that takes what is written and does not send it, unless there is much of it.
+/// A stream that keeps what is written until the outbox sends it, or until there is much of it.
 #[derive(Debug)]
 pub(crate) struct Gathering<S> {
     read: ReadHalf<S>,
     outbox: Outbox<S>,
 }
 
-/// Sends. Only one task uses both ends, so the lock is never waited for.
+/// The sending end. Only one task uses both ends, so the lock is never contended.
 #[derive(Debug)]
 pub(crate) struct Outbox<S>(Arc<Mutex<Gathered<S>>>);
 
@@ -38,23 +38,23 @@ pub(crate) struct Outbox<S>(Arc<Mutex<Gathered<S>>>);
 struct Gathered<S> {
     write: WriteHalf<S>,
     bytes: BytesMut,
-    /// Whether something could not be written since it was last asked.
+    /// Whether a write found no room since [`Outbox::is_all_sent`] last asked.
     full: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite> Outbox<S> {
-    /// Sends what was gathered. When the stream takes no more, the task is woken once it does.
+    /// Sends the gathered bytes. If the stream takes no more, the task is woken once it does.
     pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.gathered().poll_send(cx)
     }
 
-    /// Whether all that was to be written since the last time was sent.
+    /// Whether all bytes that were written since the last call have been sent.
     pub(crate) fn is_all_sent(&self) -> bool {
         let mut gathered = self.gathered();
         !mem::take(&mut gathered.full) && gathered.bytes.is_empty()
     }
 
-    /// Keeps no room for more.
+    /// Frees the buffer of an idle connection.
     pub(crate) fn rest(&self) {
         let mut gathered = self.gathered();
         if gathered.bytes.is_empty() {
@@ -76,7 +76,7 @@ impl<S: AsyncRead + AsyncWrite> Gathered<S> {
             }
             self.bytes.advance(sent);
         }
-        // Its room is used again, from the beginning.
+        // The buffer is reused from its beginning.
         self.bytes.clear();
         Poll::Ready(Ok(()))
     }

@@ -1,8 +1,9 @@
-//! Who has a place: connections are bounded, and idle ones give way to new ones.
+//! Bounds the number of connections. Idle connections give way to new ones.
 //!
-//! A connection that never asked for anything gives way first, the oldest of them; then one that asked and has been idle for
-//! [`IDLE_MIN`], as long as more than half of the places are left to those that asked. One that has a request under way never
-//! does. So a client that only opens connections cannot keep out those that use theirs.
+//! The oldest connection that never sent a request gives way first. After these, the one that has been idle
+//! for longest gives way, if that is at least [`IDLE_MIN`] and connections that have sent a request hold more
+//! than half of the places. A connection with an outstanding request never gives way. So a client that only
+//! opens connections cannot keep out those that use theirs.
 
 use std::{
     collections::BTreeMap,
@@ -15,13 +16,13 @@ use tokio::{
     time::timeout,
 };
 
-/// How long a connection that asked for something must have been idle before it gives way.
+/// How long a connection that has sent a request must be idle before it gives way.
 pub(crate) const IDLE_MIN: Duration = Duration::from_secs(30);
-/// How long to wait for one that was told to give way before another is told, and how long in all.
+/// How long to wait for a connection that was told to give way before telling another, and how long to wait in all.
 const GIVE_WAY_PACE: Duration = Duration::from_millis(50);
 const GIVE_WAY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The places of an address, or of several. Clones are the same.
+/// The places for the connections of one address or of several. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     free: Arc<Semaphore>,
@@ -29,21 +30,21 @@ pub(crate) struct Places {
     idle: Arc<Mutex<Idle>>,
 }
 
-/// Connections that have no request under way, in the order in which they give way: first those that never asked.
+/// Idle connections, in the order in which they give way: those that never sent a request come first.
 #[derive(Debug, Default)]
 struct Idle {
     next: u64,
     waiting: BTreeMap<(bool, u64), (Instant, oneshot::Sender<()>)>,
-    /// Of all that have a place, busy or not, those that asked for something.
+    /// How many connections, idle or not, have sent a request.
     asked: u32,
 }
 
-/// A connection's place. It is free again when this is dropped.
+/// A connection's place. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Presence {
     places: Places,
     asked: bool,
-    /// Where it is listed while it is idle.
+    /// Its key among the idle connections, while it is one of them.
     listed: Option<(bool, u64)>,
     _permit: OwnedSemaphorePermit,
 }
@@ -53,12 +54,12 @@ impl Places {
         Places { free: Arc::new(Semaphore::new(max as usize)), max, idle: Arc::default() }
     }
 
-    /// A place, if one is free.
+    /// Takes a place, if one is free.
     pub(crate) fn take(&self) -> Option<Presence> {
         Some(self.presence(Arc::clone(&self.free).try_acquire_owned().ok()?))
     }
 
-    /// A place, if one is free or an idle connection gives way in time.
+    /// Takes a place, if one is free or an idle connection gives way in time.
     pub(crate) async fn claim(&self) -> Option<Presence> {
         let deadline = Instant::now() + GIVE_WAY_TIMEOUT;
         let mut told = false;
@@ -67,7 +68,7 @@ impl Places {
                 return Some(place);
             }
             let now = Instant::now();
-            // One that is told may ask for something at the same time, and stay.
+            // A connection that is told to give way may send a request at the same time, and stay.
             told |= self.make_room(now);
             if !told || now >= deadline {
                 return None;
@@ -83,7 +84,7 @@ impl Places {
         Presence { places: self.clone(), asked: false, listed: None, _permit: permit }
     }
 
-    /// Tells an idle connection to give way; whether there is one that has to.
+    /// Tells an idle connection to give way. Returns whether there is one that must.
     fn make_room(&self, now: Instant) -> bool {
         let mut idle = self.idle();
         let Some(first) = idle.waiting.first_entry() else { return false };
@@ -93,17 +94,17 @@ impl Places {
             return false;
         }
         let (_, (_, give_way)) = idle.waiting.pop_first().expect("it was there");
-        // If it has ended meanwhile, its place is free.
+        // If the connection has ended meanwhile, its place is free.
         let _ = give_way.send(());
         true
     }
 
-    /// Waits until every place is free: for a server that stops.
+    /// Waits until every place is free, when the server stops.
     pub(crate) async fn all(&self) {
         let _ = self.free.acquire_many(self.max).await;
     }
 
-    /// How many are taken.
+    /// How many places are taken.
     pub(crate) fn taken(&self) -> usize {
         self.max as usize - self.free.available_permits()
     }
@@ -114,7 +115,7 @@ impl Places {
 }
 
 impl Presence {
-    /// It has nothing under way from now on. What comes back is told when it has to give way.
+    /// Marks the connection as idle. The receiver becomes ready when the connection must give way.
     pub(crate) fn idle(&mut self, now: Instant) -> oneshot::Receiver<()> {
         let (give_way, gives_way) = oneshot::channel();
         let places = self.places.clone();
@@ -127,7 +128,7 @@ impl Presence {
         gives_way
     }
 
-    /// It asks for something.
+    /// Marks the connection as having an outstanding request.
     pub(crate) fn busy(&mut self) {
         let places = self.places.clone();
         let mut idle = places.idle();
@@ -172,7 +173,7 @@ mod tests {
         assert!(places.make_room(now) && older.try_recv().is_ok());
         assert!(places.make_room(now) && younger.try_recv().is_ok());
         assert!(!places.make_room(now) && asked.try_recv().is_err());
-        // Half of the places belong to those that asked.
+        // Half of the places belong to connections that have sent a request.
         assert!(!places.make_room(now + IDLE_MIN) && asked.try_recv().is_err());
         four[2].busy();
         drop(four[2].idle(now));

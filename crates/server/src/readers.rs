@@ -1,10 +1,11 @@
-//! Large answers: made a piece at a time by threads of their own, as fast as the client takes them.
+//! Large answers: threads of their own make them piece by piece, as fast as the client takes them.
 //!
-//! A client that asks for the whole store and does not read costs a view of the store, and one piece. Pieces are made in turns:
-//! a few threads make them, and of each connection at most one at a time, so that a connection with a thousand large
-//! requests is served as often as one with a single one. What has to be in memory as a whole (a large answer to a
-//! transaction or another command, a range in another order than that of its keys) takes one of a few places until it is sent.
-//! Only a command in a session is answered without: it cannot be executed again when its answer turns out to be large.
+//! A client that asks for the whole store and does not read costs a view of the store, and one piece. A few
+//! threads make the pieces, at most one at a time for each connection, so a connection with a thousand large
+//! requests is served as often as one with a single request. An answer that must be in memory as a whole (a
+//! large answer to a transaction or another command, or a range in another order than that of its keys) holds
+//! one of a few places until it is sent. Only a command in a session holds none: it cannot be executed again
+//! once its answer turns out to be large.
 
 use std::{cell::Cell, num::NonZero, sync::Arc, thread};
 
@@ -16,25 +17,26 @@ use tokio::{
 };
 use tonic::Status;
 
-/// What makes the pieces of an answer.
+/// An iterator over the pieces of an answer.
 pub(crate) type Source = Box<dyn Iterator<Item = Bytes> + Send>;
 
-/// Large answers of which pieces are made and sent, over all connections and of one. A client that takes a part of its answers
-/// and no more keeps so many of their pieces in memory, of at most [`GATHERED_BYTES`] each; what a large value takes beyond that,
-/// its request is charged for.
+/// Large answers that are being made and sent piece by piece, over all connections, and for one connection. A
+/// client that takes a part of its answers and then stops keeps one piece of each in memory, of at most
+/// [`GATHERED_BYTES`]. If a large value exceeds that, its request is charged for the difference.
 pub(crate) const SENT_MAX: usize = 1024;
 const SENT_OF_CONNECTION_MAX: usize = 16;
 
 /// Large answers that are in memory as a whole, over all connections.
 pub(crate) const WHOLE_MAX: usize = 8;
 
-/// Of the threads that make pieces: with this one, a thread gets about a tenth of what one without gets.
+/// The niceness of the threads that make pieces. A thread with it gets about a tenth of the CPU time of one without.
 const NICENESS: i32 = 10;
 
-/// Pieces are gathered up to so many bytes if the client takes as many: each turn costs some changes of threads.
+/// Pieces are gathered up to this many bytes if the client takes as many, since each turn costs several
+/// thread switches.
 pub(crate) const GATHERED_BYTES: usize = 256 << 10;
 
-/// The threads that make pieces, and the places of answers that are in memory as a whole. Clones are the same.
+/// The threads that make pieces, and the places for answers that are in memory as a whole. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Readers {
     threads: Arc<Semaphore>,
@@ -43,21 +45,22 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// As many threads as half of the processors, and no more than four: the others order and execute commands.
+    /// Allows half as many threads as there are processors, and at most four. The other processors order and
+    /// execute commands.
     pub(crate) fn new() -> Readers {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = (processors / 2).clamp(1, 4);
         Readers { threads: places(threads), sent: places(SENT_MAX), whole: places(WHOLE_MAX) }
     }
 
-    /// The share of a connection.
+    /// Makes the share of a new connection.
     pub(crate) fn lane(&self) -> Lane {
         let sent = places(SENT_OF_CONNECTION_MAX);
         Lane { readers: self.clone(), piece: places(1), sent, whole: places(1) }
     }
 }
 
-/// A connection's share: one piece at a time, some answers that are sent, and one that is in memory as a whole.
+/// A connection's share: one piece at a time, some answers in pieces, and one answer that is in memory as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
     readers: Readers,
@@ -66,7 +69,7 @@ pub(crate) struct Lane {
     whole: Arc<Semaphore>,
 }
 
-/// A place for an answer. It is free again when this is dropped.
+/// A place for an answer. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     _of_connection: OwnedSemaphorePermit,
@@ -79,15 +82,16 @@ impl Lane {
         Place { _of_connection: permit(&self.whole).await, _of_all: permit(&self.readers.whole).await }
     }
 
-    /// Waits for a place for an answer of which a piece is to be made.
+    /// Waits for a place for an answer in pieces.
     pub(crate) async fn sending(&self) -> Place {
         Place { _of_connection: permit(&self.sent).await, _of_all: permit(&self.readers.sent).await }
     }
 
-    /// Makes the next pieces, none of them empty, until there are so many bytes; at least one, unless there are no more.
+    /// Makes the next pieces, none of them empty, until they have `bytes` bytes. Returns at least one, unless
+    /// none is left.
     pub(crate) async fn next(&self, source: &mut Option<Source>, bytes: usize) -> Result<Vec<Bytes>, Status> {
         while let Some(mut rest) = source.take() {
-            // In the order in which they came, the connections as well as the streams of one.
+            // Semaphores are fair: the streams of a connection take turns, and so do the connections.
             let turns = (permit(&self.piece).await, permit(&self.readers.threads).await);
             let made = spawn_blocking(move || {
                 let _turns = turns;
@@ -96,7 +100,7 @@ impl Lane {
                 while gathered < bytes {
                     match rest.next() {
                         None => return (pieces, None),
-                        // Others may want to make something of theirs.
+                        // An empty piece means that much was looked at; other answers get their turn.
                         Some(piece) if piece.is_empty() => break,
                         Some(piece) => {
                             gathered += piece.len();
@@ -117,11 +121,11 @@ impl Lane {
     }
 }
 
-/// Has this thread wait for those that order and execute, where there are fewer processors than threads that want one.
+/// Lowers this thread's priority, so that the threads that order and execute go first where processors are few.
 fn give_way() {
     thread_local!(static GIVES_WAY: Cell<bool> = const { Cell::new(false) });
     if !GIVES_WAY.replace(true) {
-        // Where it is not allowed, it goes on as it is.
+        // Where the system does not allow it, the thread keeps its priority.
         let _ = setpriority_process(Some(gettid()), NICENESS);
     }
 }

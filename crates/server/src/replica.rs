@@ -1,17 +1,17 @@
-//! What the server needs of a replica.
+//! The server's interface to a replica.
 
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
 pub use synod_replica::Answer;
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 
-/// A replica of some state machine, as its clients see it. A clone is another handle of the same replica.
+/// A replica of a state machine, as its clients see it. A clone is another handle of the same replica.
 ///
-/// Futures may be dropped at any time, when a client goes away; a command that was handed over may then be executed
-/// or not.
+/// A future may be dropped at any time, when its client leaves. A command that was handed over may then still
+/// be executed.
 pub trait Replica: Clone + Send + Sync + 'static {
-    /// A handle for the tasks of one thread of the server, and a task to run among them for as long as it is used.
-    /// A replica for which a hand-over is cheap does without.
+    /// A handle for the tasks of one thread of the server, and a future that must run among them while the
+    /// handle is used. A replica for which a hand-over is cheap keeps this default.
     fn gathering(&self) -> (Self, impl Future<Output = ()> + Send + 'static) {
         (self.clone(), std::future::ready(()))
     }
@@ -20,8 +20,9 @@ pub trait Replica: Clone + Send + Sync + 'static {
     /// reply.
     fn execute(&self, command: Bytes) -> impl Future<Output = Result<Bytes, RequestError>> + Send;
 
-    /// The same for a client that numbers its commands: a number of its session that was executed before is answered
-    /// with the reply of that time. Every number below `lowest_outstanding` is answered or given up.
+    /// Executes a command of a client that numbers its commands. If a command with this number of the session
+    /// was executed before, the reply of that time is returned. The client has an answer to, or has given up,
+    /// every number below `lowest_outstanding`.
     fn execute_in_session(
         &self,
         session: SessionId,
@@ -30,32 +31,32 @@ pub trait Replica: Clone + Send + Sync + 'static {
         command: Bytes,
     ) -> impl Future<Output = Result<Bytes, RequestError>> + Send;
 
-    /// Makes a session.
+    /// Opens a session.
     fn open_session(&self) -> impl Future<Output = Result<SessionId, RequestError>> + Send;
 
-    /// Asks the state machine without changing it. The answer comes from this replica's own state, so of two queries,
-    /// one after the other, the second never sees an older state.
+    /// Asks the state machine without changing it. This replica's own state answers, so of two queries, one
+    /// after the other, the second never sees an older state.
     fn query(
         &self,
         query: Bytes,
         consistency: Consistency,
     ) -> impl Future<Output = Result<Answer, RequestError>> + Send;
 
-    /// The ballot of the present leader, as this replica knows it. Asked for every answer, so it must be cheap.
+    /// The ballot of the present leader, as this replica knows it. It must be cheap, since every answer contains it.
     fn ballot(&self) -> Ballot;
 
-    /// What the group takes of a request. Asked for every request, so it must be cheap.
+    /// The group's limits on a request. It must be cheap, since every request is checked.
     fn limits(&self) -> Limits;
 
     /// How this replica sees itself and its peers. The cluster and the replica's id never change.
     fn status(&self) -> Status;
 
-    /// The group as this replica knows it; it may have changed since. After a linearizable query it is no older than
-    /// the query.
+    /// The group as this replica knows it, which may be out of date. After a linearizable query it is no
+    /// older than the query.
     fn group(&self) -> Group;
 
-    /// Changes the group, and returns it as it is then. A change that names the version `expected` is refused if the
-    /// group has another one; with none, the change is made to the group as it is.
+    /// Changes the group, and returns the changed group. If `expected` is given, the change is refused unless
+    /// it is the group's version.
     fn change(
         &self,
         expected: Option<u64>,
@@ -81,26 +82,26 @@ pub enum RequestError {
     /// No leader was found in time; the request was not proposed.
     #[error("no leader")]
     NoLeader,
-    /// The request was proposed and no decision came in time; it may still be executed.
+    /// The request was proposed and no decision came in time. It may still be executed.
     #[error("request timed out")]
     Timeout,
     /// A queue is full; the request was not proposed.
     #[error("too many requests")]
     Overloaded,
-    /// The command is larger than the replica takes; it was not proposed.
+    /// The command is larger than the replica accepts; it was not proposed.
     #[error("request is too large")]
     TooLarge,
     /// The learner that is to be promoted has not caught up; nothing was proposed.
     #[error("can only promote a learner member which is in sync with leader")]
     NotCaughtUp,
-    /// Too few of those who would vote answer the leader; it did not propose the change of voters.
+    /// Too few of the future voters answer the leader, so it did not propose the change of voters.
     #[error("unhealthy cluster")]
     Unhealthy,
-    /// There is no such session, or no longer.
+    /// The session does not exist, or no longer.
     #[error("the session has expired")]
     SessionExpired,
-    /// The command was executed before, once, and its reply is not kept any more: the session cached too many bytes of
-    /// replies without saying that it has them.
+    /// The command was executed once, before, and its reply is no longer kept: the session left more bytes of
+    /// replies unacknowledged than are kept for a session.
     #[error("the command was executed before, and its reply is not kept any more")]
     ReplyGone,
     /// The session has given up this number, and the reply to it is forgotten.
@@ -109,21 +110,21 @@ pub enum RequestError {
     /// The replica is being stopped; a request that was proposed may still be executed.
     #[error("server stopped")]
     Stopping,
-    /// The replica can not serve, for this reason, until an operator or its peers have helped.
-    #[error("this replica can not serve: {0}")]
+    /// The replica cannot serve, for this reason, until an operator or its peers have helped.
+    #[error("this replica cannot serve: {0}")]
     Damaged(String),
 }
 
-/// What a replica does at present.
+/// The role of a replica at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It proposes.
+    /// The replica proposes.
     Leader,
-    /// It follows a leader, or waits for one.
+    /// The replica follows a leader, or waits for one.
     Follower,
-    /// It tries to become the leader.
+    /// The replica tries to become the leader.
     Candidate,
-    /// It learns what is decided and has no vote.
+    /// The replica learns what is decided and has no vote.
     Learner,
 }
 
@@ -149,11 +150,11 @@ pub struct Status {
     pub replica: ReplicaId,
     /// Its name, for people.
     pub name: String,
-    /// What it does.
+    /// Its role.
     pub role: Role,
-    /// Whether it lost (part of) its log, and does not vote yet.
+    /// Whether it lost its log, or a part of it, and does not vote yet.
     pub without_memory: bool,
-    /// Whom it takes for the leader.
+    /// The replica that it takes for the leader.
     pub leader: Option<ReplicaId>,
     /// The leader's ballot.
     pub ballot: Ballot,
@@ -161,7 +162,7 @@ pub struct Status {
     pub protocol: String,
     /// The election, such as `rotating`.
     pub election: String,
-    /// What it keeps when, such as `sync`.
+    /// Its durability, such as `sync`: which records it waits for the disk to have.
     pub durability: String,
     /// The last slot that it knows to be decided without a gap before it.
     pub decided: Slot,
@@ -169,21 +170,21 @@ pub struct Status {
     pub applied: Slot,
     /// Bytes of its write-ahead log.
     pub log_bytes: u64,
-    /// The last slot that its newest snapshot covers; [`Slot::ZERO`]: there is none.
+    /// The last slot that its newest snapshot covers; [`Slot::ZERO`] if there is none.
     pub snapshot: Slot,
     /// Sessions in its session table.
     pub sessions: u64,
-    /// What an operator should know, one sentence each.
+    /// Problems that an operator should know of, one sentence each.
     pub troubles: Vec<String>,
     /// The other replicas.
     pub peers: Vec<PeerStatus>,
-    /// Bytes of a snapshot that have come, and bytes that it has, while one is being fetched.
+    /// The snapshot that it is fetching: bytes that have arrived, and bytes in all.
     pub receiving: Option<(u64, u64)>,
-    /// Slots that are decided elsewhere, as far as it knows, and that it lacks.
+    /// How many slots it lacks of those that it knows to be decided elsewhere.
     pub missing: u64,
-    /// From how many replicas those or the snapshot come.
+    /// How many replicas send it these slots or the snapshot.
     pub sources: u64,
-    /// Names of the members of a new cluster that it has never met: it votes once it has met them all.
+    /// Names of the members of a new cluster that it has never met. It votes once it has met them all.
     pub waits_for: Vec<String>,
 }
 
@@ -200,27 +201,27 @@ pub struct PeerStatus {
     pub decided: Slot,
 }
 
-/// Who belongs to the cluster, and what orders.
+/// The members of a cluster, and its protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Grows by one with every change.
     pub version: u64,
-    /// Grows by one with every change of who votes or of what orders.
+    /// Grows by one with every change of the voters or of the protocol.
     pub epoch: u64,
     /// The ordering protocol, such as `multipaxos`.
     pub protocol: String,
     /// The election, such as `rotating`.
     pub election: String,
-    /// Options of the protocol that all replicas have, whatever they were started with: `KEY=VALUE,KEY=VALUE`.
+    /// Options of the protocol that all replicas use, whatever they were started with: `KEY=VALUE,KEY=VALUE`.
     pub options: String,
-    /// What all replicas bound alike: `KEY=NUMBER,KEY=NUMBER`.
+    /// Limits that all replicas apply alike: `KEY=NUMBER,KEY=NUMBER`.
     pub limits: String,
-    /// The members, by id; ids grow, so one that was just added is the last.
+    /// The members by ascending id. Ids grow, so a member that was just added is the last.
     pub members: Vec<Member>,
 }
 
 impl Group {
-    /// A member's name; its id if it has none, or is not a member.
+    /// A member's name, or the id if it has no name or is not a member.
     #[must_use]
     pub fn name_of(&self, id: ReplicaId) -> String {
         let member = self.members.iter().find(|member| member.id == id && !member.name.is_empty());
@@ -239,35 +240,35 @@ impl Group {
 pub struct Member {
     /// Its id.
     pub id: ReplicaId,
-    /// Its name; empty until it has told it.
+    /// Its name; empty until the member has told it.
     pub name: String,
-    /// Where its peers reach it.
+    /// The addresses at which its peers reach it.
     pub peer_urls: Vec<String>,
-    /// Where clients reach it; empty until it has told it.
+    /// The addresses at which clients reach it; empty until the member has told them.
     pub client_urls: Vec<String>,
     /// Whether it votes.
     pub standing: Standing,
-    /// Of a learner: the last slot that it has, as far as it told this replica.
+    /// The last slot that a learner has, as it last told this replica; `None` for a voter, or if not known.
     pub decided: Option<Slot>,
 }
 
 /// Whether a member votes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It does.
+    /// The member votes.
     Voter,
-    /// It does not.
+    /// The member does not vote.
     Learner(Goal),
 }
 
-/// What a learner is there for.
+/// What becomes of a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// To stay one until it is promoted.
+    /// It stays a learner until it is promoted.
     Learn,
-    /// To vote as soon as it has caught up.
+    /// It votes as soon as it has caught up.
     Vote,
-    /// To take this member's place as soon as it has caught up.
+    /// It takes this member's place as soon as it has caught up.
     Replace(ReplicaId),
 }
 
@@ -276,75 +277,76 @@ pub enum Goal {
 pub enum Change {
     /// A learner joins.
     Add {
-        /// Its name, if it is known.
+        /// Its name; may be empty.
         name: String,
-        /// Where its peers reach it.
+        /// The addresses at which its peers reach it.
         peer_urls: Vec<String>,
-        /// What it is there for.
+        /// What becomes of it.
         goal: Goal,
     },
     /// A learner votes from now on.
     Promote(ReplicaId),
     /// A member leaves.
     Remove(ReplicaId),
-    /// Its peers reach a member elsewhere.
+    /// A member has other addresses for its peers.
     Update {
         /// The member.
         id: ReplicaId,
-        /// Where.
+        /// The new addresses.
         peer_urls: Vec<String>,
     },
-    /// Something else orders from now on.
+    /// The protocol changes, or its election or options.
     Order {
-        /// The protocol; `None`: as before.
+        /// The protocol. `None` keeps the present one.
         protocol: Option<String>,
-        /// The election; `None`: the protocol's own choice if the protocol changes, else as before.
+        /// The election. `None` keeps the present one, or takes the protocol's default if the protocol changes.
         election: Option<String>,
-        /// Options for all replicas, in place of those before; `None`: none if the protocol changes, else as before.
+        /// The options that all replicas use, in place of the present ones. `None` keeps those, or clears
+        /// them if the protocol changes.
         options: Option<String>,
     },
-    /// The group has these limits from now on, as `KEY=NUMBER,KEY=NUMBER`; those that are not named stay.
+    /// The group's limits change, as `KEY=NUMBER,KEY=NUMBER`. Limits that are not named stay.
     Limits(String),
 }
 
-/// Why a group was not changed, or perhaps was not.
+/// Why a change of the group failed. Only [`Request`](ChangeError::Request) may leave open whether it was made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// The group has changed since the change was made for it.
+    /// The group has changed since the version that the change expects.
     #[error(
         "the change was made for version {expected} of the group, and it is at version {current}: look at it again"
     )]
     Stale {
-        /// The version that the change named.
+        /// The version that the change expects.
         expected: u64,
-        /// The version that there is.
+        /// The version of the group.
         current: u64,
     },
-    /// There is no such member.
+    /// The group has no such member.
     #[error("member not found")]
     NotAMember,
-    /// It votes already.
+    /// The member votes already.
     #[error("can only promote a learner member")]
     NotALearner,
-    /// Nobody would be left to vote.
+    /// No voter would be left.
     #[error("re-configuration failed due to not enough started members")]
     LastVoter,
-    /// Another member is reached there.
+    /// Another member has this address.
     #[error("Peer URLs already exists")]
     AddressTaken,
-    /// There are as many members as there can be.
+    /// The group has as many members as it can have.
     #[error("the group has as many members as it can have")]
     Full,
-    /// Things are already as the change would make them.
+    /// The group is already as the change would make it.
     #[error("nothing would change")]
     NothingToDo,
     /// The last change of voters is not complete.
     #[error("the last change of voters is not complete; ask again in a moment")]
     Unsettled,
-    /// The change is not one that this replica can make; says what is accepted.
+    /// This replica cannot make the change. The text says what is accepted.
     #[error("{0}")]
     Unacceptable(String),
-    /// The change was not ordered, or no decision came.
+    /// The change was not ordered, or no decision came in time.
     #[error(transparent)]
     Request(#[from] RequestError),
 }
@@ -355,10 +357,10 @@ pub enum MoveError {
     /// This replica does not lead.
     #[error("not leader")]
     NotLeader,
-    /// The other one is not a member that votes.
+    /// The other replica is not a voting member.
     #[error("bad leader transferee")]
     BadTransferee,
-    /// The other one did not become the leader in time; it may still.
+    /// The other replica did not become the leader in time; it still may.
     #[error("request timed out, leader transfer took too long")]
     TookTooLong,
     /// The replica is being stopped.

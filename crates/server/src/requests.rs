@@ -1,4 +1,4 @@
-//! How many requests were answered, how, and how long that took: what `/metrics` says of the server itself.
+//! Counters of the server's requests for `/metrics`: how many were answered, how, and how long that took.
 
 use std::{
     array, fmt,
@@ -13,7 +13,7 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use synod_metrics::{Durations, Families};
 use tonic::Code;
 
-/// Counted apart; whatever else a client asks for is counted together, so that clients can not make up series.
+/// Methods that are counted separately. All others are counted together, so that clients cannot create series at will.
 const METHODS: [&str; 22] = [
     "/etcdserverpb.KV/Put",
     "/etcdserverpb.KV/Range",
@@ -43,7 +43,7 @@ const OTHER: &str = "other";
 /// gRPC has the codes 0 to 16.
 const CODES: usize = 17;
 
-/// Counters of requests. Clones count together.
+/// Counters of requests. Clones share them.
 #[derive(Clone, Default)]
 pub struct RequestMetrics {
     methods: Arc<Methods>,
@@ -78,7 +78,7 @@ impl RequestMetrics {
     }
 }
 
-/// A code's name as other metrics of gRPC have it.
+/// A code's name as in other metrics of gRPC.
 fn code_name(code: usize) -> String {
     match Code::from(code as i32) {
         Code::Ok => "OK".to_owned(),

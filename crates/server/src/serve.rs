@@ -1,4 +1,4 @@
-//! Threads, connections and an orderly end.
+//! The server's threads, its connections, and how it stops.
 
 use std::{
     convert::Infallible,
@@ -31,20 +31,20 @@ use crate::{
     services::Store,
 };
 
-/// Connections that the kernel holds for us until we accept them.
+/// Connections that the kernel holds until the server accepts them.
 const BACKLOG: u32 = 1024;
-/// How long a connection may take to say which protocol it speaks, and to send the head of a request for a page.
+/// How long a client may take to show which protocol it speaks, and to send the head of a request for a page.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections to the addresses that have nothing but pages: there is room for a look when clients have taken all theirs.
+/// Connections to the addresses for pages alone. Operators have room there when clients have taken all other places.
 pub(crate) const PAGES_MAX: u32 = 32;
-/// How long to accept nothing after accepting has failed, most likely for want of file descriptors.
+/// How long to pause after accepting has failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Between two warnings that connections are refused.
+/// Least time between two warnings that connections are refused.
 const SAY_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a thread may take to drop what is left on it; nothing on it blocks, so this is never needed.
+/// How long a thread may take to drop its tasks. None of them blocks, so this is never needed.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A running server. Dropped, it breaks its connections off; [`stop`](Server::stop) is gentler.
+/// A running server. Dropping it breaks its connections off; [`stop`](Server::stop) lets requests end.
 #[derive(Debug)]
 pub struct Server {
     client_addresses: Vec<SocketAddr>,
@@ -53,18 +53,18 @@ pub struct Server {
     clients: Places,
     pages: Places,
     stop_timeout: Duration,
-    /// One a listener; they end, and close it, once the server is stopping.
+    /// A task for each listener. It ends, and closes the listener, once the server is stopping.
     acceptances: Vec<JoinHandle<()>>,
-    /// One a client-I/O thread. Emptied when the server ends.
+    /// The client-I/O threads. Empty once the server has ended.
     threads: Vec<Runtime>,
 }
 
 impl Server {
-    /// Listens, and serves `replica` on threads of its own. The page `/metrics` shows `metrics`, and how the store and
-    /// the group are; none of these families may be among `metrics`.
+    /// Listens, and serves `replica` on threads of its own. The page `/metrics` shows `metrics` and the state
+    /// of the store and the group; the families of the latter must not be among `metrics`.
     ///
     /// # Errors
-    /// If an address can not be listened at, or a thread can not be made.
+    /// The server cannot listen at an address, or cannot start a thread.
     pub fn start(config: &Config, replica: impl Replica, metrics: Registry) -> io::Result<Server> {
         let connections_max = u32::try_from(config.connections_max.min(Semaphore::MAX_PERMITS));
         let threads =
@@ -102,26 +102,26 @@ impl Server {
         Ok(server)
     }
 
-    /// Where clients connect, with the ports that were free for port 0.
+    /// The addresses for clients, with the ports that were chosen for port 0.
     #[must_use]
     pub fn client_addresses(&self) -> &[SocketAddr] {
         &self.client_addresses
     }
 
-    /// Where the pages are served besides.
+    /// The addresses for the pages alone.
     #[must_use]
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
         &self.metrics_addresses
     }
 
-    /// Accepts no more connections and requests, waits for the requests under way, at most for the configured time,
-    /// and ends. It blocks: asynchronous code calls it through `spawn_blocking`.
+    /// Accepts no more connections and requests, waits for the outstanding requests for at most the
+    /// configured time, and ends. It blocks: asynchronous code calls it through `spawn_blocking`.
     pub fn stop(mut self) {
         self.stopping.send_replace(true);
         let acceptances = mem::take(&mut self.acceptances);
         let all_closed = async {
             for acceptance in acceptances {
-                // One that panicked has closed its listener as well.
+                // A task that panicked has closed its listener as well.
                 let _ = acceptance.await;
             }
             let closed = async { tokio::join!(self.clients.all(), self.pages.all()) };
@@ -144,7 +144,7 @@ impl Server {
         let listener = {
             let _context = acceptor.enter();
             bind(address).map_err(|error| {
-                io::Error::new(error.kind(), format!("can not listen at {address}: {error}"))
+                io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))
             })?
         };
         let bound = listener.local_addr()?;
@@ -163,15 +163,15 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Not by dropping them, which would block, and so is not allowed in asynchronous code.
+        // Dropping a runtime would block, which is not allowed in asynchronous code.
         self.threads.drain(..).for_each(Runtime::shutdown_background);
     }
 }
 
-/// A runtime of one thread. tokio's multi-thread kind, although for one thread: its executor is woken by another
-/// thread without a system call while it is awake, and under load replies come in bursts from another thread.
-/// (Measured on two busy cores with an in-memory replica: one such thread costs the least for one client; with 512
-/// clients it costs what the single-threaded kind does, and two threads cost a tenth more a request.)
+/// A runtime of one thread. It is of tokio's multi-thread kind, because another thread wakes that executor
+/// without a system call while it is awake, and under load replies come in bursts from another thread.
+/// (Measured on two busy cores with an in-memory replica: one such thread costs the least for one client; with
+/// 512 clients it costs what the single-threaded kind does, and two threads cost a tenth more a request.)
 fn client_io_thread(number: usize) -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(1)
@@ -182,13 +182,13 @@ fn client_io_thread(number: usize) -> io::Result<Runtime> {
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted server need not wait for the old connections to be forgotten.
+    // A restarted server need not wait until the kernel has forgotten the old connections.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Says the same only once a while.
+/// Limits how often a warning is logged.
 #[derive(Debug, Default)]
 struct Sparse {
     said: Option<Instant>,
@@ -196,7 +196,7 @@ struct Sparse {
 }
 
 impl Sparse {
-    /// How many were not said since the last one; nothing, if this one is not said either.
+    /// How many warnings were suppressed since the last one, or `None` if this one is suppressed as well.
     fn say(&mut self, now: Instant) -> Option<u64> {
         if self.said.is_some_and(|said| now.duration_since(said) < SAY_INTERVAL) {
             self.others += 1;
@@ -207,16 +207,16 @@ impl Sparse {
     }
 }
 
-/// What an address is for.
+/// The use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Clients,
     Pages,
 }
 
-/// Accepts connections and deals them out to the threads in turn.
+/// Accepts connections and distributes them over the threads in turn.
 struct Acceptance<R> {
-    /// Each with what is spoken on it.
+    /// The threads, each with its state for the protocols.
     threads: Vec<(Handle, Protocols<R>)>,
     places: Places,
     refused: Sparse,
@@ -241,7 +241,7 @@ impl<R: Replica> Acceptance<R> {
                     continue;
                 }
             };
-            // Others wait in the kernel's queue until this one has a place or is refused.
+            // Further connections wait in the kernel's queue until this one has a place or is refused.
             let place = tokio::select! {
                 place = self.places.claim() => place,
                 _ = self.stopping.wait_for(|stopping| *stopping) => return,
@@ -276,7 +276,7 @@ impl<R: Replica> Acceptance<R> {
     }
 }
 
-/// What can be spoken on a connection.
+/// The protocols that the server speaks on a connection.
 #[derive(Debug)]
 struct Protocols<R> {
     store: Arc<Store<R>>,
@@ -291,7 +291,7 @@ impl<R> Clone for Protocols<R> {
 }
 
 impl<R: Replica> Protocols<R> {
-    /// Serves a connection until it ends, or has to give way.
+    /// Serves a connection until it ends or must give way.
     async fn serve(
         self,
         stream: TcpStream,
@@ -304,14 +304,14 @@ impl<R: Replica> Protocols<R> {
         let grpc = purpose == Purpose::Clients
             && tokio::select! {
                 first = timeout(HEAD_TIMEOUT, speaks_http2(&stream)) => first??,
-                // Nothing has been asked on it.
+                // The client has not sent a request.
                 () = stop.as_mut() => return Ok(()),
                 _ = gives_way => return Ok(()),
             };
         if grpc {
             return connection::serve(stream, &self.store, self.streams_max, HEAD_TIMEOUT, stop, place).await;
         }
-        // It asks for a page.
+        // The client asks for a page.
         place.busy();
         let pages = &self.pages;
         let page = service_fn(async |request| Ok::<_, Infallible>(pages.page(&request).await));
@@ -329,8 +329,8 @@ impl<R: Replica> Protocols<R> {
     }
 }
 
-/// Whether the first byte is that of HTTP/2's preface, `PRI * HTTP/2.0`. The methods that the pages know begin with
-/// another one.
+/// Whether the first byte is that of HTTP/2's preface, `PRI * HTTP/2.0`. No method that the pages accept
+/// begins with that byte.
 async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0];
     Ok(stream.peek(&mut first).await? == 1 && first[0] == b'P')

@@ -1,4 +1,4 @@
-//! What clients can make a server hold in memory, and who else is served meanwhile.
+//! How much memory clients can make a server use, and whether other clients are served meanwhile.
 
 mod common;
 
@@ -21,7 +21,7 @@ const PUT: &str = "/etcdserverpb.KV/Put";
 const EXECUTE: &str = "/synod.v1.Native/Execute";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 
-/// Of the server, for requests.
+/// The server's memory for requests.
 const BYTES_MAX: u64 = 4 << 20;
 
 fn small() -> Config {
@@ -58,19 +58,19 @@ async fn what_has_half_come_is_bounded_and_others_are_served() {
         }
         let first = select_all(answers).await.0;
         assert!(is_refused(&first), "a connection has a share, and no more: {}", first.grpc_message);
-        // Neither do those that came earlier keep out the ones that come later.
+        // Earlier connections do not keep out later ones, either.
         let other = http2(&server).await;
         assert_eq!(call(&other, post(PUT), &put("k", 100)).await.grpc_status, "0");
     }
     drop(kept);
     let send = http2(&server).await;
-    // What they held is free once the server has seen that they are gone.
+    // The server frees what the connections held once it has seen that they are gone.
     let served = async { while is_refused(&call(&send, post(PUT), &put("k", 500 << 10)).await) {} };
     timeout(SOON, served).await.expect("there is room again");
 }
 
-/// A command in a session answers what the state machine likes, and is executed once, so its reply comes before it is known how
-/// large it is.
+/// The state machine decides how large the reply to a command in a session is, and the command is executed
+/// once. So the reply exists before its size is known.
 #[tokio::test]
 async fn replies_to_sessions_that_nobody_reads_are_bounded_and_asked_for_again() {
     let server = serve(&small(), replica());
@@ -89,7 +89,7 @@ async fn replies_to_sessions_that_nobody_reads_are_bounded_and_asked_for_again()
         let payload = command.encode_to_vec().into();
         framed(&ExecuteRequest { session, sequence, lowest_outstanding: 1, payload }).freeze()
     };
-    // Each is answered with 800 KiB; a connection has a fifth of 4 MiB.
+    // Each reply has 800 KiB; a connection has a fifth of 4 MiB.
     let silent = http2(&server).await;
     let mut unread = Vec::new();
     for sequence in 1..=4 {
@@ -104,7 +104,7 @@ async fn replies_to_sessions_that_nobody_reads_are_bounded_and_asked_for_again()
     };
     assert!(timeout(SOON, refused).await.expect("each is answered or refused") > 0, "nothing bounds them");
     drop(silent);
-    // What was executed and refused is there for who asks again.
+    // A client whose command was executed, but whose reply was refused, gets the reply when it asks again.
     let again = async { while is_refused(&call(&send, post(EXECUTE), &execute(1)).await) {} };
     timeout(SOON, again).await.expect("there is room again");
 }
@@ -113,7 +113,7 @@ async fn replies_to_sessions_that_nobody_reads_are_bounded_and_asked_for_again()
 async fn requests_give_back_what_they_held() {
     let server = serve(&small(), replica());
     let send = http2(&server).await;
-    // Five times as much as there is, one after the other.
+    // Five times as many bytes as there are, one request after another.
     let request = put("k", 200 << 10);
     for _ in 0..5 * BYTES_MAX as usize / request.len() {
         assert_eq!(call(&send, post(PUT), &request).await.grpc_status, "0");

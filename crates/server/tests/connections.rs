@@ -1,4 +1,4 @@
-//! What a server does with connections: good ones, bad ones, and at its end.
+//! How a server treats connections: valid ones, invalid ones, and all of them when it stops.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn put(key: &str) -> PutRequest {
     PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() }
 }
 
-/// The body of a page, and its status.
+/// The status and the body of a page.
 async fn page(address: std::net::SocketAddr, path: &str) -> (u16, String) {
     let stream = TcpStream::connect(address).await.unwrap();
     let (mut send, connection) =
@@ -92,7 +92,7 @@ async fn a_long_range_comes_in_pieces_of_one_revision() {
             let piece = piece.range_response.unwrap();
             keys.extend(piece.kvs.iter().map(|kv| kv.key.clone()));
             pieces.push(piece);
-            // The next pieces must not show this.
+            // The next pieces must not show this write.
             client.clone().put(put(&format!("k{:04}x", keys.len()))).await.unwrap();
         }
         (keys, pieces)
@@ -206,7 +206,7 @@ async fn noise_is_cut_off() {
         let mut stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
         stream.write_all(noise).await.unwrap();
         let mut answer = Vec::new();
-        // Closed, perhaps with a word why, perhaps with a reset.
+        // The server closes the connection, perhaps with an explanation, perhaps with a reset.
         let _ = timeout(SOON, stream.read_to_end(&mut answer)).await.expect("the connection is closed");
     }
     kv(&server).await.put(put("k")).await.unwrap();
@@ -222,7 +222,7 @@ async fn connections_are_bounded() {
     let closed = timeout(SOON, third.read(&mut [0; 10])).await.expect("it is closed at once");
     assert!(matches!(closed, Ok(0) | Err(_)));
     drop(one);
-    // Its place is free once the server has seen it go.
+    // The place is free once the server has seen that the connection is gone.
     let again = async {
         while kv(&server).await.put(put("k")).await.is_err() {
             sleep(Duration::from_millis(10)).await;
@@ -232,14 +232,14 @@ async fn connections_are_bounded() {
     two.put(put("k")).await.unwrap();
 }
 
-/// Connections on which nothing is asked give way to those on which something is.
+/// Connections without a request give way to those with one.
 #[tokio::test]
 async fn idle_connections_give_way_to_new_ones() {
     let server = serve(&Config { connections_max: 8, client_io_threads: 2, ..config() }, replica());
     let address = server.client_addresses()[0];
     let mut used = kv(&server).await;
     used.put(put("k")).await.unwrap();
-    // Some have said nothing, some have begun HTTP/2.
+    // Some have sent nothing, some have begun HTTP/2.
     let mut idle = Vec::new();
     for number in 0..20 {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -247,7 +247,7 @@ async fn idle_connections_give_way_to_new_ones() {
             stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         }
         idle.push(stream);
-        // In the order in which they came.
+        // The pauses make the order of arrival certain.
         sleep(Duration::from_millis(5)).await;
     }
     let mut clients = Vec::new();
@@ -257,7 +257,7 @@ async fn idle_connections_give_way_to_new_ones() {
         clients.push(client);
     }
     used.put(put("k")).await.expect("one that asked has kept its place");
-    // Now more than half of the places are of those that asked: they stay, and the others go on giving way.
+    // Now connections that have sent a request hold more than half of the places. They stay, and the others give way.
     for client in &mut clients {
         client.put(put("k")).await.expect("nor has this one given way");
     }
@@ -265,7 +265,7 @@ async fn idle_connections_give_way_to_new_ones() {
     assert_eq!(status, 200);
 }
 
-/// Answers commands only after a while, or never.
+/// A state machine that answers commands after a while, or never.
 #[derive(Clone, Debug)]
 struct Slow {
     inner: InMemory,
@@ -362,7 +362,7 @@ fn an_address_in_use_is_named() {
     assert!(error.contains(&first.client_addresses()[0].to_string()), "{error}");
 }
 
-/// As a program's main thread does it, which is inside of no runtime.
+/// A program's main thread stops a server outside of any runtime.
 #[test]
 fn a_server_can_be_stopped_without_a_runtime() {
     let server = serve(&config(), replica());

@@ -96,7 +96,7 @@ async fn transactions_that_only_read_are_not_ordered() {
     assert_eq!(maintenance.status(StatusRequest {}).await.unwrap().into_inner().raft_index, ordered);
 }
 
-/// The whole store many times over, beside a put: the put would be in the log of every replica.
+/// The transaction asks for the whole store many times, beside a put that would be in the log of every replica.
 #[tokio::test]
 async fn a_transaction_that_costs_too_much_is_refused_and_changes_nothing() {
     let server = serve(&config(), replica());
@@ -163,7 +163,7 @@ async fn a_request_may_be_just_as_large_as_it_is_said() {
     client.put(large(9_900)).await.unwrap();
     let refused = client.put(large(10_001)).await;
     assert_refused(refused, Code::InvalidArgument, "etcdserver: request is too large");
-    // Beyond what is read at all, gRPC refuses, as its Go implementation does for etcd.
+    // gRPC refuses a message above its own bound, as its Go implementation does for etcd.
     let refused = client.put(large(10_000 + (512 << 10))).await;
     let message = "grpc: received message larger than max (534295 vs. 534288)";
     assert_refused(refused, Code::ResourceExhausted, message);

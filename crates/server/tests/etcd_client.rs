@@ -1,4 +1,4 @@
-//! The server, seen through an etcd client that was not made for it.
+//! The server as seen by an etcd client that was not made for it.
 
 use etcd_client::{
     AlarmAction, AlarmType, Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, PutOptions,
@@ -112,7 +112,7 @@ async fn transactions_compare_and_then_act() {
         etcd_client::TxnOpResponse::Get(got) => assert_eq!(got.kvs()[0].value(), b"mine"),
         other => panic!("{other:?}"),
     }
-    // One that only reads takes another way through the server, and does not change the revision.
+    // A transaction that only reads takes another way through the server, and does not change the revision.
     let read = Txn::new().and_then([TxnOp::get("lock", None)]);
     let read = client.txn(read).await.unwrap();
     assert_eq!(read.header().unwrap().revision(), 2);
@@ -170,7 +170,7 @@ async fn a_request_may_be_just_as_large_as_it_is_said() {
     client.put("k", vec![b'v'; 9_900], None).await.unwrap();
     let large = client.put("k", vec![b'v'; 10_001], None).await;
     assert_refused(large, Code::InvalidArgument, "etcdserver: request is too large");
-    // Beyond what is read at all, gRPC refuses, as its Go implementation does for etcd.
+    // gRPC refuses a message above its own bound, as its Go implementation does for etcd.
     let larger = client.put("k", vec![b'v'; 10_000 + (512 << 10)], None).await;
     let message = "grpc: received message larger than max (534295 vs. 534288)";
     assert_refused(larger, Code::ResourceExhausted, message);
@@ -227,7 +227,7 @@ async fn members_and_leadership_are_served() {
     let url = || vec!["http://127.0.0.1:9".to_owned()];
     let moved = code(client.move_leader(MEMBER + 1).await.map(|_| ()));
     assert_eq!(moved, (Code::FailedPrecondition, "etcdserver: bad leader transferee".into()));
-    // The replica in memory refuses every change; that it was asked is what counts.
+    // The replica in memory refuses every change; the test checks that the requests reach it.
     for outcome in [
         client.member_add(url(), None).await.map(|_| ()),
         client.member_remove(MEMBER).await.map(|_| ()),

@@ -1,4 +1,4 @@
-//! Changes of the group, through etcd's API and Synod's own: what reaches the replica, and what comes back.
+//! Changes of the group through etcd's API and Synod's own: what reaches the replica, and what is answered.
 
 mod common;
 
@@ -20,16 +20,16 @@ use synod_server::{
 use synod_wire::{Ballot, ReplicaId, SessionId, Slot};
 use tonic::Code;
 
-/// A change, and the version that it was made for.
+/// A change, with the version that it expects.
 type Note = (Option<u64>, Change);
 
-/// A replica of a group that obeys: it notes what it is asked, and adds and removes members of a list.
+/// A replica that records the changes that it is asked for, and adds and removes members of a list.
 #[derive(Clone)]
 struct Noting {
     inner: InMemory,
     group: Arc<Mutex<Group>>,
     asked: Arc<Mutex<Vec<Note>>>,
-    /// What every change is answered with instead.
+    /// The error that answers every change, if there is one.
     refusal: Arc<Mutex<Option<ChangeError>>>,
 }
 
@@ -152,7 +152,7 @@ async fn what_can_not_be_is_refused_in_etcds_words() {
     replica.refuse(ChangeError::NotAMember);
     let refused = cluster.member_remove(MemberRemoveRequest { id: 99 }).await.unwrap_err();
     assert_eq!((refused.code(), refused.message()), (Code::NotFound, "etcdserver: member not found"));
-    // Etcd updates a member to what it is.
+    // Etcd accepts an update of a member that changes nothing.
     replica.refuse(ChangeError::NothingToDo);
     let same = MemberUpdateRequest { id: MEMBER, peer_ur_ls: vec!["http://h:1".to_owned()] };
     assert_eq!(cluster.member_update(same).await.unwrap().into_inner().members.len(), 1);

@@ -1,5 +1,5 @@
-//! Clients that withdraw requests as fast as they send them, before a real replica: the server forgets such a request at
-//! once, and the replica works on its command all the same.
+//! Clients that reset requests as fast as they send them, with a real replica. The server forgets such a
+//! request at once, but the replica still works on its command.
 
 mod common;
 
@@ -22,7 +22,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Commands go to a replica; everything else is answered here.
+/// Passes commands on to a replica, and answers everything else itself.
 #[derive(Clone)]
 struct Waits {
     handle: Handle,
@@ -82,10 +82,10 @@ impl Replica for Waits {
     }
 }
 
-/// Commands that have room in the queue, of at most 1 KiB each.
+/// Commands of at most 1 KiB for which the queue has room.
 const PLACES: u64 = 64;
 
-/// One of three replicas, the others of which are never there: nothing is decided, and nothing is given up in time.
+/// One of three replicas, of which the others do not exist: nothing is decided, and no command is given up in time.
 fn node(dir: &tempfile::TempDir) -> Node {
     let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let member = |(listener, id): (&TcpListener, u64)| {
@@ -122,7 +122,7 @@ async fn resets_do_not_make_room_in_the_queue() {
     let body = body.freeze();
     let mut sent = 0;
     for _ in 0..60 {
-        // The server may close a connection on which too much is reset; then there is another.
+        // The server may close a connection with too many resets; then the client makes another.
         let stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
         let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
         let connection = tokio::spawn(connection);
@@ -141,7 +141,7 @@ async fn resets_do_not_make_room_in_the_queue() {
             sent += 1;
             streams.push(stream);
         }
-        // Time for the server to take them in.
+        // The pause lets the server receive the requests.
         sleep(Duration::from_millis(5)).await;
         streams.iter_mut().for_each(|stream| stream.send_reset(Reason::CANCEL));
         sleep(Duration::from_millis(1)).await;
@@ -157,7 +157,7 @@ async fn resets_do_not_make_room_in_the_queue() {
     sleep(Duration::from_millis(100)).await;
     assert_eq!(taken(&node), PLACES, "of {sent} requests, those that have a place are taken and no more");
 
-    // Who is patient has to wait as well.
+    // A client that does not reset its requests must wait as well.
     let mut client = KvClient::new(connect(&server).await);
     let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
     assert!(timeout(Duration::from_millis(100), client.put(put)).await.is_err());

@@ -1,4 +1,5 @@
-//! What becomes of requests on the streams of an HTTP/2 connection: slow ones, large ones, and those that are given up.
+//! How a server treats requests on the streams of an HTTP/2 connection: slow ones, large ones, and those that
+//! are given up.
 
 mod common;
 
@@ -39,17 +40,17 @@ use tokio::{
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 
-/// Executes commands about a key that begins with `slow` when it is let.
+/// A state machine that executes a command about a key that begins with `slow` only when the test allows it.
 #[derive(Clone, Debug)]
 struct Gated {
     inner: InMemory,
     gate: Arc<Semaphore>,
-    /// Commands that wait, and are not given up.
+    /// Commands that wait and are not given up.
     waiting: Arc<AtomicUsize>,
-    /// Pieces of answers that were made, and answers in pieces that are made or wait for it.
+    /// Pieces of answers that were made, and answers in pieces that are being made or wait for that.
     pieces: Arc<AtomicUsize>,
     sources: Arc<AtomicUsize>,
-    /// Bytes with which commands were answered.
+    /// Bytes of the replies to commands.
     answered: Arc<AtomicUsize>,
 }
 
@@ -179,7 +180,7 @@ async fn a_request_that_is_reset_is_forgotten() {
     replica.until_waiting(1).await;
     stream.send_reset(Reason::CANCEL);
     replica.until_waiting(0).await;
-    // In the middle of its message, too.
+    // Requests may also be reset in the middle of their message.
     let (_response, mut stream) = begin(&send, post(PUT), &framed(&put("slow"))[..8], false).await;
     stream.send_reset(Reason::CANCEL);
     assert_eq!(call(&send, post(PUT), &framed(&put("k"))).await.grpc_status, "0");
@@ -227,7 +228,7 @@ async fn requests_beyond_the_bound_wait_at_the_client() {
     let replica = Gated::new();
     let server = serve(&Config { streams_per_connection_max: 2, ..config() }, replica.clone());
     let send = http2(&server).await;
-    // The client knows the bound once it has been answered.
+    // The client knows the bound once it has an answer.
     call(&send, post(PUT), &framed(&put("k"))).await;
     let slow = |key: &'static str| {
         let send = send.clone();
@@ -275,7 +276,7 @@ async fn a_message_that_is_too_large_is_refused_before_it_has_come() {
     let answer = finish(response).await;
     assert_eq!(answer.grpc_status, "8");
     assert!(answer.grpc_message.contains("larger%20than%20max"), "{}", answer.grpc_message);
-    // Nobody reads the rest.
+    // The server does not read the rest.
     let reset = std::future::poll_fn(|cx| rest.poll_reset(cx));
     assert_eq!(timeout(SOON, reset).await.expect("it is reset").unwrap(), Reason::NO_ERROR);
     assert_eq!(call(&send, post(PUT), &framed(&put("k"))).await.grpc_status, "0");
@@ -293,7 +294,7 @@ async fn a_message_may_come_in_pieces() {
     }
     stream.send_data(Bytes::new(), true).unwrap();
     assert_eq!(finish(response).await.grpc_status, "0");
-    // Larger than a stream's window, many times over, so that it stalls unless what was read is given back.
+    // The message is many times larger than a stream's window, so it stalls unless what was read is given back.
     let mut client = KvClient::new(connect(&server).await);
     for _ in 0..20 {
         let large = PutRequest { value: vec![b'v'; 1_500_000].into(), ..put("large") };
@@ -320,7 +321,7 @@ async fn an_answer_larger_than_the_window_waits_for_its_reader_and_nobody_else()
     let body = timeout(SOON, read(&mut stream, usize::MAX)).await.expect("it comes as it is read");
     assert_eq!(RangeResponse::decode(body.slice(5..)).unwrap().kvs[0].value, value);
     assert_eq!(stream.trailers().await.unwrap().unwrap()["grpc-status"], "0");
-    // One that is given up in the middle leaves room for the next.
+    // An answer that is given up half-way leaves room for the next.
     for _ in 0..3 {
         let (response, mut request) = begin(&send, post(RANGE), &get, true).await;
         let mut stream = response.await.unwrap().into_body();
@@ -346,7 +347,7 @@ async fn pieces_of_a_range_are_made_as_they_are_read() {
     let mut stream = response.await.unwrap().into_body();
     let first = read(&mut stream, 1).await;
     sleep(Duration::from_millis(100)).await;
-    // What concerns the whole, and the first value, of which the client took a part.
+    // The fields that concern the whole, and the first value, of which the client took a part.
     assert_eq!(
         replica.pieces.load(Ordering::SeqCst),
         2,
@@ -366,8 +367,8 @@ async fn pieces_of_a_range_are_made_as_they_are_read() {
     assert_eq!(values, (0..100).collect::<Vec<_>>());
 }
 
-/// Without an order, keys come in their own, whatever the sort target is: none is left out and none comes twice, also
-/// where there are so many that they come in several pieces.
+/// Without an order, pairs come in the order of their keys, whatever the sort target is. None is left out and
+/// none comes twice, also if there are so many that they come in several pieces.
 #[tokio::test]
 async fn a_range_without_an_order_is_streamed_by_key() {
     const KEYS: i64 = 2000;
@@ -406,7 +407,7 @@ async fn a_range_without_an_order_is_streamed_by_key() {
             assert_eq!(last, Some((KEYS, wanted < KEYS)), "{target:?} {limit}");
             pieces_max = pieces_max.max(with_keys);
 
-            // In one message they come sorted, and as many.
+            // In one message they come sorted, and there are as many.
             let whole = client.range(all).await.unwrap().into_inner();
             let mut keys: Vec<_> = whole.kvs.iter().map(|pair| pair.key.clone()).collect();
             if [SortTarget::Mod, SortTarget::Create, SortTarget::Value].contains(&target) {
@@ -455,7 +456,7 @@ async fn stopping_does_not_wait_for_who_has_asked_nothing() {
     assert!(began.elapsed() < config().stop_timeout / 2, "it took {:?}", began.elapsed());
 }
 
-/// However many large answers a client asks for, nothing of them is made before it takes it, and others are served.
+/// However many large answers a client asks for, none is made before the client takes it, and other clients are served.
 #[tokio::test]
 async fn large_answers_that_nobody_takes_are_not_made() {
     let replica = Gated::new();
@@ -481,7 +482,7 @@ async fn large_answers_that_nobody_takes_are_not_made() {
         begun.push((timeout(SOON, response).await.expect("it is begun").unwrap(), stream));
     }
     assert_eq!(replica.pieces.load(Ordering::SeqCst), 0);
-    // In the order of the keys, and in the other one.
+    // In the order of the keys, and in the opposite order.
     for sort_order in [1, 2] {
         let request = RangeRequest { sort_order, ..everything.clone() };
         let mut client = client.clone().max_decoding_message_size(usize::MAX);
@@ -492,7 +493,7 @@ async fn large_answers_that_nobody_takes_are_not_made() {
     }
 }
 
-/// Connections of which each has a sorted range of which it took a little: these have all the places that there are.
+/// Connections that each have a sorted range and took a little of it. They hold all the places.
 async fn slow_readers(
     server: &Server,
     count: usize,
@@ -516,7 +517,7 @@ async fn put_large(client: &mut KvClient<tonic::transport::Channel>, count: u8) 
     }
 }
 
-/// What has no room to ask for needs no place.
+/// A small answer needs no place.
 #[tokio::test]
 async fn a_fingerprint_does_not_wait_for_slow_readers() {
     let server = serve(&config(), replica());
@@ -531,7 +532,7 @@ async fn a_fingerprint_does_not_wait_for_slow_readers() {
     timeout(SOON, hash).await.expect("it does not wait").unwrap();
 }
 
-/// How large an answer is decides, and not how large it might be.
+/// What matters is how large an answer is, not how large it might be.
 #[tokio::test]
 async fn commands_with_small_answers_do_not_wait_for_slow_readers() {
     let server = serve(&config(), replica());
@@ -549,7 +550,7 @@ async fn commands_with_small_answers_do_not_wait_for_slow_readers() {
     let delete = DeleteRangeRequest { key: "some".into(), range_end: "somf".into(), prev_kv: true };
     let deleted = timeout(SOON, client.delete_range(delete)).await.expect("it does not wait").unwrap();
     assert_eq!(deleted.into_inner().prev_kvs.len(), 3);
-    // Those with large ones do, and change nothing meanwhile.
+    // Commands with large answers wait, and change nothing meanwhile.
     let large = DeleteRangeRequest { key: "k".into(), range_end: "l".into(), prev_kv: true };
     let waits = tokio::spawn({
         let mut client = client.clone();
@@ -589,7 +590,7 @@ async fn an_answer_that_fails_breaks_off_and_gives_its_places_back() {
         client.put(PutRequest { value: vec![i; 400_000].into(), ..put(&format!("fail{i}")) }).await.unwrap();
     }
     let send = http2(&server).await;
-    // More than there are places on a connection, and in all.
+    // More than there are places for a connection, and in all.
     for round in 0..40 {
         let sort_order = [0, 2][round % 2];
         let range =
@@ -606,7 +607,7 @@ async fn an_answer_that_fails_breaks_off_and_gives_its_places_back() {
     until(&replica.sources, 0).await;
 }
 
-/// Of each connection one is in memory: whether its answer is large, only the execution of a command shows.
+/// One answer of each connection is in memory: only the execution of a command shows whether its answer is large.
 #[tokio::test]
 async fn answers_to_commands_that_nobody_takes_are_few() {
     let replica = Gated::new();
@@ -630,7 +631,7 @@ async fn answers_to_commands_that_nobody_takes_are_few() {
         sleep(Duration::from_millis(300)).await;
         let answered = replica.answered.load(Ordering::SeqCst) - before;
         assert!((1_000_000..1_100_000).contains(&answered), "{path}: {answered}");
-        // Each was refused once, which changed nothing, and executed once.
+        // Each command was refused once, which changed nothing, and executed once.
         drop((unread, send));
         let send = http2(&server).await;
         let version = async |client: &mut KvClient<_>, key: &'static str| {

@@ -18,22 +18,22 @@ use synod_server::{
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
 
-/// What becomes of a request.
+/// What an endpoint does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// It is executed, and the answer is an error.
+    /// It executes the request, and answers with an error.
     LoseAnswer(RequestError),
-    /// It is executed, and never answered.
+    /// It executes the request, and never answers.
     Hang,
-    /// It is not executed.
+    /// It does not execute the request, and answers with an error at once.
     Refuse(RequestError),
-    /// It is not executed, and that is said after two seconds.
+    /// It does not execute the request, and answers with an error after two seconds.
     #[allow(dead_code, reason = "not every test needs it")]
     RefuseLate(RequestError),
 }
 
-/// Fails as it is told.
+/// A replica that fails as a test demands.
 #[derive(Clone, Debug)]
 pub struct Faulty {
     inner: InMemory,
@@ -112,7 +112,7 @@ impl Replica for Faulty {
     }
 }
 
-/// Two servers before one store.
+/// Two servers of one store.
 pub struct Pair {
     pub replicas: [Faulty; 2],
     pub servers: [Option<Server>; 2],
@@ -146,7 +146,7 @@ impl Pair {
         Pair { replicas, servers, urls }
     }
 
-    /// The first endpoint is used first; attempts are given up soon.
+    /// The client begins with the first endpoint, and gives up an attempt soon.
     pub fn config(&self) -> Config {
         Config {
             first_endpoint: Some(0),
@@ -156,7 +156,7 @@ impl Pair {
         }
     }
 
-    /// Takes an endpoint down: connections to it are refused from now on.
+    /// Stops a server: connections to its endpoint are refused from now on.
     pub async fn stop(&mut self, index: usize) {
         let server = self.servers[index].take().unwrap();
         tokio::task::spawn_blocking(move || server.stop()).await.unwrap();

@@ -1,8 +1,8 @@
-//! etcd's service Cluster, and what of it the others use: who the members are, and changes of that.
+//! etcd's service Cluster, and what other services use of it: the list of members, and changes of the group.
 //!
-//! Where Synod differs: a member that is added without `isLearner` is no voter at once either. It joins as a learner,
-//! and is promoted by the leader once it has caught up; until then `MemberList` shows it as a learner. So adding a
-//! member never takes the quorum away, however long the new one takes to start.
+//! Synod differs from etcd in one point: a member that is added without `isLearner` does not vote at once. It
+//! joins as a learner, and the leader promotes it once it has caught up; until then `MemberList` shows a
+//! learner. So adding a member never costs the quorum, however long the new member takes to start.
 
 use synod_api::etcdserverpb::{
     self, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse, MemberPromoteRequest,
@@ -21,7 +21,7 @@ const URLS_MAX: usize = 16;
 const TEXT_BYTES_MAX: usize = 1024;
 
 impl<R: Replica> Store<R> {
-    /// A linearizable list is one given after a linearizable read, which proves that this replica is in touch.
+    /// A linearizable list is taken after a linearizable read, which proves that this replica is up to date.
     pub(super) async fn member_list(&self, request: MemberListRequest) -> Result<MemberListResponse, Status> {
         if request.linearizable {
             self.status(Consistency::Linearizable).await?;
@@ -51,7 +51,7 @@ impl<R: Replica> Store<R> {
     ) -> Result<MemberUpdateResponse, Status> {
         let change = Change::Update { id: ReplicaId(request.id), peer_urls: request.peer_ur_ls };
         let group = match self.try_change(None, change).await {
-            // For etcd that is no error.
+            // etcd does not take this for an error.
             Err(ChangeError::NothingToDo) => self.replica().group(),
             outcome => outcome.map_err(unchanged)?,
         };
@@ -66,7 +66,7 @@ impl<R: Replica> Store<R> {
         Ok(MemberPromoteResponse { header: self.header(None), members: listed(group) })
     }
 
-    /// Changes the group, or says in etcd's words why not.
+    /// Changes the group, or explains in etcd's words why it was not changed.
     pub(super) async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, Status> {
         self.try_change(expected, change).await.map_err(unchanged)
     }
@@ -86,7 +86,7 @@ impl<R: Replica> Store<R> {
     }
 }
 
-/// etcd's words for addresses that are none.
+/// etcd's text for addresses that are not valid.
 const BAD_URLS: &str = "given member URLs are invalid";
 
 fn check_urls(urls: &[String]) -> Result<(), ChangeError> {
@@ -105,7 +105,7 @@ fn check_urls(urls: &[String]) -> Result<(), ChangeError> {
     Err(ChangeError::Unacceptable(BAD_URLS.to_owned()))
 }
 
-/// Why a group stays as it is; in etcd's words where it has some, since its clients match on them.
+/// The status for a change that failed, in etcd's words where etcd has some, since its clients match on them.
 fn unchanged(error: ChangeError) -> Status {
     let (code, whose) = match &error {
         ChangeError::Request(error) => return failure(error.clone()),

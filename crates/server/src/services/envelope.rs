@@ -1,4 +1,5 @@
-//! The key-value store behind a replica: requests into envelopes, answers out of them, errors into gRPC's terms.
+//! The key-value store of a replica: puts requests into envelopes, takes answers out of them, and translates
+//! errors for gRPC.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -23,14 +24,14 @@ use crate::{
     replica,
 };
 
-/// A gRPC message may be this much larger than the largest command, as with etcd: then the answer to a command a
-/// little above the limit says so in etcd's words.
+/// A gRPC message may be this much larger than the largest command, as with etcd. So a command that is a
+/// little too large is refused in etcd's words.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 
-/// Most bytes of an answer to a command that may have a large one, if it has no place.
+/// Most bytes of an answer to a command that holds no place for a large one.
 pub(super) const SMALL_ANSWER_BYTES_MAX: u64 = 64 << 10;
 
-/// A key-value store, replicated somehow.
+/// The key-value store of a replica.
 #[derive(Debug)]
 pub(crate) struct Store<R> {
     replica: R,
@@ -60,12 +61,12 @@ impl<R: Replica> Store<R> {
         &self.replica
     }
 
-    /// The share of a new connection of what makes large answers.
+    /// Makes a new connection's share of the threads and places for large answers.
     pub(crate) fn lane(&self) -> Lane {
         self.readers.lane()
     }
 
-    /// The share of a new connection of the memory for requests.
+    /// Makes a new connection's share of the memory for requests.
     pub(crate) fn share(&self) -> Share {
         self.admission.share()
     }
@@ -87,24 +88,24 @@ impl<R: Replica> Store<R> {
         self.quota_bytes
     }
 
-    /// Checks a command, orders it and executes it. `answer` makes something of the reply.
+    /// Checks a command, orders it and executes it. `answer` converts the reply.
     ///
-    /// Not an async function, and no request goes through more than one of them: each would have room for it, in every
-    /// request under way. What the command was received in is not kept while it is ordered, either.
+    /// This is not an async function, and no request goes through more than one of them: each would add its state
+    /// to every outstanding request. The received message is not kept while the command is ordered, either.
     pub(super) fn execute<A>(
         &self,
         command: Command,
         answer: impl FnOnce(Reply) -> Result<A, Status> + Send,
     ) -> impl Future<Output = Result<A, Status>> + Send {
-        // A put answers with one pair at most; without a bound of its own it is read faster.
+        // The answer to a put has one pair at most; without a bound of its own the command is read faster.
         let bytes = if matches!(command, Command::Put(_)) { 0 } else { self.limits().answer_bytes_max };
         let command = self.checked(command, bytes);
         async move { answer(replied(self.replica.execute(command?).await)?) }
     }
 
-    /// The same for a command that may have a large answer, which has a place then until it is sent. How large it is, only the
-    /// execution shows. So it is given a small bound first. If it turns out to be larger, its command had no effect, and is
-    /// executed again once there is a place.
+    /// Executes a command that may have a large answer. Only execution shows how large the answer is, so the
+    /// command gets a small bound first. If the answer is larger, the command had no effect, and is executed
+    /// again once there is a place, which the answer then holds until it is sent.
     pub(super) async fn execute_in_place<A>(
         &self,
         command: Command,
@@ -132,8 +133,8 @@ impl<R: Replica> Store<R> {
         Ok(command.encode_to_vec().into())
     }
 
-    /// Asks the store. The query is one that was checked, or refused; `answer` makes something of the store's answer. If it
-    /// is large, it has a place, which is to be kept until it is sent.
+    /// Asks the store. The query has been checked, and may have been refused; `answer` converts the store's
+    /// answer. A large answer comes with a place, which must be kept until the answer is sent.
     pub(super) fn query<A>(
         &self,
         query: Result<Query, KvError>,
@@ -148,7 +149,7 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// Asks the store, and leaves its answer as it is.
+    /// Asks the store, and returns its answer unconverted.
     pub(super) fn asked(
         &self,
         query: Result<Query, KvError>,
@@ -161,7 +162,7 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// How the store itself is: revision, size, alarms.
+    /// The status of the store: revision, size, alarms.
     pub(crate) async fn status(&self, consistency: Consistency) -> Result<KvStatus, Status> {
         let found = self.asked(Ok(Query::Status(KvStatusRequest {})), consistency).await?;
         match decoded(found.whole())? {
@@ -170,7 +171,7 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// The header of an answer, given the one that the store made: the store knows its revision and nothing else.
+    /// The header of an answer. The store's own header tells only the revision.
     pub(super) fn header(&self, from_store: Option<ResponseHeader>) -> Option<ResponseHeader> {
         Some(ResponseHeader {
             cluster_id: self.cluster_id,
@@ -189,14 +190,14 @@ fn replied(reply: Result<Bytes, RequestError>) -> Result<Reply, Status> {
     }
 }
 
-/// Whether a command had no effect since its answer would have more bytes than this.
+/// Whether a command had no effect because its answer would have more than `bytes` bytes.
 fn is_too_large(reply: &Result<Reply, Status>, bytes: u64) -> bool {
     let too_large = refusal(&KvError::AnswerTooLarge(bytes));
     let is = |status: &Status| (status.code(), status.message()) == (too_large.code(), too_large.message());
     reply.as_ref().is_err_and(is)
 }
 
-/// The store's answer, unless that is an error.
+/// Decodes the store's answer.
 pub(super) fn decoded(answer: Bytes) -> Result<Answer, Status> {
     match KvAnswer::decode(answer).map_err(garbled)?.answer {
         Some(Answer::Error(error)) => Err(failed(error)),
@@ -205,7 +206,8 @@ pub(super) fn decoded(answer: Bytes) -> Result<Answer, Status> {
     }
 }
 
-/// A whole answer, if it is not larger than those that a command may have. One that was made in pieces has a place.
+/// Gathers an answer as a whole, up to the size that the answer to a command may have. An answer in pieces
+/// holds a place.
 pub(super) async fn gathered(answer: replica::Answer, lane: &Lane) -> Result<(Bytes, Option<Place>), Status> {
     let mut source = match answer {
         replica::Answer::Whole(answer) => return Ok((answer, None)),
@@ -229,7 +231,7 @@ pub(super) async fn gathered(answer: replica::Answer, lane: &Lane) -> Result<(By
     Ok((gathered.freeze(), place))
 }
 
-/// The status for a request that validation refuses.
+/// The status for a request that fails validation.
 pub(crate) fn refusal(error: &KvError) -> Status {
     failed(KvFailure::from(error))
 }
@@ -238,7 +240,7 @@ pub(super) fn failed(error: KvFailure) -> Status {
     Status::new(Code::from_i32(error.code), error.message)
 }
 
-/// The status for a request that the replica did not answer; in etcd's words, since its clients match on them.
+/// The status for a request that the replica did not answer, in etcd's words, since its clients match on them.
 pub(super) fn failure(error: RequestError) -> Status {
     let code = match error {
         RequestError::NoLeader
@@ -249,7 +251,7 @@ pub(super) fn failure(error: RequestError) -> Status {
         RequestError::Overloaded => Code::ResourceExhausted,
         RequestError::TooLarge => Code::InvalidArgument,
         RequestError::NotCaughtUp => Code::FailedPrecondition,
-        // Synod's client knows these three by their codes: no other answer to a native request has them.
+        // Synod's client recognizes these three by their codes, which no other answer to a native request has.
         RequestError::ReplyGone => Code::AlreadyExists,
         RequestError::SessionExpired => Code::NotFound,
         RequestError::StaleSequence => Code::OutOfRange,
@@ -268,7 +270,7 @@ pub(super) fn garbled(error: prost::DecodeError) -> Status {
     Status::internal(format!("synod: the state machine's answer does not decode: {error}"))
 }
 
-/// An answer of another kind than its question.
+/// The status for an answer that does not match its question.
 pub(super) fn unexpected(answer: impl std::fmt::Debug) -> Status {
     Status::internal(format!("synod: the state machine answered something else: {answer:?}"))
 }

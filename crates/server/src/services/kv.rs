@@ -37,7 +37,7 @@ impl<R: Replica> Store<R> {
         request: RangeRequest,
     ) -> impl Future<Output = Result<Answer<'_, R>, Status>> + Send {
         let consistency = consistency(request.serializable);
-        // Otherwise all that is found is in memory before the first of it is sent.
+        // In any other order all pairs are in memory before the first is sent.
         let as_found = is_by_key(&request) && bounds_of_revisions(&request) == [0; 4];
         let query = validate::range(&request).map(|()| Query::Range(request));
         let found = self.asked(query, consistency);
@@ -54,8 +54,8 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// A range in pieces, all of them of one state. The keys come in their own order, which is also what no order stands for,
-    /// whatever the sort target is.
+    /// A range in pieces, all of one state. The pairs come in the order of their keys, which is also the
+    /// meaning of no order, whatever the sort target is.
     pub(super) fn range_stream(
         &self,
         request: RangeRequest,
@@ -87,7 +87,7 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// An answer to a range, or the first piece of one, and what the others have.
+    /// Decodes an answer to a range, or its first piece. Also returns the bytes that the other pieces have.
     fn ranged(&self, answer: Bytes) -> Result<(RangeResponse, u64), Status> {
         let KvAnswer { answer, rest_bytes } = KvAnswer::decode(answer).map_err(garbled)?;
         match answer {
@@ -109,7 +109,7 @@ impl<R: Replica> Store<R> {
         })
     }
 
-    /// A put that is answered with what it replaces.
+    /// A put whose answer has the pair that it replaces.
     pub(super) async fn replace(
         &self,
         request: PutRequest,
@@ -156,7 +156,7 @@ impl<R: Replica> Store<R> {
         executed.await
     }
 
-    /// A transaction that can not write need not be ordered.
+    /// A transaction that cannot write need not be ordered.
     pub(super) fn read_only_txn(
         &self,
         request: TxnRequest,
@@ -171,19 +171,19 @@ impl<R: Replica> Store<R> {
     }
 }
 
-/// A large range, of which the next piece is made when the last one was taken.
+/// A large range, whose next piece is made once the client has taken the last one.
 pub(crate) struct Pieces<'a, R> {
     store: &'a Store<R>,
     source: Option<Source>,
     form: Form,
     begun: bool,
-    /// Whether all that is found has to be in memory before the first of it is sent.
+    /// Whether all pairs must be in memory before the first is sent.
     whole: bool,
-    /// What concerns the whole, if that comes last.
+    /// The fields that concern the whole range, if the last message carries them.
     last: Option<RangeResponse>,
 }
 
-/// As what the pieces are sent.
+/// How the pieces are sent: as parts of one message, or each as a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     OneMessage,
@@ -196,22 +196,22 @@ impl<'a, R: Replica> Pieces<'a, R> {
         Box::new(Pieces { store, source, form, begun, whole, last })
     }
 
-    /// Waits for the places that it needs until it is sent. The rarer one comes first: one that waits for it keeps no
-    /// other from the rest.
+    /// Waits for the places that the range needs until it is sent. The scarcer place comes first, so that a
+    /// range that waits for it holds no other.
     pub(crate) async fn places(&mut self, lane: &Lane) -> (Option<Place>, Place) {
         let whole = if self.whole { Some(lane.place().await) } else { None };
         (whole, lane.sending().await)
     }
 
-    /// Whether nothing is to be sent any more.
+    /// Whether everything has been handed out to be sent.
     pub(crate) fn are_sent(&self) -> bool {
         self.begun && self.source.is_none() && self.last.is_none()
     }
 
-    /// What is to be sent next, about so many bytes; nothing, after the last ones.
+    /// Makes the next bytes to be sent, about `bytes` of them. Returns nothing after the last ones.
     pub(crate) async fn next(&mut self, lane: &Lane, bytes: usize) -> Result<Vec<Bytes>, Status> {
         if !mem::replace(&mut self.begun, true) {
-            // One byte: the first piece and no more.
+            // Asking for one byte gives the first piece alone.
             let head = lane.next(&mut self.source, 1).await?.pop().unwrap_or_default();
             let (head, rest_bytes) = self.store.ranged(head)?;
             match self.form {
@@ -237,12 +237,12 @@ impl<'a, R: Replica> Pieces<'a, R> {
     }
 }
 
-/// A message of a stream.
+/// One message of a stream.
 fn streamed(range: &RangeResponse) -> Bytes {
     framed(&RangeStreamResponse { range_response: Some(range.clone()) })
 }
 
-/// The beginning of a message of which so many bytes follow.
+/// The beginning of a message of which `rest_bytes` bytes follow.
 fn begin_message(head: &RangeResponse, rest_bytes: u64) -> Result<Bytes, Status> {
     let len = head.encoded_len() as u64 + rest_bytes;
     if len > MESSAGE_BYTES_MAX {
@@ -252,7 +252,7 @@ fn begin_message(head: &RangeResponse, rest_bytes: u64) -> Result<Bytes, Status>
     Ok(message::begun(head, len))
 }
 
-/// The fields of the response in a piece that holds nothing else.
+/// The fields of the response in a piece, which must hold nothing else.
 fn fields(mut piece: Bytes) -> Result<Bytes, Status> {
     const RANGE_FIELD: u8 = 1 << 3 | 2;
     let other = || unexpected("a piece that is not of a range");
@@ -263,7 +263,7 @@ fn fields(mut piece: Bytes) -> Result<Bytes, Status> {
     if len == piece.len() { Ok(piece) } else { Err(other()) }
 }
 
-/// Whether keys come in their own order.
+/// Whether the pairs come in the order of their keys.
 fn is_by_key(request: &RangeRequest) -> bool {
     request.sort_target() == SortTarget::Key && request.sort_order() != SortOrder::Descend
 }

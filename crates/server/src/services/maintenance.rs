@@ -1,4 +1,4 @@
-//! etcd's service Maintenance, as far as it is served.
+//! etcd's service Maintenance, as far as Synod serves it.
 
 use synod_api::{
     etcdserverpb::{
@@ -19,7 +19,7 @@ use super::{
 use crate::{Consistency, MoveError, Replica, Role, readers::Lane, replica};
 
 impl<R: Replica> Store<R> {
-    /// The fingerprint of this replica's own state, which is what one compares with the others'. It is small, so it waits for
+    /// The fingerprint of this replica's own state, for comparison with the others. It is small, so it needs
     /// no place, however long it takes.
     pub(super) async fn hash_kv(
         &self,
@@ -38,7 +38,7 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// A list of alarms is read locally, as with etcd, so that it works without a leader.
+    /// A list of alarms is read from this replica's state, as with etcd, so that it works without a leader.
     pub(super) async fn alarm(&self, request: AlarmRequest) -> Result<AlarmResponse, Status> {
         validate::alarm(&request).map_err(|error| refusal(&error))?;
         if request.action() == AlarmAction::Get {
@@ -58,7 +58,7 @@ impl<R: Replica> Store<R> {
         execute.await
     }
 
-    /// This replica's own view; it answers whether there is a leader or not.
+    /// This replica's own view, which it gives whether there is a leader or not.
     pub(super) async fn member_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {
         let status = self.replica().status();
         let KvStatus { revision, size_bytes, alarms, .. } = self.status(Consistency::Serializable).await?;
@@ -81,17 +81,17 @@ impl<R: Replica> Store<R> {
             raft_term: status.ballot.round,
             raft_applied_index: status.applied.0,
             errors,
-            // Nothing is allocated and unused: there is no file that a deletion leaves holes in.
+            // Everything allocated is in use: there is no file in which a deletion leaves holes.
             db_size_in_use: bytes(size_bytes),
             is_learner: self.replica().group().is_learner(status.replica) || status.role == Role::Learner,
-            // The file format is not any etcd version's.
+            // The file format is not that of any etcd version.
             storage_version: String::new(),
             db_size_quota: bytes(self.quota_bytes()),
             downgrade_info: Some(DowngradeInfo { enabled: false, target_version: String::new() }),
         })
     }
 
-    /// Only the leader takes it, as with etcd; the answer comes when the other one leads.
+    /// Only the leader accepts it, as with etcd. The answer comes when the other member leads.
     pub(super) async fn move_leader(&self, request: MoveLeaderRequest) -> Result<MoveLeaderResponse, Status> {
         self.replica().move_leader(ReplicaId(request.target_id)).await.map_err(|error| {
             let code = match error {
@@ -103,13 +103,13 @@ impl<R: Replica> Store<R> {
         Ok(MoveLeaderResponse { header: self.header(None) })
     }
 
-    /// Gives space back that deletions have left unused in etcd's database file. Here there is no such file, and
-    /// so nothing is left to be done.
+    /// In etcd this gives back space that deletions left unused in the database file. Synod has no such file,
+    /// so there is nothing to do.
     pub(super) async fn defragment(&self, _: DefragmentRequest) -> Result<DefragmentResponse, Status> {
         Ok(DefragmentResponse { header: self.header(None) })
     }
 
-    /// All that a member stores, apart from its log, is the keys and their versions.
+    /// Apart from its log, a member stores only the keys and their versions, so this is the fingerprint of those.
     pub(super) async fn hash(&self, _: HashRequest, lane: &Lane) -> Result<HashResponse, Status> {
         let HashKvResponse { header, hash, .. } = self.hash_kv(HashKvRequest { revision: 0 }, lane).await?;
         Ok(HashResponse { header, hash })

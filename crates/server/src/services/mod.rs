@@ -1,4 +1,4 @@
-//! What the server does for its clients, by the path of a request.
+//! The server's services, by the path of a request.
 
 mod cluster;
 mod envelope;
@@ -24,22 +24,22 @@ use crate::{
     readers::{Lane, Place},
 };
 
-/// The version of etcd whose API is spoken. Clients read it to see which requests they may send, so it is etcd's
-/// number and not Synod's.
+/// The version of etcd whose API is served. Clients read it to decide which requests they may send, so it is
+/// etcd's number and not Synod's.
 pub const API_VERSION: &str = "3.6.0";
 
-/// What is sent for a request that is not refused.
+/// The answer to a request that is not refused.
 pub(crate) enum Answer<'a, R> {
     /// One message.
     Message(Bytes),
-    /// One message that may be large, and has a place for that until it is sent.
+    /// One message that may be large, and holds a place until it is sent.
     Large(Bytes, Place),
     /// One message or several, made as they are sent.
     Pieces(Box<Pieces<'a, R>>),
 }
 
 impl<R: Replica> Store<R> {
-    /// Finds out what a request wants, and does it.
+    /// Decodes a request and answers it.
     pub(crate) async fn answer(
         &self,
         path: &str,
@@ -64,7 +64,7 @@ impl<R: Replica> Store<R> {
             }
             "/synod.v1.Native/Execute" => {
                 let response = self.execute_in_session(body.message().await?).await?;
-                // A client that is refused asks again for the reply, which its session keeps.
+                // A client that is refused here can ask again for the reply, which its session keeps.
                 afford(charge, response.reply.len() as u64)?;
                 Ok(Answer::Message(framed(&response)))
             }
@@ -74,7 +74,8 @@ impl<R: Replica> Store<R> {
                 let (response, place) = self.query_natively(request, lane).await?;
                 Ok(in_place(framed(&response), place))
             }
-            // Boxed, so that a request of those above, of which there may be thousands, has no room for these.
+            // Boxed, so that the frequent requests above, of which there may be thousands, do not carry the
+            // state of these.
             _ => Box::pin(self.answer_rarer(path, body, lane, charge)).await,
         }
     }
@@ -130,7 +131,7 @@ impl<R: Replica> Store<R> {
     }
 }
 
-/// Charges a request for an answer that has no place.
+/// Charges a request for an answer that holds no place.
 fn afford(charge: &Charge, bytes: u64) -> Result<(), Status> {
     if charge.grow(bytes) { Ok(()) } else { Err(too_many()) }
 }
@@ -161,7 +162,7 @@ fn why_not_served(path: &str) -> String {
         "/etcdserverpb.Maintenance/Snapshot" => {
             "snapshots in etcd's file format are not served; copy a stopped member's data directory instead"
         }
-        "/etcdserverpb.Maintenance/Downgrade" => "a cluster can not be downgraded to a version of etcd",
+        "/etcdserverpb.Maintenance/Downgrade" => "a cluster cannot be downgraded to a version of etcd",
         _ => return format!("synod: {path} is not served"),
     };
     format!("synod: {why}")

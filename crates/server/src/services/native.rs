@@ -1,5 +1,5 @@
-//! Synod's own service, for clients that want each command executed at most once, and for what can be said of a group
-//! that etcd's API has no words for.
+//! Synod's own service: for clients that want each command executed at most once, and for changes of a group
+//! that etcd's API cannot express.
 
 use synod_api::synod::v1::{
     self as pb, ChangeRequest, ChangeResponse, ExecuteRequest, ExecuteResponse, KvStatus, OpenSessionRequest,
@@ -59,7 +59,7 @@ impl<R: Replica> Store<R> {
 
     pub(super) async fn replica_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {
         let status = self.replica().status();
-        // Another state machine than the key-value store has no revision; it answers something else or an error.
+        // A state machine other than the key-value store has no revision; it answers something else or an error.
         let KvStatus { revision, size_bytes, .. } =
             self.status(Consistency::Serializable).await.unwrap_or_default();
         let group = self.replica().group();

@@ -1,4 +1,4 @@
-//! Requests on the streams of an HTTP/2 connection, from their frames up.
+//! Requests on the streams of an HTTP/2 connection, made of frames.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub fn post(path: &str) -> http::request::Builder {
     Request::post(format!("http://x{path}")).header("content-type", "application/grpc")
 }
 
-/// Sends a request whose body may not be all there is.
+/// Sends a request, with the end of its body or without.
 pub async fn begin(
     send: &SendRequest<Bytes>,
     request: http::request::Builder,
@@ -74,7 +74,7 @@ pub async fn finish(response: ResponseFuture) -> Answer {
     timeout(SOON, answer).await.expect("it is answered")
 }
 
-/// Reads at least so many bytes, unless there are fewer.
+/// Reads at least `bytes_min` bytes, or all that there are.
 pub async fn read(stream: &mut RecvStream, bytes_min: usize) -> Bytes {
     let mut body = BytesMut::new();
     while body.len() < bytes_min

@@ -26,10 +26,10 @@ impl<T> Channel<T> {
     }
 }
 
-/// The end that sends.
+/// The sending end of a channel.
 pub struct Sender<T>(Arc<Channel<T>>);
 
-/// The end that receives.
+/// The receiving end of a channel.
 pub struct Receiver<T>(Arc<Channel<T>>);
 
 impl<T> fmt::Debug for Sender<T> {
@@ -60,10 +60,10 @@ pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Waits for room.
+    /// Sends a message, after waiting for room.
     ///
     /// # Errors
-    /// Nobody receives any more.
+    /// All receivers are gone.
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
         let mut state = self.0.lock();
         loop {
@@ -80,13 +80,13 @@ impl<T> Sender<T> {
         }
     }
 
-    /// How many messages wait.
+    /// How many messages are in the channel.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.lock().queue.len()
     }
 
-    /// Whether none waits.
+    /// Whether the channel holds no message.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -97,7 +97,7 @@ impl<T> Receiver<T> {
     /// Waits for a message.
     ///
     /// # Errors
-    /// There is none, and nobody sends any more.
+    /// The channel is empty, and all senders are gone.
     pub fn recv(&self) -> Result<T, RecvError> {
         let mut state = self.0.lock();
         loop {
@@ -113,7 +113,7 @@ impl<T> Receiver<T> {
     /// Waits for a message, but no longer than `timeout`.
     ///
     /// # Errors
-    /// There is none in time, or nobody sends any more.
+    /// No message came in time, or the channel is empty and all senders are gone.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         let until = time::now().saturating_add(timeout);
         let mut state = self.0.lock();
@@ -129,15 +129,15 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// A message that is there.
+    /// Takes a message without waiting.
     ///
     /// # Errors
-    /// There is none.
+    /// The channel is empty.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         self.take(&mut self.0.lock())
     }
 
-    /// The messages that are there.
+    /// Takes the messages that are in the channel, without waiting.
     pub fn try_iter(&self) -> impl Iterator<Item = T> {
         iter::from_fn(|| self.try_recv().ok())
     }

@@ -1,4 +1,4 @@
-//! A condition variable whose timeouts obey the test's time.
+//! A condition variable whose time-outs follow the test's clock.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use shuttle::sync::{Arc, LockResult, MutexGuard};
 
 use super::time::{self, Sleeper};
 
-/// As of the standard library.
+/// As in the standard library.
 #[derive(Debug)]
 pub struct Condvar(Arc<shuttle::sync::Condvar>);
 
-/// As of the standard library.
+/// As in the standard library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// As of the standard library.
+    /// As in the standard library.
     #[must_use]
     pub fn timed_out(&self) -> bool {
         self.0
@@ -28,28 +28,28 @@ impl Default for Condvar {
     }
 }
 
-/// What the standard library returns, without its poison: a panic ends the test anyway.
+/// What the standard library's function returns. It is never poisoned, since a panic ends the test.
 type Waited<'a, T> = LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)>;
 
 impl Condvar {
-    /// As of the standard library.
+    /// As in the standard library.
     #[must_use]
     pub fn new() -> Condvar {
         Condvar::default()
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// As of the standard library.
+    /// As in the standard library.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
         self.0.wait(guard)
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// As of the standard library.
+    /// As in the standard library.
     pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration) -> Waited<'a, T> {
         let until = time::now().saturating_add(timeout);
         let sleeper = (until < Duration::MAX).then(|| Sleeper::until(until, &self.0));
@@ -58,10 +58,10 @@ impl Condvar {
         Ok((guard, WaitTimeoutResult(time::now() >= until)))
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// As of the standard library.
+    /// As in the standard library.
     pub fn wait_timeout_while<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
@@ -82,12 +82,12 @@ impl Condvar {
         }
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }

@@ -16,14 +16,14 @@ thread_local! {
     static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
 }
 
-/// Whether the test that runs has planted this error.
+/// Whether the running test has planted this error.
 #[must_use]
 pub fn planted(error: Planted) -> bool {
     PLANTED.get() == Some(error)
 }
 
-/// Runs `test` once for each seed, on this thread, with all threads that it starts. What it asserts must hold in every
-/// order; an order in which all threads wait and none can go on fails the test.
+/// Runs `test` once for each seed, on this thread, with all threads that it starts. The test's assertions
+/// must hold in every order. An order in which all threads wait and none can go on fails the test.
 ///
 /// # Panics
 /// If the test fails for a seed; the seed is printed before.
@@ -47,29 +47,31 @@ thread_local! {
     static SEED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether time passes only while everybody waits, with this seed: then whatever takes time has waited for it. Otherwise
-/// timers may run out at any moment.
+/// Whether, with this seed, time passes only while all threads wait, so that a time-out never overtakes work
+/// that could be done. With other seeds timers may run out at any moment.
 #[must_use]
 pub const fn is_strict(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }
 
-/// A number that the seed draws, below `bound`.
+/// Draws a number below `bound` from the seed.
 #[must_use]
 pub fn draw(bound: u64) -> u64 {
     shuttle::rand::RngCore::next_u64(&mut shuttle::rand::thread_rng()) % bound
 }
 
-/// Lets another thread go on, perhaps: for what has an effect on other threads without an operation on anything here.
+/// May let another thread run. Call it before an action that other threads can see and that is not an
+/// operation of this crate.
 pub fn switch() {
     shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
 }
 
-/// Which thread goes on.
+/// Decides which thread runs next.
 ///
-/// The first thread (the test's own) yields when it wants time to pass: it goes on when all others wait, or, rarely,
-/// earlier. Of the others a seed draws one in one of two ways: each equally likely at each step; or by priorities that
-/// change now and then, so that one thread gets far ahead of another (PCT, Burckhardt et al. 2010).
+/// The first thread (the test's own) yields when it wants time to pass. It runs again when all others wait,
+/// or, rarely, earlier. The seed picks one of two ways to choose among the others: each equally likely at
+/// each step, or by priorities that change now and then, so that one thread gets far ahead of another (PCT,
+/// Burckhardt et al. 2010).
 #[derive(Debug)]
 struct Order {
     seeds: std::ops::Range<u64>,
@@ -77,16 +79,17 @@ struct Order {
     random: Random,
     by_priority: bool,
     priorities: Vec<u64>,
-    /// The first thread wants time to pass.
+    /// Whether the first thread has yielded, which means that it wants time to pass.
     first_waits: bool,
     over: bool,
 }
 
-/// Time passes although others could go on once in so many steps, where it does at all.
+/// With a seed that is not strict, time passes in one of this many steps although other threads could run.
 const EARLY: u64 = 1024;
-/// Looks without anybody who waits for time, after which nothing will ever happen.
+/// How often the first thread may look while no thread waits for time. After that nothing will ever happen
+/// again.
 const IDLE_MAX: u32 = 100;
-/// A thread keeps its priority for so many steps on average.
+/// How many steps a thread keeps its priority, on average.
 const PRIORITY_LASTS: u64 = 48;
 
 impl Order {
@@ -183,11 +186,11 @@ impl Random {
     }
 }
 
-/// Lets everything run until all wait, and time pass until the first of them waits no longer; again and again until
-/// `reached`. Call it from the test's own thread.
+/// Repeats two steps until `reached`: all threads run until they wait, then time passes until the first of
+/// them is due. Call it from the test's own thread.
 ///
 /// # Panics
-/// If more than `at_most` passes before.
+/// If `reached` is still false after `at_most`.
 pub fn pass_until(what: &str, at_most: Duration, reached: impl Fn() -> bool) {
     let end = time::now() + at_most;
     let mut idle = 0;
@@ -201,7 +204,7 @@ pub fn pass_until(what: &str, at_most: Duration, reached: impl Fn() -> bool) {
     }
 }
 
-/// Runs a future on this thread.
+/// Runs a future on this thread until it is ready.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     shuttle::future::block_on(future)
 }

@@ -1,4 +1,4 @@
-//! Those of a scheduler.
+//! Locks, channels, threads, clocks and sockets of a scheduler that explores orders.
 
 pub mod channel;
 mod condvar;

@@ -1,5 +1,5 @@
-//! A network within the process: connections that keep what they are given in order, take less than they are offered,
-//! and make the sender wait.
+//! A network within the process. Its connections keep the order of bytes, accept fewer bytes than they are
+//! offered, and make the sender wait.
 
 pub use std::net::Shutdown;
 use std::{
@@ -14,10 +14,10 @@ use shuttle::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Condvar, explore::draw, time};
 
-/// Bytes that a connection keeps for the other end.
+/// How many bytes a connection holds until the other end reads them.
 const PIPE_BYTES_MAX: usize = 16 << 10;
 
-/// Everything that waits for a connection waits here.
+/// All threads that wait for any connection wait on this one.
 #[derive(Debug, Default)]
 struct Doorbell {
     rung: Mutex<()>,
@@ -35,7 +35,7 @@ impl Doorbell {
 struct Network {
     doorbell: Option<Arc<Doorbell>>,
     listeners: BTreeMap<SocketAddr, Arc<Mutex<VecDeque<TcpStream>>>>,
-    /// Both directions of every connection that was made.
+    /// Both directions of every connection.
     connections: Vec<[Weak<Pipe>; 2]>,
     last_port: u16,
 }
@@ -46,7 +46,8 @@ thread_local! {
 
 pub(super) fn reset() {
     let network = Network { doorbell: Some(Arc::default()), ..Network::default() };
-    // What an execution that failed left behind belongs to it.
+    // An execution that failed leaves objects that belong to its own scheduler: dropping them here would
+    // panic.
     std::mem::forget(NETWORK.replace(network));
 }
 
@@ -84,7 +85,7 @@ impl Pipe {
         self.changed.notify_all();
     }
 
-    /// Waits until there is something to be done, or the end of `timeout`.
+    /// Waits until the pipe can be used, or for `timeout`.
     fn wait(
         &self,
         timeout: Option<Duration>,
@@ -98,7 +99,7 @@ impl Pipe {
     }
 }
 
-/// Breaks one of the connections that there are, as the seed draws it. What was on its way on it is lost.
+/// Breaks one of the connections, drawn by the seed. The bytes on their way are lost.
 pub fn cut() {
     let there_are = NETWORK.with_borrow_mut(|network| {
         network.connections.retain(|pipes| pipes.iter().all(|pipe| pipe.strong_count() > 0));
@@ -116,7 +117,7 @@ pub fn cut() {
     }
 }
 
-/// As of the standard library.
+/// As in the standard library.
 #[derive(Debug)]
 pub struct TcpStream {
     local: SocketAddr,
@@ -127,7 +128,7 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
     /// Nobody listens there.
@@ -151,77 +152,71 @@ impl TcpStream {
         Ok(TcpStream { local, peer: *address, incoming: back, outgoing: there, timeouts: Default::default() })
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.peer)
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     pub fn set_nodelay(&self, _: bool) -> io::Result<()> {
         Ok(())
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     pub fn set_nonblocking(&self, _: bool) -> io::Result<()> {
         Ok(())
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     ///
-    /// # Panics
-    /// No.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.timeouts.lock().expect("never poisoned").0 = timeout;
         Ok(())
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     ///
-    /// # Panics
-    /// No.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.timeouts.lock().expect("never poisoned").1 = timeout;
         Ok(())
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     ///
-    /// # Panics
-    /// No.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.timeouts.lock().expect("never poisoned").1)
     }
 
-    /// Ends both directions, whichever are named: that is all that the runtime asks for.
+    /// Ends both directions, whatever is asked: the runtime never ends only one.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     pub fn shutdown(&self, _: Shutdown) -> io::Result<()> {
         self.incoming.close();
         self.outgoing.close();
@@ -276,7 +271,7 @@ impl Write for &TcpStream {
     }
 }
 
-/// As of the standard library.
+/// As in the standard library.
 #[derive(Debug)]
 pub struct TcpListener {
     address: SocketAddr,
@@ -284,7 +279,7 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
     /// The address is taken, or makes no sense.
@@ -304,26 +299,26 @@ impl TcpListener {
         if taken { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(TcpListener { address, waiting }) }
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     pub fn set_nonblocking(&self, _: bool) -> io::Result<()> {
         Ok(())
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.address)
     }
 
-    /// As of the standard library, of a listener that does not block.
+    /// As in the standard library, for a listener that does not block.
     ///
     /// # Errors
-    /// Nobody has called.
+    /// No connection is waiting.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let stream = lock(&self.waiting).pop_front().ok_or(io::ErrorKind::WouldBlock)?;
         let peer = stream.peer;
@@ -342,18 +337,18 @@ impl Drop for TcpListener {
     }
 }
 
-/// Dropping it wakes who waits with its [`Woken`].
+/// Dropping it wakes the thread that waits with its [`Woken`].
 #[derive(Debug)]
 pub struct Waker(Arc<Doorbell>, Arc<std::sync::atomic::AtomicBool>);
 
-/// See [`Waker`].
+/// What a thread passes to [`wait_for`] so that the [`Waker`] can wake it.
 #[derive(Debug)]
 pub struct Woken(Arc<std::sync::atomic::AtomicBool>);
 
-/// A waker, and what it wakes.
+/// Makes a waker and its counterpart.
 ///
 /// # Errors
-/// None.
+/// It never fails.
 pub fn waker() -> io::Result<(Waker, Woken)> {
     let woken = Arc::default();
     Ok((Waker(doorbell(), Arc::clone(&woken)), Woken(woken)))
@@ -366,7 +361,7 @@ impl Drop for Waker {
     }
 }
 
-/// Waits for a connection on any listener, for `woken`, or until `timeout`.
+/// Waits for a connection on any listener, for the waker of `woken`, or for `timeout`.
 pub fn wait_for(listeners: &[TcpListener], woken: &Woken, timeout: Option<Duration>) {
     let doorbell = doorbell();
     let until = time::now().saturating_add(timeout.unwrap_or(Duration::MAX));

@@ -12,11 +12,11 @@ use std::{
 use shuttle::sync::Mutex;
 pub use shuttle::thread::{Scope, Thread, scope};
 
-/// As of the standard library.
+/// As in the standard library.
 #[derive(Debug, Default)]
 pub struct Builder(Option<String>);
 
-/// As of the standard library.
+/// As in the standard library.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
     inner: shuttle::thread::JoinHandle<T>,
@@ -32,22 +32,22 @@ impl Drop for Finish {
 }
 
 impl Builder {
-    /// As of the standard library.
+    /// As in the standard library.
     #[must_use]
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     #[must_use]
     pub fn name(self, name: String) -> Builder {
         Builder(Some(name))
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     pub fn spawn<F, T>(self, body: F) -> io::Result<JoinHandle<T>>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -66,10 +66,10 @@ impl Builder {
         Ok(JoinHandle { inner, finished })
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// None.
+    /// It never fails.
     pub fn spawn_scoped<'scope, F, T>(
         self,
         scope: &'scope Scope<'scope, '_>,
@@ -83,7 +83,7 @@ impl Builder {
     }
 }
 
-/// As of the standard library.
+/// As in the standard library.
 pub fn spawn<F, T>(body: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -93,28 +93,28 @@ where
 }
 
 impl<T> JoinHandle<T> {
-    /// As of the standard library.
+    /// As in the standard library.
     ///
     /// # Errors
-    /// As of the standard library.
+    /// As in the standard library.
     pub fn join(self) -> std::thread::Result<T> {
         self.inner.join()
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished.load(Relaxed)
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     #[must_use]
     pub fn thread(&self) -> &Thread {
         self.inner.thread()
     }
 }
 
-/// Sleeps in the test's time.
+/// Sleeps until the test's clock has moved by `time`.
 pub fn sleep(time: Duration) {
     let (nobody, never) = (Mutex::new(()), super::Condvar::new());
     _ = never.wait_timeout_while(nobody.lock().expect("nobody else has it"), time, |()| true);

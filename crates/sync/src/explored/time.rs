@@ -1,4 +1,4 @@
-//! Time that passes when the test says so.
+//! A clock that the test moves.
 
 use std::{
     cell::{Cell, RefCell},
@@ -9,7 +9,7 @@ use std::{
 
 use shuttle::sync::{Arc, Condvar};
 
-/// Who waits until when.
+/// The threads that wait for a point in time.
 #[derive(Default)]
 struct Sleepers {
     last: u64,
@@ -23,7 +23,8 @@ thread_local! {
 
 pub(super) fn reset() {
     NOW.set(Duration::ZERO);
-    // What an execution that failed left behind belongs to it.
+    // An execution that failed leaves objects that belong to its own scheduler: dropping them here would
+    // panic.
     std::mem::forget(SLEEPERS.take());
 }
 
@@ -33,7 +34,8 @@ pub fn now() -> Duration {
     NOW.get()
 }
 
-/// Passes until the first who waits need not wait longer; false if nobody waits for time.
+/// Moves the clock to the earliest point in time that a thread waits for. Returns false if none waits for
+/// time.
 pub(super) fn pass() -> bool {
     let next = SLEEPERS.with_borrow(|sleepers| sleepers.waiting.values().map(|(until, _)| *until).min());
     let Some(next) = next else { return false };
@@ -42,12 +44,12 @@ pub(super) fn pass() -> bool {
         let due = sleepers.waiting.values().filter(|(until, _)| *until <= now());
         due.map(|(_, condvar)| Arc::clone(condvar)).collect::<Vec<_>>()
     });
-    // One that was just about to wait misses it, and is due at the next call.
+    // A thread that was just about to wait misses this notification, and is due at the next call.
     due.iter().for_each(|condvar| condvar.notify_all());
     true
 }
 
-/// Somebody who waits.
+/// A thread's entry among the sleepers.
 pub(super) struct Sleeper(u64);
 
 impl Sleeper {
@@ -70,24 +72,24 @@ impl Drop for Sleeper {
     }
 }
 
-/// As of the standard library.
+/// As in the standard library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(Duration);
 
 impl Instant {
-    /// As of the standard library.
+    /// As in the standard library.
     #[must_use]
     pub fn now() -> Instant {
         Instant(now())
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         now().saturating_sub(self.0)
     }
 
-    /// As of the standard library.
+    /// As in the standard library.
     #[must_use]
     pub fn saturating_duration_since(&self, earlier: Instant) -> Duration {
         self.0.saturating_sub(earlier.0)
