@@ -174,7 +174,7 @@ async fn when_nobody_answers_it_says_so_in_time() {
 }
 
 #[tokio::test]
-async fn who_types_is_told_at_once_that_nobody_listens() {
+async fn give_up_unreachable_reports_refused_connections_at_once() {
     let mut pair = Pair::start();
     pair.stop(0).await;
     pair.stop(1).await;

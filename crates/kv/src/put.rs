@@ -86,7 +86,6 @@ impl KvStore {
                 }
                 // A transaction may delete a key and then put it with `ignore_value`. The key keeps the value
                 // it had before the transaction, since that is what was checked.
-                // the transaction began, since that is what was checked.
                 let kept = || live.or_else(|| history.at(modified - 1));
                 let value = if put.ignore_value {
                     kept().map(|version| version.value.to_bytes()).unwrap_or_default()

@@ -294,7 +294,6 @@ impl KvStore {
         if self.purged == self.compacted {
             // Changes at the very revision of a compaction stay in the list, because their versions are kept:
             // the next compaction must look at them again.
-            // revision of a compaction are kept.
             let last =
                 self.changes.from(self.compacted).take_while(|change| change.revision == self.compacted);
             touched.extend(last.cloned());
@@ -302,7 +301,6 @@ impl KvStore {
         for Change { revision, sub, key } in touched {
             // A change whose version is gone is skipped: an earlier change of its key has dropped it. It must
             // not count, since a store restored from a snapshot does not know of it and must do the same.
-            // count, since a store restored from a snapshot does not know of it and has to stay in step.
             let Some(history) = self.keys.get_mut(&key).filter(|h| h.contains(revision, sub)) else {
                 continue;
             };

@@ -28,12 +28,13 @@ pub struct Args {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
-    /// Show the experiments, or what can be set about some
+    /// Show the experiments, or the parameters of some
     List {
         /// Experiments to show in full.
         names: Vec<String>,
     },
-    /// Run experiments, or `all` of them, and judge what they measure; or do everything to real replicas (`chaos`, `attacks`), or compare them with etcd (`likeness`)
+    /// Run experiments, or `all` of them, and judge the results; or attack real replicas (`chaos`,
+    /// `attacks`), or compare them with etcd (`likeness`)
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Run {
         #[command(subcommand)]
@@ -41,13 +42,14 @@ enum Command {
         /// The experiments.
         #[arg(required = true)]
         names: Vec<String>,
-        /// Where figures go, in a folder for each experiment (NAME-GROUND if it runs on something else than usual).
+        /// The folder for the results, with a folder for each experiment (NAME-GROUND if it runs on another
+        /// ground than usual).
         #[arg(long, value_name = "DIR", default_value = "lab")]
         out: PathBuf,
         /// Set a parameter.
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
-        /// Longer and more often: an hour rather than minutes.
+        /// Run longer and more often: an hour rather than minutes.
         #[arg(long)]
         full: bool,
         /// The commit that is measured, for the report.
@@ -60,27 +62,28 @@ enum Command {
         #[arg(long)]
         quiet: bool,
     },
-    /// Write report.html and report.md from what `run` left
+    /// Write report.html and report.md from the results of `run`
     Report {
-        /// Where `run` wrote to.
+        /// The folder with the results of `run`.
         #[arg(default_value = "lab", value_name = "DIR")]
         folder: PathBuf,
     },
 }
 
-/// What is run in a way of its own.
+/// Runs that are not experiments.
 #[derive(Clone, Debug, Subcommand)]
 enum Special {
     /// Kill, pause, cut off, fill up, reconfigure and replace real replicas under load, and check what clients saw
     Chaos(Box<chaos::Args>),
-    /// Do to real replicas, and to etcd beside them, what a hostile client can, and judge what honest ones notice
+    /// Do to real replicas, and to etcd beside them, what a hostile client can, and judge what honest clients notice
     Attacks(Box<attacks::Args>),
     /// Send the same random requests to real replicas and to etcd, and compare every answer
     Likeness(Box<likeness::Args>),
 }
 
-/// Does what was asked for, and reports for itself. The exit code is 0 if it could be done, whatever the verdicts;
-/// 1 otherwise, and 2 for a wrong argument. A run of chaos, attacks or likeness also fails if something was found.
+/// Runs `synod lab`, and prints what it has to say. The exit code is 0 if the command could be carried out,
+/// whatever the verdicts; 1 otherwise, and 2 for a wrong argument. A run of chaos, attacks or likeness also
+/// fails if something was found.
 #[must_use]
 pub fn main(args: Args) -> ExitCode {
     let outcome = match args.command {
@@ -150,7 +153,7 @@ fn show(experiment: &Experiment) {
 fn run(names: &[String], options: &RunOptions, program: Option<PathBuf>) -> Result<(), LabError> {
     let experiments = experiments::find(names)?;
     Parameters::check_keys(&experiments, &options.set)?;
-    // What is wrong with the parameters of the last experiment is said before the first one takes its minutes.
+    // All parameters are checked before the first experiment takes its minutes.
     for experiment in &experiments {
         (experiment.points)(&Parameters::new(experiment, options.full, &options.set)?)?;
     }
@@ -167,7 +170,7 @@ fn run(names: &[String], options: &RunOptions, program: Option<PathBuf>) -> Resu
     Ok(())
 }
 
-/// This program, if it is `synod`; otherwise the one that is built beside it or, for an example, above it.
+/// This program, if it is `synod`; otherwise the `synod` that is built beside it or, for an example, above it.
 fn own_program() -> Result<PathBuf, LabError> {
     let own = env::current_exe().map_err(|error| LabError::Replicas(format!("own program: {error}")))?;
     let synod = format!("synod{}", env::consts::EXE_SUFFIX);
@@ -184,7 +187,7 @@ fn print(summary: &Summary, options: &RunOptions) {
     }
 }
 
-/// Becomes true on Ctrl-C and SIGTERM. Who asks twice does not want replicas to be stopped in order.
+/// A flag that Ctrl-C and SIGTERM set. A second signal ends the program at once, without stopping replicas in order.
 fn interruption() -> Result<Arc<AtomicBool>, LabError> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&interrupted);

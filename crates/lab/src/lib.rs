@@ -1,9 +1,9 @@
 //! The laboratory: load generators, and experiments that put peers side by side.
 //!
-//! [`mod@bench`] drives any server of the etcd v3 API, so that Synod and etcd are measured by one program. [`cli`] is
-//! `synod lab`: [`experiments`] by name, each declared in one place and judged by what it measured, and [`chaos`], which
-//! does to real replicas whatever can be done to them; [`attacks`] does what a hostile client can; [`likeness`] compares
-//! answers with etcd's.
+//! [`mod@bench`] drives any server of the etcd v3 API, so that one program measures Synod and etcd. [`cli`]
+//! is `synod lab`. [`experiments`] are found by name, declared in one place each, and judged by their
+//! results. [`chaos`] applies every kind of fault to real replicas. [`attacks`] does what a hostile client
+//! can. [`likeness`] compares answers with etcd's.
 
 pub mod attacks;
 pub mod bench;

@@ -1,20 +1,21 @@
 //! The statistics of a report: means with confidence intervals, and whether two means differ.
 //!
-//! As in Ng 2020 (chapter 6): Student's t for one mean, Welch's test for the difference of two whose variances may
-//! differ. The quantiles are computed rather than looked up, so that Welch's fractional degrees of freedom are exact.
+//! As in Ng 2020 (chapter 6), these are Student's t for one mean and Welch's test for the difference of two
+//! means whose variances may differ. The quantiles are computed rather than looked up, so that Welch's
+//! fractional degrees of freedom are exact.
 
-/// A mean and how far off it may be.
+/// A mean with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// How many values there are.
     pub count: usize,
     /// Their mean.
     pub mean: f64,
-    /// Half of the width of the 95 % confidence interval; none for a single value.
+    /// Half of the width of the 95 % confidence interval; `None` for a single value.
     pub half_width: Option<f64>,
 }
 
-/// The estimate of the mean behind these values; none without a value.
+/// Estimates the mean of the distribution of these values; `None` without a value.
 #[must_use]
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let (mean, variance) = moments(values)?;
@@ -26,7 +27,7 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     Some(Estimate { count, mean, half_width })
 }
 
-/// The middle value, or the mean of the two in the middle; none without a value.
+/// The middle value, or the mean of the two middle values; `None` without a value.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -39,7 +40,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The relative standard error of the mean; none with fewer than two values or a mean of 0.
+/// The relative standard error of the mean; `None` with fewer than two values or a mean of 0.
 #[must_use]
 pub fn relative_standard_error(values: &[f64]) -> Option<f64> {
     let (mean, variance) = moments(values)?;
@@ -64,7 +65,7 @@ impl Difference {
     }
 }
 
-/// Compares the means of `a` and `b`; none unless both have at least two values.
+/// Compares the means of `a` and `b`; `None` unless both have at least two values.
 #[must_use]
 pub fn difference(a: &[f64], b: &[f64]) -> Option<Difference> {
     let ((mean_a, variance_a), (mean_b, variance_b)) = (moments(a)?, moments(b)?);

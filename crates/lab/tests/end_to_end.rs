@@ -117,7 +117,7 @@ fn a_stalled_server_shows_in_the_latency_of_an_open_loop() {
     let lateness = report.lateness.expect("an open loop has lateness");
     assert!(lateness.count == 400 && lateness.max_us > 500_000, "{lateness:?}");
 
-    // Where nothing is due by a timetable, one request is slow, and the rest are not sent: this is what it hides.
+    // In a closed loop one request is slow and the others are not sent, which hides the stall.
     let server = Server::start(Behaviour { stall, ..Behaviour::default() });
     let report = run(Operation::Put, &lasting(options(&[&server]), length)).unwrap();
     assert!(report.latency.p99_us < 200_000, "{:?}", report.latency);
@@ -139,8 +139,8 @@ fn an_open_loop_keeps_its_rate() {
     }
 }
 
-/// One client, and requests that are due 400 times as often as the server answers. What holds does so on a machine of
-/// any speed: a slower one answers less.
+/// One client, and requests that are due 400 times as often as the server answers. The assertions hold on a
+/// machine of any speed: a slower one answers less.
 #[test]
 fn a_server_that_is_too_slow_for_the_rate_costs_requests_not_memory() {
     let delay = 20 * MS;
@@ -152,7 +152,7 @@ fn a_server_that_is_too_slow_for_the_rate_costs_requests_not_memory() {
     let began = Instant::now();
     let report = run(Operation::Put, &options).unwrap();
     let took = began.elapsed();
-    // Every request has its turn, and all of them together would take 100 s; the timeout bounds the backlog.
+    // Every request has its turn, which would take 100 s for all of them; the time-out bounds the backlog.
     assert_eq!(report.answered + report.failed, 5000);
     assert!(took < 5000 * delay / 2, "{took:?}");
     assert!(
@@ -160,7 +160,7 @@ fn a_server_that_is_too_slow_for_the_rate_costs_requests_not_memory() {
         "{} answered",
         report.answered
     );
-    // A timer that ends one request is late for thousands that are due 50 microseconds after each other.
+    // A timer that ends one request is late for thousands that are due 50 microseconds apart.
     assert!(
         report.errors.iter().any(|error| error.message.contains("no client was free")),
         "{:?}",

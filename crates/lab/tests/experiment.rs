@@ -1,4 +1,4 @@
-//! A tiny experiment from its parameters to the report, with real replicas.
+//! Runs a small experiment from its parameters to the report, with real replicas.
 
 use std::{
     fs,
@@ -52,7 +52,7 @@ fn figures_are_measured_kept_and_reported() {
     assert!(html.contains("A short run, which decides little"), "it says nothing of its length");
 }
 
-/// The relay on a wide-area network: a decision takes the round trips that the topology says.
+/// With the relay of a wide-area network, a decision takes the round trips of the topology.
 #[test]
 fn a_relayed_group_has_the_latency_of_its_network() {
     let set = ["on=threads", "concurrent=1", "seconds=1.5", "runs=1", "runs-max=1"];
@@ -63,7 +63,7 @@ fn a_relayed_group_has_the_latency_of_its_network() {
     let point = points.iter().find(|point| point.series == series).unwrap();
     let sample = (point.measure)(&conduct(false)).unwrap();
     let median = sample.figures["median_ms"];
-    // 280 ms; a busy machine may add to it, nothing may take from it.
+    // 280 ms. A busy machine may add to it, and nothing may shorten it.
     assert!((279.0..600.0).contains(&median), "{median} ms");
     assert_eq!(sample.figures["leader"], 3.0);
 }

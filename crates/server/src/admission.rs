@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn one_gets_a_fifth_and_who_comes_later_gets_something_too() {
+    fn a_first_connection_gets_a_fifth_and_later_ones_get_something_too() {
         let all = Admission::new(10_000);
         let first = all.share();
         assert_eq!(fill(&first), 2_000);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_good_to_have_costs_nobody_a_request() {
+    fn extra_memory_costs_no_connection_a_request() {
         let all = Admission::new(10_000);
         let old = all.share();
         assert!(old.take_of_plenty(1_000) && !old.take_of_plenty(1_200), "half a share");

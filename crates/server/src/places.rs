@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_never_asked_gives_way_first_and_who_is_busy_never() {
+    fn connections_without_a_request_give_way_first_and_busy_ones_never() {
         let (places, now) = (Places::new(4), Instant::now());
         let mut four: Vec<Presence> = (0..4).map(|_| places.take().unwrap()).collect();
         assert!(places.take().is_none());

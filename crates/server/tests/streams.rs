@@ -446,7 +446,7 @@ async fn broken_frames_break_one_connection() {
 }
 
 #[tokio::test]
-async fn stopping_does_not_wait_for_who_has_asked_nothing() {
+async fn stopping_does_not_wait_for_connections_without_requests() {
     let server = serve(&config(), replica());
     let _silent = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
     let send = http2(&server).await;

@@ -1,12 +1,12 @@
-//! What a durable append costs on this machine's disk, so that the log's layout rests on figures.
+//! Measures what a durable append costs on this machine's disk, which is what the log's layout rests on.
 //!
 //! ```text
 //! cargo run --release -p synod-storage --example fsync_cost -- DIR [ROUNDS]
 //! ```
 //!
-//! DIR must be on the disk in question (a temporary file in it is written and removed). The ways of writing take
-//! turns, round after round, so that other load on the machine hits all of them alike; what counts are the
-//! medians and the ratios between them.
+//! DIR must be on the disk in question (a temporary file in it is written and removed). The ways of writing
+//! take turns, round after round, so that other load on the machine hits all of them alike. Compare the
+//! medians and their ratios.
 //!
 //! 1. *Layouts*: one small write made durable, into a file that grows, one that was only allocated, and one
 //!    written through before; packed one behind the other or each on a page of its own; with `fdatasync` after
@@ -50,7 +50,7 @@ struct Layout {
     file: Preparation,
     sync: Flush,
     bytes: u64,
-    /// Each write starts on a page of its own.
+    /// Whether each write starts on a new page.
     pages: bool,
 }
 
@@ -153,7 +153,7 @@ fn main() -> io::Result<()> {
     fs::remove_dir_all(&dir)
 }
 
-/// One round of one layout, into a fresh file.
+/// Writes one round of one layout into a fresh file.
 fn appends(path: &Path, layout: &Layout, times: &mut Vec<Duration>) -> io::Result<()> {
     let file = File::create(path)?;
     match layout.file {
@@ -185,7 +185,7 @@ fn appends(path: &Path, layout: &Layout, times: &mut Vec<Duration>) -> io::Resul
     fs::remove_file(path)
 }
 
-/// Commits of `group` records each; returns how long all of them took together.
+/// Makes commits of `group` records each, and returns how long all of them took together.
 fn commits(
     dir: &Path,
     group: usize,

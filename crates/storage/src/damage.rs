@@ -1,11 +1,11 @@
-//! What a log may have lost, and how it is known.
+//! What a log may have lost.
 
 use std::fmt;
 
 use synod_wire::Lsn;
 
-/// Promises that this identity gave may be missing from its log, although no file is damaged. It stays recorded
-/// until [`crate::Wal::loss_made_good`], across any number of restarts.
+/// Why promises that this replica gave may be missing from its log, although no file is damaged. The reason
+/// stays recorded until [`crate::Wal::loss_made_good`], across any number of restarts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The previous life kept its records in memory only.
@@ -18,7 +18,7 @@ pub enum Loss {
     Quarantined(String),
     /// The identity has run before, but its log is gone.
     LogMissing,
-    /// The file that would tell is itself damaged.
+    /// The file that would tell whether anything was lost is itself damaged.
     StateUnreadable(String),
 }
 
@@ -45,10 +45,10 @@ impl fmt::Display for Loss {
 /// Corruption that is not a torn tail: something that was once durable cannot be read any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where, in log order; never empty.
+    /// The damaged places, in log order; never empty.
     pub spots: Vec<DamageSpot>,
-    /// Whether the latest record of every [`crate::Keep::State`] key is known to be among the records that were
-    /// read. If so, promises survived and only slots may be missing.
+    /// Whether the latest record of every [`crate::Keep::State`] key is known to be among the records that
+    /// were read. If so, promises survived and only slots may be missing.
     pub state_intact: bool,
 }
 
@@ -57,14 +57,14 @@ pub struct Damage {
 pub struct DamageSpot {
     /// Sequence number of the segment.
     pub segment: u64,
-    /// Where in the segment's file, in bytes.
+    /// The offset in the segment's file, in bytes.
     pub offset: u64,
-    /// The lowest record number that may be lost here; [`Lsn::ZERO`] together with `last_lost` being zero says
-    /// that no numbered record is lost, only a restated one.
+    /// The lowest record number that may be lost here. If it is [`Lsn::ZERO`] and `last_lost` is zero too, no
+    /// numbered record is lost, only a restated one.
     pub first_lost: Lsn,
     /// The highest record number that may be lost here.
     pub last_lost: Lsn,
-    /// What was found.
+    /// What was found there.
     pub reason: String,
 }
 

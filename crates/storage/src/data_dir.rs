@@ -1,4 +1,4 @@
-//! A replica's data directory and the file in it that says whose it is.
+//! A replica's data directory, and the file in it that names its owner.
 //!
 //! ```text
 //! DIR/LOCK        held by the running replica
@@ -34,22 +34,22 @@ const TITLE: &str = "synod data directory";
 const FORMAT: Format = Format::first(3);
 const WAL: &str = "wal";
 
-/// Whose files they are, and in which of its lives.
+/// The owner of a data directory, and which of its lives this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The cluster; files of another one are refused.
+    /// The cluster. Files of another cluster are refused.
     pub cluster: ClusterId,
-    /// The replica; files of another one are refused.
+    /// The replica. Files of another replica are refused.
     pub replica: ReplicaId,
-    /// Drawn at random when the data directory was made; files of another directory are refused. Others know from
-    /// it whether a replica that comes back still has its data.
+    /// A random number, drawn when the data directory was made. Files of another directory are refused. Other
+    /// replicas tell by it whether a replica that comes back still has its data.
     pub birth: u64,
-    /// How many times it was started, this time included.
+    /// How many times the replica was started, this time included.
     pub incarnation: Incarnation,
 }
 
 impl Identity {
-    /// Whether both are the same replica of the same cluster with the same data, in whichever life.
+    /// Whether both are the same replica of the same cluster with the same data, in any lives.
     #[must_use]
     pub fn is_same_replica(&self, other: &Identity) -> bool {
         (self.cluster, self.replica, self.birth) == (other.cluster, other.replica, other.birth)
@@ -62,10 +62,10 @@ impl fmt::Display for Identity {
     }
 }
 
-/// What the identity file says.
+/// The contents of the identity file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
-    /// Whose directory it is; the incarnation is that of the last start.
+    /// The directory's owner, with the incarnation of the last start.
     pub identity: Identity,
     /// The replica's name at the last start.
     pub name: String,
@@ -73,7 +73,7 @@ pub struct Marker {
     pub durability: Durability,
 }
 
-/// A data directory that this process has for itself.
+/// A data directory that no other process can open meanwhile.
 #[derive(Debug)]
 pub struct DataDir {
     pub(crate) disk: Arc<dyn Disk>,
@@ -84,8 +84,8 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Opens the directory, or makes it if there is none, and counts the start: the incarnation is durable when
-    /// this returns, so no two lives share one.
+    /// Opens the directory, or makes it if it does not exist, and counts the start. The incarnation is
+    /// durable when this returns, so no two lives share one.
     ///
     /// # Errors
     /// The directory is in use, belongs to another cluster or replica, or cannot be read or written.
@@ -110,13 +110,13 @@ impl DataDir {
         refuse_unfinished(&*disk, path)?;
         create_dir(&*disk, path)?;
         if disk.file_bytes(&path.join(FILE_NAME)).is_err() {
-            // Where that file is, an earlier start came past this.
+            // Where the identity file exists, an earlier start has already made the way to the directory durable.
             sync_way_to(&*disk, path)?;
         }
         let lock = DirLock::take(&*disk, path)?;
         let previous = DataDir::read_on(&*disk, path)?;
         let log = LogState::read(&*disk, &path.join(WAL))?;
-        // If the file that says whose directory it is got lost, the log still knows.
+        // If the identity file is lost, the log still knows the owner.
         let latest = previous.as_ref().map(|marker| marker.identity).or(log.identity());
         let outlived = lives::read(&*disk, path, None)?.map_or(Incarnation(0), |lives| lives.outlived);
         let lives = latest.map_or(0, |identity| identity.incarnation.0).max(outlived.0);
@@ -142,7 +142,7 @@ impl DataDir {
         create_dir(disk, &dir.snapshots())?;
         let never_begun = match log {
             Previous::None => lives == 0,
-            // An earlier start of this replica wrote it, and may have ended before it was durable.
+            // An earlier start of this replica wrote the file, and may have ended before it was durable.
             Previous::Read(state) => {
                 state.identity.is_same_replica(&identity)
                     && state.identity.incarnation == Incarnation(0)
@@ -151,8 +151,8 @@ impl DataDir {
             Previous::Unreadable(_) => false,
         };
         if never_begun {
-            // Before the marker, so that from the second start on a missing log is known to be lost, and not
-            // never begun.
+            // The log's state file is written before the identity file. So from the second start on, a
+            // missing log is known to be lost, not never begun.
             let unborn = Identity { incarnation: Incarnation(0), ..identity };
             LogState::opened(unborn, Durability::Sync, disk.boot()).write(disk, &dir.wal())?;
         }
@@ -160,8 +160,8 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// Sets the log aside of a directory that was restored from a copy: what it promised since is not in it. From now
-    /// on it is missing, as if it was lost.
+    /// Sets aside the log of a directory that was restored from a copy, since the promises made after the
+    /// copy are not in it. From now on the log counts as lost.
     fn set_log_aside(&self, outlived: Incarnation) -> Result<(), StorageError> {
         let (wal, aside) =
             (self.wal(), beside(&self.wal(), &format!("outlived-{:016x}", self.disk.secret())));
@@ -177,11 +177,10 @@ impl DataDir {
         Ok(())
     }
 
-    /// What the identity file in `path` says, without opening or locking anything; `None` if there is none.
+    /// Reads the identity file in `path` without opening or locking anything. Returns `None` if there is none.
     ///
     /// # Errors
-    /// The file cannot be read, or is malformed; or the directory is missing since its replacement by another one was
-    /// interrupted.
+    /// The file cannot be read or is malformed, or the directory is missing because its replacement was interrupted.
     pub fn read(path: &Path) -> Result<Option<Marker>, StorageError> {
         DataDir::read_on(&*the_disk(), path)
     }
@@ -196,26 +195,26 @@ impl DataDir {
         Marker::from_fields(&fields).map(Some).map_err(malformed)
     }
 
-    /// Who runs here, and in which life.
+    /// The owner, and its present life.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// What the identity file said before this start; `None` if there was none.
+    /// The contents of the identity file before this start; `None` if there was none.
     #[must_use]
     pub fn previous(&self) -> Option<&Marker> {
         self.previous.as_ref()
     }
 
-    /// Whether the directory was made by this start.
+    /// Whether this start made the directory.
     #[must_use]
     pub fn is_first_start(&self) -> bool {
         self.identity.incarnation == Incarnation(1)
     }
 
-    /// What the replica began with and who is a member, as [`set_origin`](DataDir::set_origin) was last given it; `None` if
-    /// it never was.
+    /// The group that the replica began with and the present members, as last given to
+    /// [`set_origin`](DataDir::set_origin); `None` if that was never called.
     ///
     /// # Errors
     /// The file cannot be read, is damaged, or belongs to another replica.
@@ -223,8 +222,8 @@ impl DataDir {
         group::read(&*self.disk, &self.path, self.identity)
     }
 
-    /// Remembers what the replica began with and who is a member, in place of what was remembered before. It is durable
-    /// when this returns; a crash before leaves the old bytes or the new ones. What they say is the caller's business.
+    /// Replaces the group that the replica began with and the present members. The bytes are durable when this
+    /// returns; a crash before leaves the old bytes or the new ones. Only the caller knows what they mean.
     ///
     /// # Errors
     /// There are more than [`GROUP_BYTES_MAX`](crate::GROUP_BYTES_MAX) bytes, or the file cannot be written.
@@ -238,13 +237,13 @@ impl DataDir {
         &self.path
     }
 
-    /// Where the write-ahead log lives.
+    /// The directory of the write-ahead log.
     #[must_use]
     pub fn wal(&self) -> PathBuf {
         self.path.join(WAL)
     }
 
-    /// Where the snapshots live.
+    /// The directory of the snapshots.
     #[must_use]
     pub fn snapshots(&self) -> PathBuf {
         self.path.join("snapshots")
@@ -306,8 +305,8 @@ mod tests {
         }
     }
 
-    /// Also the directories above it are durable, though an earlier start may have made them and ended before it could
-    /// make their names so.
+    /// The directories above are durable too, although an earlier start may have made them and ended before
+    /// their names were durable.
     #[test]
     fn a_directory_that_was_opened_survives_a_power_failure() {
         let path = Path::new("/var/lib/synod/n1");
@@ -364,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_of_somebody_else_is_refused_and_not_counted() {
+    fn the_directory_of_another_replica_is_refused_and_not_counted() {
         let temporary = tempfile::tempdir().unwrap();
         drop(open(temporary.path(), 7, 1).unwrap());
         for (cluster, replica) in [(8, 1), (7, 2)] {
@@ -373,7 +372,7 @@ mod tests {
             assert!(error.to_string().contains("replica r1 of cluster 0000000000000007"), "{error}");
         }
         assert_eq!(DataDir::read(temporary.path()).unwrap().unwrap().identity.incarnation, Incarnation(1));
-        // Nor if only the log is left to say whose it is.
+        // The same holds if only the log is left to name the owner.
         fs::remove_file(temporary.path().join(FILE_NAME)).unwrap();
         let error = open(temporary.path(), 7, 2).unwrap_err();
         assert!(matches!(error, StorageError::OtherIdentity { .. }), "{error}");
@@ -388,7 +387,7 @@ mod tests {
         let other = tempfile::tempdir().unwrap();
         assert_ne!(open(other.path(), 7, 1).unwrap().identity().birth, birth);
 
-        // The same replica after it was wiped is another one, and what is left of the old files is not believed.
+        // The same id with an empty directory is another replica, and the rest of the old files does not count.
         let wal = other.path().join(WAL);
         fs::remove_dir_all(&wal).unwrap();
         fs::rename(temporary.path().join(WAL), &wal).unwrap();
@@ -448,7 +447,7 @@ mod tests {
         fs::remove_dir_all(second.wal()).unwrap();
         drop(second);
         assert_eq!(loss(&open(temporary.path(), 7, 1).unwrap()), Some(crate::Loss::LogMissing));
-        // It stays so until it is made good.
+        // The loss stays recorded until it is made good.
         assert_eq!(loss(&open(temporary.path(), 7, 1).unwrap()), Some(crate::Loss::LogMissing));
     }
 

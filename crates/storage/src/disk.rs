@@ -1,4 +1,4 @@
-//! All that storage asks of a file system, so that tests can put one in its place that fails.
+//! Every operation on a file system that storage uses, as a trait, so that tests can substitute one that fails.
 
 use std::{
     fmt::Debug,
@@ -12,10 +12,10 @@ use std::{
 
 use crate::StorageError;
 
-/// A file system. The defaults are the real one; tests replace single operations, or all of them.
+/// A file system. The default methods are those of the real one; tests replace some or all of them.
 ///
-/// Names are durable once their directory was synced, contents once their file was. Nothing here relies on more than
-/// that: not that operations become durable in order, and not that a file's sync keeps its name.
+/// A name is durable once its directory was synced, contents once their file was. Nothing here relies on
+/// more: neither on the order in which operations become durable, nor on a file's sync keeping its name.
 pub(crate) trait Disk: Debug + Send + Sync {
     /// Opens a file.
     fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
@@ -37,7 +37,8 @@ pub(crate) trait Disk: Debug + Send + Sync {
         fs::create_dir(dir)
     }
 
-    /// Names of a directory's entries, in any order. Names that are no valid text are nothing of ours and are left out.
+    /// Names of a directory's entries, in any order. A name that is not valid text is not one of Synod's and
+    /// is left out.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir)? {
@@ -56,8 +57,8 @@ pub(crate) trait Disk: Debug + Send + Sync {
         fs::rename(from, to)
     }
 
-    /// Lets two directories have each other's name, at once. An error of kind [`io::ErrorKind::Unsupported`] or
-    /// [`io::ErrorKind::InvalidInput`] says that this file system has no such operation.
+    /// Exchanges the names of two directories atomically. An error of kind [`io::ErrorKind::Unsupported`] or
+    /// [`io::ErrorKind::InvalidInput`] means that this file system has no such operation.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         exchange_real(one, other)
     }
@@ -67,8 +68,8 @@ pub(crate) trait Disk: Debug + Send + Sync {
         fs::remove_file(path)
     }
 
-    /// Takes the lock on a file, which is created if there is none; `None` if somebody else has it. The system lets go
-    /// of it when the process ends, however it ends.
+    /// Locks a file, which is created if it does not exist. Returns `None` if another process holds the lock.
+    /// The system releases it when the process ends, in whatever way.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Guard>>> {
         let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
         match file.try_lock() {
@@ -78,40 +79,40 @@ pub(crate) trait Disk: Debug + Send + Sync {
         }
     }
 
-    /// A text that is another one after every boot of the machine; empty where the system offers none.
+    /// A text that changes with every boot of the machine; empty where the system offers none.
     fn boot(&self) -> String {
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
         id.map(|id| id.trim().to_owned()).unwrap_or_default()
     }
 
-    /// A number that nobody can guess and nobody else draws; never 0.
+    /// A number that cannot be guessed and is drawn only once; never 0.
     fn secret(&self) -> u64 {
         // The hasher's keys come from the system's source of randomness.
         RandomState::new().hash_one(std::time::SystemTime::now()).max(1)
     }
 
-    /// Whether a thread of its own may work on it. Where none may, somebody calls the work step by step.
+    /// Whether storage may start threads on it. If not, the owner calls their work step by step.
     fn has_threads(&self) -> bool {
         true
     }
 }
 
-/// An open file. What is read is what was written, durable or not.
+/// An open file. Reading returns what was written, durable or not.
 pub(crate) trait DiskFile: Debug + Send + Sync {
     /// Reads at most the buffer's length from `offset` on; 0 bytes at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes a prefix of `parts` at `offset`; returns how many bytes.
+    /// Writes a prefix of `parts` at `offset`, and returns its length in bytes.
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
 
-    /// Makes the file's contents durable, and what of its metadata is needed to read them.
+    /// Makes the file's contents durable, with the metadata that reading them needs.
     fn sync(&self) -> io::Result<()>;
 
     /// Bytes of the file.
     fn bytes(&self) -> io::Result<u64>;
 }
 
-/// What holds a lock for as long as it lives.
+/// Holds a lock until it is dropped.
 pub(crate) trait Guard: Debug + Send + Sync {}
 
 impl Guard for File {}
@@ -119,29 +120,29 @@ impl Guard for File {}
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// To be read; it must exist.
+    /// For reading; the file must exist.
     Read,
-    /// To be read and written; it must exist.
+    /// For reading and writing; the file must exist.
     Write,
-    /// To be read and written; it is created, or emptied.
+    /// For reading and writing; the file is created, or emptied.
     Create,
-    /// To be read and written; it must not exist.
+    /// For reading and writing; the file must not exist.
     CreateNew,
 }
 
-/// The real thing.
+/// The real file system.
 #[derive(Debug)]
 pub(crate) struct RealDisk;
 
 impl Disk for RealDisk {}
 
-/// The disk of this machine.
+/// The file system of this machine.
 #[cfg(not(feature = "shuttle"))]
 pub(crate) fn the_disk() -> Arc<dyn Disk> {
     Arc::new(RealDisk)
 }
 
-/// The disk that the test has put in.
+/// The file system that the test has set.
 #[cfg(feature = "shuttle")]
 pub(crate) fn the_disk() -> Arc<dyn Disk> {
     Arc::new(crate::explored::disk())
@@ -197,7 +198,7 @@ pub(crate) fn write_all_at(
     mut parts: &mut [IoSlice<'_>],
     mut offset: u64,
 ) -> Result<(), StorageError> {
-    // Empty buffers in front would make a write of 0 bytes look like a disk that takes nothing.
+    // Leading empty buffers are skipped: a write of 0 bytes would look like a disk that accepts nothing.
     IoSlice::advance_slices(&mut parts, 0);
     while !parts.is_empty() {
         let now = parts.len().min(IOV_MAX);
@@ -214,7 +215,7 @@ pub(crate) fn write_all_at(
     Ok(())
 }
 
-/// Fills the buffer with what is at `offset`. An error of kind `UnexpectedEof` says that the file ends before.
+/// Fills the buffer from `offset` on. An error of kind `UnexpectedEof` means that the file is too short.
 pub(crate) fn read_exact_at(file: &dyn DiskFile, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buffer.is_empty() {
         match file.read_at(buffer, offset) {
@@ -238,7 +239,8 @@ pub(crate) fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a whole file, with zeros for what the disk cannot read. The number says where the first such byte is.
+/// Reads a whole file, with zeros in place of bytes that the disk cannot read. The number is the offset of
+/// the first such byte.
 pub(crate) fn read_what_can_be_read(disk: &dyn Disk, path: &Path) -> io::Result<(Vec<u8>, Option<u64>)> {
     const PIECE: usize = 4096;
     let file = disk.open(path, How::Read)?;
@@ -260,7 +262,7 @@ pub(crate) fn read_what_can_be_read(disk: &dyn Disk, path: &Path) -> io::Result<
     Ok((bytes, unreadable))
 }
 
-/// Whether the disk, or the file system's checksum, says that what was stored is lost.
+/// Whether the disk, or the file system's checksum, reports that stored data is lost.
 pub(crate) fn is_unreadable(error: &io::Error) -> bool {
     use rustix::io::Errno;
     [Errno::IO, Errno::BADMSG].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
@@ -271,8 +273,8 @@ pub(crate) fn sync_file(file: &dyn DiskFile, path: &Path) -> Result<(), StorageE
     file.sync().map_err(|error| StorageError::io("make durable", path, error))
 }
 
-/// Writes zeros over `len` bytes from `offset`, a mebibyte at a time. `go_on` is asked before each step; returns
-/// whether it was let to the end.
+/// Writes zeros over `len` bytes from `offset`, a mebibyte at a time. It calls `go_on` before each step and
+/// stops if that is false. Returns whether it came to the end.
 pub(crate) fn write_zeros(
     file: &dyn DiskFile,
     path: &Path,
@@ -281,8 +283,8 @@ pub(crate) fn write_zeros(
     mut go_on: impl FnMut() -> bool,
 ) -> Result<bool, StorageError> {
     const STEP: u64 = 1 << 20;
-    // Each step is pushed to the disk at once: a large backlog of dirty pages would delay the fsyncs of a log
-    // that is being written beside this.
+    // Each step is synced at once: a large backlog of dirty pages would delay the fsyncs of a log that is
+    // being written meanwhile.
     let zeros = vec![0; STEP.min(len) as usize];
     let mut done = 0;
     while done < len {
@@ -308,11 +310,11 @@ pub(crate) fn sync_dir(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> 
     disk.sync_dir(dir).map_err(|error| StorageError::io("make durable the directory", dir, error))
 }
 
-/// Replaces a small file so that a crash leaves either the old or the new contents.
+/// Replaces a small file. A crash leaves either the old or the new contents.
 pub(crate) fn replace_file(disk: &dyn Disk, path: &Path, contents: &[u8]) -> Result<(), StorageError> {
-    // A name of its own: another thread may replace another file of the directory.
+    // The temporary name is unique to the file, since another thread may replace another file of the directory.
     let temporary = beside(path, "tmp");
-    // After a rename that a crash tore, the file may still have this name too, so it must not be written over.
+    // After a rename torn by a crash the file may also have the temporary name, so that file must not be overwritten.
     remove_file(disk, &temporary)?;
     let file = open(disk, &temporary, How::CreateNew)?;
     write_all_at(&*file, &temporary, &mut [IoSlice::new(contents)], 0)?;
@@ -321,8 +323,8 @@ pub(crate) fn replace_file(disk: &dyn Disk, path: &Path, contents: &[u8]) -> Res
     sync_dir(disk, path.parent().expect("a file is in a directory"))
 }
 
-/// Creates a directory with its parents, unless it exists. The name of each that is created is durable when this
-/// returns.
+/// Creates a directory and its parents, unless they exist. The names of all that are created are durable when
+/// this returns.
 pub(crate) fn create_dir(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
     let named = dir.ancestors().filter(|dir| !dir.as_os_str().is_empty());
     let missing: Vec<_> = named.take_while(|dir| !disk.is_dir(dir)).collect();
@@ -337,10 +339,10 @@ pub(crate) fn create_dir(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError
     Ok(())
 }
 
-/// Makes the way to a directory durable: its name, and those of the directories above it. An earlier process may have
-/// created any of them and ended before it could do so. One that may not be read is of somebody else, who created it
-/// before; one that cannot be made durable at all (`EINVAL`), or is read-only, was not created by a replica either:
-/// [`create_dir`] forgives none of that.
+/// Makes the names of a directory and of the directories above it durable, since an earlier process may have
+/// created any of them and ended before it could do so. A directory that this process may not read was
+/// created by another user, before. One that cannot be made durable at all (`EINVAL`), or is read-only, was
+/// not created by a replica either: [`create_dir`] would have failed there.
 pub(crate) fn sync_way_to(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
     let forgiven =
         [io::ErrorKind::PermissionDenied, io::ErrorKind::InvalidInput, io::ErrorKind::ReadOnlyFilesystem];
@@ -361,14 +363,14 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A path in the same directory: the name with `.suffix` behind it.
+/// A path in the same directory: the name followed by `.suffix`.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_name().map(ToOwned::to_owned).unwrap_or_default();
     name.push(format!(".{suffix}"));
     path.with_file_name(name)
 }
 
-/// Removes a file; one that is already gone is no error.
+/// Removes a file. A file that does not exist is no error.
 pub(crate) fn remove_file(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StorageError::io("remove", path, error)),
@@ -394,7 +396,7 @@ pub(crate) mod crash {
 
     use super::*;
 
-    /// Works until a given operation, and then never again. It knows what would not survive a power failure.
+    /// A disk that works until a given operation, and never again. It knows what would not survive a power failure.
     #[derive(Clone, Debug, Default)]
     struct CrashDisk {
         state: Arc<Mutex<CrashState>>,
@@ -409,14 +411,14 @@ pub(crate) mod crash {
     #[derive(Debug, Default)]
     struct CrashState {
         operations_left: usize,
-        /// Files, by inode, with contents that were not made durable.
+        /// Files, by inode, whose contents are not durable.
         dirty: BTreeSet<u64>,
-        /// Renames that were not made durable: the new name, and what it named before.
+        /// Renames that are not durable: the new name, and the contents that it had before.
         renamed: BTreeMap<PathBuf, Option<Vec<u8>>>,
     }
 
     impl CrashDisk {
-        /// Counts an operation. The one that crashes has no effect; that it had one is the next crash's case.
+        /// Counts an operation. The operation that crashes has no effect; the case that it had one is the next crash's.
         fn step(&self) -> io::Result<()> {
             let mut state = self.state.lock().unwrap();
             state.operations_left =
@@ -424,7 +426,7 @@ pub(crate) mod crash {
             Ok(())
         }
 
-        /// Takes back, or damages, what the power failure does not leave.
+        /// Undoes, or damages, what a power failure does not keep.
         fn lose(&self) {
             let state = self.state.lock().unwrap();
             for (path, before) in &state.renamed {
@@ -444,7 +446,7 @@ pub(crate) mod crash {
         fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
             self.disk.step()?;
             self.disk.state.lock().unwrap().dirty.insert(self.file.metadata()?.ino());
-            // A few bytes at a time, so that there are crashes in the middle.
+            // Writes accept a few bytes at a time, so that crashes happen in the middle of them.
             let some = &parts[0][..parts[0].len().min(50)];
             DiskFile::write_at(&self.file, &[IoSlice::new(some)], offset)
         }
@@ -481,9 +483,10 @@ pub(crate) mod crash {
         }
     }
 
-    /// Crashes `change` at each of its operations in turn, in a directory that `before` prepared; then calls
-    /// `after` with the directory and whether `change` reported success. It does so twice for each, since what was
-    /// not made durable may or may not be lost. Returns what `after` did. The last two times nothing crashed.
+    /// Crashes `change` at each of its operations in turn, in a directory that `before` prepared. Then it
+    /// calls `after` with the directory and whether `change` reported success. Each crash happens twice,
+    /// since what is not durable may or may not be lost. Returns the results of `after`; the last two are of
+    /// runs without a crash.
     pub(crate) fn for_every_crash<T>(
         before: impl Fn(&Path),
         change: impl Fn(Arc<dyn Disk>, &Path) -> bool,

@@ -1,38 +1,39 @@
-//! What a replica waits for before it lets others rely on what it wrote, and what it therefore knows after each kind of end.
+//! For which records a replica waits for its disk, and what it therefore knows after each kind of end.
 
 use std::{fmt, str::FromStr};
 
 use synod_wire::Keep;
 
-/// When a replica waits for its disk. Each mode answers the same questions; `docs/operating.md` has the answers as a table.
+/// When a replica waits for its disk. `docs/operating.md` has a table of what each mode survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// For every record (`fdatasync`): what was committed survives a power failure.
+    /// It waits for every record (`fdatasync`), so a committed record survives a power failure.
     #[default]
     Sync,
-    /// For records that are kept as a state ([`Keep::State`]: promises, terms, epochs), not for those of slots (votes). All
-    /// of them are handed to the kernel. After a power failure the replica knows its promises, and that it lost votes.
-    /// Santos 2012 leaves this open (section 16, G8); JPaxos calls it ViewSS.
+    /// It waits for records that are kept as a state ([`Keep::State`]: promises, terms, epochs), not for those of
+    /// slots (votes). All records are handed to the kernel. After a power failure the replica knows its promises,
+    /// and that it lost votes. Santos 2012 leaves this mode open (section 16, G8); JPaxos calls it ViewSS.
     View,
-    /// For the kernel: what was committed survives the end of the process, not that of the machine.
+    /// It hands records to the kernel and waits for nothing else, so a committed record survives the end of
+    /// the process but not that of the machine.
     Async,
-    /// For nothing; records are not written at all. A restart is told that the identity lost its memory.
+    /// It writes no records. A restarted replica knows that it lost its memory.
     Memory,
-    /// For nothing, as [`Durability::Memory`], and no other start may follow: a replica that stops is replaced.
+    /// It writes no records, as with [`Durability::Memory`], and never starts again: a replica that stops is replaced.
     CrashStop,
 }
 
-/// How a life of a replica ends that was not stopped in good order.
+/// How a replica's life ends without being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Its process ends, and what the kernel was given stays.
+    /// Its process ends, and whatever it handed to the kernel stays.
     Process,
-    /// Its machine does: power fails, or the operating system crashes.
+    /// Its machine fails: it loses power, or the operating system crashes.
     Machine,
 }
 
 impl Durability {
-    /// All of them, with their names in configurations.
+    /// All modes, with their names in configurations.
     pub const ALL: &'static [(&'static str, Durability)] = &[
         ("sync", Durability::Sync),
         ("view", Durability::View),
@@ -50,7 +51,7 @@ impl Durability {
         }
     }
 
-    /// Whether a commit with such a record waits for the disk.
+    /// Whether a commit that contains a record of this kind waits for the disk.
     #[must_use]
     pub fn syncs(self, keep: Keep) -> bool {
         match self {
@@ -60,13 +61,13 @@ impl Durability {
         }
     }
 
-    /// Whether any record makes a commit wait for the disk.
+    /// Whether a commit waits for the disk because of any record.
     #[must_use]
     pub fn syncs_anything(self) -> bool {
         self.keeps_promises(Ending::Machine)
     }
 
-    /// Whether the next life knows every vote that others may rely on, after such an end.
+    /// Whether, after such an end, the next life knows every vote that other replicas may rely on.
     #[must_use]
     pub fn keeps_votes(self, end: Ending) -> bool {
         match end {
@@ -75,7 +76,7 @@ impl Durability {
         }
     }
 
-    /// Whether the next life knows every promise that others may rely on, after such an end.
+    /// Whether, after such an end, the next life knows every promise that other replicas may rely on.
     #[must_use]
     pub fn keeps_promises(self, end: Ending) -> bool {
         match end {
@@ -84,7 +85,7 @@ impl Durability {
         }
     }
 
-    /// Whether there may be a next life at all.
+    /// Whether the replica may be started again at all.
     #[must_use]
     pub fn may_restart(self) -> bool {
         self != Durability::CrashStop

@@ -1,4 +1,4 @@
-//! What can go wrong with files, said so that an operator knows what to do.
+//! Errors of files, with messages that tell an operator what to do.
 
 use std::{
     io,
@@ -8,19 +8,19 @@ use std::{
 
 use synod_wire::{Format, Slot, VersionError, Written};
 
-/// Why storage refused or failed. Cloneable, since a failed log answers every later call with its first error.
+/// Why storage refused or failed. It can be cloned, since a failed log answers every later call with its first error.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorageError {
     /// An operation on a file failed. A log whose write or fsync failed stays failed: the kernel may have
-    /// dropped the data and marked it clean, so a second fsync that succeeds would prove nothing.
+    /// dropped the data and marked it clean, so the success of a second fsync would prove nothing.
     #[error("could not {doing} {}: {source}", path.display())]
     Io {
-        /// What was tried: "write to", "make durable", ...
+        /// The operation: "write to", "make durable", and so on.
         doing: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// The disk or the quota is used up.
@@ -33,9 +33,9 @@ pub enum StorageError {
     Full {
         /// The directory that needs room.
         dir: PathBuf,
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
     },
     /// Another process, or another open handle of this one, uses the directory.
@@ -46,37 +46,37 @@ pub enum StorageError {
         /// The locked file.
         lock: PathBuf,
     },
-    /// A data directory was to take the place of another one, and the process ended in between.
+    /// The process that was replacing the data directory ended half-way.
     #[error(
         "{0} holds no data, and {1} beside it was about to take its place when that was interrupted; finish it: \
          'mv {1} {0}' (remove {0} first if it is there and empty), or remove {1} if it is not what should be here",
         dir.display(), made.display()
     )]
     Unfinished {
-        /// Where the data should be.
+        /// The data directory, which is missing.
         dir: PathBuf,
-        /// Where they are.
+        /// The new data directory, which is complete.
         made: PathBuf,
     },
     /// The files belong to another cluster or another replica.
     #[error("{} belongs to {found}, not to {expected}; check the data directory and the configuration", path.display())]
     OtherIdentity {
-        /// The file that says so.
+        /// The file that names its owner.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner of the file.
         found: String,
-        /// Whose it should be.
+        /// The expected owner.
         expected: String,
     },
-    /// A file of a version that this program cannot read. It is left as it is.
+    /// The file has a version that this program cannot read. The file is left as it is.
     #[error("{} cannot be read: {error}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// Which versions would do.
+        /// The file's version, and those that this program reads.
         error: VersionError,
     },
-    /// A file does not hold what it should.
+    /// A file's contents are not valid.
     #[error("{} is malformed: {reason}", path.display())]
     Malformed {
         /// The file.
@@ -84,7 +84,7 @@ pub enum StorageError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The log was found damaged and nobody has decided yet what to do about it.
+    /// The log is damaged, and its damaged files have not been set aside yet.
     #[error(
         "the log in {} is damaged ({reason}) and takes no records until the damaged files are set aside",
         dir.display()
@@ -92,7 +92,7 @@ pub enum StorageError {
     Damaged {
         /// The log's directory.
         dir: PathBuf,
-        /// What the damage is.
+        /// The damage.
         reason: String,
     },
     /// An option has a value that cannot work.
@@ -100,21 +100,21 @@ pub enum StorageError {
     Option {
         /// The option's name.
         option: &'static str,
-        /// What it was set to.
+        /// Its value.
         value: u64,
-        /// What is accepted.
+        /// The accepted values.
         accepted: String,
     },
-    /// There is no snapshot for this slot (any more).
+    /// There is no snapshot for this slot, or no longer.
     #[error("{} holds no snapshot of slot {slot}", dir.display())]
     NoSnapshot {
-        /// Where it was looked for.
+        /// The directory of the snapshots.
         dir: PathBuf,
-        /// Which.
+        /// The slot.
         slot: Slot,
     },
-    /// A snapshot does not have the checksum, the cluster or the slot that it should.
-    #[error("snapshot {} can not be used: {reason}", path.display())]
+    /// A snapshot has another checksum, cluster or slot than it should.
+    #[error("snapshot {} cannot be used: {reason}", path.display())]
     SnapshotRejected {
         /// The file.
         path: PathBuf,
@@ -129,7 +129,7 @@ impl StorageError {
         format.check(found).map_err(|error| StorageError::Version { path: path.to_owned(), error })
     }
 
-    /// What went wrong with an operation on `path`, told apart by whether the disk is full.
+    /// The error of an operation on `path`. A full disk has a variant of its own.
     pub(crate) fn io(doing: &'static str, path: &Path, source: io::Error) -> StorageError {
         if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
             let dir = path.parent().unwrap_or(path).to_owned();
@@ -138,7 +138,7 @@ impl StorageError {
         StorageError::Io { doing, path: path.to_owned(), source: Arc::new(source) }
     }
 
-    /// Whether it is a file that does not exist.
+    /// Whether the file does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, StorageError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }

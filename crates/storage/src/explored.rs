@@ -10,8 +10,8 @@ thread_local! {
     static DISK: RefCell<Option<FaultyDisk>> = const { RefCell::new(None) };
 }
 
-/// Everything that is opened from now on is on a new and empty disk, which takes writes in pieces and writes some of them
-/// back before it is asked to, as the seed draws it.
+/// Gives the test a new and empty disk. The disk accepts writes in pieces and, as the seed decides, writes
+/// some of them back before it is asked to.
 pub fn new_disk(seed: u64) {
     DISK.set(Some(FaultyDisk::new(seed)));
 }
@@ -20,10 +20,10 @@ pub(crate) fn disk() -> FaultyDisk {
     DISK.with_borrow(|disk| disk.clone().expect("the test has made a disk"))
 }
 
-/// The last record of the log in the data directory `dir` that the next start would find if power failed now.
+/// The last record that the next start would find in the log of `dir` if power failed now.
 ///
 /// # Panics
-/// If that start would fail, or find the log damaged.
+/// That start would fail, or find the log damaged.
 #[must_use]
 pub fn durable_in(dir: &Path) -> Lsn {
     let copy = FaultyDisk::new(0).without_threads();

@@ -1,11 +1,11 @@
-//! A file system in memory that does what real ones do at their worst, as a seed draws it.
+//! A file system in memory that does the worst that real ones do, as a seed decides.
 //!
-//! What it keeps to, and nothing more is relied on: a file's contents are durable once [`DiskFile::sync`] returned, a
-//! name once [`Disk::sync_dir`] of its directory did. Until then a power failure keeps any of the sectors that were
-//! written and any of the names that were changed, in any combination; a rename may be kept with both names. An fsync
-//! that fails leaves pages that look written and are not: they are read back until the cache lets go of them, and no
-//! later fsync writes them. Besides, sectors rot, with or without the disk noticing, and writes get lost or end up
-//! elsewhere, though the disk says that all is well.
+//! It guarantees only what storage relies on: a file's contents are durable once [`DiskFile::sync`] has
+//! returned, and a name once [`Disk::sync_dir`] of its directory has. Until then a power failure keeps any of
+//! the written sectors and any of the changed names, in any combination; a rename may be kept with both
+//! names. An fsync that fails leaves pages that look written and are not: reads return them until the cache
+//! drops them, and no later fsync writes them. Besides, sectors rot, with or without the disk noticing, and
+//! writes get lost or land elsewhere although the disk reports success.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,12 +22,12 @@ use crate::{DataDir, Durability, Options, Recovered, SnapshotStore, StorageError
 #[cfg(feature = "faulty-disk")]
 use synod_wire::{ClusterId, ReplicaId};
 
-/// What a disk writes or loses as one.
+/// The unit that a disk writes or loses as a whole, in bytes.
 pub(crate) const SECTOR: usize = 512;
 
 const ROOT: usize = 0;
 
-/// How often what goes wrong, each in thousandths.
+/// How often each fault happens, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Odds {
     /// An fsync of a file fails.
@@ -36,13 +36,13 @@ pub struct Odds {
     pub dir_sync_fails: u32,
     /// A write, or the creation of a file, finds no room.
     pub full: u32,
-    /// Of the sectors of a write, one is not written, and nobody notices.
+    /// One of the sectors of a write is not written, and the disk does not notice.
     pub lost_write: u32,
-    /// Of the sectors of a write, one is written to the place of another one, and nobody notices.
+    /// One of the sectors of a write lands in another one's place, and the disk does not notice.
     pub misdirected_write: u32,
 }
 
-/// The disk. Clones are the same one.
+/// The disk. Clones share it.
 #[derive(Clone, Debug)]
 pub struct FaultyDisk {
     state: Arc<Mutex<State>>,
@@ -51,30 +51,31 @@ pub struct FaultyDisk {
 #[derive(Debug)]
 struct State {
     rng: Rng,
-    /// For what nobody can guess on a real disk; apart, so that it does not matter how often that is drawn.
+    /// The source of numbers that cannot be guessed on a real disk. It is separate, so that drawing them
+    /// changes nothing else.
     secrets: Rng,
     odds: Odds,
     inodes: Vec<Inode>,
     locked: BTreeSet<usize>,
     boot: u64,
-    /// The life of the process that may use it; handles of earlier ones are dead.
+    /// The number of the process that may use the disk; handles of earlier processes fail.
     process: u64,
-    /// Operations until all fail; `None`: none does.
+    /// Operations until all fail; `None` if none fails.
     left: Option<u64>,
-    /// There is no exchange of names.
+    /// Whether names cannot be exchanged.
     plain: bool,
-    /// Faults that nobody was told of, in order.
+    /// Faults that no operation reported, in order.
     silent: Vec<SilentFault>,
-    /// Threads may work on it: only those of a scheduler, whose order can be repeated.
+    /// Whether threads may work on it. Only those of a scheduler may, since their order can be repeated.
     threads: bool,
 }
 
-/// A sector that is not what was written to it last.
+/// A sector that differs from what was last written to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilentFault {
     /// The file.
     pub path: PathBuf,
-    /// Which of its sectors, from 0 on.
+    /// The sector's number in the file, from 0.
     pub sector: usize,
 }
 
@@ -86,10 +87,10 @@ enum Inode {
 
 #[derive(Clone, Debug, Default)]
 struct Dir {
-    /// As processes see it.
+    /// The names as processes see them.
     names: BTreeMap<String, usize>,
     durable: BTreeMap<String, usize>,
-    /// What leads from `durable` to `names`, in order.
+    /// The changes that lead from `durable` to `names`, in order.
     pending: Vec<Change>,
 }
 
@@ -103,11 +104,11 @@ enum Change {
 
 #[derive(Clone, Debug, Default)]
 struct Contents {
-    /// As processes see it.
+    /// The contents as processes see them.
     bytes: Vec<u8>,
     durable: Vec<u8>,
-    /// Sectors that the next fsync writes. Others may differ from what is durable too: those that an fsync failed to
-    /// write, and those whose write was lost.
+    /// Sectors that the next fsync writes. Others may differ from the durable ones too: those that an fsync
+    /// failed to write, and those whose write was lost.
     dirty: BTreeSet<usize>,
     /// Sectors that cannot be read.
     unreadable: BTreeSet<usize>,
@@ -141,7 +142,7 @@ impl Drop for Lock {
 }
 
 impl Change {
-    /// `torn`: of a rename, only the new name is there yet.
+    /// Applies the change. If `torn`, of a rename only the new name appears.
     fn apply(&self, names: &mut BTreeMap<String, usize>, torn: bool) {
         match self {
             Change::Link(name, inode) => {
@@ -178,7 +179,7 @@ impl Contents {
         range.start / SECTOR..range.end.div_ceil(SECTOR)
     }
 
-    /// Writes a sector to the disk, which grows as far as that takes.
+    /// Writes a sector to the disk, which grows as needed.
     fn persist(&mut self, sector: usize) {
         let (from, to) = (sector * SECTOR, ((sector + 1) * SECTOR).min(self.bytes.len()));
         if from < to {
@@ -187,7 +188,7 @@ impl Contents {
         }
     }
 
-    /// The cache lets go of everything that is not to be written.
+    /// Drops everything from the cache that is not to be written.
     fn evict(&mut self) {
         for sector in 0..self.durable.len().div_ceil(SECTOR) {
             let (from, to) = (sector * SECTOR, ((sector + 1) * SECTOR).min(self.durable.len()));
@@ -224,7 +225,7 @@ impl State {
         Ok(at)
     }
 
-    /// The directory that the path is in, and the name there.
+    /// The directory of the path, and its name there.
     fn place(&mut self, path: &Path) -> io::Result<(usize, String)> {
         let name = path.file_name().and_then(|name| name.to_str()).expect("names in tests are text");
         Ok((self.find(path.parent().expect("not the root"))?, name.to_owned()))
@@ -234,8 +235,8 @@ impl State {
         thousandths > 0 && self.rng.u32(0..1000) < thousandths
     }
 
-    /// Counts an operation that changes something. The one that crashes has no effect; that it had one is the next
-    /// crash's case.
+    /// Counts an operation that changes something. The operation that crashes has no effect; the case that it
+    /// had one is the next crash's.
     fn step(&mut self) -> io::Result<()> {
         match &mut self.left {
             Some(0) => Err(io::Error::other("power failure")),
@@ -247,7 +248,7 @@ impl State {
         }
     }
 
-    /// From time to time the system writes something without being asked.
+    /// Writes something that was not synced, from time to time, as a system does.
     fn write_back(&mut self, inode: usize) {
         if self.rng.u8(0..8) > 0 {
             return;
@@ -295,7 +296,7 @@ impl State {
 }
 
 impl FaultyDisk {
-    /// An empty one, with nothing but the root directory.
+    /// Makes an empty disk with only the root directory.
     pub fn new(seed: u64) -> FaultyDisk {
         let state = State {
             rng: Rng::with_seed(seed),
@@ -313,12 +314,12 @@ impl FaultyDisk {
         FaultyDisk { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// From now on names cannot be exchanged.
+    /// Makes the exchange of names fail from now on.
     pub fn make_plain(&self) {
         self.lock_state().plain = true;
     }
 
-    /// From now on nobody but its owner works on it.
+    /// Forbids threads to work on it.
     #[cfg(feature = "shuttle")]
     pub(crate) fn without_threads(self) -> FaultyDisk {
         self.lock_state().threads = false;
@@ -329,18 +330,18 @@ impl FaultyDisk {
         self.state.lock().unwrap()
     }
 
-    /// Sets what goes wrong from now on.
+    /// Sets how often each fault happens from now on.
     pub fn set_odds(&self, odds: Odds) {
         self.lock_state().odds = odds;
     }
 
-    /// After so many operations that change something, all fail; until [`FaultyDisk::power_failure`] or
-    /// [`FaultyDisk::kill`].
+    /// Makes all operations fail after this many that change something, until [`FaultyDisk::power_failure`]
+    /// or [`FaultyDisk::kill`].
     pub fn crash_after(&self, operations: u64) {
         self.lock_state().left = Some(operations);
     }
 
-    /// The process ends: what it had open is closed. Nothing is lost, but perhaps from the cache.
+    /// Ends the process and closes its files. Nothing is lost, except perhaps from the cache.
     pub fn kill(&self) {
         let mut state = self.lock_state();
         state.process += 1;
@@ -355,7 +356,7 @@ impl FaultyDisk {
         }
     }
 
-    /// The machine loses power, and starts again.
+    /// Cuts the machine's power, and starts it again.
     pub fn power_failure(&self) {
         let mut state = self.lock_state();
         let mut rng = state.rng.fork();
@@ -363,7 +364,7 @@ impl FaultyDisk {
         state.boot += 1;
         state.left = None;
         state.locked.clear();
-        // Everything that was not durable is there, nothing, or some of it.
+        // The share of the changes that survive although they were not durable: all, none, or some.
         let share = [0, 500, 1000, 900, 100][rng.usize(..5)];
         let mut keeps = || rng.u32(0..1000) < share;
         for inode in &mut state.inodes {
@@ -392,7 +393,7 @@ impl FaultyDisk {
         }
     }
 
-    /// A bit of a durable sector of a file for which `fits` holds changes. Returns where, if there is such a file.
+    /// Changes a bit of a durable sector of a file for which `fits` holds. Returns where, if there is such a file.
     pub fn rot(&self, fits: impl Fn(&Path) -> bool) -> Option<SilentFault> {
         let mut state = self.lock_state();
         let (path, inode, sector) = state.some_sector(&fits)?;
@@ -406,7 +407,7 @@ impl FaultyDisk {
         Some(SilentFault { path, sector })
     }
 
-    /// A sector of a file for which `fits` holds cannot be read any more, until it is written. Returns where.
+    /// Makes a sector of a file for which `fits` holds unreadable until it is written. Returns where.
     pub fn spoil(&self, fits: impl Fn(&Path) -> bool) -> Option<SilentFault> {
         let mut state = self.lock_state();
         let (path, inode, sector) = state.some_sector(&fits)?;
@@ -414,7 +415,7 @@ impl FaultyDisk {
         Some(SilentFault { path, sector })
     }
 
-    /// Writes that were lost or misdirected since this was asked.
+    /// Returns the writes that were lost or misdirected since the last call.
     pub fn silent_faults(&self) -> Vec<SilentFault> {
         std::mem::take(&mut self.lock_state().silent)
     }
@@ -427,7 +428,7 @@ impl FaultyDisk {
         below.into_iter().map(|(path, inode)| (path, state.file(inode).unwrap().durable.clone())).collect()
     }
 
-    /// Another disk, with all that is durable on this one.
+    /// Makes another disk with everything that is durable on this one.
     #[must_use]
     pub fn copy(&self, seed: u64) -> FaultyDisk {
         let copy = FaultyDisk::new(seed);
@@ -447,7 +448,7 @@ impl FaultyDisk {
         copy
     }
 
-    /// Puts files back that [`FaultyDisk::image`] has shown; others below `dir` are gone.
+    /// Restores the files of an earlier [`FaultyDisk::image`]; other files below `dir` disappear.
     pub fn put_back(&self, dir: &Path, image: &BTreeMap<PathBuf, Vec<u8>>) {
         for path in self.image(dir).into_keys().filter(|path| !image.contains_key(path)) {
             self.delete(&path);
@@ -481,10 +482,10 @@ impl FaultyDisk {
 
 #[cfg(feature = "faulty-disk")]
 impl FaultyDisk {
-    /// As [`DataDir::open`], on this disk.
+    /// Does what [`DataDir::open`] does, on this disk.
     ///
     /// # Errors
-    /// See there.
+    /// Those of [`DataDir::open`].
     pub fn open_dir(
         &self,
         path: &Path,
@@ -495,18 +496,18 @@ impl FaultyDisk {
         DataDir::open_on(disk, path, cluster, replica, &replica.to_string(), Durability::Sync)
     }
 
-    /// As [`Wal::open`], on this disk.
+    /// Does what [`Wal::open`] does, on this disk.
     ///
     /// # Errors
-    /// See there.
+    /// Those of [`Wal::open`].
     pub fn open_wal(&self, dir: &DataDir, options: Options) -> Result<(Wal, Recovered), StorageError> {
         Wal::open_on(Arc::new(self.clone()), &dir.wal(), dir.identity(), options)
     }
 
-    /// As [`SnapshotStore::open`], on this disk.
+    /// Does what [`SnapshotStore::open`] does, on this disk.
     ///
     /// # Errors
-    /// See there.
+    /// Those of [`SnapshotStore::open`].
     pub fn open_snapshots(&self, dir: &DataDir) -> Result<SnapshotStore, StorageError> {
         SnapshotStore::open_on(Arc::new(self.clone()), &dir.snapshots(), dir.identity().cluster)
     }
@@ -521,7 +522,7 @@ impl Disk for FaultyDisk {
             (Ok(inode), How::Create) => {
                 state.step()?;
                 let file = state.file(inode)?;
-                // As with a write: it is durable with the next fsync.
+                // Emptying a file is like a write: it is durable with the next fsync.
                 file.bytes.clear();
                 file.dirty.clear();
                 inode
@@ -599,7 +600,7 @@ impl Disk for FaultyDisk {
         let ((dir, from), (same, to)) = (state.place(from)?, state.place(to)?);
         assert_eq!(dir, same, "a rename stays in its directory");
         if let Ok(file) = state.file(inode) {
-            // A spare's contents do not matter any more.
+            // The contents of a spare segment no longer matter.
             assert!(file.dirty.is_empty() || to.ends_with(".spare"), "what is renamed must be durable");
         }
         state.dir(dir)?.change(Change::Rename(from, to, inode));
@@ -655,7 +656,7 @@ impl Disk for FaultyDisk {
 }
 
 impl Handle {
-    /// Another thread may go on before something becomes visible or durable.
+    /// Another thread may run before something becomes visible or durable.
     fn switch(&self) {
         #[cfg(feature = "shuttle")]
         if self.disk.has_threads() {
@@ -663,7 +664,7 @@ impl Handle {
         }
     }
 
-    /// The disk, unless the process that opened this has ended.
+    /// The disk, unless the process that opened this handle has ended.
     fn state(&self) -> io::Result<MutexGuard<'_, State>> {
         let state = self.disk.lock_state();
         if state.process == self.process { Ok(state) } else { Err(io::Error::other("the process has ended")) }
@@ -693,7 +694,7 @@ impl DiskFile for Handle {
         if state.happens(full) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        // Now and then it takes less than it was given.
+        // Sometimes a write accepts less than it was given.
         let taken = if state.rng.u8(0..8) == 0 { state.rng.usize(1..=wanted.len()) } else { wanted.len() };
         let (from, to) = (offset as usize, offset as usize + taken);
         let file = state.file(self.inode)?;

@@ -1,4 +1,4 @@
-//! Small files of `key = value` lines with a checksum: readable by people, and no half-written one passes.
+//! Small files of `key = value` lines with a checksum: people can read them, and a half-written one is recognized.
 //!
 //! ```text
 //! # synod log state
@@ -24,7 +24,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Sets a field. A value is one line.
+    /// Sets a field. The value must be one line.
     pub(crate) fn set(&mut self, key: &str, value: impl ToString) {
         let value = value.to_string().replace(['\n', '\r'], " ");
         self.fields.insert(key.to_owned(), value);
@@ -35,7 +35,7 @@ impl Fields {
         self.fields.get(key).map(String::as_str).ok_or_else(|| format!("it has no line \"{key} = ...\""))
     }
 
-    /// The field as what it should be.
+    /// The field, parsed.
     pub(crate) fn parse<T: FromStr>(&self, key: &str) -> Result<T, String> {
         let text = self.text(key)?;
         text.parse().map_err(|_| format!("\"{key} = {text}\" makes no sense"))
@@ -47,12 +47,12 @@ impl Fields {
         u64::from_str_radix(text, 16).map_err(|_| format!("\"{key} = {text}\" is not a hexadecimal number"))
     }
 
-    /// The fields whose keys begin with `prefix`: the rest of the key, and the text.
+    /// The fields whose keys begin with `prefix`, each as the rest of the key and the text.
     pub(crate) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.fields.iter().filter_map(move |(key, text)| Some((key.strip_prefix(prefix)?, text.as_str())))
     }
 
-    /// Says of which version it is.
+    /// Sets the version of the file's format.
     pub(crate) fn set_version(&mut self, format: &Format) {
         self.set("version", format.written.version);
         self.set("readers", format.written.readers);
@@ -62,7 +62,7 @@ impl Fields {
     pub(crate) fn check_version(&self, path: &Path, format: &Format) -> Result<(), StorageError> {
         let malformed = |reason: String| StorageError::Malformed { path: path.to_owned(), reason };
         let version = self.parse("version").map_err(malformed)?;
-        // Before versions were negotiated a file was for its own version alone.
+        // Before versions were negotiated, only its own version could read a file.
         let readers =
             self.text("readers").map_or(Ok(version), |_| self.parse("readers")).map_err(malformed)?;
         StorageError::unless_readable(path, format, Written { version, readers })

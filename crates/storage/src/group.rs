@@ -1,11 +1,11 @@
-//! `group`: the group of replicas that the log begins with, and who is a member now.
+//! The file `group`: the group of replicas that the log begins with, and the present members.
 //!
 //! ```text
 //! file := head (20 bytes, of "SYNODGRP"; see wire/version.rs) | length u32 | cluster u64 | replica u64 | birth u64
 //!       | crc u32 | bytes
 //! ```
 //!
-//! Integers are little-endian; the checksum covers all other parts. What the bytes say is the replica's business.
+//! Integers are little-endian; the checksum covers all other parts. Only the replica knows what the bytes mean.
 
 use std::{io, path::Path};
 
@@ -18,7 +18,7 @@ use crate::{
     wal::format::{u32_at, u64_at},
 };
 
-/// The largest group that is kept, in bytes.
+/// The largest group that the file can hold, in bytes.
 pub const GROUP_BYTES_MAX: usize = 1 << 20;
 
 const FILE_NAME: &str = "group";
@@ -52,7 +52,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Op
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io_error(error)),
     };
-    // One byte more than there can be, so that a longer file is noticed and not read.
+    // One byte more than there can be, so that a longer file is noticed without being read.
     let len = file.bytes().map_err(io_error)?.min((HEADER_BYTES + GROUP_BYTES_MAX + 1) as u64);
     let mut bytes = vec![0; len as usize];
     read_exact_at(&*file, &mut bytes, 0).map_err(io_error)?;
@@ -94,7 +94,7 @@ fn encode(written: Written, identity: Identity, group: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The checksum of everything but its own place.
+/// The checksum of everything but itself.
 fn crc(bytes: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&bytes[..HEADER_BYTES - 4]);

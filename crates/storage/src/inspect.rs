@@ -1,7 +1,6 @@
-//! Reading a log without opening it: for tools.
+//! Reads a log without opening it, for tools.
 //!
-//! Nothing is written or locked, so it works beside a running replica. `dir` may be a data directory or the
-//! log's own.
+//! Nothing is written or locked, so it works while a replica runs. `dir` may be a data directory or the log's own.
 
 use std::{
     collections::BTreeMap,
@@ -39,55 +38,54 @@ pub enum Entry {
         path: PathBuf,
         /// Bytes of the file.
         file_bytes: u64,
-        /// What its header says.
+        /// Its header.
         header: Header,
     },
     /// A record, readable or not.
     Record {
         /// The segment that it is in.
         segment: u64,
-        /// Where in the file, in bytes.
+        /// The offset in the file, in bytes.
         offset: u64,
         /// Its number.
         lsn: Lsn,
         /// How long it matters.
         keep: Keep,
-        /// It repeats an earlier record, at the head of the segment.
+        /// Whether it repeats an earlier record, at the head of the segment.
         restated: bool,
         /// The last record that was durable when this one was written.
         durable: Lsn,
-        /// Its contents; `None` if they do not have their checksum.
+        /// Its contents; `None` if the checksum does not match.
         bytes: Option<Bytes>,
     },
-    /// Something that cannot be read, with readable records behind it.
+    /// An unreadable place, with readable records after it.
     Unreadable {
         /// The segment that it is in.
         segment: u64,
-        /// Where in the file, in bytes.
+        /// The offset in the file, in bytes.
         offset: u64,
-        /// What was found.
+        /// What was found there.
         reason: String,
     },
-    /// What is left of records that cannot be read, with nothing readable behind it: half-written, or just
-    /// being written.
+    /// An unreadable place with nothing readable after it: records that are half-written, or are being written now.
     Torn {
         /// The segment that it is in.
         segment: u64,
-        /// Where in the file, in bytes.
+        /// The offset in the file, in bytes.
         offset: u64,
-        /// How far its traces go.
+        /// How many bytes have traces of such records.
         bytes: u64,
     },
 }
 
-/// What a segment's header says.
+/// The header of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// The segment is made ready and not begun.
+    /// The segment was prepared and has not begun.
     Blank,
-    /// It cannot be read.
+    /// The header cannot be read.
     Damaged,
-    /// It can be read.
+    /// The header can be read.
     Intact {
         /// The first record that is not a restated one.
         first_lsn: Lsn,
@@ -101,21 +99,21 @@ pub enum Header {
 /// The state of a whole log.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Whose log it is.
+    /// The owner of the log.
     pub identity: Identity,
-    /// A replica has it open; its end may be in the middle of a write.
+    /// Whether a replica has it open. Then its end may be in the middle of a write.
     pub running: bool,
-    /// How the last life wrote it, if that is known.
+    /// The durability of the last life, if it is known.
     pub durability: Option<Durability>,
-    /// The last record, if the log was closed in good order.
+    /// The last record, if the log was closed.
     pub closed_at: Option<Lsn>,
-    /// What the next start will be told that it may have forgotten; of a running replica, what it was told.
+    /// The loss that the next start will report; if a replica is running, the loss that its start reported.
     pub loss: Option<Loss>,
     /// Segments with records.
     pub segments: usize,
-    /// Bytes of them up to their last record.
+    /// Bytes of these segments up to their last record.
     pub bytes: u64,
-    /// Readable records that count, repeated ones not included.
+    /// Readable records, repeated ones not included.
     pub records: u64,
     /// The first of them; [`Lsn::ZERO`] if there is none.
     pub first: Lsn,
@@ -123,15 +121,15 @@ pub struct Report {
     pub last: Lsn,
     /// The lowest and highest slot in them.
     pub slots: Option<(Slot, Slot)>,
-    /// Recognisable bytes behind the last record. A restart cuts them off; they were never durable.
+    /// Recognisable bytes after the last record. A restart cuts them off; they were never durable.
     pub torn_bytes: u64,
-    /// Something that was durable cannot be read.
+    /// Records that were durable and cannot be read.
     pub damage: Option<Damage>,
     /// Damaged files that were set aside.
     pub set_aside: Vec<PathBuf>,
 }
 
-/// Shows everything that is in a log, in order.
+/// Calls `show` for everything in a log, in order.
 ///
 /// # Errors
 /// There is no log, it is of another version, or a file cannot be read.
@@ -139,7 +137,7 @@ pub fn dump(dir: &Path, mut show: impl FnMut(Entry)) -> Result<(), StorageError>
     let (dir, identity, previous) = locate(dir)?;
     let listed = Listed::read(&RealDisk, &dir)?.within(previous.segments());
     for segment in segments(&dir)? {
-        // A running replica may have trimmed it by now.
+        // A running replica may have trimmed the segment by now.
         let Some(read) = read_unless_gone(&dir, segment, identity, listed.get(&segment))? else { continue };
         dump_segment(read, &mut show);
     }
@@ -193,7 +191,7 @@ pub fn verify(dir: &Path) -> Result<Report, StorageError> {
         if report.damage.is_none() || !report.running {
             return Ok(report);
         }
-        // A replica that writes while this reads can make a record seem to be missing before a later one.
+        // If a replica writes meanwhile, a record can seem to be missing before a later one.
         thread::sleep(Duration::from_millis(100));
     }
     verify_once(&dir, identity, &previous)
@@ -201,8 +199,9 @@ pub fn verify(dir: &Path) -> Result<Report, StorageError> {
 
 fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Report, StorageError> {
     let running = DirLock::is_taken(dir);
-    // A running replica writes the mark behind records, and takes a segment off the list before it goes: so what was
-    // marked before the segments are read is in them, and what is on the list before and after is there.
+    // A running replica writes the mark after its records, and takes a segment off the list before removing
+    // it. So records that were marked before the segments are read are in them, and a segment that is on the
+    // list before and after exists.
     let marked = mark::read(&RealDisk, dir, identity);
     let found = Listed::read(&RealDisk, dir)?;
     let mut listed = found.within(previous.segments());
@@ -252,7 +251,7 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
     })
 }
 
-/// Reads the segments whose numbers are in `range`, without their records' bodies; returns them in order.
+/// Reads the segments whose numbers are in `range`, without their records' bodies, and returns them in order.
 fn read_newest_first(
     dir: &Path,
     identity: Identity,
@@ -263,10 +262,10 @@ fn read_newest_first(
         let listed: Vec<_> = segments(dir)?.into_iter().filter(|segment| range.contains(segment)).collect();
         let mut read = Vec::new();
         let mut all_there = true;
-        // What is before a segment that was begun does not change any more, but may be trimmed.
+        // Segments before one that has begun do not change any more, but may be trimmed.
         for &segment in listed.iter().rev() {
             match read_unless_gone(dir, segment, identity, marks.get(&segment))? {
-                // Only the scan is looked at; one segment at a time is in memory.
+                // Only the scan is needed, so one segment at a time is in memory.
                 Some(segment) => read.push(ReadSegment { bytes: Bytes::new(), ..segment }),
                 None => {
                     all_there = false;
@@ -275,15 +274,15 @@ fn read_newest_first(
             }
         }
         read.reverse();
-        // If not even the one in use was still there, the list was out of date. A replica needs to write whole
-        // segments for that to happen, so it does not happen for ever.
+        // If not even the segment in use still exists, the list was out of date. That takes a replica that
+        // has written whole segments meanwhile, so it does not repeat forever.
         if all_there || read.iter().any(|segment| segment.scan.is_begun()) {
             return Ok(read);
         }
     }
 }
 
-/// The log's own directory, whose it is, and what its state file says.
+/// The log's own directory, its owner, and the contents of its state file.
 fn locate(dir: &Path) -> Result<(PathBuf, Identity, Previous), StorageError> {
     let below = dir.join("wal");
     let dir = if below.is_dir() { below } else { dir.to_owned() };
@@ -311,7 +310,7 @@ fn segments(dir: &Path) -> Result<Vec<u64>, StorageError> {
     Ok(file_names(&RealDisk, dir)?.iter().filter_map(|name| segment_number(name)).collect())
 }
 
-/// `None` if the file is not in the log any more.
+/// Reads a segment; `None` if the file is no longer in the log.
 fn read_unless_gone(
     dir: &Path,
     segment: u64,
@@ -320,7 +319,7 @@ fn read_unless_gone(
 ) -> Result<Option<ReadSegment>, StorageError> {
     match read_segment(&RealDisk, dir, segment, identity, listed) {
         Err(error) if error.is_not_found() => Ok(None),
-        // Trimmed while it was read, and perhaps written over.
+        // The segment was trimmed while it was read, and perhaps overwritten.
         Ok(read) if !read.scan.path.exists() => Ok(None),
         other => other.map(Some),
     }

@@ -1,19 +1,20 @@
 //! The write-ahead log, snapshot files and the data directory of a replica.
 //!
-//! Everything here blocks and is meant for threads of its own; nothing here knows a protocol. What a record
-//! means is its writer's business: the log only needs to know how long it matters ([`Keep`]).
+//! Everything here blocks and is meant for threads of its own, and nothing here knows a protocol. Only its
+//! writer knows what a record means; the log needs to know only how long it matters ([`Keep`]).
 //!
-//! # What is promised
+//! # Guarantees
 //!
 //! - A record that [`Wal::commit`] reported durable comes back at the next [`Wal::open`] after an end that the
-//!   [`Durability`] is for, or its loss is reported ([`Recovered::damage`], [`Recovered::loss`]). No record comes back other than it was written.
+//!   [`Durability`] covers, or its loss is reported ([`Recovered::damage`], [`Recovered::loss`]). No record comes back
+//!   changed.
 //! - A commit that a crash tore leaves a prefix of its records, or nothing, and no trace that could reappear.
-//! - What is damaged is never deleted or cut; it is set aside ([`Wal::quarantine`]) when the replica says so.
-//! - A disk that failed once is not trusted again before a restart.
-//! - Files of another cluster, another replica, another birth of it or a later version are refused.
-//! - What a replica says about its peers ([`PeerBook`]) and its first group it still says after a crash.
+//! - A damaged file is never deleted or cut; it is set aside ([`Wal::quarantine`]) when the replica says so.
+//! - A disk that failed once is not used again before a restart.
+//! - Files of another cluster, replica or birth, or of a later version, are refused.
+//! - What a replica records about its peers ([`PeerBook`]) and its first group survives a crash.
 //!
-//! # In order
+//! # Example
 //!
 //! ```
 //! use synod_storage::{DataDir, Durability, Keep, Options, Wal};

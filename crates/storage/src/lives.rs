@@ -1,4 +1,4 @@
-//! `lives`: the lives that began with a data directory, and how far back their memory goes.
+//! The file `lives`: the lives of a replica in this data directory, and how far back their memory goes.
 //!
 //! ```text
 //! # synod lives
@@ -16,9 +16,9 @@
 //! checksum = 7d1c9f02
 //! ```
 //!
-//! With the nonces others recognise a directory that was restored from a copy; see [`Introduction`]. Such a directory
-//! is not used as it is: the next start sets the log aside, takes a number that is higher than that of every life that
-//! anybody has seen, and learns again before it votes.
+//! By the nonces other replicas recognise a directory that was restored from a copy; see [`Introduction`].
+//! Such a directory is not used as it is: the next start sets the log aside, takes a number higher than that
+//! of every life that any replica has seen, and learns again before it votes.
 
 use std::{
     collections::BTreeMap,
@@ -35,12 +35,12 @@ use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 
 const FILE_NAME: &str = "lives";
 const TITLE: &str = "synod lives";
-/// Version 1 did not say who can read it, and version 2 did not say with what lives began.
+/// Version 1 did not say which versions can read it, and version 2 did not say at which record lives began.
 const FORMAT: Format = Format { written: Written { version: 3, readers: 2 }, ..Format::first(2) };
 const NONCE: &str = "life.";
 const BEGAN: &str = "began.";
 
-/// The lives of a data directory, the present one included. Usable from several threads.
+/// The lives of a data directory, the present one included. Several threads may use it.
 #[derive(Debug)]
 pub struct Lives {
     disk: Arc<dyn Disk>,
@@ -58,7 +58,7 @@ pub(crate) struct State {
 }
 
 impl Lives {
-    /// Writes down that the life of `dir` begins, with a nonce that no other life has. Durable when it returns.
+    /// Records that the life of `dir` begins, with a nonce that no other life has. Durable when it returns.
     ///
     /// # Errors
     /// The file cannot be read or written, is malformed, or belongs to another replica.
@@ -79,8 +79,8 @@ impl Lives {
         Ok(lives)
     }
 
-    /// The log with which this life begins ends with this record. To be called before anything is added to the log, and
-    /// before anybody is told of this life. Durable when it returns.
+    /// Records the last record of the log with which this life begins. Call it before anything is added to
+    /// the log, and before any other replica learns of this life. Durable when it returns.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -88,7 +88,7 @@ impl Lives {
         self.change(|state| _ = state.began.insert(self.me.incarnation, last))
     }
 
-    /// How this life introduces itself while records through `durable` are durable.
+    /// How this life introduces itself, given that records through `durable` are durable.
     #[must_use]
     pub fn introduction(&self, durable: Lsn) -> Introduction {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +109,7 @@ impl Lives {
         }
     }
 
-    /// This life remembers nothing of those before it, and later ones will not either. Durable when it returns.
+    /// Records that this life and later ones remember nothing of those before it. Durable when it returns.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -117,14 +117,14 @@ impl Lives {
         self.change(|state| state.since = self.me.incarnation)
     }
 
-    /// Another replica has seen life `life` of this replica, and this directory knows nothing of it: it was restored
-    /// from a copy, or two processes use copies of it. The next start begins without memory, with a higher number than
-    /// that. Durable when it returns.
+    /// Records that another replica has seen `life` of this replica, which this directory knows nothing of:
+    /// the directory was restored from a copy, or two processes use copies of it. The next start begins
+    /// without memory, with a number higher than `life`. Durable when it returns.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn outlived_by(&self, life: Incarnation) -> Result<(), StorageError> {
-        // This life counts too: it is over.
+        // The present life counts too, since it is over.
         self.change(|state| state.outlived = state.outlived.max(life).max(self.me.incarnation))
     }
 
@@ -157,7 +157,7 @@ impl Lives {
     }
 }
 
-/// What the file in a data directory says; `None` if there is none. `me`: whose it has to be.
+/// Reads the file in a data directory; `None` if there is none. The file must belong to `me`, if that is given.
 pub(crate) fn read(disk: &dyn Disk, dir: &Path, me: Option<Identity>) -> Result<Option<State>, StorageError> {
     let path = dir.join(FILE_NAME);
     let malformed = |reason: String| StorageError::Malformed { path: path.clone(), reason };
@@ -264,7 +264,7 @@ mod tests {
         let (_, found) = Wal::open(&dir.wal(), dir.identity(), Options::default()).unwrap();
         assert_eq!(found.loss, Some(Loss::LogMissing));
         drop((dir, lives));
-        // Once.
+        // The log is set aside only once.
         let (dir, lives) = open(&backup);
         let shown = lives.introduction(Lsn(0));
         assert_eq!((shown.incarnation, shown.since), (Incarnation(9), Incarnation(8)));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_somebody_else_and_a_damaged_one_are_refused() {
+    fn the_file_of_another_replica_and_a_damaged_one_are_refused() {
         let temporary = tempfile::tempdir().unwrap();
         let (dir, lives) = open(temporary.path());
         lives.begin_without_memory().unwrap();

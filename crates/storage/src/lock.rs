@@ -1,4 +1,4 @@
-//! One process a directory.
+//! Locks a directory for one process.
 
 use std::{fs::File, fs::TryLockError, path::Path};
 
@@ -9,15 +9,15 @@ use crate::{
 
 const FILE_NAME: &str = "LOCK";
 
-/// Holds a directory for as long as it lives. The kernel lets go of the lock when the process ends, however it
-/// ends, so that a left-over lock file means nothing.
+/// Holds a directory until it is dropped. The kernel releases the lock when the process ends, in whatever
+/// way, so a left-over lock file means nothing.
 #[derive(Debug)]
 pub(crate) struct DirLock {
     _guard: Box<dyn Guard>,
 }
 
 impl DirLock {
-    /// Takes the lock on `dir`, or says that somebody else has it.
+    /// Takes the lock on `dir`, or reports that another process has it.
     pub(crate) fn take(disk: &dyn Disk, dir: &Path) -> Result<DirLock, StorageError> {
         let path = dir.join(FILE_NAME);
         match disk.lock(&path) {
@@ -27,7 +27,7 @@ impl DirLock {
         }
     }
 
-    /// Whether somebody holds the lock on `dir`. For tools that only read.
+    /// Whether a process holds the lock on `dir`. For tools that only read.
     pub(crate) fn is_taken(dir: &Path) -> bool {
         File::open(dir.join(FILE_NAME))
             .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))

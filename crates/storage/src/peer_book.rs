@@ -1,12 +1,12 @@
-//! `peers`: who the other replicas were when they were last seen.
+//! The file `peers`: the births and lives of the other replicas as they were last seen.
 //!
 //! ```text
 //! # synod peers
 //! birth = 5f0c...        of this replica itself, whose book it is
 //! birth.2 = 91ab...      of replica 2
 //! cluster = 00000000000000a1
-//! decided = 0 700 5e01.. this replica itself knew slots through 700 to be decided, with this fingerprint; it counts slots
-//!                        behind slot 0
+//! decided = 0 700 5e01.. this replica itself knew slots through 700 to be decided, with this fingerprint, which covers
+//!                        the slots after slot 0
 //! earlier = 698 07e2.. 699 be13..
 //!                        the fingerprints of some slots before
 //! life.2 = 4 07e2... 512 replica 2 was last seen in its life 4, which drew this nonce; what it said rests on its log
@@ -19,11 +19,11 @@
 //! checksum = 7d1c9f02
 //! ```
 //!
-//! A replica that lost its data forgot what it promised, and must not take part under its old id; one whose data
-//! directory was restored from a copy forgot what it promised since. Neither can know that; the others can, if they
-//! remember. So a birth and a life are durable here before they are recognised for the first time. How far a life told
-//! grows with every message: it is written now and then ([`PeerBook::heard`]), and with every life that follows.
-//! `docs/identity.md` says why that is enough.
+//! A replica that lost its data forgot its promises, and must not take part under its old id; a replica whose
+//! data directory was restored from a copy forgot what it promised since. Neither can know that; the others
+//! can, if they remember. So a birth and a life are durable here before they are first recognised. How far a
+//! life has told its log grows with every message, so it is written only from time to time
+//! ([`PeerBook::heard`]) and with every later life. `docs/identity.md` explains why that is enough.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,8 +40,8 @@ use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 
 const FILE_NAME: &str = "peers";
 const TITLE: &str = "synod peers";
-/// Version 1 knew births only, version 2 did not say who can read it, version 3 did not say what was decided, and version 4 told
-/// the newest fingerprint only.
+/// Version 1 knew births only, version 2 did not say which versions can read it, version 3 did not say what
+/// was decided, and version 4 had only the newest fingerprint.
 const FORMAT: Format = Format { written: Written { version: 5, readers: 3 }, oldest: 1, ..Format::first(3) };
 const BIRTH: &str = "birth.";
 const LIFE: &str = "life.";
@@ -49,10 +49,9 @@ const WELCOMED: &str = "welcomed.";
 const REACHED: &str = "decided";
 const EARLIER: &str = "earlier";
 
-/// What is remembered of other replicas. Usable from several threads.
+/// What this replica remembers of the others. Several threads may use it.
 ///
-/// It is as large as the set of ids that it is asked about and not told to forget, so it is to be asked about
-/// members only.
+/// It grows with the set of ids that it is asked about and not told to forget, so ask it about members only.
 #[derive(Debug)]
 pub struct PeerBook {
     disk: Arc<dyn Disk>,
@@ -66,17 +65,17 @@ struct State {
     book: Book,
 }
 
-/// What a replica knew to be decided. Its log does not say that.
+/// What a replica knew to be decided, which its log does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// The fingerprints are of slots behind this one.
+    /// The fingerprints cover the slots after this one.
     pub since: Slot,
-    /// The last slot that was decided, and some before it, the last one last; each with the fingerprint of what was decided
-    /// through it.
+    /// Some decided slots in ascending order, up to the last one, each with the fingerprint of everything
+    /// decided through it.
     pub sums: Vec<(Slot, u64)>,
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Book {
     peers: BTreeMap<ReplicaId, Acquaintance>,
@@ -86,7 +85,7 @@ struct Book {
 }
 
 impl PeerBook {
-    /// Reads the book of a data directory; it is empty if there is none.
+    /// Reads the book of a data directory. It is empty if there is no file.
     ///
     /// # Errors
     /// The file cannot be read, is malformed, or belongs to another replica.
@@ -100,14 +99,16 @@ impl PeerBook {
         Ok(PeerBook { disk, path, me, state: Mutex::new(State { book }) })
     }
 
-    /// Meets the replica `id`, which introduces itself. If nobody was seen under this id before, it is this one from
-    /// now on. A life that is met for the first time is remembered durably before this returns; later calls touch no
-    /// file. `heard`: the life with this nonce has told things that rest on its log through this record. `welcomed`: it
-    /// has recognised this replica. Blocks for the disk.
+    /// Meets the replica `id`, which introduces itself. If no replica was seen under this id before, it is
+    /// this one from now on. A life that is met for the first time is remembered durably before this returns;
+    /// later calls touch no file. `heard` is the nonce of a life of `id`, and the last record of its log on
+    /// which anything rests that it has told. `welcomed` says that it has recognised this replica. The call
+    /// blocks for the disk.
     ///
     /// # Errors
-    /// The book could not be written. The new life is then not recognised, and may be at the next attempt; lives that are
-    /// known still are. The inner error: this is not the replica that was seen before, or it forgot what it told.
+    /// The book could not be written. The new life is then not recognised, and may be at the next attempt;
+    /// lives that are known still are. The inner error means that this is not the replica that was seen
+    /// before, or that it forgot what it told.
     pub fn meet(
         &self,
         id: ReplicaId,
@@ -140,11 +141,11 @@ impl PeerBook {
         })
     }
 
-    /// Remembers how far lives have told, each by the nonce that it drew: durably when it returns. A life that is not
-    /// the latest is not remembered any more.
+    /// Records how far lives have told their logs; each life is named by its nonce. Durable when it returns.
+    /// A life that is not the latest of its replica is ignored.
     ///
     /// # Errors
-    /// As those of [`meet`](PeerBook::meet).
+    /// Those of [`meet`](PeerBook::meet).
     pub fn heard(&self, told: &[(ReplicaId, u64, Lsn)]) -> Result<(), StorageError> {
         self.look(|book| {
             let mut next = book.clone();
@@ -158,12 +159,12 @@ impl PeerBook {
         })
     }
 
-    /// Whether each of these replicas has welcomed this one once. It is not enough to have seen them: one that lost its
-    /// data sees others, and those who remember it do not welcome it. That all have is remembered, also of those that are
-    /// forgotten later.
+    /// Whether each of these replicas has welcomed this one once. Having seen them is not enough: a replica
+    /// that lost its data sees the others, and those that remember it do not welcome it. A positive answer is
+    /// remembered, also for replicas that are forgotten later.
     ///
     /// # Errors
-    /// As those of [`meet`](PeerBook::meet).
+    /// Those of [`meet`](PeerBook::meet).
     pub fn has_met(&self, all: &[ReplicaId]) -> Result<bool, StorageError> {
         self.look(|book| {
             if book.met || !all.iter().all(|id| book.welcomed.contains(id)) {
@@ -173,20 +174,21 @@ impl PeerBook {
         })
     }
 
-    /// From now on all count as having welcomed this replica, since an operator says that it need not wait for them.
+    /// Records that all replicas count as having welcomed this one, since an operator says that it need not
+    /// wait for them.
     ///
     /// # Errors
-    /// As those of [`meet`](PeerBook::meet).
+    /// Those of [`meet`](PeerBook::meet).
     pub fn wait_for_nobody(&self) -> Result<(), StorageError> {
         self.look(|book| ((), (!book.met).then(|| Book { met: true, ..book.clone() })))
     }
 
-    /// Forgets all replicas but those for which `keeps` is true, so that the id of one that was removed can be given to
-    /// another. Durable when it returns. The condition is asked about what the book says at that moment: a list of ids
-    /// made before it would forget a replica that another thread has met since.
+    /// Forgets all replicas but those for which `keeps` is true, so that the id of a removed replica can be
+    /// given to another. Durable when it returns. The condition is evaluated on the present contents of the
+    /// book: a list of ids made earlier would forget a replica that another thread has met since.
     ///
     /// # Errors
-    /// As those of [`meet`](PeerBook::meet).
+    /// Those of [`meet`](PeerBook::meet).
     pub fn forget_all_but(&self, keeps: impl Fn(ReplicaId) -> bool) -> Result<(), StorageError> {
         self.look(|book| {
             let mut rest = book.clone();
@@ -197,42 +199,42 @@ impl PeerBook {
         })
     }
 
-    /// Remembers what this replica itself knows to be decided: durably when it returns. `None`: nothing of that counts any
-    /// more.
+    /// Records what this replica itself knows to be decided. Durable when it returns. `None` means that
+    /// nothing of that counts any more.
     ///
     /// # Errors
-    /// As those of [`meet`](PeerBook::meet).
+    /// Those of [`meet`](PeerBook::meet).
     pub fn reach(&self, reached: Option<Reached>) -> Result<(), StorageError> {
         self.look(|book| ((), (book.reached != reached).then(|| Book { reached, ..book.clone() })))
     }
 
-    /// What this replica knew to be decided, if it said so.
+    /// What this replica knew to be decided, if it was recorded.
     #[must_use]
     pub fn reached(&self) -> Option<Reached> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).book.reached.clone()
     }
 
-    /// The births that are known.
+    /// The births that are known, by replica.
     #[must_use]
     pub fn births(&self) -> BTreeMap<ReplicaId, u64> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.book.peers.iter().map(|(&id, known)| (id, known.birth)).collect()
     }
 
-    /// Who has welcomed this replica.
+    /// The replicas that have welcomed this one.
     #[must_use]
     pub fn welcomed(&self) -> BTreeSet<ReplicaId> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).book.welcomed.clone()
     }
 
-    /// Looks at the book, and replaces it if `look` returns another. One at a time, so that no two births of a
-    /// replica are both the first.
+    /// Shows the book to `look`, and replaces it if that returns another. Calls take turns, so that no two
+    /// births of a replica are both the first.
     fn look<T>(&self, look: impl FnOnce(&Book) -> (T, Option<Book>)) -> Result<T, StorageError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (result, changed) = look(&state.book);
         if let Some(book) = changed {
-            // If it fails, the file may say either, and nothing of the new one was promised. The next change writes all
-            // of the book again, to another file, so a disk that failed once may be tried again.
+            // If writing fails, the file may hold either book, and nothing of the new one was promised. The
+            // next change writes the whole book to another file, so it may use a disk that failed once.
             write(&*self.disk, &self.path, self.me, &book)?;
             state.book = book;
         }
@@ -285,7 +287,7 @@ fn parse(fields: &Fields, version: u32) -> Result<Book, String> {
         let key = format!("{BIRTH}{id}");
         let number = id.parse().map_err(|_| format!("\"{key}\" does not end in the id of a replica"))?;
         let birth = fields.hex(&key)?;
-        // Of a book that knew births only, every life is a later one.
+        // In a book that knows only the birth, every life is a later one.
         let mut known = Acquaintance { birth, incarnation: Incarnation(0), nonce: 0, told: Lsn::ZERO };
         if version > 1 {
             let key = format!("{LIFE}{id}");
@@ -303,7 +305,7 @@ fn parse(fields: &Fields, version: u32) -> Result<Book, String> {
             book.welcomed.insert(ReplicaId(number));
         }
     }
-    // A version that did not note it did not wait either.
+    // A version that did not record it did not wait for the others, either.
     book.met = version == 1 || fields.text("met")? == "yes";
     if let Ok(text) = fields.text(REACHED) {
         let reached = || {
@@ -373,7 +375,7 @@ mod tests {
             assert!(!recognises(&book, TWO, 21));
             assert!(recognises(&book, THREE, 30));
             assert!(!recognises(&book, THREE, 20));
-            // So it is after a restart.
+            // It is the same after a restart.
             book = open(dir.path());
         }
         assert_eq!(book.births(), BTreeMap::from([(TWO, 20), (THREE, 30)]));
@@ -415,12 +417,12 @@ mod tests {
         let known = Acquaintance { birth: 20, incarnation: Incarnation(1), nonce, told: Lsn(40) };
         let mismatch = Mismatch::Shorter;
         assert_eq!(book.meet(TWO, &second(39), None, false).unwrap(), Err(Stranger { mismatch, known }));
-        // What was heard and not written counts as well, if it was that life.
+        // What that life told counts even if it was not written.
         assert!(book.meet(TWO, &second(40), Some((nonce, Lsn(41))), false).unwrap().is_err());
         assert!(book.meet(TWO, &second(40), Some((nonce + 1, Lsn(41))), false).unwrap().is_ok());
         let copied = Introduction { nonce: 78, ..second(90) };
         for _ in 0..2 {
-            // So it is after a restart.
+            // It is the same after a restart.
             let book = open(dir.path());
             let stranger = book.meet(TWO, &copied, None, false).unwrap().unwrap_err();
             assert_eq!(stranger.mismatch, Mismatch::Copied);
@@ -490,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn the_book_of_somebody_else_and_a_damaged_one_are_refused() {
+    fn the_book_of_another_replica_and_a_damaged_one_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         assert!(recognises(&open(dir.path()), TWO, 20));
         let other = |me| PeerBook::open_on(Arc::new(RealDisk), dir.path(), me).unwrap_err();
@@ -508,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_delays_who_is_new_and_nobody_else() {
+    fn a_full_disk_delays_new_replicas_and_no_others() {
         let disk = FaultyDisk::new(1);
         disk.create_dir(Path::new("/n1")).unwrap();
         let book = PeerBook::open_on(Arc::new(disk.clone()), Path::new("/n1"), ME).unwrap();
@@ -521,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_failed_once_delays_who_is_new_and_nobody_else() {
+    fn a_disk_that_failed_once_delays_new_replicas_and_no_others() {
         for seed in 0..40 {
             let disk = FaultyDisk::new(seed);
             disk.create_dir(Path::new("/n1")).unwrap();
@@ -534,7 +536,7 @@ mod tests {
             assert!(matches!(book.meet(THREE, &born(30), None, true), Err(StorageError::Io { .. })));
             assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
             disk.set_odds(Odds::default());
-            // All of the book is written again, to another file.
+            // The whole book is written again, to another file.
             assert!(recognises(&book, THREE, 31) && !recognises(&book, THREE, 30));
             disk.power_failure();
             assert_eq!(open().births(), BTreeMap::from([(TWO, 20), (THREE, 31)]), "seed {seed}");
@@ -548,7 +550,7 @@ mod tests {
             let book = PeerBook::open_on(disk, dir, ME).unwrap();
             let recognised = book.meet(THREE, &born(30), None, false);
             if recognised.is_err() {
-                // What was known before needs no disk.
+                // A life that was known before needs no disk.
                 assert!(book.meet(THREE, &born(31), None, false).is_err());
                 assert!(recognises(&book, TWO, 20) && !recognises(&book, TWO, 21));
                 assert!(book.forget_all_but(|_| false).is_err());

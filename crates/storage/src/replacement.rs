@@ -1,9 +1,9 @@
-//! One data directory in the place of another, so that at no moment there is none: a replica that is started where there
-//! is none begins an empty one.
+//! Replaces a data directory by another so that at no moment there is none, since a replica that is started
+//! without a data directory begins an empty one.
 //!
-//! The new one is made beside the old one, as `DIR.new`. Where the file system can exchange two names at once, it gets
-//! the name under which the old one is to be kept, and then the two are exchanged. Elsewhere two renames are needed; a
-//! start between them finds no `identity` in `DIR`, and one in `DIR.new`, and refuses.
+//! The new directory is made beside the old one, as `DIR.new`. Where the file system can exchange two names
+//! atomically, it first gets the name under which the old one is to be kept, and then the two are exchanged. Elsewhere
+//! two renames are needed; a start between them finds no `identity` in `DIR`, but one in `DIR.new`, and refuses.
 
 use std::{
     io,
@@ -18,30 +18,30 @@ use crate::{
 };
 
 impl DataDir {
-    /// Where the data directory is made that is to take the place of the one at `path`.
+    /// The path at which the replacement of the data directory at `path` is to be made.
     #[must_use]
     pub fn replacement(path: &Path) -> PathBuf {
         beside(path, "new")
     }
 
-    /// Whether a file system is mounted at `path`, which is absolute and without symbolic links. Such a directory cannot
-    /// be renamed, and so not be replaced. False if the system does not say.
+    /// Whether a file system is mounted at `path`, which must be absolute and without symbolic links. Such a
+    /// directory cannot be renamed, and so not replaced. Returns false if the system does not tell.
     #[must_use]
     pub fn is_mount_point(path: &Path) -> bool {
         let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
         let other_device = path.parent().is_none_or(|parent| device(parent) != device(path));
-        // One that is bound to a place shows only here: the fifth word of a line.
+        // Only this file shows bind mounts: the mount point is the fifth word of a line.
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         other_device || mounts.lines().any(|line| line.split(' ').nth(4).map(Path::new) == Some(path))
     }
 
-    /// Puts the finished data directory at [`replacement`](DataDir::replacement) in the place of the one at `path`, which
-    /// is then at `aside` in the same directory. Nobody may have either open. Durable when this returns; a process that
-    /// ends before leaves the old one or the new one at `path`, or something that every start refuses with the words how
-    /// to finish it. It may also leave the new one at `aside`.
+    /// Puts the finished data directory at [`replacement`](DataDir::replacement) in the place of the one at
+    /// `path`, which is then at `aside` in the same directory. No process may have either open. Durable when this
+    /// returns. A process that ends before leaves the old or the new directory at `path`, or a state in which
+    /// every start refuses and tells how to finish the replacement. It may also leave the new one at `aside`.
     ///
     /// # Errors
-    /// The directories cannot be renamed, or that not be made durable.
+    /// The directories cannot be renamed, or the renames cannot be made durable.
     pub fn replace(path: &Path, aside: &Path) -> Result<(), StorageError> {
         replace_on(&RealDisk, path, aside)
     }
@@ -68,7 +68,7 @@ fn replace_on(disk: &dyn Disk, path: &Path, aside: &Path) -> Result<(), StorageE
     }
 }
 
-/// Refuses a directory that another one was to take the place of when the process ended between two renames.
+/// Refuses a directory whose replacement was interrupted between two renames.
 pub(crate) fn refuse_unfinished(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
     let made = DataDir::replacement(path);
     let has_identity = |dir: &Path| disk.file_bytes(&dir.join(FILE_NAME)).is_ok();
@@ -102,7 +102,7 @@ mod tests {
         assert!(DataDir::is_mount_point(Path::new("/")) && DataDir::is_mount_point(Path::new("/proc")));
     }
 
-    /// Both directories are somewhere, and no start takes the place for an empty one.
+    /// Both directories still exist, and no start takes the place for an empty one.
     #[test]
     fn a_crash_leaves_one_of_them_or_a_start_that_is_refused() {
         let (path, aside) = (Path::new("/data/n1"), Path::new("/data/n1.old"));

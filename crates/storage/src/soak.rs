@@ -1,7 +1,7 @@
-//! The files of a replica through many lives on a disk that fails, as a seed draws it, against a model of what must
-//! survive. The code is the real one, from the data directory down.
+//! Runs the files of a replica through many lives on a disk that fails, as a seed decides, and compares them
+//! with a model of what must survive. The code under test is the real one, from the data directory down.
 //!
-//! `SYNOD_STORAGE_SEEDS=0..20000 cargo test --release -p synod-storage --lib soak` runs more of them.
+//! `SYNOD_STORAGE_SEEDS=0..20000 cargo test --release -p synod-storage --lib soak` runs more seeds.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,8 +26,8 @@ const CLUSTER: ClusterId = ClusterId(0xc1);
 const ME: ReplicaId = ReplicaId(1);
 const DIR: &str = "/var/lib/synod/n1";
 
-/// What is done to the files at the end of a run, beside what every run goes through: ends of processes, power failures
-/// at every operation, fsyncs that fail, full disks, torn renames.
+/// The harm that is done to the files at the end of a run. Every run also has ends of processes, power
+/// failures at every operation, fsyncs that fail, full disks and torn renames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
     None,
@@ -41,31 +41,31 @@ enum Harm {
     Segment,
     /// The log's directory is emptied.
     EmptyLog,
-    /// The data directory is as it was before.
+    /// The data directory is replaced by an older copy.
     OldDir,
     /// The data directory is emptied.
     Wipe,
 }
 
-/// What the replica was told, or was in the middle of being told.
+/// What the replica knows to be durable, and what it does not know yet.
 #[derive(Clone, Debug, Default)]
 struct Model {
-    /// Records that are promised, and where each lies.
+    /// Records that were reported durable, each with its place.
     records: BTreeMap<Lsn, RecoveredRecord>,
-    /// Appended behind these, with no answer yet.
+    /// Records that were appended after these and not yet reported durable.
     unsure: Vec<RecoveredRecord>,
     commits: Vec<Commit>,
-    /// Records through this one are proven durable apart from what follows them.
+    /// Something other than later records proves that records through this one were durable.
     marked: Lsn,
-    /// A power failure leaves records through this one.
+    /// Records through this one survive a power failure.
     synced: Lsn,
     slot: u64,
     trimmed: Slot,
-    /// Contents that were written for a snapshot, and whether one is promised.
+    /// Contents that were written for a snapshot, and whether one was reported durable.
     snapshots: BTreeMap<Slot, Vec<Vec<u8>>>,
     snapshot: Slot,
     births: BTreeMap<ReplicaId, u64>,
-    /// What the book may say instead, since a change of it was not answered.
+    /// What the book may hold instead, because a change of it got no answer.
     births_unsure: Option<BTreeMap<ReplicaId, u64>>,
     group: Option<Bytes>,
     groups_unsure: Vec<Bytes>,
@@ -90,7 +90,7 @@ impl Model {
     }
 }
 
-/// Where the records of a commit lie. One that spans segments counts as what is in the last.
+/// The place of a commit's records. A commit that spans segments counts as one in the last of them.
 #[derive(Clone, Debug)]
 struct Commit {
     last: Lsn,
@@ -98,7 +98,7 @@ struct Commit {
     bytes: Range<usize>,
 }
 
-/// What one process has open.
+/// The files that one process has open.
 struct Files {
     dir: DataDir,
     wal: Wal,
@@ -112,8 +112,8 @@ struct Run {
     disk: FaultyDisk,
     options: Options,
     model: Model,
-    /// What another replica remembers of this one: every life that came to run, and all of the log that it was told to be
-    /// durable. It is elsewhere, so no harm comes to it.
+    /// What another replica remembers of this one: every life that ran, and the last record that it was told
+    /// to be durable. The other replica is elsewhere, so no harm comes to its memory.
     known: Option<Acquaintance>,
     covered: BTreeSet<&'static str>,
 }
@@ -191,14 +191,14 @@ impl Run {
         Ok((Files { dir, wal, store, peers, lives }, recovered))
     }
 
-    /// The life that runs meets another replica, which must take it for the one that it knows.
+    /// The running life meets another replica, which must take it for the one that it knows.
     fn meet(&mut self, files: &Files, recovered: &Recovered) {
         let who = files.lives.introduction(recovered.last);
         let met = self.known.map_or_else(|| Ok(Acquaintance::first(&who)), |known| known.meet(&who));
         self.known = Some(met.expect("nothing was forgotten"));
     }
 
-    /// Compares what the log holds with what it must hold. `harmed`: sectors that are not what was written.
+    /// Compares what the log holds with what it must hold. The sectors in `harmed` differ from what was written.
     fn check(&mut self, recovered: &Recovered, harmed: &[SilentFault]) {
         let model = &mut self.model;
         let known: BTreeMap<Lsn, &RecoveredRecord> = model
@@ -218,11 +218,11 @@ impl Run {
         }
         let last = model.records.keys().next_back().copied().unwrap_or(Lsn::ZERO);
         if recovered.last < last {
-            // Nothing may prove what was lost: no commit behind it that is whole, and no mark.
+            // A lost record is excused only if nothing proves that it existed: no complete later commit, and no mark.
             let whole = |commit: &Commit| {
                 let hit = |fault: &SilentFault| {
                     let (from, to) = (fault.sector * SECTOR, (fault.sector + 1) * SECTOR);
-                    // A segment has had other names before.
+                    // A segment's file may have had other names before.
                     fault.path.file_stem() == commit.path.file_stem()
                         && from < commit.bytes.end
                         && commit.bytes.start < to
@@ -249,7 +249,7 @@ impl Run {
         }
         let missing = model.missing(recovered, recovered.last);
         assert_eq!(missing, None, "a record is missing, and nothing says so");
-        // What a replica was given it acts on, so from now on it is promised.
+        // A replica acts on the records that it recovered, so from now on they must survive.
         for record in std::mem::take(&mut model.unsure) {
             if record.lsn <= recovered.last {
                 model.records.insert(record.lsn, record);
@@ -262,7 +262,7 @@ impl Run {
         }
     }
 
-    /// One life, until something fails, it is closed or it is interrupted. Whether the log was closed.
+    /// Runs one life until something fails, or it is closed or interrupted. Returns whether the log was closed.
     fn live(&mut self, files: Files) -> bool {
         if self.rng.u8(0..4) == 0 {
             let disk = Arc::new(self.disk.clone());
@@ -305,7 +305,7 @@ impl Run {
             }
             80..86 => self.snapshot(files)?,
             86..90 => {
-                // A replica trims what a snapshot covers, and of that what is durable.
+                // A replica trims durable records that a snapshot covers.
                 self.commit(files)?;
                 let through = Slot(self.rng.u64(0..=self.model.snapshot.0));
                 self.model.trimmed = self.model.trimmed.max(through);
@@ -347,7 +347,7 @@ impl Run {
         let salt = self.salt();
         let mut bytes = vec![salt as u8; len];
         if self.rng.u8(0..8) == 0 {
-            // As a client may put it that knows where its values will lie.
+            // A client that knows where its values will lie could choose this one.
             let tail = files.wal.tail().0;
             let segment = segment_number(tail.file_name().unwrap().to_str().unwrap()).unwrap();
             bytes = forged_records(files.dir.identity(), segment..segment + 8);
@@ -377,7 +377,7 @@ impl Run {
         Ok(())
     }
 
-    /// What was appended is durable.
+    /// Everything appended has been reported durable.
     fn promise(&mut self, place: Option<(PathBuf, Range<usize>)>) {
         let unsure = std::mem::take(&mut self.model.unsure);
         let Some(last) = unsure.last().map(|record| record.lsn) else { return };
@@ -400,7 +400,7 @@ impl Run {
         let contents = vec![salt as u8; self.rng.usize(0..5000)];
         self.model.snapshots.entry(slot).or_default().push(contents.clone());
         let mut writer = files.store.create(slot)?;
-        // An error comes again at the end.
+        // `finish` reports the error again.
         let _ = writer.write_all(&contents);
         writer.finish()?;
         self.model.snapshot = slot;
@@ -420,12 +420,12 @@ impl Run {
         Ok(())
     }
 
-    /// Lives of which none loses anything that was promised.
+    /// Runs lives, none of which may lose anything that was reported durable.
     fn lives(&mut self, count: u32) {
         for _ in 0..count {
             let crashes = self.rng.bool();
             if crashes {
-                // The operations of a start, and those of a short life.
+                // Enough operations for a start and a short life.
                 self.disk.crash_after(self.rng.u64(0..150));
             }
             if self.rng.u8(0..3) == 0 {
@@ -459,15 +459,16 @@ impl Run {
                 self.disk.kill();
             }
         }
-        // Whatever happened, nothing but a failing disk keeps it from starting.
+        // Only a failing disk may keep a replica from starting.
         let (_, recovered) = self.open().expect("it starts");
         assert_eq!((&recovered.damage, &recovered.loss), (&None, &None));
         self.check(&recovered, &[]);
         self.disk.kill();
     }
 
-    /// Lives of a log that does not wait for the disk, or for states only: the end of a process loses nothing, and that of
-    /// the machine what it says, nothing that was waited for, and it is never taken for damage.
+    /// Runs lives of a log that does not wait for the disk, or waits for states only. The end of a process
+    /// loses nothing. The end of the machine loses what the log reports and nothing that was waited for, and
+    /// it is never taken for damage.
     fn lives_without_fsync(&mut self, count: u32) {
         let mut may_lose = false;
         for _ in 0..count {
@@ -480,7 +481,7 @@ impl Run {
             }
             let mut closed = false;
             match self.open() {
-                // Nothing is written, and so what an earlier life wrote must be as good afterwards.
+                // Nothing is written, so the records of an earlier life must still be intact afterwards.
                 Ok((files, recovered)) if in_memory => {
                     assert_eq!(recovered.damage, None);
                     self.check(&recovered, &[]);
@@ -507,8 +508,8 @@ impl Run {
                         made_good = self.rng.bool() && files.wal.loss_made_good().is_ok();
                     }
                     may_lose = !made_good;
-                    // The start has made all of it durable; but what repeats a promise in a new segment, `async` does not
-                    // wait for either, and the old segment goes.
+                    // The start has made all of it durable. But `async` does not wait for a promise that is
+                    // repeated in a new segment, and the old segment is removed.
                     let view = self.options.durability == Durability::View;
                     self.model.synced = if view { recovered.last } else { Lsn::ZERO };
                     closed = self.live(files);
@@ -528,7 +529,7 @@ impl Run {
         }
     }
 
-    /// A life at whose end something is harmed; what the next start says must be true.
+    /// Runs a life at whose end something is harmed. What the next start reports must be true.
     fn harm(&mut self, harm: Harm) {
         let older = (self.disk.image(dir()), self.model.clone());
         let (files, recovered) = self.open().expect("it starts");
@@ -558,7 +559,7 @@ impl Run {
             Harm::EmptyLog => self.disk.put_back(&wal_dir(), &BTreeMap::new()),
             Harm::Wipe => return self.wipe(),
             Harm::OldDir => {
-                // What was forgotten with it is for the other replicas to know.
+                // Only the other replicas can know what was forgotten with it.
                 self.disk.put_back(dir(), &older.0);
                 self.model = older.1;
             }
@@ -585,7 +586,7 @@ impl Run {
         }
     }
 
-    /// Whether it did something that must be noticed.
+    /// Whether the harm must be noticed.
     fn harm_segment(&mut self, closed: bool) -> bool {
         let image = self.disk.image(&wal_dir());
         let segments: Vec<_> =
@@ -595,13 +596,13 @@ impl Run {
         }
         let index = self.rng.usize(..segments.len());
         let path = segments[index];
-        // One that had to be begun before it was ready is listed as long as it was then, and grows.
+        // A segment that began before it was prepared is listed with its length of that time, and grows.
         let list = String::from_utf8_lossy(&image[&wal_dir().join("log.segments")]);
         let name = path.file_stem().unwrap().to_str().unwrap();
         let listed = list.lines().find_map(|line| line.strip_prefix(&format!("segment.{name} = ")));
         let bytes = |entry: &str| entry.split(' ').next().unwrap().parse::<usize>().unwrap();
         let Some(listed) = listed.map(bytes) else { return false };
-        // Where a closed log ends is known; what was not begun by then is not needed.
+        // The end of a closed log is known, so a segment that had not begun by then is not needed.
         let last = self.model.records.keys().next_back().copied().unwrap_or(Lsn::ZERO);
         let header = SegmentHeader::decode(&image[path][..PAGE]);
         let matters = !closed || header.is_ok_and(|header| header.first_lsn <= last);
@@ -610,15 +611,15 @@ impl Run {
             1 => self.disk.put(path, &[]),
             _ => {
                 self.disk.put(path, &image[path][..self.rng.usize(..listed)]);
-                // Perhaps only of the room that nothing was written to, in one that others follow.
+                // Perhaps only unwritten room was cut off, in a segment with others after it.
                 return matters && index + 1 == segments.len();
             }
         }
         matters
     }
 
-    /// The other replica refuses a life on an older directory, which therefore begins again without its log, also if the
-    /// disk fails meanwhile.
+    /// The other replica refuses a life on an older directory. So the directory begins again without its log,
+    /// also if the disk fails meanwhile.
     fn find_out(&mut self, files: Files, recovered: &Recovered) {
         let known = self.known.expect("it was met");
         let stranger = known.meet(&files.lives.introduction(recovered.last)).expect_err("it forgot a life");
@@ -634,7 +635,7 @@ impl Run {
         known.meet(&files.lives.introduction(recovered.last)).expect("it knows that it forgot");
     }
 
-    /// What a replica does with a log that is not whole: the new one holds what it still believes in.
+    /// Does what a replica does with a damaged log: it starts a new one with the records that it still trusts.
     fn set_aside(&mut self, files: Files, recovered: &Recovered) {
         let mut files = files;
         if recovered.damage.is_some() {
@@ -646,7 +647,7 @@ impl Run {
                 record.bytes.iter().for_each(|&byte| writer.u8(byte));
                 (record.keep, writer.finish())
             };
-            // Power may fail at any of its operations: then all of it happens, or nothing.
+            // If power fails at any of its operations, all of it happens or nothing.
             if self.rng.bool() {
                 self.disk.crash_after(self.rng.u64(0..60));
             }
@@ -679,7 +680,7 @@ impl Run {
         }
     }
 
-    /// A directory that somebody emptied is one of another replica, and what is left of the old one is not its own.
+    /// An emptied directory belongs to another replica, and the rest of the old files is not used.
     fn wipe(&mut self) {
         let old_log = self.disk.image(&wal_dir());
         let birth = std::mem::take(&mut self.model).birth;
@@ -699,7 +700,7 @@ impl Run {
 
 fn run(seed: u64, harm: Harm, covered: &mut BTreeSet<&'static str>) {
     let mut run = Run::new(seed);
-    // The parents of the data directory are not there either.
+    // The parents of the data directory do not exist either.
     let lives = run.rng.u32(1..6);
     run.lives(lives);
     run.harm(harm);
@@ -710,7 +711,7 @@ fn seeds(harm: Harm, default: u64, situations: &[&'static str]) {
     seeds_of(&format!("{harm:?}"), |seed, covered| run(seed, harm, covered), default, situations);
 }
 
-/// Runs the seeds; a failure says which it was. Together they must have met these situations.
+/// Runs the seeds; a failure names its seed. Together the runs must reach all of these situations.
 fn seeds_of(
     what: &str,
     run: impl Fn(u64, &mut BTreeSet<&'static str>),

@@ -1,4 +1,4 @@
-//! Data directories in which one file is of another version.
+//! Data directories in which one file has another version.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ const FILES: [&str; 8] = [
     "snapshots/snapshot-00000000000000000005.snap",
 ];
 
-/// Opens everything, as a replica does when it starts; what was found.
+/// Opens everything, as a start of a replica does, and returns the records.
 fn start(path: &Path) -> Result<Vec<Bytes>, StorageError> {
     let dir = DataDir::open(path, CLUSTER, ReplicaId(1), "n1", Durability::Sync)?;
     let group = dir.origin()?.unwrap_or_default();
@@ -64,7 +64,7 @@ fn filled(path: &Path) {
     wal.close().unwrap();
 }
 
-/// Makes a file say that it is of another version. Where that can still be read, the checksums match.
+/// Makes a file claim another version. Checksums match where that version can still be read.
 fn restate(file: &Path, change: impl Fn(u32) -> Written) {
     if let Ok(Some(Ok(mut fields))) = Fields::read(&RealDisk, file) {
         let written = change(fields.parse("version").unwrap());
@@ -148,7 +148,7 @@ fn what_takes_a_later_version_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn what_is_too_old_is_refused_and_names_who_reads_it() {
+fn a_file_that_is_too_old_is_refused_with_the_versions_that_read_it() {
     for name in FILES {
         let dir = tempfile::tempdir().unwrap();
         filled(dir.path());
@@ -165,7 +165,7 @@ fn what_is_too_old_is_refused_and_names_who_reads_it() {
     }
 }
 
-/// Before it has cost the network more than its first piece; and nothing is left of it.
+/// The snapshot is refused before it has cost the network more than its first piece, and nothing is left of it.
 #[test]
 fn a_snapshot_of_a_later_peer_is_refused_at_its_first_piece() {
     for (readers_too, taken) in [(true, false), (false, true)] {

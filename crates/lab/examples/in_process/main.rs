@@ -3,10 +3,11 @@
 //!
 //! `cargo run --release -p synod-lab --features peers --example in_process [REPLICAS] [SECONDS] [ROUNDS]`
 //!
-//! Everybody gets the same: batches encoded and checksummed once (commands of 16 bytes), all proposed at the leader,
-//! so many outstanding at a time; logs in memory; messages moved from queue to queue without being encoded. Nothing is
-//! executed. The clock runs until the leader has decided everything; that the others do too is then waited for. `replica core` is a Synod protocol with what
-//! surrounds it on a server (batching, sessions, routing, catch-up), which the peers do not have; it is given the commands
+//! All implementations get the same load: batches encoded and checksummed once (commands of 16 bytes), all
+//! proposed at the leader, with a fixed number outstanding; logs in memory; messages moved from queue to
+//! queue without being encoded. Nothing is executed. The clock runs until the leader has decided everything;
+//! the program then waits until the others have too. `replica core` is a Synod protocol with what surrounds
+//! it on a server (batching, sessions, routing, catch-up), which the peers do not have. It gets the commands
 //! one by one and encodes them while the clock runs, so compare it where a batch is one command.
 
 #[cfg(feature = "peers")]
@@ -26,9 +27,9 @@ use synod_wire::{Batch, BatchBuilder, SessionId};
 trait Cluster {
     /// Proposes a batch at the leader.
     fn propose(&mut self, batch: &Batch);
-    /// Lets every replica take what waits for it, once. The caller has looked at the clock.
+    /// Lets every replica handle its waiting messages once. The caller passes the time.
     fn round(&mut self, now: Instant);
-    /// Batches decided at the leader, and at all.
+    /// Batches decided at the leader, and batches decided at all replicas.
     fn decided(&self) -> (u64, u64);
 }
 
@@ -36,13 +37,13 @@ trait Cluster {
 struct Contestant {
     name: String,
     ours: bool,
-    /// A cluster with a leader; how many replicas, and how many batches will be outstanding.
+    /// Starts a cluster with a leader, given the number of replicas and the number of outstanding batches.
     start: Box<dyn Fn(usize, usize) -> Box<dyn Cluster>>,
 }
 
 /// One load: batches outstanding, and commands in a batch.
 const LOADS: [(usize, usize); 5] = [(1, 1), (64, 1), (1024, 1), (64, 64), (32, 1456)];
-/// A cluster is replaced by a new one after so many bytes of batches: nobody's log has to be trimmed.
+/// After this many bytes of batches a new cluster replaces the old one, so that no log has to be trimmed.
 const BYTES_MAX: usize = 256 << 20;
 
 fn contestants() -> Vec<Contestant> {
@@ -72,7 +73,7 @@ fn batch(commands: usize) -> Batch {
     builder.finish()
 }
 
-/// Batches a second over about `time`.
+/// Measures batches a second over about `time`.
 fn measure(
     contestant: &Contestant,
     replicas: usize,
@@ -95,7 +96,7 @@ fn measure(
             wait(contestant, &mut *cluster, |(leader, _)| leader - before.0 >= proposed);
         }
         took += began.elapsed();
-        // The others may hear of the last decisions a few milliseconds later, by a timer; that is not work.
+        // A timer may tell the others of the last decisions a few milliseconds later, which is not work.
         wait(contestant, &mut *cluster, |(_, all)| all - before.1 >= proposed);
         batches += proposed;
     }

@@ -73,7 +73,7 @@ impl Cluster for Replicas {
             for message in self.outgoing.drain(..) {
                 self.inboxes[message.get_receiver() as usize - 1].push_back(message);
             }
-            // Whoever uses it reads what was decided.
+            // An application must read what was decided.
             if let Some(entries) = self.nodes[index].read_decided_suffix(self.read[index]) {
                 self.read[index] += entries.len();
             }

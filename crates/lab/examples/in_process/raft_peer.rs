@@ -23,7 +23,7 @@ pub fn start(replicas: usize) -> Box<dyn Cluster> {
     let logger = Logger::root(Discard, o!());
     let node = |&id: &u64| {
         let storage = MemStorage::new_with_conf_state((ids.clone(), vec![]));
-        // What suits this load: many entries a message, many messages under way, appends put together.
+        // Settings that suit this load: many entries a message, many messages in flight, appends merged.
         let config = Config {
             id,
             max_size_per_msg: 1 << 20,
@@ -84,7 +84,7 @@ impl Replicas {
 
 impl Cluster for Replicas {
     fn propose(&mut self, batch: &Batch) {
-        // It takes a vector of its own: that copy is a part of its interface.
+        // The crate takes a vector of its own, so this copy is a part of its interface.
         self.nodes[0]
             .propose(Vec::new(), batch.bytes().to_vec())
             .expect("it leads, and nothing is too large");

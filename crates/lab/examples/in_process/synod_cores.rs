@@ -16,7 +16,7 @@ struct Cores {
     leader: usize,
     actions: Vec<Action>,
     began: Instant,
-    /// How far time was advanced for the election, which would otherwise be waited for.
+    /// How far time was advanced so that the election need not be waited for.
     skipped: Duration,
     /// Commands in a batch, once known.
     commands: u64,
@@ -109,7 +109,7 @@ impl Cores {
                 }
                 Action::Deadline(at) => self.list[index].deadline = at,
                 Action::TakeSnapshot => {
-                    // Nothing is executed, so there is nothing to write: only the log is cut.
+                    // Nothing is executed, so there is nothing to write: only the log is trimmed.
                     let slot = self.list[index].replica.status().protocol.decided;
                     let taken = Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: 1 }));
                     self.list[index].inbox.push_back(taken);
@@ -124,7 +124,7 @@ impl Cores {
 }
 
 impl Cluster for Cores {
-    /// Its commands one by one: the replica makes batches itself, each time of what is waiting.
+    /// Passes the batch's commands on one by one; the replica makes batches of those that wait.
     fn propose(&mut self, batch: &Batch) {
         self.commands = 0;
         for command in batch.commands() {

@@ -1,4 +1,4 @@
-//! A protocol of Synod alone.
+//! A protocol of Synod without a replica around it.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +15,7 @@ struct Replicas {
     /// Replica 0 of the benchmark: the one that leads.
     leader: usize,
     began: Instant,
-    /// How far time was advanced for the election, which would otherwise be waited for.
+    /// How far time was advanced so that the election need not be waited for.
     skipped: Duration,
 }
 
@@ -49,7 +49,7 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
     loop {
         cluster.skipped += Duration::from_millis(1);
         cluster.round(Instant::now());
-        // One that may propose, and that all follow.
+        // A leader that may propose, and that all others follow.
         let leads =
             |replica: &Replica| replica.protocol.status().role == Role::Leader && replica.protocol.room() > 0;
         if let Some(leader) = cluster.list.iter().position(leads)
@@ -75,7 +75,7 @@ impl Replicas {
                         self.list[to.0 as usize - 1].inbox.push_back(Input::Receive { from, message });
                     }
                 }
-                // A no-op that begins a ballot is none of the benchmark's batches.
+                // The no-op that begins a ballot is not one of the benchmark's batches.
                 Effect::Deliver { batch, .. } => self.list[index].decided += u64::from(!batch.is_noop()),
                 Effect::Deadline(at) => self.list[index].deadline = at,
                 _ => {}

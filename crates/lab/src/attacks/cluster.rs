@@ -1,4 +1,4 @@
-//! Three servers as processes on this machine, Synod's or etcd's, and what they cost in memory.
+//! Three servers as processes on this machine, Synod's or etcd's, and how much memory they use.
 
 use std::{
     fs::{self, File},
@@ -25,22 +25,22 @@ use crate::ground::processes::free_addresses;
 
 /// How many servers there are.
 pub const SERVERS: usize = 3;
-/// How long a start may take until all serve, and how long they may take until they hold the same.
+/// How long a start may take until all servers serve, and how long they may take until they hold the same.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Between two looks at the memory of the servers.
+/// Time between two samples of the servers' memory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Whose servers.
+/// The system that is attacked.
 #[derive(Clone, Debug)]
 pub enum System {
-    /// This program `synod`.
+    /// Synod, with the path of the program `synod`.
     Synod(PathBuf),
-    /// This program `etcd`.
+    /// etcd, with the path of the program `etcd`.
     Etcd(PathBuf),
 }
 
 impl System {
-    /// What it is called in the report.
+    /// The system's name in the report.
     pub fn name(&self) -> &'static str {
         match self {
             System::Synod(_) => "synod",
@@ -49,7 +49,7 @@ impl System {
     }
 }
 
-/// Where one server listens.
+/// The addresses of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
     pub client: SocketAddr,
@@ -57,7 +57,7 @@ pub struct Addresses {
     pub metrics: SocketAddr,
 }
 
-/// What is known of a running process. The thread that watches memory shares it.
+/// A running process, as the thread that watches memory sees it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Watched {
     pid: Option<Pid>,
@@ -72,7 +72,7 @@ pub struct Cluster {
     system: System,
     folder: PathBuf,
     nofile: u64,
-    /// How many of the servers there are.
+    /// The number of servers.
     count: usize,
     pub servers: [Addresses; SERVERS],
     children: [Option<Child>; SERVERS],
@@ -81,13 +81,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts them, each with a limit of descriptors. A server that comes to have more than `guard` bytes resident is killed,
-    /// so that an attack does not take the machine from everybody else.
+    /// Starts all servers, each with a limit of descriptors. A server whose resident memory grows beyond
+    /// `guard` bytes is killed, so that an attack does not exhaust the machine.
     pub fn start(system: &System, folder: &Path, nofile: u64, guard: u64) -> Result<Cluster, String> {
         Cluster::start_some(system, folder, SERVERS, nofile, guard)
     }
 
-    /// The same with fewer servers.
+    /// Starts fewer than [`SERVERS`] servers.
     pub fn start_some(
         system: &System,
         folder: &Path,
@@ -156,17 +156,17 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends a server as a power switch would.
+    /// Kills a server, as a power switch would.
     pub fn kill(&mut self, place: usize) {
         self.lock()[place].pid = None;
         if let Some(mut child) = self.children[place].take() {
-            // These fail only where it has ended.
+            // These calls fail only if the process has ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Servers that ended although nobody ended them, with the last that they said.
+    /// The servers that ended although the program did not end them, each with its last words.
     pub fn dead(&mut self) -> Vec<String> {
         let mut dead = Vec::new();
         for place in 0..SERVERS {
@@ -190,17 +190,17 @@ impl Cluster {
         dead
     }
 
-    /// What each has resident now, in bytes.
+    /// The resident memory of each server now, in bytes.
     pub fn resident(&self) -> [u64; SERVERS] {
         self.lock().map(|one| one.pid.and_then(|pid| memory(pid, "VmRSS:")).unwrap_or(0))
     }
 
-    /// The most that each ever had resident since it was started, in bytes.
+    /// The highest resident memory of each server since its start, in bytes.
     pub fn peaks(&self) -> [u64; SERVERS] {
         self.lock().map(|one| one.peak)
     }
 
-    /// Waits until every server puts, one after the other.
+    /// Waits until a put succeeds at every server, one server after the other.
     pub async fn await_service(&mut self) -> Result<Duration, String> {
         let began = Instant::now();
         for place in 0..self.count {
@@ -229,7 +229,7 @@ impl Cluster {
         Err("nobody leads".to_owned())
     }
 
-    /// Waits until all hold the same keys and values at the same revision.
+    /// Waits until all servers hold the same keys and values at the same revision.
     pub async fn compare(&self) -> Result<(), String> {
         let began = Instant::now();
         loop {
@@ -272,7 +272,8 @@ fn watch(watched: &Mutex<[Watched; SERVERS]>, end: &AtomicBool, guard: u64) {
             one.peak = peak;
             if peak > guard && !one.stopped_by_guard {
                 one.stopped_by_guard = true;
-                // It fails only where it has ended. Nobody else has its id: it was not waited for.
+                // The call fails only if the process has ended. No other process has its id, since it was not
+                // waited for.
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
@@ -292,13 +293,13 @@ pub fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
 
-/// A connection that is made when it is needed, and again when it is lost.
+/// A connection that is made when it is first needed, and made again after it is lost.
 pub fn channel(address: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address makes a URL");
     endpoint.connect_timeout(Duration::from_secs(2)).connect_lazy()
 }
 
-/// Whether a new connection is served with a put.
+/// Whether a put over a new connection succeeds in time.
 pub async fn puts(address: SocketAddr, within: Duration) -> bool {
     let put = PutRequest { key: "served".into(), ..PutRequest::default() };
     let mut client = KvClient::new(channel(address));

@@ -1,4 +1,4 @@
-//! Attacks by requests: little is asked, much is answered.
+//! Attacks by requests that are small and have large answers.
 
 use std::{
     collections::BTreeMap,
@@ -27,12 +27,12 @@ use super::{
 
 /// How long an attacker waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// What a reader lets a server send ahead, in bytes.
+/// Bytes that a reader lets a server send ahead.
 const WINDOW: u32 = 1 << 20;
-/// Puts in a transaction that fills the store: what etcd and Synod take.
+/// Puts in a transaction that fills the store: the most that etcd and Synod accept.
 const FILL: u64 = 128;
 
-/// Puts so many keys with values of so many bytes.
+/// Puts `keys` keys with values of `value_bytes` bytes.
 pub async fn fill(cluster: &Cluster, at: usize, keys: u64, value_bytes: usize) -> Result<(), String> {
     let (channel, value) = (channel(cluster.servers[at].client), Bytes::from(vec![b'.'; value_bytes]));
     let mut tasks = JoinSet::new();
@@ -66,7 +66,7 @@ fn ops_of(request: &Request, count: usize) -> Vec<RequestOp> {
     vec![op(request.clone()); count]
 }
 
-/// One put, so that it is in the log, and many ranges over the whole store.
+/// A transaction with one put, so that it is in the log, and many ranges over the whole store.
 pub async fn poison(scene: &mut Scene<'_>) -> Result<(), String> {
     let range = Request::RequestRange(everything());
     let nested = |success| Request::RequestTxn(TxnRequest { success, ..TxnRequest::default() });
@@ -75,7 +75,7 @@ pub async fn poison(scene: &mut Scene<'_>) -> Result<(), String> {
         ops.push(op(Request::RequestPut(put.clone())));
         TxnRequest { success: ops, ..TxnRequest::default() }
     };
-    // A list of a transaction has at most 128 operations, less what lies around it.
+    // A list of a transaction has at most 128 operations, the transactions around it counted.
     let ranges = usize::try_from(scene.settings.get("ranges")).unwrap_or(usize::MAX);
     let some = (0..ranges).step_by(100).map(|done| op(nested(ops_of(&range, (ranges - done).min(100)))));
     let some = poisoned(some.collect());
@@ -92,7 +92,7 @@ pub async fn poison(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends a transaction to the target; what came of it, in words.
+/// Sends a transaction to the target, and describes the result in words.
 async fn ask(scene: &Scene<'_>, txn: &TxnRequest) -> String {
     let began = Instant::now();
     let asked = async {
@@ -108,7 +108,7 @@ async fn ask(scene: &Scene<'_>, txn: &TxnRequest) -> String {
     }
 }
 
-/// The whole store, read by an honest client, again and again.
+/// An honest client reads the whole store again and again.
 pub async fn range(scene: &mut Scene<'_>) -> Result<(), String> {
     let mut wire = Wire::open(scene.cluster.servers[scene.target].client, WINDOW).await?;
     let (began, mut answers, mut bytes) = (Instant::now(), 0, 0);
@@ -122,7 +122,7 @@ pub async fn range(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Ranges whose answers may not be sent, then ranges whose answers may be, and are not read.
+/// Ranges whose answers the client gives no room to send, then ranges whose answers may be sent and are not read.
 pub async fn unread(scene: &mut Scene<'_>) -> Result<(), String> {
     let streams = scene.settings.get("streams");
     for (connections, streams, window) in [(20, streams, 0), (50, streams / 5, 65_535)] {
@@ -138,7 +138,7 @@ pub async fn unread(scene: &mut Scene<'_>) -> Result<(), String> {
             }
             Ok::<_, String>(held)
         };
-        // Streams beyond what a server lets be open wait here; that is a bound, too.
+        // Streams beyond the server's limit wait here; the limit is a bound, too.
         let (began, held) = (Instant::now(), timeout(scene.settings.seconds(), attack).await);
         let sent = match &held {
             Ok(Ok(_)) => format!("all sent after {}", report::ms(began.elapsed())),
@@ -155,7 +155,7 @@ pub async fn unread(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Transactions that nobody thought of.
+/// Random transactions, to find costs that no other attack was written for.
 pub async fn random(scene: &mut Scene<'_>) -> Result<(), String> {
     let deadline = Instant::now() + scene.settings.seconds();
     let (keys, seed) = (scene.settings.get("small-keys"), scene.settings.get("seed"));
@@ -186,7 +186,7 @@ pub async fn random(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// A transaction at random. One in four has long lists: together those that lie in each other are below the limit of 128.
+/// A random transaction. One in four has long lists; nested lists together stay below the limit of 128 operations.
 fn transaction(random: &mut Rng, keys: u64, depth: u32) -> TxnRequest {
     let longest = if random.u8(..4) == 0 { 40 >> depth } else { 5 };
     let mut list = || {

@@ -1,8 +1,8 @@
-//! `synod lab run attacks`: what one hostile client can do to a cluster, and what honest ones notice of it.
+//! `synod lab run attacks`: what one hostile client can do to a cluster, and what honest clients notice of it.
 //!
-//! Each attack of [`ALL`] gets three servers of its own. Honest clients put at each of them before, during and after the
-//! attack ([`probe`]); the memory of the servers is watched all the time ([`cluster`]). Then its bounds are judged. With
-//! `--etcd` the same is done to etcd, whose figures stand beside Synod's.
+//! Each attack of [`ALL`] gets three servers of its own. Honest clients put at each of them before, during and
+//! after the attack ([`probe`]); the memory of the servers is watched all the time ([`cluster`]). Then the
+//! attack's bounds are judged. With `--etcd` the same is done to etcd, whose figures stand beside Synod's.
 
 pub(crate) mod cluster;
 mod large;
@@ -34,12 +34,12 @@ use crate::study::Environment;
 /// The arguments of `synod lab run attacks`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Args {
-    /// Which attacks [default: all of them; `--list` shows them].
+    /// Attacks to run [default: all of them; `--list` shows them].
     names: Vec<String>,
-    /// Show the attacks, what they assert and what can be set.
+    /// Show the attacks, what they assert and their parameters.
     #[arg(long)]
     list: bool,
-    /// Attack three of these as well, a program `etcd`. Its broken bounds are shown and do not count.
+    /// The program `etcd`. Attack three of its servers as well; bounds that it breaks are shown and do not count.
     #[arg(long, value_name = "FILE")]
     etcd: Option<PathBuf>,
     /// Set a parameter.
@@ -63,16 +63,16 @@ struct Attack {
     about: &'static str,
     store: Store,
     latency: Latency,
-    /// Descriptors that a server has; otherwise as many as this program had.
+    /// Descriptors that a server may have; otherwise as many as this program.
     nofile: Option<u64>,
-    /// Kill all servers in the end and start them again: what is in the log must not hurt again.
+    /// Kill all servers at the end and start them again: what is in the log must do no harm when it is replayed.
     restarts: bool,
     run: for<'a> fn(&'a mut Scene<'_>) -> Doing<'a>,
 }
 
 type Doing<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + 'a>>;
 
-/// What the servers hold when it begins.
+/// The contents of the servers when the attack begins.
 #[derive(Clone, Copy)]
 enum Store {
     Nothing,
@@ -82,14 +82,14 @@ enum Store {
     Large,
 }
 
-/// What clients at the attacked server may notice.
+/// The bound on what clients at the attacked server may notice.
 #[derive(Clone, Copy)]
 enum Latency {
     /// The 99th percentile is less than 10 ms higher than before; on a busy machine, less than twice what it was.
     P99Near,
     /// The median at most doubles.
     MedianTwice,
-    /// A put succeeds at least once a second: the attack itself takes the processors that it shares with the servers.
+    /// A put succeeds at least once a second: the attack itself uses the processors of the servers.
     Serves,
 }
 
@@ -186,7 +186,7 @@ const ALL: &[Attack] = &[
     },
 ];
 
-/// Keys of parameters, their defaults, and what they are.
+/// Keys of parameters, with their defaults and descriptions.
 const SETTINGS: [(&str, u64, &str); 10] = [
     ("keys", 1_000_000, "keys of the store of large-range"),
     ("small-keys", 9_000, "keys, of 1 KiB each, of the other stores"),
@@ -204,7 +204,7 @@ const SETTINGS: [(&str, u64, &str); 10] = [
     ("ranges", 250, "whole-store ranges of the smaller transaction of poison"),
 ];
 
-/// Parameters that were set, or not.
+/// The values of the parameters.
 #[derive(Debug)]
 struct Settings([u64; SETTINGS.len()]);
 
@@ -231,11 +231,11 @@ impl Settings {
     }
 }
 
-/// What an attack has to do with.
+/// What an attack has to work with.
 struct Scene<'a> {
     cluster: Cluster,
     settings: &'a Settings,
-    /// The server that is attacked, where it is one: the leader.
+    /// The attacked server, which is the leader.
     target: usize,
     /// A server that the attack itself killed; puts there may fail.
     killed: Option<usize>,
@@ -254,8 +254,8 @@ impl Scene<'_> {
     }
 }
 
-/// Runs the attacks, and reports for itself. The exit code is 0 if Synod kept every bound, 1 otherwise, and 2 for a wrong
-/// argument.
+/// Runs the attacks and prints the report. The exit code is 0 if Synod kept every bound, 1 otherwise, and 2
+/// for a wrong argument.
 pub(crate) fn main(args: &Args, interrupted: &AtomicBool, own_program: &Path) -> ExitCode {
     let (settings, attacks) = match (Settings::new(&args.set), chosen(&args.names)) {
         (Ok(settings), Ok(attacks)) => (settings, attacks),
@@ -301,7 +301,7 @@ fn list() {
     }
 }
 
-/// Whether every bound was kept by Synod.
+/// Runs the attacks. Returns whether Synod kept every bound.
 fn run(
     args: &Args,
     settings: &Settings,
@@ -309,7 +309,8 @@ fn run(
     systems: &[System],
     interrupted: &AtomicBool,
 ) -> Result<bool, String> {
-    // An attacker with as many connections as a server takes needs as many descriptors; the servers get what was the limit.
+    // An attacker with as many connections as a server accepts needs as many descriptors; the servers get the
+    // former limit.
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let nofile = limit.current.unwrap_or(1 << 20);
@@ -350,7 +351,7 @@ fn run(
     Ok(kept)
 }
 
-/// One attack on three servers of one system.
+/// Runs one attack on three servers of one system.
 async fn play(attack: &Attack, system: &System, settings: &Settings, nofile: u64) -> Result<Outcome, String> {
     let folder = tempfile::Builder::new().prefix("synod-attacks-").tempdir();
     let folder = folder.map_err(|error| format!("temporary folder: {error}"))?;
@@ -423,7 +424,7 @@ fn judge_memory(scene: &mut Scene<'_>, what: &str, before: [u64; SERVERS], peaks
     );
 }
 
-/// Kills all servers and starts them again, with what is in their logs.
+/// Kills all servers and starts them again with their logs.
 async fn restart(scene: &mut Scene<'_>, resident: [u64; SERVERS]) -> Result<(), String> {
     (0..SERVERS).for_each(|place| scene.cluster.kill(place));
     for place in 0..SERVERS {

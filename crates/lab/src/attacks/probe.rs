@@ -1,4 +1,4 @@
-//! Honest clients that put without a pause, one at each server, and what they got.
+//! Honest clients that put without a pause, one at each server.
 
 use std::{
     net::SocketAddr,
@@ -15,9 +15,9 @@ use tokio::time::{sleep, timeout};
 
 use super::cluster::{Cluster, channel};
 
-/// How long a put may take before it has failed.
+/// A put that takes longer has failed.
 const PUT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two puts of a client.
+/// Time between two puts of a client.
 const BREATH: Duration = Duration::from_millis(5);
 const VALUE: &[u8] = &[b'.'; 64];
 
@@ -29,7 +29,7 @@ struct Put {
     ok: bool,
 }
 
-/// Running clients. They have a thread of their own, so what an attack does in this process is not in their way.
+/// Running clients. They have a thread of their own, so that an attack in this process does not delay them.
 #[derive(Debug)]
 pub struct Probe {
     done: Arc<Mutex<Vec<Put>>>,
@@ -37,7 +37,7 @@ pub struct Probe {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What clients got in a span of time.
+/// The results of clients in a span of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     pub ok: usize,
@@ -113,7 +113,7 @@ impl Puts {
         }
         took.sort_unstable();
         let percentile = |percent| took.get(took.len() * percent / 100).copied().unwrap_or(Duration::MAX);
-        // Also a put that began before, or that ends later, is a sign of life.
+        // A put that began earlier or ends later also shows that the server serves.
         let mut ends: Vec<_> = self.0.iter().filter(|put| put.ok && at(put.place)).collect();
         ends.sort_unstable_by_key(|put| put.began + put.took);
         let (mut last, mut gap) = (from, Duration::ZERO);

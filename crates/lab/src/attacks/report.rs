@@ -1,4 +1,4 @@
-//! What came of the attacks, as Markdown.
+//! The results of attacks, as Markdown.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::study::Environment;
 
-/// A bound, and what became of it.
+/// A bound, and whether it was kept.
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub what: String,
@@ -35,13 +35,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of an attack that could not be made.
+    /// The outcome of an attack that could not be made.
     pub fn failed(system: &'static str, why: String) -> Outcome {
         let claim = Claim { what: "the attack could be made".to_owned(), holds: false, measured: why };
         Outcome { system, claims: vec![claim], ..Outcome::default() }
     }
 
-    /// Whether every bound was.
+    /// Whether every bound was kept.
     pub fn kept(&self) -> bool {
         self.claims.iter().all(|claim| claim.holds)
     }
@@ -67,7 +67,7 @@ impl Outcome {
     }
 }
 
-/// On what and how the attacks ran.
+/// The head of the report: the machine, and the parameters that were set.
 pub fn head(environment: &Environment, set: &[String]) -> String {
     let load = |load: Option<f64>| load.unwrap_or(0.0);
     format!(
@@ -91,7 +91,7 @@ pub fn section(name: &str, about: &str, outcomes: &[Outcome]) -> String {
     line(&mut text, "", &systems);
     line(&mut text, "---", &vec!["---"; systems.len()]);
     let columns: Vec<_> = outcomes.iter().map(Outcome::rows).collect();
-    // One that found something out which the other did not has rows that the other lacks.
+    // Each system may have rows that the other lacks.
     let mut names: Vec<&str> = Vec::new();
     for (what, _) in columns.iter().flatten() {
         if !names.contains(&what.as_str()) {

@@ -1,4 +1,4 @@
-//! Attacks below requests: connections, frames, bytes.
+//! Attacks below requests: connections, frames and bytes.
 
 use std::{
     io::{Read as _, Write as _},
@@ -27,21 +27,21 @@ use super::{
     wire::{PUT, RANGE, Wire, everything, framed},
 };
 
-/// How a connection of HTTP/2 begins: the preface, and settings that say nothing.
+/// The beginning of an HTTP/2 connection: the preface, and empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
 const PING: &[u8] = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00attacked";
 const SETTINGS: &[u8] = b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x80\x00";
-/// How long a socket may not take or give anything until its thread looks at the time.
+/// How long a socket may block until its thread looks at the time.
 const SOCKET_TIMEOUT: Duration = Duration::from_millis(200);
 /// Most half-open connections of the attacker to one port.
 const HALF_OPEN_MAX: usize = 3_000;
 
-/// Connections that were opened and are never used; each is opened again when the server closes it.
+/// Connections that are opened and never used; each is opened again when the server closes it.
 pub async fn idle(scene: &mut Scene<'_>) -> Result<(), String> {
     let mut tasks = JoinSet::new();
     let connections = scene.settings.get("connections");
     let opened = Arc::new(AtomicU64::new(0));
-    // An honest client that was there before.
+    // An honest client that was connected before the attack.
     let mut writer = KvClient::new(channel(scene.cluster.servers[scene.target].client));
     let first = PutRequest { key: "idle".into(), ..PutRequest::default() };
     writer.put(first).await.map_err(|error| error.to_string())?;
@@ -63,7 +63,8 @@ pub async fn idle(scene: &mut Scene<'_>) -> Result<(), String> {
         }
     }
     sleep(scene.settings.seconds()).await;
-    // The log needs a descriptor for each new segment, so there have to be new segments while none is left.
+    // The log needs a descriptor for each new segment, so the test makes it begin segments while no
+    // descriptor is left.
     let put = PutRequest { key: "idle".into(), value: vec![b'.'; 1 << 20].into(), ..PutRequest::default() };
     let mut written = 0;
     for _ in 0..scene.settings.get("written-mib") {
@@ -83,7 +84,7 @@ pub async fn idle(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// A restart of a replica, without and then with connections at all peer ports that say nothing.
+/// Restarts a replica, first without and then with silent connections to all peer ports.
 pub async fn half_open(scene: &mut Scene<'_>) -> Result<(), String> {
     let victim = (scene.target + 1) % SERVERS;
     scene.killed = Some(victim);
@@ -111,7 +112,7 @@ pub async fn half_open(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Kills a replica and starts it again; how long until it serves a put.
+/// Kills a replica and starts it again. Returns the time until it serves a put.
 async fn rejoin(scene: &mut Scene<'_>, victim: usize) -> Result<Duration, String> {
     scene.cluster.kill(victim);
     sleep(Duration::from_millis(500)).await;
@@ -141,7 +142,7 @@ fn open_and_say_nothing(address: SocketAddr, stop: &AtomicU64, deadline: Instant
     opened
 }
 
-/// Requests that are given up as soon as they are sent.
+/// Requests that are reset as soon as they are sent.
 pub async fn resets(scene: &mut Scene<'_>) -> Result<(), String> {
     let deadline = Instant::now() + scene.settings.seconds();
     let address = scene.cluster.servers[scene.target].client;
@@ -155,13 +156,13 @@ pub async fn resets(scene: &mut Scene<'_>) -> Result<(), String> {
                     continue;
                 };
                 while Instant::now() < deadline && !wire.is_closed() {
-                    // The server may end the connection for it, which is what the next one is for.
+                    // The server may end the connection because of the resets; the next round opens another.
                     let Ok(Ok((_, mut stream))) =
                         timeout(SOCKET_TIMEOUT, wire.send(RANGE, body.clone(), true)).await
                     else {
                         break;
                     };
-                    // Time for the frames to go out; otherwise the library keeps both to itself.
+                    // The frames need time to go out; otherwise the library drops both.
                     tokio::task::yield_now().await;
                     stream.send_reset(Reason::CANCEL);
                     resets.fetch_add(1, Ordering::Relaxed);
@@ -174,7 +175,7 @@ pub async fn resets(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Frames that want an answer each, half of them from somebody who does not read it.
+/// Frames that each demand an answer, half of them on connections whose answers are not read.
 pub async fn pings(scene: &mut Scene<'_>) -> Result<(), String> {
     let deadline = Instant::now() + scene.settings.seconds();
     let address = scene.cluster.servers[scene.target].client;
@@ -188,17 +189,17 @@ pub async fn pings(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Requests whose bodies have no end.
+/// Requests whose bodies never end.
 pub async fn half_requests(scene: &mut Scene<'_>) -> Result<(), String> {
     let (mut wires, mut held) = (Vec::new(), Vec::new());
-    // A message of a MiB is promised, and 6 bytes of it come.
+    // The prefix announces a message of a MiB, and 6 bytes of it follow.
     let half = Bytes::from_static(&[0, 0, 16, 0, 0, 10, 4, b'h', b'a', b'l', b'f']);
     for _ in 0..10 {
         let mut wire = Wire::open(scene.cluster.servers[scene.target].client, 65_535).await?;
         for _ in 0..1000 {
             match timeout(SOCKET_TIMEOUT, wire.send(PUT, half.clone(), false)).await {
                 Ok(Ok(stream)) => held.push(stream),
-                // As many as the server lets be open.
+                // As many streams as the server allows.
                 Ok(Err(_)) | Err(_) => break,
             }
         }
@@ -206,7 +207,7 @@ pub async fn half_requests(scene: &mut Scene<'_>) -> Result<(), String> {
     }
     scene.note("half requests", held.len());
     sleep(scene.settings.seconds()).await;
-    // Of these, all but the last byte comes: more than four GiB, if the server takes it.
+    // Of these requests all but the last byte is sent: more than four GiB, if the server takes it.
     let mut request = vec![b'.'; (1 << 20) + 4];
     request[..5].copy_from_slice(&[0, 0, 16, 0, 0]);
     let almost = Bytes::from(request);
@@ -227,7 +228,7 @@ pub async fn half_requests(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What no client would send, at every port of every server.
+/// Bytes that no client would send, to every port of every server.
 pub async fn garbage(scene: &mut Scene<'_>) -> Result<(), String> {
     let deadline = Instant::now() + scene.settings.seconds();
     let seed = scene.settings.get("seed");
@@ -242,7 +243,7 @@ pub async fn garbage(scene: &mut Scene<'_>) -> Result<(), String> {
                 let begin: &[u8] = [b"", PREFACE, b"GET /metrics HTTP/1.1\r\nX-Long: "][usize::from(kind)];
                 let until = deadline.min(Instant::now() + SOCKET_TIMEOUT);
                 sent += flood(port, until, true, begin, &mut || rubbish(&mut random, kind));
-                // 9 such threads leave the processors to the servers now and then.
+                // The pause leaves the processors to the servers now and then, since there are 9 such threads.
                 thread::sleep(Duration::from_millis(5));
             }
             sent
@@ -256,7 +257,7 @@ pub async fn garbage(scene: &mut Scene<'_>) -> Result<(), String> {
 fn rubbish(random: &mut Rng, kind: u8) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..random.usize(1..2048)).map(|_| random.u8(..)).collect();
     match kind {
-        // A frame with the right length, and nothing else that is right.
+        // A frame in which only the length is right.
         1 => {
             let length = u32::try_from(bytes.len()).expect("it is short").to_be_bytes();
             let head =
@@ -269,7 +270,7 @@ fn rubbish(random: &mut Rng, kind: u8) -> Vec<u8> {
     bytes
 }
 
-/// Writes until the other side closes or time is over; the bytes that were taken.
+/// Writes until the other side closes or time is over. Returns how many bytes were taken.
 fn flood(
     address: SocketAddr,
     deadline: Instant,
@@ -280,7 +281,7 @@ fn flood(
     let mut sent = 0;
     while Instant::now() < deadline {
         let Ok(mut stream) = TcpStream::connect_timeout(&address, SOCKET_TIMEOUT) else { continue };
-        // These fail only for a time of 0.
+        // These calls fail only for a time-out of 0.
         let _ = stream.set_write_timeout(Some(SOCKET_TIMEOUT));
         let _ = stream.set_read_timeout(Some(SOCKET_TIMEOUT));
         let reader = stream.try_clone().ok().filter(|_| reads).map(|mut stream| {
@@ -296,10 +297,10 @@ fn flood(
             sent += if taken { bytes.len() as u64 } else { 0 };
         }
         if !reads {
-            // The answers that nobody reads stay where they are.
+            // The answers stay unread.
             thread::sleep(deadline.saturating_duration_since(Instant::now()));
         }
-        // It fails only where the other side has closed.
+        // The call fails only if the other side has closed.
         let _ = stream.shutdown(std::net::Shutdown::Both);
         if let Some(reader) = reader {
             let _ = reader.join();
@@ -308,7 +309,7 @@ fn flood(
     sent
 }
 
-/// Waits for threads without keeping others from working; the sum of what they return.
+/// Waits for threads without blocking other tasks, and returns the sum of their results.
 async fn finish(floods: Vec<JoinHandle<u64>>) -> Result<u64, String> {
     while floods.iter().any(|flood| !flood.is_finished()) {
         sleep(Duration::from_millis(20)).await;

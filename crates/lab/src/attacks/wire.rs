@@ -1,4 +1,4 @@
-//! HTTP/2 with our own hands: streams that nobody reads, and answers that are counted and thrown away.
+//! A hand-made HTTP/2 client, with streams that are not read and answers that are counted and thrown away.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ pub const RANGE: &str = "/etcdserverpb.KV/Range";
 pub const TXN: &str = "/etcdserverpb.KV/Txn";
 pub const PUT: &str = "/etcdserverpb.KV/Put";
 
-/// A connection of an attacker. It is closed when this is dropped.
+/// A connection of an attacker. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Wire {
     address: SocketAddr,
@@ -22,7 +22,7 @@ pub struct Wire {
     driver: JoinHandle<()>,
 }
 
-/// What an answer came to.
+/// The size and status of an answer.
 #[derive(Clone, Debug)]
 pub struct Drained {
     pub bytes: u64,
@@ -30,7 +30,7 @@ pub struct Drained {
 }
 
 impl Wire {
-    /// Connects; `window` is what the server may send on a stream without being told to go on, in bytes.
+    /// Connects. The server may send `window` bytes on a stream before it must wait for the client.
     pub async fn open(address: SocketAddr, window: u32) -> Result<Wire, String> {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
         let mut builder = client::Builder::new();
@@ -46,7 +46,7 @@ impl Wire {
         self.driver.is_finished()
     }
 
-    /// Sends the headers of a request and some of its body, and ends it or not.
+    /// Sends the headers of a request and some of its body, and ends the body or leaves it open.
     pub async fn send(
         &mut self,
         method: &str,
@@ -67,7 +67,7 @@ impl Wire {
         Ok((response, stream))
     }
 
-    /// Asks, reads the answer as fast as it comes, and keeps nothing of it.
+    /// Sends a request, reads the answer as fast as it comes, and keeps nothing of it.
     pub async fn drain(&mut self, method: &str, message: &impl Message) -> Result<Drained, String> {
         let lost = |error: h2::Error| error.to_string();
         let (response, _stream) = self.send(method, framed(message), true).await?;
@@ -102,7 +102,7 @@ pub fn framed(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-/// Every key of the store.
+/// A range over every key of the store.
 pub fn everything() -> RangeRequest {
     RangeRequest {
         key: Bytes::from_static(&[0]),

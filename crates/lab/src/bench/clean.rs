@@ -1,8 +1,8 @@
-//! Taking back what a run wrote.
+//! Removes the keys that a run wrote.
 //!
-//! A key is removed if the run could have written it (it is one of the load's numbers) and if it was written since the run
-//! began. So a key of somebody else that happens to lie between two of them stays, and so does what an earlier run left.
-//! It is removed by its own name, not with a range.
+//! A key is removed if the run could have written it (it is one of the load's numbers) and if it was written
+//! since the run began. So another client's key that happens to lie between two of them stays, and so do the
+//! keys of an earlier run. Each key is deleted by its name, not with a range.
 
 use std::{future::Future, time::Duration};
 
@@ -17,14 +17,14 @@ use super::{
     target::{self, Target},
 };
 
-/// Keys that are removed at once: as many operations as servers take in a transaction unless they are told otherwise.
+/// Keys that one transaction removes: as many operations as servers accept by default.
 const OPERATIONS_MAX: usize = 128;
 /// Bytes of keys in a request or an answer.
 const BYTES_MAX: usize = 1 << 20;
-/// Keys that are asked for at once.
+/// Keys that one request asks for.
 const KEYS_MAX: usize = 10_000;
 
-/// A store before a run.
+/// The state of a store before a run.
 #[derive(Debug)]
 pub(super) struct Before {
     targets: Vec<Target>,
@@ -35,7 +35,7 @@ impl Before {
     /// Asks the first of the endpoints that answers.
     ///
     /// # Errors
-    /// If none does.
+    /// No endpoint answers.
     pub(super) fn look(flag: &'static str, endpoints: &[String], load: &Load) -> Result<Before, BenchError> {
         let targets = endpoints.iter().map(|text| target::parse(flag, text));
         let targets: Vec<Target> = targets.collect::<Result<_, _>>()?;
@@ -47,7 +47,7 @@ impl Before {
     /// Removes the keys that were written since, and returns how many there were. Ctrl-C ends it.
     ///
     /// # Errors
-    /// If no endpoint sees it through.
+    /// No endpoint lets it finish.
     pub(super) fn restore(&self, load: &Load) -> Result<u64, BenchError> {
         let mut removed = 0;
         block_on(async {
@@ -68,7 +68,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, B
     runtime.map_err(|error| BenchError::Thread(error.to_string()))?.block_on(work)
 }
 
-/// What the first of the targets says that does not fail.
+/// The first answer of a target that is not an error.
 async fn first<T>(
     targets: &[Target],
     mut ask: impl AsyncFnMut(&Target) -> Result<T, BenchError>,
@@ -130,7 +130,8 @@ async fn remove(target: &Target, since: i64, load: &Load, removed: &mut u64) -> 
     }
 }
 
-/// Whether it is written as the keys of a load are. Of its length, those in the load's range are the load's own.
+/// Whether a key has the form of the load's keys. A key of that form and length, in the load's range, is one
+/// of the load's.
 fn is_number(key: &[u8], key_size: usize) -> bool {
     key.len() == key_size && key.iter().all(u8::is_ascii_digit)
 }

@@ -1,4 +1,4 @@
-//! Two sets of servers, measured in turns: A B A B ... What disturbs the machine for a while then disturbs both, and
+//! Two sets of servers, measured in turns: A B A B ... A disturbance of the machine then affects both, and
 //! the spread of the ratios shows how far to trust their median.
 
 use serde::{Deserialize, Serialize};
@@ -10,18 +10,18 @@ use super::{
 /// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// What side A is called.
+    /// The name of side A.
     pub a_name: String,
-    /// What side B is called.
+    /// The name of side B.
     pub b_name: String,
-    /// One for each number of clients.
+    /// The results for each number of clients.
     pub levels: Vec<Level>,
 }
 
 /// Both sides at one number of clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Level {
-    /// Clients, each with one request under way at a time.
+    /// Clients, each with one outstanding request.
     pub clients: usize,
     /// Answers a second.
     pub throughput: Compared,
@@ -29,7 +29,7 @@ pub struct Level {
     pub p50_us: Compared,
     /// 99th percentile of latency in microseconds.
     pub p99_us: Compared,
-    /// The runs, in the order in which they ran; the last pair lacks nothing even if it was interrupted.
+    /// The runs in order. The last pair is complete even if the comparison was interrupted.
     pub pairs: Vec<Pair>,
 }
 
@@ -45,15 +45,15 @@ pub struct Pair {
 /// One figure on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Median over the runs against A; none without runs in which a request was answered.
+    /// Median over the runs against A; `None` if no run had an answer.
     pub a_median: Option<f64>,
     /// Median over the runs against B.
     pub b_median: Option<f64>,
-    /// B divided by A, pair by pair; none if no pair has the figure on both sides.
+    /// B divided by A, pair by pair; `None` if no pair has the figure on both sides.
     pub b_over_a: Option<Spread>,
 }
 
-/// How far figures lie apart.
+/// The spread of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The least.
@@ -77,11 +77,11 @@ impl Comparison {
     }
 }
 
-/// Compares at each number of clients in turn. `observer` is told which run is going on: the side's name, the number of
-/// clients, the number of the pair. Ctrl-C ends the comparison with the run that it ends.
+/// Compares at each number of clients in turn. `observer` learns which run is going on: the side's name, the number
+/// of clients, and the number of the pair. Ctrl-C ends the comparison together with the run that it interrupts.
 ///
 /// # Errors
-/// As [`super::run`].
+/// Those of [`super::run`].
 pub fn compare(
     operation: Operation,
     options: &CompareOptions,
@@ -116,11 +116,11 @@ pub fn compare(
     Ok(Comparison { a_name: options.a_name.clone(), b_name: options.b_name.clone(), levels })
 }
 
-/// Runs against A, then against B. `None`: Ctrl-C ended one of the runs early, so that they can not be compared.
-/// `observer` is told whether B is running, and how far it is.
+/// Runs against A, then against B. Returns `None` if Ctrl-C ended one of the runs early, since they cannot be
+/// compared then. `observer` learns whether B is running, and how far it is.
 ///
 /// # Errors
-/// As [`super::run`].
+/// Those of [`super::run`].
 pub fn run_pair(
     operation: Operation,
     a: &Options,

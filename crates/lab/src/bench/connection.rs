@@ -1,8 +1,8 @@
 //! A connection that sends gRPC requests with as little work as possible.
 //!
-//! The generated client over tonic's channel takes about twice the CPU time for each request: a task, two queues, and
-//! 16 kB of buffers. The generator often shares its cores with the servers that it measures, so that this would be
-//! taken from them. What is left here is what a unary call is in HTTP/2: headers, one message, trailers.
+//! The generated client over tonic's channel takes about twice the CPU time for each request: a task, two
+//! queues, and 16 kB of buffers. The generator often shares its cores with the servers that it measures, so it
+//! would take that time from them. What remains here is a unary call in HTTP/2: headers, one message, trailers.
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,15 +22,16 @@ use super::{
     target::{CONNECT_TIMEOUT, Target},
 };
 
-/// Answers of many clients share a connection: its window must not be what they wait for.
+/// The window is large, since answers to many clients share a connection and must not wait for it.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
-/// Messages are cut from pieces of this size, so that memory is allocated once in hundreds of requests.
+/// Messages are cut from pieces of this size, so that memory is allocated once for hundreds of requests.
 const ARENA_BYTES: usize = 64 << 10;
-/// Before each message: whether it is compressed, and its length.
+/// Bytes before each message: a flag for compression, and the length.
 const PREFIX_BYTES: usize = 5;
 
-/// A connection to one server, for the clients of one thread. It is dialled again, when a client needs it, after it broke.
+/// A connection to one server, for the clients of one thread. After it broke, the next client that needs it
+/// dials again.
 #[derive(Debug)]
 pub(super) struct Connection {
     target: Target,
@@ -39,9 +40,9 @@ pub(super) struct Connection {
     headers: HeaderMap,
     arena: RefCell<BytesMut>,
     live: RefCell<Option<SendRequest<Bytes>>>,
-    /// Counts the times that it was dialled, so that only the connection that broke is given up.
+    /// How many times it was dialled. The number names a connection, so that only the one that broke is given up.
     dialled: Cell<u64>,
-    /// One client dials; the others wait for the result.
+    /// Held by the client that dials; the others wait for its result.
     dialling: Mutex<()>,
 }
 
@@ -103,16 +104,16 @@ impl Connection {
         if response.status() != StatusCode::OK {
             return Err(Status::unknown(format!("HTTP status {}", response.status())));
         }
-        // A server that refuses at once puts the status where the headers are.
+        // A server that refuses at once puts the status among the headers.
         if let Some(status) = Status::from_header_map(response.headers()) {
             return Err(status);
         }
         let mut body = response.into_body();
-        // Most answers come in one piece, which is used as it is; the others are put together.
+        // Most answers come in one piece, which is used as it is; others are put together.
         let (mut answer, mut joined) = (Bytes::new(), BytesMut::new());
         while let Some(piece) = body.data().await {
             let piece = piece.map_err(|error| self.broken(dialled, &error))?;
-            // It fails only if more is released than was received.
+            // The call fails only if more is released than was received.
             let _ = body.flow_control().release_capacity(piece.len());
             if answer.is_empty() {
                 answer = piece;
@@ -144,7 +145,7 @@ impl Connection {
         arena.split().freeze()
     }
 
-    /// The live connection, dialled if there is none.
+    /// Returns the live connection, and dials if there is none.
     async fn sender(self: &Rc<Self>) -> Result<(SendRequest<Bytes>, u64), Status> {
         if let Some(sender) = self.live() {
             return Ok(sender);
@@ -177,10 +178,10 @@ impl Connection {
         let (sender, driver) = handshake.await.map_err(|error| error.to_string())?;
         let dialled = self.dialled.get() + 1;
         self.dialled.set(dialled);
-        // It holds on to the connection weakly: once the clients are gone, so is it.
+        // The task refers to the connection weakly: once the clients are gone, so is the connection.
         let connection = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
-            // How it ended, those who wait for answers are told as well.
+            // The requests that wait for answers get the error as well.
             let _ = driver.await;
             if let Some(connection) = connection.upgrade() {
                 connection.give_up(dialled);
@@ -195,7 +196,7 @@ impl Connection {
         }
     }
 
-    /// What the caller is told of a failure below gRPC; if more than one request is concerned, the next one dials.
+    /// The status for a failure below gRPC. It may affect several requests; the next one dials again.
     fn broken(&self, dialled: u64, error: &h2::Error) -> Status {
         if error.is_reset() {
             return Status::unavailable(format!("stream reset: {error}"));

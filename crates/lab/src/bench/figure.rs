@@ -1,4 +1,4 @@
-//! What a run or a comparison found, as a figure: answers and latency, each in a row of its own.
+//! The results of a run or a comparison as a figure: answers and latency, each in a row of its own.
 
 use super::{Comparison, Report, compare::Compared, report::Interval};
 use crate::{
@@ -9,9 +9,9 @@ use crate::{
     study,
 };
 
-/// With fewer pairs the range of what was measured says little.
+/// With fewer pairs the range of the measured values says little.
 const PAIRS_FEW: usize = 3;
-/// A window that is shorter, in seconds, is hardly over its beginning.
+/// A window shorter than this, in seconds, is mostly its beginning.
 const SECONDS_FEW: f64 = 4.0;
 
 /// Answers and latency over time.
@@ -21,7 +21,7 @@ pub(super) fn of_report(report: &Report) -> Figure {
             let x = f64::midpoint(interval.from_seconds, interval.to_seconds);
             value(interval).map(|y| Point { x, y, interval: None })
         };
-        // The interval after the window has the last answers only.
+        // The interval after the window has only the last answers.
         let within = report.series.iter().filter(|interval| interval.from_seconds < report.seconds);
         Series { name: name.to_owned(), points: within.filter_map(point).collect(), ..Series::default() }
     };
@@ -39,7 +39,7 @@ pub(super) fn of_report(report: &Report) -> Figure {
     figure("Answers and latency over time", "seconds", false, panels, caption(report, report.seconds, None))
 }
 
-/// Both sides over the number of clients. None if no run was completed.
+/// Both sides over the number of clients. `None` if no run was completed.
 pub(super) fn of_comparison(comparison: &Comparison) -> Option<Figure> {
     let report = comparison.reports().next()?;
     let sides = |of_all: &dyn Fn(&super::Level) -> Compared, of_one: &dyn Fn(&Report) -> f64, unit: f64| {
@@ -93,7 +93,7 @@ fn figure(title: &str, x_label: &str, x_log: bool, panels: Vec<Panel>, caption: 
     }
 }
 
-/// What ran, for how long, when and of which commit; `pairs` if it was a comparison.
+/// The caption: what ran, for how long, when, and of which commit. `pairs` is given for a comparison.
 fn caption(report: &Report, seconds: f64, pairs: Option<usize>) -> Vec<String> {
     let setup = &report.setup;
     let mut caption = Vec::new();

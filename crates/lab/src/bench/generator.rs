@@ -30,12 +30,12 @@ use super::{
     target::Target,
 };
 
-/// A client whose requests fail at once waits before the next, in a closed loop, so that an absent server does not
-/// make the generator spin. It doubles with each failure in a row.
+/// In a closed loop, a client whose requests fail at once waits before the next, so that the generator does
+/// not spin while a server is absent. The wait doubles with each failure in a row.
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
 const BACKOFF_DOUBLINGS_MAX: u32 = 8;
 
-/// What a thread is to do.
+/// The work of a thread.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) thread: usize,
@@ -43,48 +43,48 @@ pub(super) struct Plan {
     pub(super) operation: Operation,
     pub(super) load: Load,
     pub(super) values: Values,
-    /// One for each connection of this thread, and how many clients share the connection.
+    /// The servers to connect to, each with the number of clients that share the connection.
     pub(super) connections: Vec<(Target, usize)>,
-    /// Requests due a second for this thread, in an open loop.
+    /// Requests a second that are due for this thread, in an open loop.
     pub(super) rate: Option<f64>,
 }
 
 /// What threads share.
 #[derive(Clone, Debug)]
 pub(super) struct Controls {
-    /// No request is sent any more; those under way are waited for.
+    /// If true, no further request is sent, and the outstanding ones are waited for.
     pub(super) stop: Arc<AtomicBool>,
-    /// Those under way are not waited for either.
+    /// If true, outstanding requests are not waited for either.
     pub(super) abort: watch::Receiver<bool>,
-    /// Requests of the window that were sent, counted if `--total` ends the run.
+    /// Requests sent in the window, counted if `--total` ends the run.
     pub(super) sent: Arc<AtomicU64>,
 }
 
-/// When things happen.
+/// The times of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// The first request is sent.
+    /// When the first request is sent.
     pub(super) start: Instant,
-    /// The warm-up is over.
+    /// When the warm-up is over.
     pub(super) window: Instant,
-    /// No request is due any more, if time ends the run.
+    /// When the last request is due, if time ends the run.
     pub(super) end: Option<Instant>,
 }
 
-/// What a thread says to the collecting task.
+/// A message of a thread to the collecting task.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Its connections stand.
+    /// Its connections are established.
     Ready,
-    /// It can not run.
+    /// It cannot run.
     Failed(BenchError),
-    /// What it counted in an interval of the window, or in a part of the warm-up (`None`).
+    /// Its counts of an interval of the window, or of a part of the warm-up (`None`).
     Interval { thread: usize, interval: Option<u64>, tally: Tally },
-    /// Its clients are done; what they counted since the last interval.
+    /// Its clients are done. The tally has the counts since the last interval.
     Done { thread: usize, interval: Option<u64>, tally: Tally, last: Last },
 }
 
-/// A thread's last words.
+/// A thread's final figures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Last {
     /// When its last request was answered or failed.
@@ -95,7 +95,7 @@ pub(super) struct Last {
     pub(super) unfinished: u64,
 }
 
-/// Runs a thread of the generator to its end. `start` brings the clock once all threads are ready.
+/// Runs a thread of the generator. `start` brings the clock once all threads are ready.
 pub(super) fn run(
     plan: Plan,
     controls: Controls,
@@ -105,7 +105,7 @@ pub(super) fn run(
     let runtime = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            // If nobody listens any more, the run is over.
+            // If the receiver is gone, the run is over.
             let _ = events.blocking_send(Event::Failed(BenchError::Thread(error.to_string())));
             return;
         }
@@ -132,7 +132,7 @@ async fn drive(
         None => None,
     };
     let _ = events.send(Event::Ready).await;
-    // If the sender is gone, another thread could not start, and nobody waits for this one.
+    // If the sender is gone, another thread could not start, and nothing waits for this one.
     let Ok(clock) = start.await else { return Ok(()) };
 
     let thread = Rc::new(Thread {
@@ -182,7 +182,7 @@ async fn drive(
         }
     }
     let mut unfinished = thread.under_way.get();
-    // Only then has the client that waits for the next request let go of the timetable.
+    // Only after this has the client that waits for the next request released the timetable.
     clients.shutdown().await;
     unfinished += thread.overdue();
     let cpu = thread_cpu().saturating_sub(cpu_before);
@@ -192,13 +192,13 @@ async fn drive(
     Ok(())
 }
 
-/// When a thread hands over what it counted. The runtime's timers may be late by a millisecond or two: what comes in it
-/// is shown in the interval before, but counted in the window where it belongs.
+/// When a thread hands over its counts. The runtime's timers may be late by a millisecond or two: answers in
+/// that time are shown in the interval before, but counted in the window to which they belong.
 #[derive(Debug)]
 struct Ticks {
     clock: Clock,
     interval: Duration,
-    /// The interval of the window that goes on; `None` in the warm-up.
+    /// The present interval of the window; `None` during the warm-up.
     interval_now: Option<u64>,
 }
 
@@ -210,7 +210,7 @@ impl Ticks {
         }
     }
 
-    /// Ends an interval, and returns which.
+    /// Ends an interval, and returns its number.
     fn advance(&mut self) -> Option<u64> {
         let ended = self.interval_now;
         self.interval_now = match ended {
@@ -222,7 +222,7 @@ impl Ticks {
     }
 }
 
-/// What the clients of a thread share; nothing in it is shared with another thread unless it says so.
+/// What the clients of a thread share. A field is not shared with other threads unless its doc says so.
 #[derive(Debug)]
 struct Thread {
     clock: Clock,
@@ -250,7 +250,7 @@ struct OpenLoop {
 impl OpenLoop {
     fn new(plan: &Plan, rate: f64) -> Result<OpenLoop, BenchError> {
         let schedule = if plan.load.poisson {
-            // Not the seed of the keys: arrivals must not depend on them.
+            // The seed of the keys must not be used, since arrivals must not depend on them.
             Schedule::poisson(rate, thread_seed(!plan.load.seed, plan.thread))
         } else {
             Schedule::fixed(rate, plan.thread as f64 / plan.threads as f64)
@@ -284,7 +284,7 @@ async fn client(thread: Rc<Thread>, connection: Rc<Connection>) {
 }
 
 impl Thread {
-    /// Waits for the next request to be due. `None`: there is none any more.
+    /// Waits until the next request is due. Returns `None` if there is none any more.
     async fn next_due(&self) -> Option<Instant> {
         let due = match &self.open {
             None => Instant::now(),
@@ -295,7 +295,7 @@ impl Thread {
                 }
                 let due = self.clock.start + open.schedule.next_due();
                 if self.clock.end.is_none_or(|end| due < end) {
-                    // It was set up, and it is set to a positive time below the run's end: nothing is left to fail.
+                    // The alarm was set up, and is set to a positive time below the run's end, so nothing can fail.
                     open.alarm.wait_until(due).await.expect("a timer that was set up rings");
                 }
                 due
@@ -317,7 +317,7 @@ impl Thread {
             || self.total.is_some_and(|total| self.sent.load(Ordering::Relaxed) >= total)
     }
 
-    /// Sends a request and waits for the answer. Says whether a key was found.
+    /// Sends a request and waits for the answer. Returns whether a key was found.
     async fn send(
         &self,
         connection: &Rc<Connection>,
@@ -331,7 +331,7 @@ impl Thread {
                 self.tally.borrow_mut().record_lateness(now.saturating_duration_since(due));
             }
             if now >= deadline {
-                // As a caller would: by now it has given up. This also bounds the backlog.
+                // A caller would have given up by now. This also bounds the backlog.
                 return Err(failure(format!("not sent: no client was free within {:?}", self.timeout)));
             }
         }
@@ -372,7 +372,7 @@ impl Thread {
         }
     }
 
-    /// Open loop: requests that are due but were never sent because the run was ended early.
+    /// In an open loop, requests that were due but never sent because the run was ended early.
     fn overdue(&self) -> u64 {
         let Some(Ok(mut open)) = self.open.as_ref().map(Mutex::try_lock) else { return 0 };
         if !self.stop.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What the generator needs of its host: a precise alarm, its own CPU time, and a description for the report.
+//! The generator's host: a precise alarm, its own CPU time, and a description for the report.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ pub(super) fn describe(addresses: &[String]) -> ClientHost {
         system: format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy()),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         loopback: addresses.iter().all(|address| is_loopback(address)),
-        // Only Linux has it; it says whether others were using the machine.
+        // Only Linux has this file; it shows whether other programs used the machine.
         load_average: fs::read_to_string("/proc/loadavg")
             .ok()
             .and_then(|text| text.split(' ').next()?.parse().ok()),
@@ -42,8 +42,8 @@ fn is_loopback(address: &str) -> bool {
 
 /// Wakes a task at a time, within tens of microseconds where the system can.
 ///
-/// The runtime's own timers have a resolution of a millisecond, as much as a whole request may take: an open loop that
-/// slept with them would charge the server with its own oversleeping.
+/// The runtime's own timers have a resolution of a millisecond, as long as a whole request may take. An open
+/// loop that slept with them would charge the server for the generator's own oversleeping.
 #[derive(Debug)]
 pub(super) struct Alarm {
     #[cfg(target_os = "linux")]
@@ -83,7 +83,7 @@ impl Alarm {
         loop {
             let mut guard = self.timer.readable().await?;
             let mut expirations = [0; 8];
-            // `WouldBlock`: the readiness was left over from an earlier wait; `try_io` clears it.
+            // `WouldBlock` means that the readiness was left over from an earlier wait; `try_io` clears it.
             if let Ok(read) = guard.try_io(|timer| Ok(rustix::io::read(timer, &mut expirations)?)) {
                 return read.map(|_| ());
             }

@@ -52,7 +52,7 @@ pub use run::{Progress, run, run_observed};
 /// Why a run could not take place. Requests that fail are no such error: they are counted in the [`Report`].
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// A flag has a value that makes no sense.
+    /// A flag has a value that is not accepted.
     #[error("{flag} {value}: not accepted; {accepted}")]
     Argument {
         /// The flag, as it is typed.
@@ -62,15 +62,15 @@ pub enum BenchError {
         /// What is accepted instead.
         accepted: String,
     },
-    /// No connection, or no answer to the first question.
+    /// A connection could not be made, or the first question got no answer.
     #[error("no answer from {endpoint} ({reason}); is a server listening there? See --endpoints")]
     Unreachable {
-        /// Which endpoint.
+        /// The endpoint.
         endpoint: String,
-        /// What went wrong.
+        /// The error.
         reason: String,
     },
-    /// `--target-leader`, but none of the endpoints leads.
+    /// `--target-leader` was given, but none of the endpoints leads.
     #[error(
         "--target-leader: none of {endpoints} leads (they name {leader} as the leader); add its endpoint to --endpoints"
     )]
@@ -86,9 +86,9 @@ pub enum BenchError {
     /// A report could not be written.
     #[error("cannot write {path}: {reason}")]
     Write {
-        /// Where to.
+        /// The file.
         path: String,
-        /// What went wrong.
+        /// The error.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a run is told: the command line, its defaults and its bounds.
+//! The options of a run: the command line, its defaults and its bounds.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -19,7 +19,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 /// The arguments of `synod bench`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Args {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -33,16 +33,17 @@ pub enum Command {
         /// The run.
         #[command(flatten)]
         options: Options,
-        /// What becomes of the keys.
+        /// What is done with the keys afterwards.
         #[command(flatten)]
         after: After,
         /// Where results go.
         #[command(flatten)]
         output: Output,
     },
-    /// Read keys. Keys that nobody wrote are read quickly: run `put --sequential-keys --keep` with the same sizes first.
+    /// Read keys. Reads of keys that do not exist are quick: run `put --sequential-keys --keep` with the same
+    /// sizes first.
     Get {
-        /// Which reads are asked for.
+        /// The consistency of the reads.
         #[arg(long, value_enum, default_value = "l")]
         consistency: Consistency,
         /// The run.
@@ -57,13 +58,13 @@ pub enum Command {
         /// The share of reads, from 0 to 1.
         #[arg(long, default_value_t = 0.5)]
         read_ratio: f64,
-        /// Which reads are asked for.
+        /// The consistency of the reads.
         #[arg(long, value_enum, default_value = "l")]
         consistency: Consistency,
         /// The run.
         #[command(flatten)]
         options: Options,
-        /// What becomes of the keys.
+        /// What is done with the keys afterwards.
         #[command(flatten)]
         after: After,
         /// Where results go.
@@ -72,16 +73,16 @@ pub enum Command {
     },
     /// Run against A, then B, then A again, ..., and report the ratio of each pair of runs.
     Compare {
-        /// Who is compared.
+        /// The two sides.
         #[command(flatten)]
         options: CompareOptions,
-        /// What both are given.
+        /// The command for both sides.
         #[command(subcommand)]
         command: CompareCommand,
     },
 }
 
-/// What `synod bench compare` gives to both sides.
+/// A command for both sides of a comparison.
 #[derive(Clone, Debug, Subcommand)]
 #[non_exhaustive]
 pub enum CompareCommand {
@@ -90,7 +91,7 @@ pub enum CompareCommand {
         /// The load.
         #[command(flatten)]
         load: Levels,
-        /// What becomes of the keys.
+        /// What is done with the keys afterwards.
         #[command(flatten)]
         after: After,
         /// Where results go.
@@ -99,7 +100,7 @@ pub enum CompareCommand {
     },
     /// Read keys.
     Get {
-        /// Which reads are asked for.
+        /// The consistency of the reads.
         #[arg(long, value_enum, default_value = "l")]
         consistency: Consistency,
         /// The load.
@@ -114,13 +115,13 @@ pub enum CompareCommand {
         /// The share of reads, from 0 to 1.
         #[arg(long, default_value_t = 0.5)]
         read_ratio: f64,
-        /// Which reads are asked for.
+        /// The consistency of the reads.
         #[arg(long, value_enum, default_value = "l")]
         consistency: Consistency,
         /// The load.
         #[command(flatten)]
         load: Levels,
-        /// What becomes of the keys.
+        /// What is done with the keys afterwards.
         #[command(flatten)]
         after: After,
         /// Where results go.
@@ -132,29 +133,29 @@ pub enum CompareCommand {
 /// What is done after the run.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct After {
-    /// Leave the keys that were written. Without it they are removed at the end, those too that were there before and were
-    /// overwritten. (Either way the store keeps their versions until it is compacted.)
+    /// Leave the keys that were written. Without this flag they are removed at the end, including those that
+    /// existed before and were overwritten. (Either way the store keeps their versions until it is compacted.)
     #[arg(long)]
     pub keep: bool,
 }
 
-/// What is sent.
+/// The kind of requests that are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operation {
     /// One key is written.
     Put,
     /// One key is read.
     Get(Consistency),
-    /// Both, at random.
+    /// One key is written or read, at random.
     Mixed {
         /// The share of reads, from 0 to 1.
         read_ratio: f64,
-        /// How they read.
+        /// The consistency of the reads.
         consistency: Consistency,
     },
 }
 
-/// How a read reads.
+/// The consistency of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Consistency {
     /// Linearizable: the read sees every write that was answered before it was sent.
@@ -180,7 +181,7 @@ pub struct Options {
     /// Send only to the endpoint that leads when the run begins.
     #[arg(long)]
     pub target_leader: bool,
-    /// Clients, each with one request under way at a time; they share the connections.
+    /// Clients, each with one outstanding request; they share the connections.
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     pub clients: usize,
     /// The load.
@@ -188,7 +189,7 @@ pub struct Options {
     pub load: Load,
 }
 
-/// A load, whoever is given it.
+/// A load for one set of servers or for both sides of a comparison.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Load {
     /// Connections; at most one a client is opened. Default: one for each 64 clients, and at least one an endpoint.
@@ -218,8 +219,8 @@ pub struct Load {
     /// Write a different piece of random bytes each time, rather than the same one.
     #[arg(long)]
     pub random_values: bool,
-    /// Open loop: so many requests are due each second, whether or not earlier ones are answered, and latency counts
-    /// from the time at which a request was due. Without it each client sends when it has its answer.
+    /// Open loop: this many requests are due each second, whether or not earlier ones are answered, and latency
+    /// counts from the time at which a request was due. Without it each client sends when it has its answer.
     #[arg(long, value_name = "PER-SECOND")]
     pub rate: Option<f64>,
     /// With --rate: requests are due at random (a Poisson process) rather than at fixed intervals.
@@ -234,7 +235,7 @@ pub struct Load {
         value_parser = duration
     )]
     pub timeout: Duration,
-    /// End the run once requests have only failed for this long.
+    /// End the run after requests have only failed for this long.
     #[arg(long, value_parser = duration, default_value = "10s", value_name = "TIME")]
     pub give_up_after: Duration,
     /// Seed of keys, values and arrival times.
@@ -274,7 +275,7 @@ pub struct CompareOptions {
 /// A load at several numbers of clients.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Levels {
-    /// Clients, each with one request under way at a time; several numbers are compared one after the other.
+    /// Clients, each with one outstanding request; several numbers are compared one after the other.
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "CLIENTS,...")]
     pub clients: Vec<usize>,
     /// The load.
@@ -294,7 +295,7 @@ pub struct Output {
     /// Draw answers and latency (over time; of a comparison: over clients): FILE.svg, FILE.pdf and FILE.csv.
     #[arg(long, value_name = "FILE")]
     pub figure: Option<PathBuf>,
-    /// What standard output gets.
+    /// The format of standard output.
     #[arg(short, long, value_enum, default_value = "simple", value_name = "FORMAT")]
     pub write_out: Format,
     /// Exit with 0 although requests failed.
@@ -302,7 +303,7 @@ pub struct Output {
     pub allow_errors: bool,
 }
 
-/// What standard output gets.
+/// The format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Tables for people.
@@ -314,7 +315,7 @@ pub enum Format {
 }
 
 impl Default for Options {
-    /// What the command line gives without arguments.
+    /// The options of a command line without arguments.
     fn default() -> Options {
         #[derive(Parser)]
         struct Empty {
@@ -353,7 +354,7 @@ impl Options {
 }
 
 impl Load {
-    /// When the window ends, if time ends it.
+    /// The time from the start of the run to the end of the window, if time ends it.
     pub(super) fn window(&self) -> Option<Duration> {
         match self.total {
             Some(_) => None,
@@ -361,7 +362,7 @@ impl Load {
         }
     }
 
-    /// Threads of a run over `conns` connections: none without a connection.
+    /// Threads of a run over `conns` connections: no thread is without a connection.
     pub(super) fn threads(&self, conns: usize) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted = self.threads.unwrap_or(if cores <= 2 { 1 } else { (cores / 2).min(8) });
@@ -491,7 +492,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         "h" => number * 3600.0,
         _ => return Err(accepted()),
     };
-    // A year is more than any run, and far below what Instant arithmetic bears.
+    // A year is longer than any run, and far below what Instant arithmetic can represent.
     if !(0.0..=31_536_000.0).contains(&seconds) {
         return Err(accepted());
     }

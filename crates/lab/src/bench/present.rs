@@ -1,4 +1,5 @@
-//! What people and programs get to see: a progress bar, tables, CSV, JSON; and the command line's main function.
+//! The output for people and programs: a progress bar, tables, CSV and JSON. Also the main function of the
+//! command line.
 
 use std::{fmt::Write as _, fs, path::Path, process::ExitCode};
 
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::figure::Figure;
 
-/// Runs `synod bench`: results to standard output, progress and complaints to standard error.
+/// Runs `synod bench`. Results go to standard output, progress and errors to standard error.
 ///
 /// The exit code is 0 if all requests were answered (or `--allow-errors` is given), 1 if not, 2 if nothing could run.
 #[must_use]
@@ -48,7 +49,7 @@ pub fn main(args: Args) -> ExitCode {
     }
 }
 
-/// There is nothing to remove after reads.
+/// After reads there is nothing to remove.
 const NOTHING_WRITTEN: After = After { keep: true };
 
 fn single(
@@ -93,7 +94,7 @@ fn pair(
     Ok(clean && (comparison.succeeded() || (output.allow_errors && !gave_up)))
 }
 
-/// The stores before anything is written: none if what is written stays.
+/// Looks at the stores before anything is written. The list is empty if the keys stay.
 fn befores(
     after: After,
     load: &Load,
@@ -103,7 +104,8 @@ fn befores(
     sides.map(|(flag, endpoints)| Before::look(flag, endpoints, load)).collect()
 }
 
-/// Removes what was written, and says so; what was measured is out by then. False if it could not be removed.
+/// Removes the keys that were written, and says so, after the results are out. Returns false if they could
+/// not be removed.
 fn restored(befores: &[Before], load: &Load) -> bool {
     let mut clean = true;
     for before in befores {
@@ -129,7 +131,7 @@ fn deliver<T: Serialize>(
 ) -> Result<(), BenchError> {
     let json = serde_json::to_string_pretty(result)
         .map_err(|error| BenchError::Write { path: "JSON".into(), reason: error.to_string() })?;
-    // What was measured is shown first: a full disk must not swallow it.
+    // The results are shown first: a full disk must not swallow them.
     match output.write_out {
         Format::Simple => print!("{}", text(false)),
         Format::Wide => print!("{}", text(true)),
@@ -156,11 +158,11 @@ fn write(path: &Path, text: &str) -> Result<(), BenchError> {
         .map_err(|error| BenchError::Write { path: path.display().to_string(), reason: error.to_string() })
 }
 
-/// The progress bar; nothing is drawn where standard error is no terminal.
+/// The progress bar. Nothing is drawn if standard error is not a terminal.
 #[derive(Debug)]
 struct Bar {
     bar: ProgressBar,
-    /// Whether requests are counted, rather than milliseconds.
+    /// Whether it counts requests instead of milliseconds.
     counts: bool,
 }
 
@@ -205,7 +207,7 @@ impl Bar {
     }
 }
 
-/// The report as people read it: in 80 columns, or with all figures.
+/// The report as text: in 80 columns, or with all figures.
 #[must_use]
 pub fn report_text(report: &Report, wide: bool) -> String {
     let mut text = String::new();
@@ -319,7 +321,7 @@ fn write_setup(out: &mut String, report: &Report) -> std::fmt::Result {
     entry(out, "Client", &client)
 }
 
-/// What is told of one thing, in lines of 80 columns at most.
+/// A name and its parts, in lines of at most 80 columns.
 fn entry(out: &mut String, name: &str, parts: &[String]) -> std::fmt::Result {
     const COLUMNS: usize = 80;
     let mut line = format!("{name:<12}");
@@ -347,7 +349,7 @@ fn counted(number: usize, what: &str) -> String {
 fn latency_table(report: &Report, wide: bool) -> Table {
     const HEAD: [&str; 11] =
         ["Latency", "p50", "p75", "p90", "p95", "p99", "p99.9", "max", "mean", "stddev", "count"];
-    /// What fits into 80 columns.
+    /// The columns that fit into 80 characters.
     const NARROW: [&str; 7] = ["Latency", "p50", "p90", "p99", "p99.9", "max", "count"];
     let shown = |column: usize| wide || NARROW.contains(&HEAD[column]);
     let head: Vec<&str> =
@@ -372,7 +374,7 @@ fn latency_table(report: &Report, wide: bool) -> Table {
     align(table)
 }
 
-/// At most twenty rows: of a longer run, each row sums up several intervals.
+/// A table of at most twenty rows. For a longer run each row sums up several intervals.
 fn series_table(report: &Report) -> Table {
     const ROWS_MAX: usize = 20;
     let mut table = table(&["Seconds", "answers/s", "p50", "p99", "max", "failed"]);
@@ -384,7 +386,7 @@ fn series_table(report: &Report) -> Table {
         table.add_row([
             format!("{:.1}-{:.1}", first.from_seconds, last.to_seconds),
             grouped((answered as f64 / seconds).round() as u64),
-            // Percentiles do not add up: the worst of the intervals is shown.
+            // Percentiles cannot be added up, so the worst of the intervals is shown.
             time(rows.iter().filter_map(|row| row.p50_us).max()),
             time(rows.iter().filter_map(|row| row.p99_us).max()),
             time(rows.iter().filter_map(|row| row.max_us).max()),
@@ -413,7 +415,7 @@ fn write_errors(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-/// The comparison as people read it.
+/// The comparison as text.
 #[must_use]
 pub fn comparison_text(comparison: &Comparison) -> String {
     let (a, b) = (&comparison.a_name, &comparison.b_name);
@@ -492,7 +494,7 @@ pub fn comparison_csv(comparison: &Comparison) -> String {
         for (number, pair) in level.pairs.iter().enumerate() {
             for (name, report) in [(&comparison.a_name, &pair.a), (&comparison.b_name, &pair.b)] {
                 let of = &report.latency;
-                // A name in quotes, with its own quotes doubled, can hold anything.
+                // A quoted name, with its own quotes doubled, may contain any character.
                 let _ = writeln!(
                     csv,
                     "{},{},\"{}\",{:.1},{},{},{},{},{},{:.1},{},{},{:.1}",
@@ -522,7 +524,7 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-/// Numbers are read from the right.
+/// Aligns numbers at the right.
 fn align(mut table: Table) -> Table {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -530,7 +532,7 @@ fn align(mut table: Table) -> Table {
     table
 }
 
-/// A time in microseconds, with three digits that matter.
+/// A time in microseconds, with three significant digits.
 fn latency(us: f64) -> String {
     let (value, unit) = match us {
         us if us < 999.5 => (us, "µs"),
@@ -545,7 +547,7 @@ fn latency(us: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A number with its thousands apart.
+/// A number with its thousands separated.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

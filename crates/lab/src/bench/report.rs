@@ -1,4 +1,4 @@
-//! What a run found, and what exactly ran: a figure without its circumstances is worth little.
+//! The results of a run with its circumstances, since a figure without them is worth little.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 /// The result of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What ran, where, against whom.
+    /// What ran, where, and against which servers.
     pub setup: Setup,
     /// How the run ended.
     pub ended: Ended,
-    /// Length of the window in seconds. If `--total` or somebody ended it: until the last answer.
+    /// Length of the window in seconds. If `--total` or a user ended it, it lasts until the last answer.
     pub seconds: f64,
-    /// Answers that came inside the window, a second.
+    /// Answers a second, counted inside the window.
     pub throughput: f64,
     /// Requests due in the window that were answered; the latencies are theirs.
     pub answered: u64,
@@ -24,15 +24,15 @@ pub struct Report {
     pub unfinished: u64,
     /// Gets that found their key, if anything was read.
     pub found: Option<u64>,
-    /// Latency of all answered requests; open loop: counted from the time at which each was due.
+    /// Latency of all answered requests. In an open loop it counts from the time at which each was due.
     pub latency: Latency,
     /// Latency of puts and of gets, if both were sent.
     pub by_operation: Vec<(String, Latency)>,
-    /// Open loop: from the time at which a request was due to the time at which a client sent it.
+    /// In an open loop, the time from when a request was due until a client sent it.
     pub lateness: Option<Latency>,
-    /// What the generator itself used.
+    /// The resources that the generator itself used.
     pub generator: GeneratorCost,
-    /// How often each error occurred, most frequent first; those of the warm-up included.
+    /// How often each error occurred, most frequent first, including those of the warm-up.
     pub errors: Vec<ErrorCount>,
     /// The first few errors.
     pub first_errors: Vec<FirstError>,
@@ -40,7 +40,7 @@ pub struct Report {
     pub series: Vec<Interval>,
 }
 
-/// What ran, where, against whom.
+/// What ran, where, and against which servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// `put`, `get` or `mixed`.
@@ -51,11 +51,11 @@ pub struct Setup {
     pub consistency: Option<String>,
     /// The servers, and how many connections each got.
     pub endpoints: Vec<EndpointStatus>,
-    /// Whether only the leader was sent to.
+    /// Whether only the leader got requests.
     pub target_leader: bool,
     /// The leader that the servers named after the run, in hexadecimal, if one answered.
     pub leader_at_end: Option<String>,
-    /// Clients, each with one request under way at a time.
+    /// Clients, each with one outstanding request.
     pub clients: usize,
     /// Connections.
     pub conns: usize,
@@ -91,7 +91,7 @@ pub struct Setup {
     pub client_host: ClientHost,
 }
 
-/// What a server said of itself before the run.
+/// A server's status before the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndpointStatus {
     /// `host:port`.
@@ -121,7 +121,7 @@ pub struct ClientHost {
     pub system: String,
     /// Cores that the generator could use.
     pub cores: usize,
-    /// Whether every server was reached over loopback: then client and servers shared these cores.
+    /// Whether every server was reached over loopback. Client and servers then shared these cores.
     pub loopback: bool,
     /// Load average of the last minute before the run, where the system tells.
     pub load_average: Option<f64>,
@@ -131,11 +131,11 @@ pub struct ClientHost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
-    /// As planned.
+    /// It ended as planned.
     Complete,
-    /// By Ctrl-C.
+    /// Ctrl-C ended it.
     Interrupted,
-    /// Requests had only failed for `--give-up-after`.
+    /// It was given up, since requests had only failed for `--give-up-after`.
     GaveUp,
 }
 
@@ -166,7 +166,7 @@ pub struct Latency {
     pub max_us: u64,
 }
 
-/// What the generator itself used, from the start of the window to the end of the run.
+/// The resources that the generator itself used, from the start of the window to the end of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GeneratorCost {
     /// CPU time of its threads in seconds.

@@ -1,13 +1,14 @@
-//! What requests carry: keys, values, and the choice between reading and writing.
+//! The contents of requests: keys, values, and the choice between reading and writing.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use synod_api::etcdserverpb::{PutRequest, RangeRequest};
 
 use super::{Consistency, Load, Operation};
 
-/// Keys are cut from pieces of this size, so that memory is allocated once in hundreds of requests.
+/// Keys are cut from pieces of this size, so that memory is allocated once for hundreds of requests.
 const KEY_ARENA_BYTES: usize = 16 << 10;
-/// Random values are windows into so many random bytes: no two of a run of a few million are likely to be the same.
+/// Random values are windows into this many random bytes. In a run of a few million, two values are unlikely
+/// to be equal.
 const RANDOM_POOL_BYTES: usize = 16 << 20;
 
 /// A request ready to be sent.
@@ -126,7 +127,7 @@ impl Requests {
     }
 }
 
-/// Seeds of threads are far apart, though they come from one number.
+/// Seeds of threads are far apart although they are derived from one number.
 pub(super) fn thread_seed(seed: u64, thread: usize) -> u64 {
     seed ^ (thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,4 +1,4 @@
-//! One run: ask the servers who they are, start the threads, collect what they count, sum it up.
+//! One run: asks the servers for their status, starts the threads, and collects and sums up their counts.
 
 use std::{
     collections::BTreeMap,
@@ -25,10 +25,10 @@ use super::{
     target::{self, Target},
 };
 
-/// Requests under way at Ctrl-C, or when a run is given up, are waited for this long.
+/// How long outstanding requests are waited for at Ctrl-C, or when a run is given up.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress {
     /// Whether it is warming up.
@@ -43,20 +43,20 @@ pub struct Progress {
     pub interval: Option<Interval>,
 }
 
-/// Runs `operation` as `options` say, and reports. It blocks, uses threads of its own, and must not be called from
-/// within an asynchronous runtime. While it runs, and ever after, Ctrl-C does not end the process by itself.
+/// Runs `operation` with these options, and returns the report. It blocks and uses threads of its own, so it must
+/// not be called in an asynchronous runtime. From its beginning on Ctrl-C no longer ends the process by itself.
 ///
 /// # Errors
-/// If the options are not valid, no server can be reached, or none leads although a leader is asked for. Requests that
-/// fail are no error here; the report has them.
+/// The options are not valid, no server can be reached, or none leads although `target_leader` is set.
+/// Requests that fail are no error here; the report counts them.
 pub fn run(operation: Operation, options: &Options) -> Result<Report, BenchError> {
     run_observed(operation, options, &mut |_| {})
 }
 
-/// Like [`run`], and tells `observer` how far it is, about once an interval.
+/// Does what [`run`] does, and reports the progress to `observer` about once an interval.
 ///
 /// # Errors
-/// See [`run`].
+/// Those of [`run`].
 pub fn run_observed(
     operation: Operation,
     options: &Options,
@@ -139,7 +139,7 @@ async fn run_async(
     Ok(outcome.report(setup))
 }
 
-/// Which of the endpoints are sent to.
+/// The endpoints that get requests.
 fn choose(endpoints: &[EndpointStatus], target_leader: bool) -> Result<Vec<usize>, BenchError> {
     if !target_leader {
         return Ok((0..endpoints.len()).collect());
@@ -156,7 +156,7 @@ fn choose(endpoints: &[EndpointStatus], target_leader: bool) -> Result<Vec<usize
     }
 }
 
-/// Deals connections to endpoints, clients to connections, and connections with their clients to threads.
+/// Distributes connections over endpoints, clients over connections, and connections with their clients over threads.
 fn plans(
     operation: Operation,
     options: &Options,
@@ -226,7 +226,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Starts the run, sees it through to its end, and returns what was counted.
+    /// Starts the run, waits for its end, and returns the counts.
     async fn drive(
         mut self,
         load: &Load,
@@ -236,7 +236,7 @@ impl Fleet {
         let window = start + load.warmup;
         let clock = Clock { start, window, end: load.window().map(|length| window + length) };
         for sender in self.starts.drain(..) {
-            // A thread that is gone already has said why; that is found below.
+            // A thread that has ended has reported why, which is found below.
             let _ = sender.send(clock);
         }
         let mut collector = Collector::new(self.threads.len(), load.interval);
@@ -245,7 +245,7 @@ impl Fleet {
         let mut stopped_at: Option<Instant> = None;
         let interrupted = async {
             if tokio::signal::ctrl_c().await.is_err() {
-                // No signals here: then nobody interrupts.
+                // Without signals the run cannot be interrupted.
                 std::future::pending::<()>().await;
             }
         };
@@ -294,7 +294,7 @@ impl Fleet {
 }
 
 impl Drop for Fleet {
-    /// Threads of a run that ends with an error end as well.
+    /// Ends the threads of a run that ends with an error.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.abort.send_replace(true);
@@ -306,7 +306,7 @@ impl Drop for Fleet {
 struct GiveUp {
     after: Duration,
     last_answer: Instant,
-    /// Whether anything failed since the last answer: a run with nothing due for long does not fail.
+    /// Whether a request failed since the last answer. A run in which nothing is due for long does not fail.
     failed: bool,
 }
 
@@ -320,11 +320,11 @@ impl GiveUp {
     }
 }
 
-/// Puts together what threads counted.
+/// Merges the counts of the threads.
 #[derive(Debug)]
 struct Collector {
     interval: Duration,
-    /// For each thread the first interval that it has not handed over yet; 0 also in the warm-up.
+    /// For each thread, the first interval that it has not handed over yet; also 0 during the warm-up.
     next: Vec<u64>,
     last: Vec<Option<Last>>,
     /// Intervals that some thread has yet to hand over. The warm-up comes in parts and is not waited for.
@@ -361,7 +361,7 @@ impl Collector {
         self.last.iter().all(Option::is_some)
     }
 
-    /// Takes the intervals that every thread has handed over: each with the answers and failures in it.
+    /// Takes the intervals that every thread has handed over, each with its answers and failures.
     fn completed(&mut self, clock: Clock) -> Vec<(Option<Interval>, u64, u64)> {
         let complete_below = self.next.iter().copied().min().unwrap_or(0);
         let mut completed = Vec::new();
@@ -373,7 +373,7 @@ impl Collector {
             let tally = entry.remove();
             self.sum.add(&tally);
             let row = interval.map(|number| self.row(number, &tally, clock));
-            // What comes after the last answer, while stragglers are told apart from the end, is no row.
+            // An interval after the last answer, in which only stragglers are waited for, is not shown.
             if let Some(row) = row.clone().filter(|row| row.to_seconds > row.from_seconds) {
                 self.series.push(row);
             }
@@ -406,7 +406,7 @@ impl Collector {
     }
 }
 
-/// What a run counted.
+/// The counts of a run.
 #[derive(Debug)]
 struct Outcome {
     clock: Clock,
@@ -422,8 +422,8 @@ impl Outcome {
     fn report(self, setup: Setup) -> Report {
         let last = || self.last.iter().flatten();
         let last_answer = last().filter_map(|last| last.answer).max();
-        // Time ends the window unless a count did, or somebody: then it ends with the last answer, or, if none came
-        // any more, when the run was stopped.
+        // As a rule time ends the window. If a count or a user ended it, it ends with the last answer, or,
+        // without an answer, when the run was stopped.
         let end = match (self.clock.end, self.stopped_at) {
             (Some(end), None) => end,
             (_, stopped_at) => last_answer.max(stopped_at).unwrap_or(self.finished_at),
@@ -540,7 +540,7 @@ mod tests {
         assert_eq!((*answered, *failed, row.throughput), (40, 0, 40.0));
         assert!((5_000..=5_010).contains(&row.p50_us.unwrap()), "{row:?}");
 
-        // The last interval is as long as there were answers.
+        // The last interval ends with the last answer.
         let last = |millis| Last {
             answer: Some(start + Duration::from_millis(millis)),
             cpu: Duration::ZERO,

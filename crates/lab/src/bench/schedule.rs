@@ -1,4 +1,4 @@
-//! When requests are due in an open loop.
+//! The times at which requests are due in an open loop.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) struct Schedule {
 
 #[derive(Debug)]
 enum Arrivals {
-    /// The n-th request is due at `(n + offset) * gap`: computed afresh each time, so that errors do not add up.
+    /// The n-th request is due at `(n + offset) * gap`, which is computed each time so that errors do not add up.
     Fixed { next: u64, offset: f64 },
     /// Gaps are exponentially distributed; `at` is the last arrival in seconds.
     Poisson { rng: fastrand::Rng, at: f64 },
@@ -48,7 +48,7 @@ impl Schedule {
                 *at
             }
         };
-        // Rates so low that this overflows mean "never"; a run is far shorter than ten years.
+        // A rate so low that this overflows means "never"; a run is far shorter than ten years.
         Duration::from_secs_f64(seconds.min(315_360_000.0))
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         }
         let mean = sum / f64::from(count);
         let deviation = (squares / f64::from(count) - mean * mean).sqrt();
-        // Of an exponential distribution both are 1 / rate; 200,000 samples come within a percent.
+        // An exponential distribution has mean and deviation 1 / rate; 200,000 samples come within a percent.
         assert!((mean * 1_000.0 - 1.0).abs() < 0.01, "mean {mean}");
         assert!((deviation * 1_000.0 - 1.0).abs() < 0.02, "deviation {deviation}");
     }
@@ -101,7 +101,7 @@ mod tests {
         assert_ne!(take(1), take(2));
     }
 
-    /// What latency means in an open loop: one client, a server that answers in 1 ms except for a stall of 1 s.
+    /// The meaning of latency in an open loop: one client, and a server that answers in 1 ms except for a stall of 1 s.
     #[test]
     fn a_stall_is_charged_to_every_request_due_during_it() {
         let mut schedule = Schedule::fixed(100.0, 0.0);
@@ -116,7 +116,7 @@ mod tests {
             free_at = begins + service;
             slow += usize::from(free_at - due > Duration::from_millis(500));
         }
-        // Requests due from 1.00 s to 1.50 s wait for more than half a second; timing from the sending sees one.
+        // Requests due from 1.00 s to 1.50 s wait for more than half a second; timing from the sending would show one.
         assert!((50..=56).contains(&slow), "{slow} slow requests");
     }
 }

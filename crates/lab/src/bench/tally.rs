@@ -1,4 +1,4 @@
-//! What one thread counts in one interval. Tallies add up: those of threads to an interval, those of intervals to a run.
+//! The counts of one thread in one interval. Tallies of threads add up to an interval, those of intervals to a run.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,14 +8,14 @@ use super::report::FirstError;
 
 /// Latencies are kept from a microsecond to ten minutes, with three significant digits.
 const LATENCY_US_MAX: u64 = 600_000_000;
-/// Different errors that are counted one by one; a server that puts a number into each message must not fill memory.
+/// Different errors that are counted separately. A server that puts a number into each message must not fill memory.
 const ERROR_KINDS_MAX: usize = 32;
-/// Errors that are shown as they came.
+/// Errors that are shown one by one.
 pub(super) const FIRST_ERRORS_MAX: usize = 5;
 /// Characters of an error's message that are kept.
 const MESSAGE_CHARS_MAX: usize = 200;
 
-/// Which of the latencies a request belongs to.
+/// The latencies to which a request belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Put,
@@ -25,11 +25,12 @@ pub(super) enum Kind {
 /// Counts and latencies.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Latencies of answered puts and gets that were due in the window. A histogram takes 170 kB, so there is one only
-    /// where there is something to put in.
+    /// Latencies of answered puts that were due in the window. A histogram takes 170 kB, so there is one only
+    /// if it has values.
     pub(super) puts: Option<Histogram<u64>>,
+    /// Latencies of answered gets that were due in the window.
     pub(super) gets: Option<Histogram<u64>>,
-    /// Open loop: from the time at which a request was due to the time at which it was sent.
+    /// In an open loop, the times from when requests were due until they were sent.
     pub(super) lateness: Option<Histogram<u64>>,
     /// Answers that came, whenever the request was due.
     pub(super) answered: u64,
@@ -56,7 +57,7 @@ impl Tally {
         histogram.get_or_insert_with(histogram_of_latencies).saturating_record(micros(latency));
     }
 
-    /// Notes how late a request was sent.
+    /// Records how late a request was sent.
     pub(super) fn record_lateness(&mut self, lateness: Duration) {
         self.lateness.get_or_insert_with(histogram_of_latencies).saturating_record(micros(lateness));
     }
@@ -77,7 +78,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another thread, or another interval, counted.
+    /// Adds the counts of another thread or another interval.
     pub(super) fn add(&mut self, other: &Tally) {
         add_histogram(&mut self.puts, other.puts.as_ref());
         add_histogram(&mut self.gets, other.gets.as_ref());

@@ -1,4 +1,4 @@
-//! The servers: addresses, connections, and what they say of themselves.
+//! The servers: their addresses, connections and status.
 
 use std::{error::Error, time::Duration};
 
@@ -48,7 +48,7 @@ impl Target {
         self.endpoint.connect().await.map_err(|error| self.unreachable(&error))
     }
 
-    /// What the server says of itself.
+    /// Asks the server for its status.
     pub(super) async fn status(&self) -> Result<EndpointStatus, BenchError> {
         let mut client = MaintenanceClient::new(self.connect().await?);
         let answer = tokio::time::timeout(CONNECT_TIMEOUT, client.status(StatusRequest::default()));
@@ -77,7 +77,7 @@ impl Target {
     }
 
     fn unreachable(&self, error: &dyn Error) -> BenchError {
-        // The outer error only says that there was one; the innermost says which.
+        // The outer error says only that there was one; the innermost says which.
         let mut innermost = error;
         while let Some(source) = innermost.source() {
             innermost = source;

@@ -1,7 +1,7 @@
-//! Clients that never rest, over the etcd API.
+//! Clients that work without a pause over the etcd API.
 //!
-//! Some know one replica only and stay with it whatever happens to it: who is cut off from the others is still asked, and
-//! must not answer with what is stale. The others know all replicas and go where they are served.
+//! Some know one replica only and stay with it whatever happens: a replica that is cut off from the others is
+//! still asked, and must not answer with stale data. The others know all replicas and go where they are served.
 
 use std::{
     sync::{
@@ -28,20 +28,20 @@ use super::history::{Answer, History, Op, Seen};
 
 /// How long a request may take: longer than an election, so that some requests live through one.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between a failed request and the next.
+/// The pause after a failed request.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Between the requests of one client: clients that share two processors with the replicas leave them some.
+/// The pause between requests of one client, since clients share two processors with the replicas.
 const BREATH: Duration = Duration::from_millis(4);
-/// Clients of each replica, and so many that know them all.
+/// Clients for each replica, and clients that know all replicas.
 const CLIENTS: usize = 3;
-/// Keys in use at a time: few, so that clients meet.
+/// Keys in use at a time. There are few, so that clients meet.
 const KEYS: usize = 6;
-/// Operations after which another key takes the place of one: what is searched for an order stays short.
+/// After this many operations another key takes the place of one, so that the search for an order stays short.
 const OPERATIONS_PER_KEY: u64 = 400;
-/// What a value is longer than its number, so that logs grow and disks fill up.
+/// Bytes that a value has besides its number, so that logs grow and disks fill up.
 const PADDING: usize = 256;
 
-/// What was completed, and the longest time in which nothing was.
+/// Counts completed operations, and remembers the longest time without one.
 #[derive(Debug)]
 pub struct Pulse {
     completed: AtomicU64,
@@ -60,7 +60,7 @@ impl Pulse {
         self.completed.load(Ordering::Relaxed)
     }
 
-    /// The longest time without a completed operation that ended, or still goes on, since this was last asked.
+    /// The longest time without a completed operation since the last call, including one that still goes on.
     pub fn longest_gap(&self) -> Duration {
         let mut gap = self.gap.lock().unwrap_or_else(PoisonError::into_inner);
         let longest = gap.1.max(gap.0.elapsed());
@@ -75,7 +75,7 @@ struct Shared {
     stop: AtomicBool,
     history: History,
     pulse: Arc<Pulse>,
-    /// The last number that was written: each is written once.
+    /// The last number that was written. Each is written once.
     values: AtomicU64,
     /// Operations begun in each place of a key.
     used: [AtomicU64; KEYS],
@@ -93,7 +93,7 @@ impl Clients {
     /// Starts three clients for each endpoint, and three that know all of them.
     ///
     /// # Errors
-    /// An endpoint that is no address.
+    /// An endpoint is not an address.
     pub fn start(endpoints: &[String], seed: u64) -> Result<Clients, Error> {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
@@ -114,12 +114,12 @@ impl Clients {
         Ok(Clients { shared, endpoints: endpoints.to_vec(), tasks })
     }
 
-    /// What they complete.
+    /// The count of completed operations.
     pub fn pulse(&self) -> Arc<Pulse> {
         Arc::clone(&self.shared.pulse)
     }
 
-    /// Ends them and reads once more every key that ever was: what was acknowledged long ago must be there too.
+    /// Ends the clients, and reads every key once more: writes that were acknowledged long ago must still be there.
     ///
     /// # Errors
     /// A key cannot be read.
@@ -135,7 +135,7 @@ impl Clients {
         Ok(())
     }
 
-    /// What they asked and were answered.
+    /// The requests and answers.
     pub fn history(&self) -> &History {
         &self.shared.history
     }
@@ -148,19 +148,19 @@ impl Shared {
         generation * KEYS as u32 + place as u32
     }
 
-    /// Keys from 0 that were used, and perhaps a few that were not.
+    /// An upper bound of the keys that were used: all keys lie below it.
     fn keys(&self) -> u32 {
         let most = self.used.iter().map(|used| used.load(Ordering::Relaxed)).max().unwrap_or(0);
         (generation(most) + 1) * KEYS as u32
     }
 }
 
-/// How many keys were used in a place before this many operations.
+/// How many keys of a place have been replaced after this many operations.
 fn generation(operations: u64) -> u32 {
     u32::try_from(operations / OPERATIONS_PER_KEY).unwrap_or(u32::MAX / KEYS as u32)
 }
 
-/// A client of these endpoints, which sends nothing twice that may have been executed.
+/// A client of these endpoints. It sends no request twice that may have been executed.
 pub fn client(endpoints: &[String]) -> Result<Client, Error> {
     let mut config = Config::new(endpoints.iter().cloned());
     config.connect_timeout = Duration::from_millis(500);
@@ -168,7 +168,7 @@ pub fn client(endpoints: &[String]) -> Result<Client, Error> {
     Client::new(config)
 }
 
-/// Reads, writes and swaps keys that others use too, and records what it sees.
+/// Reads, writes and swaps keys that other clients use too, and records the answers.
 async fn work(client: Client, mut random: Rng, shared: Arc<Shared>) {
     let mut last_seen = [(0, 0); KEYS];
     while !shared.stop.load(Ordering::Relaxed) {
@@ -184,7 +184,7 @@ async fn work(client: Client, mut random: Rng, shared: Arc<Shared>) {
         };
         let invoked = shared.history.begin();
         let outcome = ask(&client, key, op).await;
-        // What certainly was not executed is left out; if it was executed all the same, a read of it finds that out.
+        // An operation that certainly was not executed is left out; if it was executed after all, a read reveals that.
         if outcome.as_ref().err().is_none_or(Error::may_have_executed) {
             shared.history.end(key, op, invoked, outcome.as_ref().ok().copied());
         }
@@ -203,7 +203,7 @@ async fn work(client: Client, mut random: Rng, shared: Arc<Shared>) {
     }
 }
 
-/// Asks once, as the client understands that.
+/// Sends one request, in the client's way.
 pub async fn ask(client: &Client, key: u32, op: Op) -> Result<Seen, Error> {
     let name = || format!("chaos/{key:06}").into();
     let put = |value| PutRequest { key: name(), value: encode(value), ..PutRequest::default() };
@@ -255,8 +255,8 @@ fn encode(value: u64) -> bytes::Bytes {
     format!("{value}{}", ".".repeat(PADDING)).into()
 }
 
-/// The number that a key holds and the revision at which it was written. What nobody wrote becomes a number that nobody
-/// writes: the check of the history names it.
+/// The number that a key holds, and the revision at which it was written. A value that no client wrote
+/// becomes a number that none writes, so that the check of the history reports it.
 fn held(kvs: &[KeyValue]) -> (u64, i64) {
     let number = |value: &[u8]| {
         let text = std::str::from_utf8(value).ok()?.strip_suffix(&".".repeat(PADDING))?;

@@ -1,4 +1,4 @@
-//! Replicas as processes `synod serve`, their disks, and what is done to them.
+//! Replicas as processes `synod serve`, their disks, and faults that strike them.
 
 use std::{
     fs::{self, File},
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::network::{Network, tool};
 
-/// Small limits, so that replicas often take snapshots, trim their logs and catch up by both, and soon need room.
+/// Small limits, so that replicas often take snapshots, trim their logs and catch up in both ways, and soon need room.
 const FLAGS: [&str; 6] = [
     "--election-timeout=600ms",
     "--heartbeat-interval=60ms",
@@ -28,26 +28,26 @@ const DISK: &str = "size=96m";
 /// How long a process that was told to stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The replicas of a run, as processes. Those that still run when it is dropped are killed.
+/// The replicas of a run, as processes. Dropping it kills those that still run.
 #[derive(Debug)]
 pub struct Cluster {
     program: PathBuf,
     folder: PathBuf,
     protocol: String,
-    /// What is between them.
+    /// The network between them.
     pub network: Network,
     replicas: Vec<Replica>,
 }
 
 #[derive(Debug, Default)]
 struct Replica {
-    /// Its data were deleted once: it is another than the one with which the cluster began.
+    /// Whether its data were deleted once, so that it is another replica than the one with which the cluster began.
     joins: bool,
     process: Option<(Child, ChildStdin)>,
 }
 
 impl Cluster {
-    /// Starts as many replicas as there are places in the network, with logs and data in the folder.
+    /// Starts a replica at each place of the network, with logs and data in the folder.
     pub fn start(
         program: &Path,
         folder: &Path,
@@ -84,7 +84,7 @@ impl Cluster {
         self.network.addresses.iter().map(|address| format!("http://{}", address.client)).collect()
     }
 
-    /// Where the others reach a replica.
+    /// The address at which the others reach a replica.
     pub fn peer_url(&self, place: usize) -> String {
         format!("http://{}", self.network.addresses[place].advertised)
     }
@@ -147,10 +147,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends a process as a power switch would, and waits until it is gone. Nothing happens if it does not run.
+    /// Kills a process, as a power switch would, and waits until it is gone. Does nothing if it does not run.
     pub fn kill(&mut self, place: usize) {
         if let Some((mut child, _)) = self.replicas[place].process.take() {
-            // These fail only where it has ended.
+            // These calls fail only if the process has ended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -160,7 +160,7 @@ impl Cluster {
     pub fn pause(&self, place: usize, paused: bool) {
         if let Some((child, _)) = &self.replicas[place].process {
             let signal = if paused { Signal::STOP } else { Signal::CONT };
-            // It fails only where it has ended, which is noticed elsewhere.
+            // The call fails only if the process has ended, which is noticed elsewhere.
             let _ = kill_process(Pid::from_child(child), signal);
         }
     }
@@ -173,7 +173,7 @@ impl Cluster {
         Some(status)
     }
 
-    /// The last error that a replica told of, or what it said last.
+    /// The last error that a replica logged, or its last line.
     pub fn last_words(&self, place: usize) -> String {
         let said = fs::read(self.log(place)).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
@@ -181,7 +181,7 @@ impl Cluster {
         error.or(said.lines().last()).unwrap_or("nothing").to_owned()
     }
 
-    /// A replica that ended although nothing was done to it.
+    /// Reports a replica that ended although no fault ended it.
     pub fn check(&mut self) -> Result<(), String> {
         for place in 0..self.len() {
             if let Some(status) = self.ended(place) {
@@ -192,7 +192,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes the data of a replica that does not run; what is started there next is a new member.
+    /// Deletes the data of a replica that does not run. A replica that is started there next is a new member.
     pub fn wipe(&mut self, place: usize) -> Result<(), String> {
         assert!(self.replicas[place].process.is_none(), "it runs");
         let data = self.data(place);
@@ -201,7 +201,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes until nothing more can be written.
+    /// Fills a replica's file system.
     pub fn fill(&self, place: usize) {
         let Ok(mut ballast) = File::options().create(true).append(true).open(self.ballast(place)) else {
             return;
@@ -217,7 +217,7 @@ impl Cluster {
         fs::remove_file(&ballast).map_err(|error| format!("{}: {error}", ballast.display()))
     }
 
-    /// Ends all replicas in good order, and has their logs read.
+    /// Stops all replicas, and has their logs verified.
     pub fn stop(&mut self) -> Result<(), String> {
         let mut ending = Vec::new();
         for (place, replica) in self.replicas.iter_mut().enumerate() {
@@ -258,7 +258,7 @@ impl Cluster {
         if trouble.is_empty() { Ok(()) } else { Err(trouble.join("; ")) }
     }
 
-    /// Kills all replicas and copies what they leave behind out of file systems that end with this program.
+    /// Kills all replicas, and copies their data out of file systems that end with this program.
     pub fn keep(&mut self) -> Result<(), String> {
         for place in 0..self.len() {
             self.kill(place);

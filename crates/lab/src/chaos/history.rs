@@ -1,9 +1,9 @@
-//! What clients asked and what they were answered, and whether one store that does one thing after the other explains it.
+//! The requests and answers of the clients, and whether one store that does one thing after another explains them.
 //!
-//! Two checks. **A register a key**: the linearizability checker of the simulator searches an order for the operations on
-//! each key. It is sound to look at each key alone (Herlihy and Wing 1990: linearizability is local), as long as answers
-//! speak of one key only. **Revisions**: one counter counts the writes to all keys, so it must grow with every write, never
-//! be behind what was answered before, and stand for one write only.
+//! There are two checks. **A register for each key**: the linearizability checker of the simulator searches for an
+//! order of the operations on each key. Looking at each key alone is sound (Herlihy and Wing 1990: linearizability
+//! is local), as long as answers speak of one key only. **Revisions**: one counter counts the writes to all keys,
+//! so it must grow with every write, never fall below an earlier answer, and stand for one write only.
 
 use std::{
     collections::BTreeMap,
@@ -16,11 +16,11 @@ use std::{
 
 use synod_sim::check::linear::{self, Operation, Sequential, Verdict};
 
-/// Steps after which a search is given up. With the hints that revisions give, a history needs about as many steps as
-/// it has operations.
+/// Steps after which a search is given up. With the hints that revisions give, a history needs about as many
+/// steps as it has operations.
 const STEPS_MAX: usize = 5_000_000;
 
-/// What is asked of a key. 0 stands for "there is no such key"; every write writes another number.
+/// An operation on a key. 0 stands for "there is no such key"; every write writes a different number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Reads it.
@@ -29,34 +29,34 @@ pub enum Op {
     Put(u64),
     /// Writes `new` if the key holds `expected`; reads it otherwise.
     Swap {
-        /// What it must hold.
+        /// The number that the key must hold.
         expected: u64,
-        /// What it then holds.
+        /// The number that the key then holds.
         new: u64,
     },
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was read, and holds this.
+    /// The key was read and holds this number.
     Holds(u64),
-    /// It was written.
+    /// The key was written.
     Written,
-    /// It held what was expected, and was written.
+    /// The key held the expected number, and was written.
     Swapped,
-    /// It held this and not what was expected.
+    /// The key held this number and not the expected one.
     NotSwapped(u64),
 }
 
-/// What a client saw: the answer, and revisions of the store that tell where it belongs.
+/// An answer, with the revisions that tell its place in the order.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// The answer.
     pub answer: Answer,
     /// The store's revision in the answer.
     pub revision: i64,
-    /// The revision at which a value that was read was written; 0: nothing was read, or there is no such key.
+    /// The revision at which the value that was read was written; 0 if nothing was read, or there is no such key.
     pub written_at: i64,
 }
 
@@ -87,7 +87,7 @@ impl Entry {
     }
 }
 
-/// A history that many clients write.
+/// A history that many clients record.
 #[derive(Debug, Default)]
 pub struct History {
     /// One clock for all clients: it counts the beginnings and ends of operations.
@@ -96,22 +96,22 @@ pub struct History {
 }
 
 impl History {
-    /// An operation begins; the result is its place in time.
+    /// Records that an operation begins, and returns its place in time.
     pub fn begin(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// An operation has ended; without an answer nobody knows whether it took effect.
+    /// Records that an operation has ended. Without an answer it may or may not have taken effect.
     pub fn end(&self, key: u32, op: Op, invoked: u64, seen: Option<Seen>) {
         let returned = seen.map(|seen| (self.clock.fetch_add(1, Ordering::SeqCst), seen));
-        // A read without an answer says nothing.
+        // A read without an answer tells nothing.
         if returned.is_some() || op != Op::Get {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             entries.push(Entry { key, op, invoked, returned });
         }
     }
 
-    /// Checks everything that ended until now.
+    /// Checks everything that has ended so far.
     #[must_use]
     pub fn check(&self) -> Findings {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +141,7 @@ impl History {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     /// Reads that were answered.
@@ -152,9 +152,9 @@ pub struct Findings {
     pub unanswered: u64,
     /// Keys, each of which was checked.
     pub keys: u64,
-    /// Those for which the search was given up.
+    /// Keys for which the search was given up.
     pub undecided: u64,
-    /// What no store explains, with the operations around it.
+    /// Answers that no store explains, with the operations around them.
     pub violations: Vec<String>,
 }
 
@@ -187,11 +187,11 @@ impl Sequential for Register {
 }
 
 fn operations(entries: &[Entry]) -> Vec<Operation<Op, Answer>> {
-    // A write without an answer took effect where a read saw it.
+    // A write without an answer took effect if a read saw it.
     let seen = |entry: &Entry| Some((entry.read()?, entry.returned?.1.written_at));
     let seen_at: BTreeMap<u64, i64> = entries.iter().filter_map(seen).collect();
     let hint = |entry: &Entry| {
-        // Writes at a revision come before what saw that revision.
+        // Writes at a revision come before operations that saw that revision.
         let (revision, later) = match (entry.returned, entry.written()) {
             (Some((_, seen)), _) => (Some(seen.revision), entry.read().is_some()),
             (None, written) => (written.and_then(|value| seen_at.get(&value).copied()), false),
@@ -210,7 +210,7 @@ fn operations(entries: &[Entry]) -> Vec<Operation<Op, Answer>> {
 /// The first breach of what revisions promise.
 fn revisions(entries: &[Entry]) -> Option<String> {
     let answered: Vec<_> = entries.iter().filter(|entry| entry.returned.is_some()).collect();
-    // What every revision wrote, as far as anybody was told.
+    // The write at each revision, as far as any client was told.
     let mut written: BTreeMap<i64, (u32, u64)> = BTreeMap::new();
     for entry in &answered {
         let (_, seen) = entry.returned?;
@@ -225,7 +225,7 @@ fn revisions(entries: &[Entry]) -> Option<String> {
             return Some(format!("revision {revision} wrote {value} to key {key}, and also {entry:?}"));
         }
     }
-    // In the order of time: (when, what). What is asked must be answered with what was answered before, or later.
+    // In the order of time: (when, what). An answer must not have a lower revision than any answer before its request.
     let ends = answered.iter().enumerate().flat_map(|(index, entry)| {
         let returned = entry.returned.map(|(at, _)| (at, index, false));
         [Some((entry.invoked, index, true)), returned].into_iter().flatten()
@@ -249,7 +249,7 @@ fn revisions(entries: &[Entry]) -> Option<String> {
     None
 }
 
-/// The operations around the one where the search stuck.
+/// The operations around the one at which the search stopped.
 fn around(entries: &[Entry], stuck_at: usize) -> String {
     let stuck = entries[stuck_at];
     let mut near: Vec<_> =
@@ -272,7 +272,7 @@ mod tests {
         Some(Seen { answer, revision, written_at })
     }
 
-    /// One operation after the other.
+    /// Checks operations that happen one after another.
     fn check(entries: &[(u32, Op, Option<Seen>)]) -> Findings {
         let history = History::default();
         for &(key, op, seen) in entries {

@@ -1,10 +1,10 @@
-//! What is told while a run goes on: a line an event, in a file and on standard error, and a bar.
+//! The log of a run: a line for each event, in a file and on standard error, and a progress bar.
 
 use std::{fs::File, io::Write as _, path::Path, time::Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Where the events of a run are written, and shown while it goes on.
+/// Writes the events of a run to a file, and shows them.
 #[derive(Debug)]
 pub struct Log {
     began: Instant,
@@ -14,7 +14,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Begins now; for a run of so many seconds.
+    /// Begins the log of a run of this many seconds.
     pub fn new(path: &Path, seconds: u64, shown: bool) -> Result<Log, String> {
         let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let bar = ProgressBar::new(seconds);
@@ -36,7 +36,7 @@ impl Log {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// Tells an event.
+    /// Logs an event.
     pub fn say(&mut self, event: &str) {
         let line = format!("{:7.1} {event}", self.seconds());
         // A log that cannot be written is no reason to end a run; what counts is in the report.

@@ -1,14 +1,14 @@
-//! `synod lab run chaos`: real replicas, everything that can be done to them, and clients who notice.
+//! `synod lab run chaos`: applies every fault to real replicas, and checks what clients saw.
 //!
-//! A seed draws a schedule of faults ([`Schedule`]); they are applied one after the other, with an operator's act beside
-//! some of them, to processes `synod serve`. Clients work without a pause and write down what they see; in the end
-//! [`History::check`](history::History::check) looks for a store that explains it. How a run goes on, how operations and
-//! faults fall together, is different each time; the schedule is the same.
+//! A seed draws a schedule of faults ([`Schedule`]). They are applied one after another to processes `synod
+//! serve`, some of them together with an operator's action. Clients work without a pause and record what they
+//! see; at the end [`History::check`](history::History::check) looks for a store that explains it. How a run
+//! proceeds, and how operations and faults coincide, is different each time; the schedule is the same.
 //!
-//! Where the system allows it, everything happens in namespaces that the program makes for itself and that end with it:
-//! of networks, so that packets can be dropped; of mounts, so that each replica has a file system that can be filled up;
-//! of processes, so that none survives. The program then runs twice: the outer one waits, and tells the inner one to end by
-//! closing its standard input. Elsewhere replicas are behind the laboratory's relay.
+//! Where the system allows it, everything happens in namespaces that the program makes and that end with it:
+//! of networks, so that packets can be dropped; of mounts, so that each replica has a file system that can be
+//! filled up; of processes, so that none survives. The program then runs twice: the outer one waits, and tells
+//! the inner one to end by closing its standard input. Elsewhere replicas are behind the laboratory's relay.
 
 mod clients;
 mod cluster;
@@ -59,26 +59,26 @@ use crate::{
 /// The arguments of `synod lab run chaos`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Args {
-    /// Which protocol orders commands, but for the time of a change-protocol.
+    /// The protocol, except during a change-protocol.
     #[arg(long, default_value = "multipaxos")]
     protocol: ProtocolKind,
-    /// How long faults are applied; longer if not each of them had its turn by then, which takes about 80 s for all.
+    /// How long faults are applied; longer if some fault has not had its turn by then. All of them take about 80 s.
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Draws the schedule of faults [default: another each time].
+    /// The seed of the schedule of faults [default: another each time].
     #[arg(long)]
     seed: Option<u64>,
     /// How many replicas.
     #[arg(long, default_value_t = 3, value_parser = replicas)]
     replicas: usize,
-    /// Where logs and data go, which is empty or does not exist; they stay there [default: a temporary folder, which stays
-    /// only if the run fails].
+    /// The folder for logs and data, which must be empty or not exist; they stay there [default: a temporary
+    /// folder, which stays only if the run fails].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Which faults [default: all that the network allows].
+    /// Faults to apply [default: all that the network allows].
     #[arg(long, value_name = "FAULT,...", value_delimiter = ',')]
     faults: Vec<Fault>,
-    /// What is between the replicas [default: namespaces where they can be had].
+    /// The network between the replicas [default: namespaces where the system allows them].
     #[arg(long)]
     network: Option<Ground>,
     /// The program `synod` [default: this one, or the one built beside it].
@@ -87,17 +87,17 @@ pub struct Args {
     /// Do not show progress.
     #[arg(long)]
     quiet: bool,
-    /// This is the inner program: it is in namespaces of its own, and ends with its standard input.
+    /// This is the inner program: it runs in namespaces of its own, and ends with its standard input.
     #[arg(long, hide = true, requires_all = ["data", "seed"])]
     inside: bool,
 }
 
-/// What is between replicas.
+/// The network between replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Ground {
-    /// A network each, and a file system each.
+    /// Each replica has a network and a file system of its own.
     Namespaces,
-    /// The loopback interface and the laboratory's relay. No disk can be filled up.
+    /// The loopback interface and the laboratory's relay. Disks cannot be filled up.
     Relay,
 }
 
@@ -112,7 +112,7 @@ fn replicas(text: &str) -> Result<usize, String> {
 /// Why there is no verdict.
 #[derive(Debug)]
 enum Stopped {
-    /// An argument that makes no sense.
+    /// An argument is not valid.
     Usage(String),
     /// Something that a run needs does not work.
     Failed(String),
@@ -126,8 +126,8 @@ impl From<String> for Stopped {
     }
 }
 
-/// Runs it, and reports for itself. The exit code is 0 if nothing was found and every fault was covered, 1 otherwise, 2 for
-/// a wrong argument, and 130 after SIGINT or SIGTERM.
+/// Runs chaos and prints the report. The exit code is 0 if nothing was found and every fault was covered, 1
+/// otherwise, 2 for a wrong argument, and 130 after SIGINT or SIGTERM.
 pub(crate) fn main(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> ExitCode {
     let outcome = if args.inside {
         inside(args, interrupted, own_program)
@@ -138,7 +138,7 @@ pub(crate) fn main(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Pat
         Ok(code) => return code,
         Err(Stopped::Usage(why)) => (why, 2),
         Err(Stopped::Failed(why)) => (why, 1),
-        // The program outside of the namespaces says so.
+        // The program outside of the namespaces reports the interruption.
         Err(Stopped::Interrupted) if args.inside => return ExitCode::from(130),
         Err(Stopped::Interrupted) => ("interrupted".to_owned(), 130),
     };
@@ -146,7 +146,7 @@ pub(crate) fn main(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Pat
     ExitCode::from(code)
 }
 
-/// Decides on what to run, and has it run there.
+/// Chooses the network, and starts the run there.
 fn outside(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> Result<ExitCode, Stopped> {
     let failed = |what: &str, error: std::io::Error| Stopped::Failed(format!("{what}: {error}"));
     let ground = match (args.network, network::rehearse()) {
@@ -213,7 +213,7 @@ fn in_namespaces(
     if args.data.is_none() {
         command.arg("--data").arg(folder);
     }
-    // Ctrl-C is for this one, which passes it on.
+    // Ctrl-C reaches only this process, which passes it on.
     let mut child = command.process_group(0).stdin(Stdio::piped()).spawn().map_err(failed)?;
     let status = loop {
         if interrupted.load(Ordering::Relaxed) {
@@ -342,7 +342,7 @@ async fn measure(
     Ok((report, figure))
 }
 
-/// What the figure does not show.
+/// The caption: what the figure itself does not show.
 fn caption(args: &Args, seed: u64, environment: &Environment) -> Vec<String> {
     let commit = environment.commit.as_ref().map_or("commit unknown".to_owned(), |id| format!("commit {id}"));
     let day = date(environment.began);
@@ -359,7 +359,7 @@ fn caption(args: &Args, seed: u64, environment: &Environment) -> Vec<String> {
     ]
 }
 
-/// What was not as promised after the last fault.
+/// Ends the run. Returns the promises that were broken after the last fault.
 async fn end(run: &mut Run, in_order: bool) -> Vec<String> {
     let mut broken = Vec::new();
     if let Err(error) = run.clients.stop().await {
@@ -372,7 +372,7 @@ async fn end(run: &mut Run, in_order: bool) -> Vec<String> {
     broken
 }
 
-/// Which faults: those that were asked for, or all that can be applied.
+/// The faults of the run: those that were asked for, or all that can be applied.
 fn faults(args: &Args, has_disks: bool) -> Vec<Fault> {
     if !args.faults.is_empty() {
         return args.faults.clone();
@@ -398,7 +398,7 @@ fn setup(args: &Args, seed: u64, on: &str, environment: &Environment) -> Vec<(&'
     ]
 }
 
-/// Keeps the bar up to date, and the store small: versions that are no longer read are forgotten.
+/// Keeps the bar up to date, and the store small: it compacts versions that are no longer read.
 async fn keep_house(bar: indicatif::ProgressBar, pulse: Arc<clients::Pulse>, operator: Operator) {
     let (began, mut before) = (Instant::now(), 0);
     let mut tick = interval(Duration::from_secs(1));
@@ -409,7 +409,7 @@ async fn keep_house(bar: indicatif::ProgressBar, pulse: Arc<clients::Pulse>, ope
         bar.set_message(format!("{completed} operations, {} a second", completed - before));
         before = completed;
         if second.is_multiple_of(5) {
-            // Not while something is wrong: then it is tried again later.
+            // Compaction may fail during a fault; the next round tries again.
             let _ = operator.compact(2000).await;
         }
     }

@@ -1,4 +1,4 @@
-//! What is between the replicas, and how it is cut.
+//! The network between the replicas, and how it is cut.
 //!
 //! In **namespaces** each replica has a network of its own, and a router between all of them drops packets, by direction:
 //!
@@ -24,7 +24,7 @@ use synod_wire::ReplicaId;
 
 use crate::net::{Link, Relay};
 
-/// What `unshare` makes for the run. All of it goes when its first process ends, however that comes about.
+/// What `unshare` makes for the run. All of it disappears when its first process ends, in whatever way.
 const UNSHARE: [&str; 5] = ["--net", "--mount", "--pid", "--fork", "--kill-child"];
 /// Everything that a run does with namespaces, in small.
 const REHEARSAL: &str = "mount -t tmpfs -o size=1m none /run && ip netns add n1 && \
@@ -41,10 +41,10 @@ pub fn private(program: &std::ffi::OsStr) -> Command {
     command
 }
 
-/// Whether namespaces can be had.
+/// Tries whether the system allows namespaces.
 ///
 /// # Errors
-/// Why not.
+/// It does not, for this reason.
 pub fn rehearse() -> Result<(), String> {
     let output = private("sh".as_ref()).args(["-c", REHEARSAL]).stdin(Stdio::null()).output();
     match output {
@@ -73,14 +73,14 @@ pub fn tool(name: &str, args: &[&str], input: &str) -> Result<(), String> {
     Err(failed(&String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Where a replica is.
+/// The addresses of a replica.
 #[derive(Clone, Debug)]
 pub struct Address {
-    /// Where it listens for clients, and they dial.
+    /// The address at which it listens for clients.
     pub client: SocketAddr,
-    /// Where it listens for other replicas.
+    /// The address at which it listens for other replicas.
     pub peer: SocketAddr,
-    /// Where those dial.
+    /// The address that the other replicas dial.
     pub advertised: SocketAddr,
     /// The network that it is in, if it has one of its own.
     pub namespace: Option<String>,
@@ -89,7 +89,7 @@ pub struct Address {
 /// The links between replicas, and how they are cut and mended.
 #[derive(Debug)]
 pub struct Network {
-    /// None: namespaces.
+    /// The relay; `None` with namespaces.
     relay: Option<Relay>,
     /// The address of each place.
     pub addresses: Vec<Address>,
@@ -142,7 +142,7 @@ impl Network {
         Ok(Network { addresses: addresses.collect(), relay: Some(relay), cuts: BTreeSet::new() })
     }
 
-    /// What it is, for the report.
+    /// The network's description in the report.
     pub fn describe(&self) -> &'static str {
         match self.relay {
             None => "a network namespace each; cuts drop packets by direction; data on a tmpfs each",
@@ -152,20 +152,20 @@ impl Network {
         }
     }
 
-    /// A new replica is at a place.
+    /// Tells the network that a new replica is at a place.
     pub fn settle(&self, id: u64, place: usize) {
         if let Some(relay) = &self.relay {
             relay.settle(ReplicaId(id), place);
         }
     }
 
-    /// Nothing gets from the first to the second of each pair any more.
+    /// Cuts links: nothing gets from the first to the second place of each pair.
     pub fn cut(&mut self, pairs: &[(usize, usize)]) -> Result<(), String> {
         let new: Vec<_> = pairs.iter().copied().filter(|&pair| self.cuts.insert(pair)).collect();
         self.apply(&new, true)
     }
 
-    /// Everything gets through again.
+    /// Mends all links.
     pub fn mend(&mut self) -> Result<(), String> {
         let cuts: Vec<_> = std::mem::take(&mut self.cuts).into_iter().collect();
         self.apply(&cuts, false)
@@ -185,8 +185,8 @@ impl Network {
     }
 }
 
-/// Ports that nobody listens at. They are below those that the system gives to outgoing connections: a replica that
-/// was killed must find its own again.
+/// Free ports. They are below those that the system gives to outgoing connections, since a replica that was
+/// killed must find its own port free again.
 fn free_ports(count: usize) -> Vec<u16> {
     let mut ports = Vec::new();
     while ports.len() < count {

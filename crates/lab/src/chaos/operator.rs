@@ -1,4 +1,4 @@
-//! What an operator asks of the cluster, and how it answers.
+//! The actions of an operator, and how the cluster carries them out.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +12,23 @@ use synod_client::{
 use tokio::time::sleep;
 use tonic::transport::Endpoint;
 
-/// How long a change, or service after a fault, may take until it counts as broken.
+/// A change, or the return of service after a fault, that takes longer counts as broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Somebody who changes the group while faults strike. Clones share connections.
+/// An operator who changes the group during faults. Clones share connections.
 #[derive(Clone, Debug)]
 pub struct Operator {
-    /// Knows all replicas.
+    /// A client that knows all replicas.
     all: Client,
-    /// Each knows one.
+    /// A client for each replica.
     each: Vec<Client>,
     endpoints: Vec<String>,
 }
 
 impl Operator {
-    /// For replicas at these client URLs.
+    /// An operator of the replicas at these client URLs.
     pub fn new(endpoints: &[String]) -> Result<Operator, Error> {
         let mut config = Config::new(endpoints.iter().cloned());
         config.request_timeout = Duration::from_secs(10);
@@ -37,7 +37,7 @@ impl Operator {
         Ok(Operator { all: Client::new(config)?, each, endpoints: endpoints.to_vec() })
     }
 
-    /// What each replica says of itself, by place.
+    /// The status of each replica, by place; `None` without an answer.
     pub async fn told(&self) -> Vec<Option<StatusResponse>> {
         let asked: Vec<_> = self
             .each
@@ -52,13 +52,13 @@ impl Operator {
         told
     }
 
-    /// The latest group that anybody knows.
+    /// The newest group that any replica knows.
     pub async fn group(&self) -> Option<Group> {
         let told = self.told().await;
         told.into_iter().flatten().filter_map(|status| status.group).max_by_key(|group| group.version)
     }
 
-    /// Who leads, by place. Of several that take themselves for the leader, the one that knows most.
+    /// The leader's place. If several replicas claim to lead, it is that of the one with the newest state.
     pub async fn leader(&self) -> Option<usize> {
         let told = self.told().await;
         let known = |(place, status): (usize, Option<StatusResponse>)| {
@@ -94,7 +94,7 @@ impl Operator {
         silent
     }
 
-    /// Hands the leadership to another replica; who had it and who has it, by place.
+    /// Hands the leadership to another replica. Returns the places of the old and the new leader.
     pub async fn move_leader(&self, choice: usize) -> Result<(usize, usize), String> {
         let from = self.leader().await.ok_or("nobody leads")?;
         let told = self.told().await;
@@ -106,14 +106,14 @@ impl Operator {
         Ok((from, to))
     }
 
-    /// Another protocol orders from now on.
+    /// Changes the protocol.
     pub async fn reconfigure(&self, protocol: &str) -> Result<(), String> {
         let order = Reconfigure { protocol: protocol.to_owned(), ..Reconfigure::default() };
         let done = |group: &Group| (group.protocol == protocol).then_some(0);
         self.change(Change::Reconfigure(order), done).await.map(drop)
     }
 
-    /// Waits until every replica orders with a protocol.
+    /// Waits until every replica runs a protocol.
     pub async fn await_protocol(&self, protocol: &str) -> Result<(), String> {
         let same =
             |status: &Option<StatusResponse>| status.as_ref().is_some_and(|now| now.protocol == protocol);
@@ -123,13 +123,13 @@ impl Operator {
         .await
     }
 
-    /// Takes a member out.
+    /// Removes a member.
     pub async fn remove(&self, id: u64) -> Result<(), String> {
         let gone = |group: &Group| group.members.iter().all(|member| member.id != id).then_some(0);
         self.change(Change::Remove(id), gone).await.map(drop)
     }
 
-    /// Adds a member, in the place of another if there is one (not 0); its id.
+    /// Adds a member, in the place of `replaces` unless that is 0. Returns its id.
     pub async fn add(&self, name: &str, peer_url: String, replaces: u64) -> Result<u64, String> {
         let goal = if replaces == 0 { Goal::Vote } else { Goal::Replace };
         let add = AddMember { name: name.to_owned(), peer_urls: vec![peer_url], goal: goal.into(), replaces };
@@ -150,7 +150,7 @@ impl Operator {
         self.until(&format!("the new member {id:x} does not vote"), votes).await
     }
 
-    /// Makes a change, which is asked for again until it is made. `done` finds out whether it was, and the new member's id.
+    /// Asks for a change until it is made. `done` tells whether it was made, and the new member's id.
     async fn change(&self, change: Change, done: impl Fn(&Group) -> Option<u64>) -> Result<u64, String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -180,7 +180,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Forgets versions of keys that are so many revisions old.
+    /// Compacts: forgets versions that are more than `keep` revisions old.
     pub async fn compact(&self, keep: i64) -> Result<(), Error> {
         let request = RangeRequest { key: "chaos".into(), ..RangeRequest::default() };
         let revision = self.all.get(request).await?.header.map_or(0, |header| header.revision) - keep;
@@ -190,7 +190,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Waits until all replicas are at the same revision, where they must hold the same; the revision.
+    /// Waits until all replicas are at the same revision, at which they must hold the same. Returns that revision.
     pub async fn compare(&self) -> Result<i64, String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -215,7 +215,7 @@ impl Operator {
     }
 }
 
-/// The hash of all that a replica itself holds.
+/// The hash of everything that a replica itself holds.
 async fn hash(endpoint: &str) -> Option<HashKvResponse> {
     let channel = Endpoint::from_shared(endpoint.to_owned())
         .ok()?

@@ -1,33 +1,33 @@
-//! What a run came to.
+//! The result of a run.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use super::{history::Findings, run::Tally, schedule::Fault};
 
-/// Operations that must be completed during a kind of fault; with fewer it is not covered.
+/// Operations that must be completed during a kind of fault. With fewer it is not covered.
 const COVERED: u64 = 10;
-/// The largest share of keys, in percent, whose check may be given up undecided.
+/// The largest share of keys, in percent, whose check may end undecided.
 pub const UNDECIDED_PERCENT_MAX: u64 = 1;
 
-/// What a run did and found. It prints as Markdown.
+/// What a run did and found. It is printed as Markdown.
 #[derive(Debug)]
 pub struct Report {
-    /// What was asked for, and on what it ran.
+    /// The arguments, and the machine.
     pub setup: Vec<(&'static str, String)>,
     /// How long clients worked.
     pub took: Duration,
-    /// Faults that were asked for, with what they did.
+    /// Faults that were asked for, with their effects.
     pub tallies: BTreeMap<Fault, Tally>,
-    /// The longest time without a completed operation, when it was noticed, and after what.
+    /// The longest time without a completed operation, when it was noticed, and which fault preceded it.
     pub longest_gap: (Duration, f64, String),
     /// The result of the checks.
     pub findings: Findings,
-    /// Other promises that were broken: of service, of equality, of an end in good order.
+    /// Other promises that were broken: of service, of equality, of stopping in order.
     pub broken: Vec<String>,
 }
 
 impl Report {
-    /// Why the run failed; nothing: it did not.
+    /// Why the run failed; empty if it did not.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = self.broken.clone();
         let found = &self.findings;

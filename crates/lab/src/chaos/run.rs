@@ -17,7 +17,7 @@ use super::{
     timeline::Timeline,
 };
 
-/// An operator's act that takes a moment only counts what is completed in this time.
+/// For an operator's action that takes only a moment, operations completed in this time are counted.
 const ACT: Duration = Duration::from_secs(1);
 /// How often a full disk is filled up again, since a replica may delete what it does not need.
 const FILL_INTERVAL: Duration = Duration::from_millis(50);
@@ -25,7 +25,7 @@ const FILL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a replica may take from an error of its disk to its end.
 const STOPPING: Duration = Duration::from_secs(5);
 
-/// What one kind of fault did.
+/// The effects of one kind of fault.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// How often it was applied.
@@ -40,7 +40,7 @@ pub struct Tally {
     pub recovery: Duration,
 }
 
-/// What an operator's act beside a fault came to.
+/// The result of an operator's action beside a fault.
 type Act = JoinHandle<(Fault, Result<u64, String>)>;
 
 /// A run.
@@ -50,22 +50,22 @@ pub struct Run {
     pub cluster: Cluster,
     /// The load.
     pub clients: Clients,
-    /// Who changes the cluster.
+    /// Changes the cluster.
     pub operator: Operator,
     /// The protocol that the run is about.
     pub protocol: ProtocolKind,
-    /// What was done and what came of it, by fault.
+    /// The effects of each fault.
     pub tallies: BTreeMap<Fault, Tally>,
-    /// The longest time without a completed operation, when it was noticed, and after what.
+    /// The longest time without a completed operation, when it was noticed, and which fault preceded it.
     pub longest_gap: (Duration, f64, String),
-    /// Where it is told.
+    /// The log of the run.
     pub log: Log,
-    /// What is completed when, for the figure.
+    /// Completed operations over time, for the figure.
     pub timeline: Timeline,
 }
 
 impl Run {
-    /// Applies one step and undoes it, and waits until all replicas serve. An error is a promise that was broken.
+    /// Applies one step, undoes it, and waits until all replicas serve. The error is a broken promise.
     pub async fn step(&mut self, step: &Step) -> Result<(), String> {
         sleep(step.calm).await;
         let gap = self.clients.pulse().longest_gap();
@@ -95,7 +95,7 @@ impl Run {
         let recovery = undone.elapsed();
         let gap = pulse.longest_gap();
         self.note_gap(gap, &what);
-        // Nobody can complete anything while all are dead: what counts is what is completed until all serve again.
+        // Nothing can be completed while all replicas are dead, so operations count until all replicas serve again.
         let completed = if step.fault == Fault::KillAll { pulse.completed() - before } else { during };
         let tally = self.tallies.entry(step.fault).or_default();
         match applied {
@@ -117,7 +117,8 @@ impl Run {
         Ok(())
     }
 
-    /// Does it, lets it last, and undoes it. The outer error is a broken promise; the inner one, why it was not applied.
+    /// Applies a fault, lets it last, and undoes it. The outer error is a broken promise; the inner one says
+    /// why the fault was not applied.
     async fn apply(
         &mut self,
         step: &Step,
@@ -184,7 +185,7 @@ impl Run {
         Ok(Ok(()))
     }
 
-    /// Lets a fault last. An operator's act may begin in the middle of it.
+    /// Lets a fault last. An operator's action may begin in the middle of it.
     async fn hold(&mut self, step: &Step) -> Option<Act> {
         sleep(step.hold / 3).await;
         let act = self.begin_act(step);
@@ -210,7 +211,7 @@ impl Run {
                 tally.completed += completed;
                 self.log.say(&format!("  {} was done meanwhile, {completed} completed", fault.name()));
             }
-            // Whether it can be done while something is wrong is not promised.
+            // The action need not succeed during a fault.
             Err(why) => {
                 tally.failed += 1;
                 self.log.say(&format!("  {} could not be done meanwhile: {why}", fault.name()));
@@ -237,7 +238,7 @@ impl Run {
             sleep(FILL_INTERVAL).await;
         }
         self.cluster.empty(victim)?;
-        // It may have met the full disk a moment ago, and takes another to stop.
+        // The replica may have met the full disk a moment ago, and take another moment to stop.
         let deadline = Instant::now() + STOPPING;
         while ended.is_none() && Instant::now() < deadline {
             sleep(FILL_INTERVAL).await;
@@ -256,7 +257,7 @@ impl Run {
         Ok(Ok(()))
     }
 
-    /// A new member starts in a place; it takes the place of a member if there is one (not 0).
+    /// Starts a new member at a place. It takes the place of the member `replaces`, unless that is 0.
     async fn join(&mut self, place: usize, replaces: u64) -> Result<(), String> {
         let id = self.operator.add(&Cluster::name(place), self.cluster.peer_url(place), replaces).await?;
         self.cluster.network.settle(id, place);
@@ -304,7 +305,7 @@ impl Run {
         }
     }
 
-    /// Back to the protocol that the run is about.
+    /// Changes back to the protocol of the run.
     pub async fn go_home(&mut self) -> Result<(), String> {
         let home = self.protocol.to_string();
         if self.operator.group().await.is_none_or(|group| group.protocol != home) {
@@ -319,7 +320,7 @@ impl Run {
         others[choice % others.len()].to_string()
     }
 
-    /// Remembers a gap if it is the longest.
+    /// Remembers a gap if it is the longest so far.
     pub fn note_gap(&mut self, gap: Duration, after: &str) {
         if gap > self.longest_gap.0 {
             self.longest_gap = (gap, self.log.seconds(), after.to_owned());
@@ -327,7 +328,7 @@ impl Run {
     }
 }
 
-/// What was completed from an act's beginning until it was done, for a second at least.
+/// Counts the operations that are completed during an action, but for a second at least.
 async fn do_act(
     fault: Fault,
     operator: &Operator,
@@ -344,7 +345,7 @@ async fn do_act(
     Ok(pulse.completed() - before)
 }
 
-/// The pairs (from, to) between which nothing gets through, and what that is called.
+/// The pairs (from, to) between which nothing gets through, and a description.
 fn cuts(fault: Fault, victim: usize, choice: usize, replicas: usize) -> (Vec<(usize, usize)>, String) {
     let others: Vec<_> = (0..replicas).filter(|&place| place != victim).collect();
     let other = others[choice % others.len()];
@@ -394,9 +395,9 @@ mod tests {
         assert!(pairs.iter().all(|&(from, to)| from != 4 && to != 4));
     }
 
-    /// In every shape some replica reaches a majority in both directions, so the cluster can serve.
+    /// Whatever is cut, some replica reaches a majority in both directions, so the cluster can serve.
     #[test]
-    fn every_cut_leaves_a_majority_around_somebody() {
+    fn every_cut_leaves_a_majority_around_some_replica() {
         for fault in [Fault::CutFull, Fault::CutPartial, Fault::CutOneWay] {
             for (replicas, victim, choice) in
                 [3, 5].into_iter().flat_map(|n| (0..n).flat_map(move |v| (0..24).map(move |c| (n, v, c))))

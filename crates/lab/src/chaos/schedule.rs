@@ -1,11 +1,11 @@
-//! What a seed draws: which fault comes next, whom it hits, how long it lasts, and what an operator does meanwhile.
+//! The schedule that a seed draws: the next fault, its victim, how long it lasts, and what an operator does meanwhile.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use fastrand::Rng;
 
-/// Something that goes wrong, or that an operator does.
+/// A fault, or an operator's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Fault {
     /// A replica is killed (SIGKILL), and started again.
@@ -22,9 +22,9 @@ pub enum Fault {
     CutOneWay,
     /// The file system of a replica is full until the replica stops; then there is room again, and it is started.
     DiskFull,
-    /// Another protocol orders for a while (`synod reconfigure`).
+    /// The protocol is changed for a while (`synod reconfigure`).
     ChangeProtocol,
-    /// A replica is removed, its data deleted, and added again as a new member.
+    /// A replica is removed, its data are deleted, and it is added again as a new member.
     ChangeVoters,
     /// The leadership is handed to another replica.
     MoveLeader,
@@ -33,7 +33,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All, in the order of reports.
+    /// All faults, in the order of reports.
     pub const ALL: &[Fault] = &[
         Fault::Kill,
         Fault::KillAll,
@@ -48,13 +48,14 @@ impl Fault {
         Fault::Replace,
     ];
 
-    /// Whether an operator's act may be drawn beside it: its own steps wait for nothing that the act could hold up.
+    /// Whether an operator's action may be drawn beside it. Its own steps then wait for nothing that the
+    /// action could delay.
     fn takes_company(self) -> bool {
         use Fault::{CutFull, CutOneWay, CutPartial, DiskFull, Kill, Pause};
         matches!(self, Kill | Pause | CutFull | CutPartial | CutOneWay | DiskFull)
     }
 
-    /// Whether it hits one replica in particular.
+    /// Whether it has one replica as its victim.
     #[must_use]
     pub fn has_victim(self) -> bool {
         !matches!(self, Fault::KillAll | Fault::ChangeProtocol | Fault::MoveLeader)
@@ -67,10 +68,10 @@ impl Fault {
     }
 }
 
-/// Whom it hits.
+/// The victim of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
-    /// The one that leads at that moment.
+    /// The replica that leads at that moment.
     Leader,
     /// The replica at this place, from 0.
     Place(usize),
@@ -81,20 +82,21 @@ pub enum Victim {
 pub struct Step {
     /// How long nothing happens before it.
     pub calm: Duration,
-    /// What happens.
+    /// The fault.
     pub fault: Fault,
-    /// To whom.
+    /// The victim.
     pub victim: Victim,
-    /// Decides what else there is to choose: another replica, a shape, a protocol.
+    /// A random number for further choices: another replica, a shape, a protocol.
     pub choice: usize,
     /// How long it lasts.
     pub hold: Duration,
-    /// What an operator begins in the middle of it: [`Fault::ChangeProtocol`] or [`Fault::MoveLeader`].
+    /// The action that an operator begins in the middle of it: [`Fault::ChangeProtocol`] or
+    /// [`Fault::MoveLeader`].
     pub beside: Option<Fault>,
 }
 
-/// An endless schedule. Every fault comes once before any comes again. It depends on what it was made of and on nothing
-/// that happens in a run.
+/// An endless schedule. Every fault comes once before any comes again. It depends only on the arguments of
+/// [`Schedule::new`], not on anything that happens in a run.
 #[derive(Debug)]
 pub struct Schedule {
     random: Rng,
@@ -104,7 +106,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a seed, of these faults, for so many replicas.
+    /// The schedule of a seed, with these faults, for this many replicas.
     #[must_use]
     pub fn new(seed: u64, faults: &[Fault], replicas: usize) -> Schedule {
         let mut faults = faults.to_vec();

@@ -1,4 +1,4 @@
-//! What clients completed over time, and the faults in between, as a figure.
+//! A figure of the operations that clients complete over time, with the faults.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -18,18 +18,18 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Seconds that a row of the figure shows.
 const ROW_SECONDS: f64 = 30.0;
 
-/// Counts what clients complete, and notes faults.
+/// Counts completed operations, and records faults.
 #[derive(Debug)]
 pub struct Timeline {
     began: Instant,
-    /// When it was counted, in seconds, and how many operations had been completed by then.
+    /// Samples: a time in seconds, and how many operations had been completed by then.
     counts: Arc<Mutex<Vec<(f64, u64)>>>,
     counting: JoinHandle<()>,
     events: Vec<(f64, String)>,
 }
 
 impl Timeline {
-    /// Begins now, in a task of its own.
+    /// Begins to count, in a task of its own.
     pub fn begin(pulse: Arc<Pulse>) -> Timeline {
         let (began, counts) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let counted = Arc::clone(&counts);
@@ -45,12 +45,12 @@ impl Timeline {
         Timeline { began, counts, counting, events: Vec::new() }
     }
 
-    /// Notes what happens now.
+    /// Records an event that happens now.
     pub fn mark(&mut self, what: &str) {
         self.events.push((self.began.elapsed().as_secs_f64(), what.to_owned()));
     }
 
-    /// Counts no longer, and draws what there is: a row for every half minute.
+    /// Stops counting, and draws the figure: a row for every half minute.
     pub(crate) fn end(&self) -> Figure {
         self.counting.abort();
         draw(&self.counts.lock().unwrap_or_else(PoisonError::into_inner), &self.events)

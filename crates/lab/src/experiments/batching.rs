@@ -1,4 +1,4 @@
-//! Batched against unbatched.
+//! Compares batched with unbatched proposals.
 
 use std::borrow::Cow::Borrowed;
 
@@ -16,7 +16,7 @@ use crate::{
 const BATCHED: &str = "batches of up to 64 KiB";
 const UNBATCHED: &str = "every proposal its own batch";
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ng-batching",
     title: "What batching is worth",
@@ -69,7 +69,7 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
         for (series, batch_bytes_max) in [(BATCHED, 64 << 10), (UNBATCHED, 1)] {
             let mut setup = field.setup(replicas, ordering)?;
             setup.settings.batch_bytes_max = batch_bytes_max;
-            // The document's unbatched client is held up by nothing but c.
+            // Only c limits the document's unbatched client.
             setup.settings.consensus.window_max = 4096;
             let load = Load::new(concurrent, parameters.seconds("seconds")?);
             let size = if replicas == 3 { String::new() } else { format!(", {replicas} replicas") };

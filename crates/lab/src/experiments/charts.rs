@@ -1,4 +1,4 @@
-//! Pictures that several experiments have.
+//! Charts that several experiments share.
 
 use std::borrow::Cow::Borrowed;
 
@@ -37,7 +37,7 @@ pub(super) const GAP: Chart = Chart {
     form: Form::Dots,
 };
 
-/// What happens when.
+/// Answers over time.
 pub(super) const ANSWERS: Chart = Chart {
     title: Borrowed("Answers over time"),
     metric: Borrowed("throughput"),

@@ -1,4 +1,4 @@
-//! What stands in the place of a flush timer.
+//! Measures what Synod does in place of a flush timer.
 
 use std::{borrow::Cow::Borrowed, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ng-flush",
     title: "Latency, without a flush timer to scale with",

@@ -1,4 +1,4 @@
-//! Three continents, and the leader at each.
+//! Replicas on three continents, with the leader at each of them.
 
 use std::borrow::Cow::Borrowed;
 
@@ -16,7 +16,7 @@ use crate::{
     study::{Experiment, Fact, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ng-geo",
     title: "Three continents, the leader at each",
@@ -87,7 +87,7 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-/// Series and the latency of the place that their leader is in.
+/// The series, each with its leader's place and the latency of that place.
 fn series(measured: &Measured) -> Vec<(String, usize, f64)> {
     let place =
         |series: &str| SITES.iter().position(|(site, _)| series.ends_with(&format!("leader in {site}")));

@@ -16,15 +16,15 @@ pub(super) fn range(values: &[f64]) -> (f64, f64) {
     (low, values.iter().copied().fold(f64::NEG_INFINITY, f64::max))
 }
 
-/// Whether `value` lies so far from `expected` at most, as a share of it.
+/// Whether `value` differs from `expected` by at most this share of it.
 pub(super) fn is_near(value: f64, expected: f64, share: f64) -> bool {
     (value / expected - 1.0).abs() <= share
 }
 
-/// The mean of one series over that of another, wherever both were measured.
+/// The mean of one series divided by that of another, at a place where both were measured.
 #[derive(Debug)]
 pub(super) struct Ratio {
-    /// What both have in common, such as the group's size.
+    /// What both series have in common, such as the group's size.
     pub(super) group: String,
     pub(super) x: f64,
     pub(super) value: f64,
@@ -35,7 +35,7 @@ pub(super) fn ratios(measured: &Measured, metric: &str, pairs: &[(&str, String, 
     let mut all = Vec::new();
     for (group, a, b) in pairs {
         for x in measured.places(a) {
-            // Where the divisor is nothing, nothing can be said.
+            // A divisor of 0 gives no ratio.
             let b = measured.mean(b, x, metric).filter(|mean| *mean != 0.0);
             if let (Some(a), Some(b)) = (measured.mean(a, x, metric), b) {
                 all.push(Ratio { group: (*group).to_owned(), x, value: a / b });
@@ -64,7 +64,7 @@ impl Rows {
         self.agree += usize::from(agrees);
     }
 
-    /// The verdict with the table; `reason` says the most important of it in a few words.
+    /// The verdict with the table; `reason` sums it up in a few words.
     pub(super) fn judge(self, reason: impl std::fmt::Display) -> Judgement {
         let (agree, all) = (self.agree, self.rows.len());
         if all == 0 {
@@ -75,7 +75,7 @@ impl Rows {
     }
 }
 
-/// Ratios as a table, each with whether it is what it must be.
+/// Ratios as a table, each with whether it meets the condition.
 pub(super) fn table(ratios: &[Ratio], what: &'static str, must: impl Fn(&Ratio) -> bool) -> Rows {
     let mut rows = Rows::new(&["of", "c", what]);
     for ratio in ratios {
@@ -85,7 +85,7 @@ pub(super) fn table(ratios: &[Ratio], what: &'static str, must: impl Fn(&Ratio) 
     rows
 }
 
-/// Whether all of them are what they must be; `what` says what is over what.
+/// Judges whether all ratios meet the condition; `what` names dividend and divisor.
 pub(super) fn all_ratios(ratios: &[Ratio], what: &'static str, must: impl Fn(&Ratio) -> bool) -> Judgement {
     if ratios.is_empty() {
         return Judgement::open(format!("{what}: the two were not measured together"));
@@ -103,7 +103,7 @@ pub(super) fn words(ratios: &[Ratio]) -> String {
     text.collect::<Vec<_>>().join(", ")
 }
 
-/// Whether `a` is at most so far above `b` (a share of it), or not significantly above.
+/// Whether `a` exceeds `b` by at most this share of it, or not significantly.
 pub(super) fn not_above(
     measured: &Measured,
     a: &str,
@@ -123,7 +123,7 @@ pub(super) fn not_above(
     Judgement::of(gain <= share || !significant, reason)
 }
 
-/// The highest value that any single run had, and where, over the series that `of` takes.
+/// The highest value of any single run over the series that `of` selects, and its place.
 pub(super) fn highest(measured: &Measured, metric: &str, of: impl Fn(&str) -> bool) -> Option<(f64, String)> {
     let own = measured.iter().filter(|(series, _, name, _)| *name == metric && of(series));
     let values = own.flat_map(|(series, x, _, values)| {
@@ -146,7 +146,7 @@ pub(super) fn at_most(
     }
 }
 
-/// No proposal timed out in any run.
+/// Judges that no proposal timed out in any run.
 pub(super) fn no_timeouts(measured: &Measured) -> Judgement {
     at_most(measured, "timed_out", |_| true, 0.0, " in a run")
 }

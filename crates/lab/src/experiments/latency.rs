@@ -1,4 +1,4 @@
-//! Latency of one proposal at a time.
+//! Measures the latency of one proposal at a time.
 
 use std::borrow::Cow::Borrowed;
 
@@ -13,7 +13,7 @@ use crate::{
     study::{Chart, Experiment, Fact, Form, Judgement, LabError, Measured, Parameters, Point, Shape},
 };
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ng-latency",
     title: "Latency, one proposal at a time",

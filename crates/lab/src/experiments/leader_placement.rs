@@ -1,4 +1,4 @@
-//! Who leads, with and without priorities.
+//! Finds out which replica leads, with and without priorities.
 
 use std::borrow::Cow::Borrowed;
 
@@ -13,7 +13,7 @@ use crate::{
     study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ng-leader-placement",
     title: "Where the leader is, with and without priorities",
@@ -80,7 +80,7 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-/// How often each replica led, over all series that `of` takes.
+/// How often each replica led, over all series that `of` selects.
 fn leaders(measured: &Measured, of: impl Fn(&str) -> bool) -> [usize; 4] {
     let mut counts = [0; 4];
     for (_, _, _, values) in

@@ -1,4 +1,4 @@
-//! A running group changes its protocol.
+//! Changes the protocol of a running group.
 
 use super::{
     charts,
@@ -11,7 +11,7 @@ use crate::{
     study::{Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "live-protocol-change",
     title: "A running group changes its protocol",

@@ -1,9 +1,9 @@
 //! The experiments, each declared in one place.
 //!
-//! Sources are sections, figures and tables of Ng 2020 ("Distributed Consensus: Performance Comparison of Paxos and
-//! Raft") as the specification numbers them; `N..` are items of its checklist, `R..` its acceptance shapes. The document
-//! measured on 16 cores and on machines of a cloud; here everything may share two cores, so curves are compared in their
-//! shape, and the document's numbers stand beside ours as numbers of another machine.
+//! Sources are sections, figures and tables of Ng 2020 ("Distributed Consensus: Performance Comparison of Paxos
+//! and Raft"). `N..` are items of a checklist of that document, `R..` the claims that a repetition must reproduce.
+//! The document measured on 16 cores and on machines of a cloud; here all replicas may share two cores, so curves
+//! are compared by their shape, and the document's numbers stand beside ours as numbers of another machine.
 
 mod batching;
 mod charts;
@@ -43,10 +43,10 @@ pub const ALL: &[&Experiment] = &[
     &live_change::EXPERIMENT,
 ];
 
-/// The experiments of these names; `all` names all.
+/// Finds experiments by name; `all` stands for all of them.
 ///
 /// # Errors
-/// A name that none has.
+/// No experiment has one of these names.
 pub fn find(names: &[String]) -> Result<Vec<&'static Experiment>, LabError> {
     if names.iter().any(|name| name == "all") {
         return Ok(ALL.to_vec());
@@ -88,8 +88,8 @@ mod tests {
         }
     }
 
-    /// Defaults and full runs make points, facts belong to series that a full run measures, and claims without a
-    /// measurement are not decided.
+    /// Default and full parameters give points, facts belong to series that a full run measures, and claims
+    /// without a measurement are not decided.
     #[test]
     fn every_experiment_has_points_and_judges_nothing_unmeasured() {
         for experiment in ALL {

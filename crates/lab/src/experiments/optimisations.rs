@@ -1,4 +1,4 @@
-//! The optimisations of Sequence Paxos, each alone: latest Decide, max AcceptSync.
+//! The optimisations of Sequence Paxos, each alone: latest Decide and max AcceptSync.
 
 use std::borrow::Cow::Borrowed;
 
@@ -72,7 +72,7 @@ const fn decide_fact(series: &'static str, value: f64) -> Fact {
     Fact { series: Borrowed(series), x: 1e6, metric: Borrowed("throughput"), value, place }
 }
 
-/// Points of Sequence Paxos with an optimisation and without it: `prepare` is told which.
+/// Points of Sequence Paxos with and without an optimisation. `prepare` is told which.
 fn on_and_off(
     parameters: &Parameters,
     prepare: impl Fn(&mut Setup, bool) -> Result<(), LabError>,
@@ -93,7 +93,7 @@ fn series(name: &str, replicas: usize) -> String {
     format!("{name}, {replicas} replicas")
 }
 
-/// On over off for each group size and place.
+/// The figure with the optimisation divided by that without, for each group size and place.
 fn on_over_off(measured: &Measured, metric: &str) -> Vec<Ratio> {
     let pair = |group, replicas| (group, series(ON, replicas), series(OFF, replicas));
     ratios(measured, metric, &[pair("n=3", 3), pair("n=5", 5)])
@@ -202,7 +202,7 @@ fn accept_sync_points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
 }
 
 fn shorter(measured: &Measured) -> Judgement {
-    // If nothing was in flight at the moment of the handover, there is nothing to leave out.
+    // If nothing was in flight at the moment of the handover, the optimisation can leave nothing out.
     let fewer = on_over_off(measured, "sync_bytes").into_iter().filter(|bytes| bytes.value < 0.99);
     let fewer: Vec<_> = fewer.map(|bytes| (bytes.group, bytes.x)).collect();
     let mut times = on_over_off(measured, "prepare_ms");

@@ -1,4 +1,4 @@
-//! Parameters that several experiments have, and what they stand for.
+//! Parameters that several experiments share.
 
 use crate::study::{LabError, Parameter, Parameters};
 
@@ -18,10 +18,10 @@ pub(super) const VIRTUAL_WINDOW: Parameter = Parameter {
     full: "30",
 };
 
-/// The same where much happens in a second.
+/// A shorter window, for experiments with many answers a second.
 pub(super) const SHORT_WINDOW: Parameter = Parameter { default: "0.5", full: "5", ..VIRTUAL_WINDOW };
 
-/// Which protocols.
+/// The protocols to compare.
 pub(super) const PROTOCOLS: Parameter = Parameter {
     key: "protocols",
     help: "Protocols separated by commas, each with its own election or as PROTOCOL/ELECTION; all: every protocol.",
@@ -29,7 +29,7 @@ pub(super) const PROTOCOLS: Parameter = Parameter {
     full: "all",
 };
 
-/// How large groups are.
+/// The sizes of the group.
 pub(super) const REPLICAS: Parameter =
     Parameter { key: "replicas", help: "Group sizes, separated by commas.", default: "3,5", full: "3,5" };
 
@@ -41,7 +41,7 @@ pub(super) const CONCURRENT: Parameter = Parameter {
     full: "1000,10000,100000",
 };
 
-/// On processes, unless something else is said.
+/// The ground: processes by default.
 pub(super) const ON_PROCESSES: Parameter = Parameter {
     key: "on",
     help: "processes: `synod serve`, a process each, and clients over gRPC; threads: replicas and client in this \
@@ -50,17 +50,17 @@ pub(super) const ON_PROCESSES: Parameter = Parameter {
     full: "processes",
 };
 
-/// On threads, with the choice of processes.
+/// The ground: threads by default, or processes.
 pub(super) const ON_THREADS_OR_PROCESSES: Parameter =
     Parameter { default: "threads", full: "threads", ..ON_PROCESSES };
 
-/// On threads only.
+/// The ground: threads only.
 pub(super) const ON_THREADS: Parameter = Parameter {
     help: "threads: replicas and client in this process, TCP over loopback between replicas, no gRPC.",
     ..ON_THREADS_OR_PROCESSES
 };
 
-/// In virtual time only.
+/// The ground: virtual time only.
 pub(super) const ON_VIRTUAL: Parameter = Parameter {
     help: "virtual: the replicas' code in virtual time, with a network as described.",
     default: "virtual",
@@ -68,7 +68,7 @@ pub(super) const ON_VIRTUAL: Parameter = Parameter {
     ..ON_PROCESSES
 };
 
-/// Anywhere, with a network between replicas and to the client.
+/// The ground: any, with a network between replicas and to the client.
 pub(super) const ON_ANY: Parameter = Parameter {
     help: "virtual: the replicas' code in virtual time; processes, threads: real replicas, with a relay between them \
            and to the client that delays what it carries.",

@@ -1,4 +1,4 @@
-//! Points on whatever an experiment runs on.
+//! Makes the points of an experiment on any ground.
 
 use std::str::FromStr;
 
@@ -8,14 +8,14 @@ use crate::{
     study::{Conduct, LabError, Parameters, Point},
 };
 
-/// On what the points of a run are measured, as its parameters say.
+/// The ground on which a run measures its points, as its parameters say.
 pub(super) struct Field<'a> {
     parameters: &'a Parameters,
     ground: Ground,
 }
 
 impl Field<'_> {
-    /// Refuses what the experiment can not run on.
+    /// Refuses a ground on which the experiment cannot run.
     pub(super) fn new<'a>(parameters: &'a Parameters, accepted: &[Ground]) -> Result<Field<'a>, LabError> {
         let known: Vec<_> = accepted.iter().map(ToString::to_string).collect();
         let wrong = || parameters.wrong("on", format!("accepted: {}", known.join(", ")));
@@ -23,7 +23,7 @@ impl Field<'_> {
         if accepted.contains(&ground) { Ok(Field { parameters, ground }) } else { Err(wrong()) }
     }
 
-    /// A group with what holds for all points.
+    /// A group, with the settings of all points.
     pub(super) fn setup(&self, replicas: usize, ordering: Ordering) -> Result<Setup, LabError> {
         let mut setup = Setup::new(replicas, ordering.protocol, ordering.election);
         setup.seed = self.parameters.get("seed")?;
@@ -33,7 +33,7 @@ impl Field<'_> {
         Ok(setup)
     }
 
-    /// A point; each of its runs draws differently.
+    /// A point. Each of its runs has another seed.
     pub(super) fn point(&self, series: impl Into<String>, x: f64, setup: Setup, load: Load) -> Point {
         let ground = self.ground;
         let measure = move |conduct: &Conduct| {
@@ -47,7 +47,7 @@ impl Field<'_> {
         Point { series: series.into(), x, measure: Box::new(measure) }
     }
 
-    /// Goes through group sizes and proposals outstanding, and takes the points that `at` makes for each.
+    /// Makes the points of all group sizes and numbers of outstanding proposals with `at`.
     pub(super) fn sweep(
         &self,
         mut at: impl FnMut(usize, usize, &mut Vec<Point>) -> Result<(), LabError>,

@@ -1,4 +1,4 @@
-//! A replica is replaced under load.
+//! Replaces a replica under load.
 
 use std::borrow::Cow::Borrowed;
 
@@ -17,10 +17,10 @@ use crate::{
     study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-/// Replicas of a small group.
+/// The replicas of a small group.
 const SMALL: Parameter = Parameter { default: "3", full: "3,5", ..REPLICAS };
 
-/// Much goes on in a window of seconds.
+/// Few outstanding proposals, since a window of seconds has many answers.
 const FEW: Parameter = Parameter { default: "10,100,1000", full: "10,100,1000,10000,100000", ..CONCURRENT };
 
 const TRANSFER: Parameter = Parameter {
@@ -197,7 +197,7 @@ fn head_start_points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     })
 }
 
-/// The highest value of a metric in any run whose series begins so.
+/// The highest value of a metric in any run whose series has this prefix.
 fn worst(measured: &Measured, metric: &str, beginning: &str) -> Option<f64> {
     highest(measured, metric, |series| series.starts_with(beginning)).map(|(value, _)| value)
 }

@@ -14,7 +14,7 @@ use crate::{
     study::{Experiment, Fact, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ng-single-dc",
     title: "One data centre, a machine for each replica",

@@ -1,4 +1,4 @@
-//! A Raft that waits at every step, as LogCabin's does, against one that does not.
+//! Compares a Raft that waits at every step, as LogCabin's does, with one that does not.
 
 use std::borrow::Cow::Borrowed;
 
@@ -18,7 +18,7 @@ use crate::{
 const SYNCHRONOUS: &str = "synchronous, a thread a request";
 const BATCHED: &str = "batched and pipelined";
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ng-synchronous-raft",
     title: "A synchronous Raft with a thread for every request",

@@ -1,4 +1,4 @@
-//! Throughput over proposals outstanding.
+//! Measures throughput by the number of outstanding proposals.
 
 use std::borrow::Cow::Borrowed;
 
@@ -13,7 +13,7 @@ use crate::{
     study::{Experiment, Fact, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ng-throughput",
     title: "Throughput of the protocols, on one machine",

@@ -1,4 +1,4 @@
-//! Two sides of an ocean.
+//! Replicas on two sides of an ocean.
 
 use super::{
     charts,
@@ -14,7 +14,7 @@ use crate::{
     study::{Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-/// See its fields.
+/// The experiment, described by its fields.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ng-trans-pacific",
     title: "Two sides of the Pacific, a slow minority",
@@ -91,7 +91,7 @@ fn far_ones_cost_nothing(measured: &Measured) -> Judgement {
 }
 
 fn far_leader(measured: &Measured) -> Judgement {
-    // From the client to Sydney and back, and from there to California and back.
+    // One round trip from the client to Sydney, and one from there to California.
     let expected = 284.0;
     let mut rows = Rows::new(&["of", "median at c = 1"]);
     for series in names(measured, "leader in sydney") {

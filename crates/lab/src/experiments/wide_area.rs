@@ -11,8 +11,8 @@ use crate::{
     study::{LabError, Parameter, Parameters},
 };
 
-/// Puts replicas far from each other, with the leader at a place, by priority; none: whoever wins. Times suit the
-/// distances: the longest round trip is 400 ms.
+/// Puts replicas far from each other, with the leader at a place, by priority. With `None` any replica may
+/// lead. Time-outs suit the distances: the longest round trip is 400 ms.
 pub(super) fn spread_out(setup: &mut Setup, topology: Topology, leader: Option<usize>) {
     setup.topology = Some(topology);
     let consensus = &mut setup.settings.consensus;
@@ -25,15 +25,15 @@ pub(super) fn spread_out(setup: &mut Setup, topology: Topology, leader: Option<u
     }
 }
 
-/// A load whose warm-up lasts several of the longest round trips. With 100,000 proposals outstanding a quarter of the
-/// window gives answers enough.
+/// A load whose warm-up lasts several of the longest round trips. With 100,000 outstanding proposals a
+/// quarter of the window gives enough answers.
 pub(super) fn load(parameters: &Parameters, concurrent: usize) -> Result<Load, LabError> {
     let seconds = parameters.seconds("seconds")?;
     let window = if concurrent >= 100_000 { seconds / 4 } else { seconds };
     Ok(Load { warm_up: Duration::from_secs(2), ..Load::new(concurrent, window) })
 }
 
-/// Which orderings; only where priorities count can a leader be placed.
+/// The orderings. A leader can be placed only where priorities count.
 pub(super) const PLACEABLE: Parameter = Parameter {
     help: "Orderings separated by commas, as PROTOCOL/ELECTION or PROTOCOL with its own election; not rotating \
            elections, which know no priorities.",

@@ -9,7 +9,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
 
-/// A line for every point, what was measured and what is printed, and every event.
+/// Writes a line for every measured point, every printed point and every event.
 pub(super) fn write(figure: &Figure) -> String {
     let mut csv = String::new();
     // Writing to a string does not fail.

@@ -1,10 +1,10 @@
-//! Labels that move apart until none touches another.
+//! Moves labels apart until none touches another.
 
-/// Where labels of these heights begin, so that each is as near to where it wants to be as the others allow and all of
-/// them are between `top` and `bottom`. If there is no room for all, they go on below `bottom`.
+/// The tops of labels with these heights. Each is as near to its wanted place as the others allow, and all
+/// are between `top` and `bottom`. If there is no room for all, they go on below `bottom`.
 ///
-/// Without the room that labels take, the question is the isotonic regression of the wanted places, which merging
-/// neighbours that are out of order answers (pool adjacent violators).
+/// If labels had no height, this would be the isotonic regression of the wanted places, which merging
+/// neighbours that are out of order computes (pool adjacent violators).
 pub(super) fn spread(wanted: &[f64], heights: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
@@ -34,7 +34,7 @@ pub(super) fn spread(wanted: &[f64], heights: &[f64], top: f64, bottom: f64) -> 
     spread
 }
 
-/// The row of each label of a strip, so that labels in a row do not touch; each is given as its left and right end.
+/// Assigns labels of a strip, given as left and right ends, to rows so that labels in a row do not touch.
 pub(super) fn rows(ends: &[(f64, f64)]) -> Vec<usize> {
     let mut taken: Vec<Vec<(f64, f64)>> = Vec::new();
     let free = |row: &[(f64, f64)], (left, right): (f64, f64)| {

@@ -1,4 +1,4 @@
-//! Where everything of a figure goes.
+//! Lays out a figure.
 
 use super::{
     Figure, Kind, Panel, Point, Series, labels,
@@ -21,13 +21,13 @@ const LINE: f64 = 13.0;
 const LEAD: f64 = 20.0;
 /// The widest label of a line, and the widest name of a row of dots.
 const LABEL_MAX: f64 = 170.0;
-/// A line has about so many markers, and an axis a number for each place if they are not more.
+/// About how many markers a line has. An axis has a number at each place if there are no more places than this.
 const MARKS: usize = 10;
 /// Between two panels.
 const GAP: f64 = 22.0;
 const EVENT_DASH: &[f64] = &[3.0, 3.0];
 
-/// A panel's plot without what is written around it.
+/// The plot of a panel, without the text around it.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     left: f64,
@@ -65,7 +65,7 @@ pub(super) fn lay_out(figure: &Figure) -> Scene {
 /// The ends of a value's interval that can be drawn on this kind of axis, with the value.
 fn extent(point: &Point) -> impl Iterator<Item = f64> + Clone {
     let (low, high) = point.interval.unwrap_or((point.y, point.y));
-    // A value that cannot be negative has an interval that can; it is drawn down to the axis.
+    // The interval of a value that cannot be negative may be; it is drawn down to the axis.
     let low = if low <= 0.0 { point.y } else { low };
     [point.y, low, high].into_iter()
 }
@@ -75,7 +75,7 @@ fn values<'a>(panels: &'a [Panel]) -> impl Iterator<Item = f64> + Clone + 'a {
     series.flat_map(|series| series.points.iter().chain(&series.printed)).flat_map(extent)
 }
 
-/// Panels of lines, from `y` on; where they end.
+/// Draws panels of lines from `y` on, and returns where they end.
 fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
     let columns = figure.columns.clamp(1, figure.panels.len().max(1));
     let names = figure.names();
@@ -100,7 +100,7 @@ fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
         names.iter().flat_map(|name| wrap(name, LABEL, LABEL_MAX)).map(|line| width(&line, LABEL));
     let label_width = label_width.fold(0.0, f64::max);
     let label_room = if label_width > 0.0 { LEAD + label_width + 4.0 } else { 0.0 };
-    // Where the last panel of each row has every line, its labels are those of the row.
+    // If the last panel of each row has every line, its labels serve the whole row.
     let complete = |row: &&[Panel]| {
         let last = row.last().map_or(&[][..], |panel| &panel.series);
         row.iter()
@@ -110,7 +110,7 @@ fn lines(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
     let once = rows.iter().all(complete);
     let room = if once { 0.0 } else { label_room };
     let left = MARGIN + mark_width + 8.0;
-    // Numbers at the ends of an axis are in the middle of their marks.
+    // A number at the end of an axis is centred on its mark.
     let half = |mark: Option<&f64>| mark.map_or(0.0, |&mark| width(&number(mark), SMALL) / 2.0);
     let right = WIDTH - MARGIN - if once { label_room.max(half(x.marks.last()) - MARGIN + 4.0) } else { 0.0 };
     let gap = GAP.max(half(x.marks.first()) + half(x.marks.last()) + 8.0 - room);
@@ -200,7 +200,7 @@ fn mark_events(scene: &mut Scene, frame: &Frame, events: &[Marked]) {
     }
     for event in events {
         let y = frame.top - 4.0 - LINE * event.row as f64;
-        // The lines of labels in rows above pass behind.
+        // The leader lines of labels in higher rows pass through here.
         let (left, right) =
             (frame.left + event.left - 1.0, frame.left + event.left + width(&event.label, SMALL) + 1.0);
         let (top, bottom) = (y - ASCENT * SMALL, y + 2.0);
@@ -216,7 +216,7 @@ fn axes(scene: &mut Scene, frame: &Frame, x: &Range, y: &Range, left: bool, belo
     for &mark in &y.marks {
         let place = frame.bottom - y.share(mark) * (frame.bottom - frame.top);
         scene.line(vec![(frame.left, place), (frame.right, place)], PALE, 0.8, &[]);
-        // Marks that are too near to the one below them have no number.
+        // A mark too near to the one below it has no number.
         if left && place + SMALL < free {
             scene.text((frame.left - 6.0, place + 3.5), SMALL, Anchor::End, INK, number(mark));
             free = place;
@@ -231,7 +231,7 @@ fn horizontal(scene: &mut Scene, frame: &Frame, x: &Range, numbered: bool) {
     scene.line(vec![(frame.left, frame.bottom), (frame.right, frame.bottom)], INK, 0.8, &[]);
     let place = |mark: f64| frame.left + x.share(mark) * (frame.right - frame.left);
     let mut free = f64::NEG_INFINITY;
-    // The last mark has its number in any case; it says how far the axis goes.
+    // The last mark always has its number, since it shows how far the axis goes.
     let last = x.marks.last().map(|&mark| place(mark) - width(&number(mark), SMALL) / 2.0 - 6.0);
     for (index, &mark) in x.marks.iter().enumerate() {
         let at = place(mark);
@@ -274,11 +274,11 @@ fn curves(
         if points.len() > 1 && !series.apart {
             scene.line(points.clone(), style.colour, 1.5, style.dash);
         }
-        // Those of different lines begin at different points, so that they do not hide each other.
+        // The markers of different lines begin at different points, so that they do not hide each other.
         let every = if series.apart { 1 } else { points.len().div_ceil(MARKS) };
         let first = names.iter().position(|name| *name == series.name).unwrap_or(0) * every.div_ceil(4)
             % every.max(1);
-        // A line that has no name is alone.
+        // A line without a name is the only one.
         let count = if series.name.is_empty() && every > 1 { 0 } else { points.len() };
         scene
             .shapes
@@ -307,7 +307,7 @@ fn curves(
     }
 }
 
-/// Panels of dots, from `y` on; where they end.
+/// Draws panels of dots from `y` on, and returns where they end.
 fn dots(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
     let columns = figure.columns.clamp(1, figure.panels.len().max(1));
     let names = figure.names();
@@ -355,7 +355,7 @@ fn dots(scene: &mut Scene, figure: &Figure, mut y: f64) -> f64 {
     y
 }
 
-/// The value of a row, in the plot and in figures beside it.
+/// Draws the value of a row, in the plot and as a number beside it.
 fn dot(scene: &mut Scene, frame: &Frame, range: &Range, series: &Series, style: Style, y: f64) {
     let place = |value: f64| frame.left + range.share(value) * (frame.right - frame.left);
     scene.line(vec![(frame.left, y), (frame.right, y)], PALE, 0.8, &[1.0, 2.0]);
@@ -435,7 +435,7 @@ mod tests {
         scene
     }
 
-    /// Names and values as they are worst for labels: long, many, all ending at one place.
+    /// The hardest case for labels: many series with long names that all end at one place.
     fn crowd(count: usize, values: &[f64]) -> Vec<Series> {
         let name = |number: usize| match number % 3 {
             0 => format!("sequence-paxos/ballot, leader in california, without sydney, pull, line {number}"),

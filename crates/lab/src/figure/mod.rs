@@ -1,8 +1,8 @@
-//! Figures as a paper prints them: one model, laid out once as a [`scene::Scene`], written as SVG, PDF and CSV.
+//! Figures as a paper prints them. A figure is laid out once as a [`scene::Scene`] and written as SVG, PDF and CSV.
 //!
-//! A figure is a grid of panels that share their horizontal axis. Each line has a colour, a dash pattern and a marker of
-//! its own, so that it is told apart without colours too, and its name stands at its end. A caption says what was
-//! measured, when, and of which commit.
+//! A figure is a grid of panels that share their horizontal axis. Each line has its own colour, dash pattern
+//! and marker, so that lines can be told apart without colours too, and its name stands at its end. A caption
+//! says what was measured, when, and of which commit.
 
 mod csv;
 mod labels;
@@ -22,17 +22,17 @@ use std::{
 /// A figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figure {
-    /// What it shows.
+    /// Its title.
     pub(crate) title: String,
-    /// What the values are, with their unit.
+    /// The label of the vertical axis, with the unit.
     pub(crate) y_label: String,
-    /// What the values are over, with its unit; dots have none.
+    /// The label of the horizontal axis, with the unit; dots have none.
     pub(crate) x_label: String,
     /// Whether the horizontal axis of lines is logarithmic where that is possible.
     pub(crate) x_log: bool,
     /// How panels are drawn.
     pub(crate) kind: Kind,
-    /// Row by row.
+    /// The panels, row by row.
     pub(crate) panels: Vec<Panel>,
     /// Panels in a row.
     pub(crate) columns: usize,
@@ -54,31 +54,31 @@ pub(crate) enum Kind {
 /// One of the small multiples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Panel {
-    /// What distinguishes it; empty if it is the only one.
+    /// The values that distinguish it from the other panels; empty if it is the only one.
     pub(crate) title: String,
-    /// What it shows. A series has the same style in all panels of a figure.
+    /// Its lines. A series has the same style in all panels of a figure.
     pub(crate) series: Vec<Series>,
-    /// What happened when.
+    /// Events, drawn as vertical lines.
     pub(crate) events: Vec<Event>,
 }
 
 /// A line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Series {
-    /// What stands at its end.
+    /// The name at its end.
     pub(crate) name: String,
-    /// Whether its points are not joined.
+    /// Whether its points are drawn without a line between them.
     pub(crate) apart: bool,
-    /// What was measured, from left to right.
+    /// Measured values, from left to right.
     pub(crate) points: Vec<Point>,
-    /// What the document prints: hollow squares.
+    /// Values that the document prints, drawn as hollow squares.
     pub(crate) printed: Vec<Point>,
 }
 
 /// A value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Point {
-    /// Its place.
+    /// Its place on the horizontal axis.
     pub(crate) x: f64,
     /// The value.
     pub(crate) y: f64,
@@ -89,9 +89,9 @@ pub(crate) struct Point {
 /// A vertical line with a label.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
-    /// Its place.
+    /// Its place on the horizontal axis.
     pub(crate) x: f64,
-    /// What happened.
+    /// Its label.
     pub(crate) label: String,
 }
 
@@ -111,7 +111,7 @@ impl Figure {
         csv::write(self)
     }
 
-    /// Writes `BASE.svg`, `BASE.pdf` and `BASE.csv`; their paths.
+    /// Writes `BASE.svg`, `BASE.pdf` and `BASE.csv`, and returns their paths.
     pub(crate) fn write(&self, base: &Path) -> Result<[PathBuf; 3], (PathBuf, io::Error)> {
         let path = |extension: &str| {
             let mut path = base.as_os_str().to_owned();

@@ -1,6 +1,6 @@
-//! Numbers as people read them, and the marks of an axis.
+//! Formats numbers for people, and places the marks of an axis.
 
-/// A number with the digits that mean something.
+/// A number with its significant digits.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 {
@@ -56,8 +56,8 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// A range around values: logarithmic if they are positive and the highest is more than 100 times the lowest, so that
-    /// the low ones would not be seen otherwise; from 0 if not.
+    /// A range around values. It is logarithmic if they are positive and the highest is more than 100 times
+    /// the lowest, which would be invisible otherwise. A linear range begins at 0.
     pub(super) fn around(values: impl Iterator<Item = f64> + Clone) -> Range {
         let low = values.clone().fold(f64::INFINITY, f64::min);
         let high = values.fold(f64::NEG_INFINITY, f64::max);
@@ -72,15 +72,15 @@ impl Range {
         Range { low: from * step, high: to * step, log: false, marks }
     }
 
-    /// A range of places. If `wanted`, it has a mark at each place if they are few, and is logarithmic if they are positive
-    /// and the last is at least 10 times the first.
+    /// A range of places. If `wanted`, it is logarithmic if they are positive and the last is at least 10
+    /// times the first, and has a mark at each place if they are few.
     pub(super) fn of_places(places: &[f64], wanted: bool) -> Range {
         let low = places.iter().copied().fold(f64::INFINITY, f64::min);
         let high = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut range = if wanted && low > 0.0 && high >= 10.0 * low {
             Range::log(low, high)
         } else {
-            // Places that begin near 0 are seen from 0 on.
+            // If the lowest place is near 0, the axis begins at 0.
             let low = if (0.0..0.2 * high).contains(&low) { 0.0 } else { low };
             Range { low, high, log: false, marks: Range::around([0.0, high].into_iter()).marks }
         };

@@ -1,4 +1,4 @@
-//! A scene as a PDF of one page, in vectors, with text as text.
+//! Writes a scene as a PDF of one page, in vectors, with text as text.
 
 use pdf_writer::{Content, Name, Pdf, Rect, Ref, Str, TextStr};
 
@@ -129,7 +129,7 @@ mod tests {
             let offset: usize = std::str::from_utf8(&entry[..10]).unwrap().parse().unwrap();
             assert!(pdf[offset..].starts_with(format!("{object} 0 obj").as_bytes()), "object {object}");
         }
-        // A text with other characters than ASCII's is written in hexadecimal.
+        // Text with characters outside ASCII is written in hexadecimal.
         assert!(String::from_utf8_lossy(&pdf).contains("<61206229205C20B12085>"), "the text is not there");
     }
 

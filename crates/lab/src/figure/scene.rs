@@ -1,4 +1,4 @@
-//! What every backend can draw: lines, polygons and text in one typeface.
+//! The shapes that every backend can draw: lines, polygons, and text in one typeface.
 
 use super::typeface;
 
@@ -6,7 +6,7 @@ use super::typeface;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Colour(pub(super) u8, pub(super) u8, pub(super) u8);
 
-/// Which part of a text is at its place.
+/// The part of a text that is at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -68,7 +68,7 @@ impl Shape {
         }
     }
 
-    /// Where a text begins; 0 for what is no text.
+    /// The left end of a text; 0 for other shapes.
     pub(super) fn text_left(&self) -> f64 {
         let Shape::Text { x, size, anchor, text, .. } = self else { return 0.0 };
         let width = typeface::width(text, *size);

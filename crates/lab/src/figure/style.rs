@@ -1,12 +1,12 @@
-//! How lines are told apart: by colour, dash pattern and marker at once.
+//! Styles by which lines are told apart: colour, dash pattern and marker at once.
 
 use super::scene::{Colour, Shape};
 
 /// Text and axes.
 pub(super) const INK: Colour = Colour(0x22, 0x22, 0x22);
-/// What stands back.
+/// Secondary text.
 pub(super) const GREY: Colour = Colour(0x66, 0x66, 0x66);
-/// What leads from a line to its label.
+/// The line from a curve to its label.
 pub(super) const FAINT: Colour = Colour(0xbb, 0xbb, 0xbb);
 /// The lines of the grid.
 pub(super) const PALE: Colour = Colour(0xe2, 0xe2, 0xe2);
@@ -36,8 +36,8 @@ pub(super) struct Style {
 }
 
 impl Style {
-    /// The look of the line with this number. The first 35 differ in colour or dash pattern, all of them in a marker too
-    /// from their neighbours.
+    /// The style of the line with this number. The first 35 differ in colour or dash pattern. Neighbours
+    /// among them also differ in their markers.
     pub(super) fn of(number: usize) -> Style {
         Style {
             colour: COLOURS[number % COLOURS.len()],

@@ -17,7 +17,7 @@ fn places(points: &[(f64, f64)]) -> String {
     points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ")
 }
 
-/// The `<svg>` element, which is a file too.
+/// The `<svg>` element, which is also a complete file.
 pub(super) fn write(scene: &Scene, title: &str) -> String {
     let (width, height) = (scene.width, scene.height);
     let mut svg = format!(

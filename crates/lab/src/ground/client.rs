@@ -1,4 +1,4 @@
-//! The client in the replicas' process: keeps proposals outstanding, follows the leader, counts.
+//! The client in the replicas' process: it keeps proposals outstanding, follows the leader, and counts answers.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout_at};
 
 use super::{BIN, Load, Outcome, registry::Values, waiter::Waiter};
 
-/// How often the client looks who leads.
+/// How often the client checks which replica leads.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// The pause before a refused proposal is sent again.
 const RESEND_DELAY: Duration = Duration::from_millis(10);
@@ -25,18 +25,18 @@ const RESEND_DELAY: Duration = Duration::from_millis(10);
 pub(super) struct Target {
     pub(super) id: ReplicaId,
     pub(super) handle: Handle,
-    /// How long a message takes to it, and back.
+    /// The delays of a message to it and of the answer.
     pub(super) way: (Duration, Duration),
 }
 
-/// See the module. All its tasks run on one thread.
+/// A client with a constant number of outstanding proposals. All its tasks run on one thread.
 #[derive(Debug)]
 pub(super) struct Client {
     targets: Vec<Target>,
     leader: Cell<Option<usize>>,
     answer_timeout: Duration,
     next: Cell<u64>,
-    /// From when on answers count, and until when.
+    /// The beginning and end of the time in which answers count.
     window: Cell<Option<(Instant, Instant)>>,
     over: Cell<bool>,
     tally: RefCell<Tally>,
@@ -63,7 +63,7 @@ impl Client {
         })
     }
 
-    /// Looks who leads: the one of the highest ballot, if several still think so.
+    /// Finds the leader. If several replicas claim to lead, it is the one with the highest ballot.
     pub(super) fn look(&self) {
         let leads = self.targets.iter().enumerate().filter_map(|(index, target)| {
             let status = target.handle.status();
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    /// Whom to ask; anybody, while nobody is known to lead.
+    /// The replica to ask: the leader, or any replica while no leader is known.
     pub(super) fn leader(&self) -> Option<&Target> {
         self.leader.get().map(|leader| &self.targets[leader])
     }
@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// Counts from now on.
+    /// Counts answers from now on.
     pub(super) fn open(&self, window: Duration) {
         let now = Instant::now();
         self.window.set(Some((now, now + window)));
@@ -108,7 +108,7 @@ impl Client {
         self.next.get()
     }
 
-    /// One of the outstanding proposals: as soon as it is answered, the next one. With a waiter, that thread asks.
+    /// Keeps one proposal outstanding: as soon as it is answered, it sends the next. With a waiter, that thread asks.
     pub(super) async fn propose(self: Rc<Client>, waiter: Option<Waiter>) {
         while !self.over.get() {
             let value = self.next.get();
@@ -124,7 +124,7 @@ impl Client {
         loop {
             match timeout_at(deadline, self.ask(command.clone(), waiter)).await {
                 Err(_) => return self.count(began, None),
-                // Executed, only the (empty) reply is not known.
+                // The command was executed, and only its (empty) reply is not known.
                 Ok(Ok(_) | Err(RequestError::OutcomeUnknown)) => return self.count(began, Some(value)),
                 Ok(Err(_)) if self.over.get() => return,
                 Ok(Err(_)) => {
@@ -165,7 +165,7 @@ impl Client {
         }
     }
 
-    /// What came of it, and which values were acknowledged.
+    /// Returns the outcome, and the values that were acknowledged.
     pub(super) fn finish(self: Rc<Client>) -> (Outcome, Values) {
         let client = Rc::into_inner(self).expect("all tasks have ended");
         let tally = client.tally.into_inner();

@@ -1,4 +1,5 @@
-//! Where experiments take place: the same setup, load and acts on replicas as threads or processes, or in virtual time.
+//! The grounds on which experiments run: replicas as processes, as threads, or in virtual time, with the same
+//! setup and load.
 
 mod client;
 pub mod processes;
@@ -20,14 +21,14 @@ use crate::{
     study::{Conduct, Event, LabError, Parameters, Sample},
 };
 
-/// On what replicas run.
+/// A ground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
-    /// A process each, `synod serve`, and clients over gRPC.
+    /// Each replica is a process `synod serve`, and clients use gRPC.
     Processes,
-    /// Threads of this process, without gRPC.
+    /// Replicas are threads of this process, without gRPC.
     Threads,
-    /// The replicas' code in virtual time.
+    /// The replicas' code runs in virtual time.
     Virtual,
 }
 
@@ -35,10 +36,10 @@ impl Ground {
     const ALL: [(&str, Ground); 3] =
         [("processes", Ground::Processes), ("threads", Ground::Threads), ("virtual", Ground::Virtual)];
 
-    /// Runs the load against the setup once, and sums up what came of it.
+    /// Runs the load against the setup once, and sums up the outcome.
     ///
     /// # Errors
-    /// See [`processes::run`], [`threads::run`], [`virtual_time::run`].
+    /// Those of [`processes::run`], [`threads::run`] or [`virtual_time::run`].
     pub fn run(self, setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabError> {
         match self {
             Ground::Processes => processes::run(setup, load, conduct),
@@ -52,7 +53,7 @@ impl Ground {
         }
     }
 
-    /// What it is, and what it leaves out.
+    /// A description that says what the ground leaves out.
     #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
@@ -87,25 +88,25 @@ impl std::fmt::Display for Ground {
     }
 }
 
-/// What runs.
+/// The group of replicas that runs.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Replicas with which the group begins; their ids go from 1.
+    /// How many replicas the group begins with; their ids go from 1.
     pub replicas: usize,
     /// Their settings.
     pub settings: Settings,
-    /// The election priority of each replica; where it ends, those of the settings.
+    /// The election priority of each replica. Replicas beyond its end have that of the settings.
     pub priorities: Vec<u8>,
-    /// What is on stable storage before a replica promises. Disks in virtual time answer at once.
+    /// The durability. Disks in virtual time answer at once.
     pub durability: Durability,
-    /// The network between them and to the client; none: the loopback interface as it is.
+    /// The network between the replicas and to the client; `None` for the loopback interface as it is.
     pub topology: Option<Topology>,
-    /// What is drawn at random follows from it.
+    /// The seed of everything random.
     pub seed: u64,
 }
 
 impl Setup {
-    /// Replicas of a protocol with the settings of this chapter: nothing is synced, and no snapshot disturbs.
+    /// Replicas of a protocol with the settings of Ng 2020, chapter 4: nothing is synced, and no snapshot disturbs.
     #[must_use]
     pub fn new(replicas: usize, protocol: ProtocolKind, election: ElectionKind) -> Setup {
         let consensus = Options { protocol, election, window_max: 256, ..Options::default() };
@@ -136,29 +137,30 @@ impl Setup {
     }
 }
 
-/// The closed-loop client of Ng 2020 (section 4.1): so many distinct proposals outstanding, all to the leader.
+/// The closed-loop client of Ng 2020 (section 4.1): a constant number of distinct outstanding proposals, all
+/// to the leader.
 ///
 /// Measuring begins once a leader is known and the warm-up is over, so the first election does not count.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Proposals outstanding at a time.
     pub concurrent: usize,
-    /// What is answered before this time is not counted.
+    /// The warm-up, in which answers do not count.
     pub warm_up: Duration,
-    /// What is answered in this time is.
+    /// The window, in which answers count.
     pub window: Duration,
     /// A proposal without an answer for this long counts as answered, and as timed out; it is not repeated.
     pub answer_timeout: Duration,
-    /// What is done meanwhile.
+    /// Actions that are carried out under load.
     pub acts: Vec<Act>,
-    /// Each outstanding proposal has an operating-system thread of its own that waits for its answer, as in a server
-    /// with a thread for every request. On threads only.
+    /// Whether each outstanding proposal has an operating-system thread that waits for its answer, as in a
+    /// server with a thread for every request. Only on threads.
     pub thread_each: bool,
 }
 
 impl Load {
-    /// A load without acts, with the document's time-out of 20 s. The warm-up is long enough to answer what is proposed
-    /// first.
+    /// A load without actions, with the document's time-out of 20 s. The warm-up is long enough to answer the
+    /// first proposals.
     #[must_use]
     pub fn new(concurrent: usize, window: Duration) -> Load {
         let first_round = Duration::from_micros(10) * u32::try_from(concurrent).unwrap_or(u32::MAX);
@@ -173,19 +175,19 @@ impl Load {
     }
 }
 
-/// Something that is done under load.
+/// An action that is carried out under load.
 #[derive(Clone, Debug)]
 pub struct Act {
-    /// When, from the beginning of the window.
+    /// When it begins, from the beginning of the window.
     pub at: Duration,
-    /// What.
+    /// The action.
     pub what: What,
 }
 
-/// What is done.
+/// A kind of action.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// Another protocol orders from now on.
+    /// The group changes to this protocol and election.
     Order(ProtocolKind, ElectionKind),
     /// A new replica takes the place of a member.
     Replace(Victim),
@@ -206,24 +208,24 @@ impl std::fmt::Display for What {
     }
 }
 
-/// Who is replaced.
+/// The member that is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
-    /// Whoever leads at that moment.
+    /// The replica that leads at that moment.
     Leader,
-    /// Some other.
+    /// A replica that does not lead at that moment.
     Follower,
 }
 
 /// Answers in the timeline are counted in intervals of this length.
 const BIN: Duration = Duration::from_millis(100);
 
-/// What came of it.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Answers in the window; those that timed out among them.
+    /// Answers in the window, including those that timed out.
     pub answered: u64,
-    /// The length of the window as it was, in seconds.
+    /// The actual length of the window, in seconds.
     pub seconds: f64,
     /// Proposals that timed out.
     pub timed_out: u64,
@@ -235,15 +237,15 @@ pub struct Outcome {
     pub longest_gap: Duration,
     /// Answers in consecutive tenths of a second of the window.
     pub timeline: Vec<f64>,
-    /// Who led, in order.
+    /// The leaders, in order.
     pub leaders: Vec<ReplicaId>,
-    /// When each act was done, and how long it took to be confirmed.
+    /// When each action began, and how long it took to be confirmed.
     pub acts: Vec<(Duration, Duration)>,
 }
 
 impl Outcome {
     fn new() -> Outcome {
-        // A nanosecond to a minute.
+        // The bounds are a nanosecond and a minute.
         let latency = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds");
         Outcome {
             answered: 0,
@@ -258,7 +260,7 @@ impl Outcome {
         }
     }
 
-    /// The figures that every experiment may use. `acts` are those of the load.
+    /// The figures that every experiment may use. `acts` are the actions of the load.
     #[must_use]
     pub fn sample(&self, acts: &[Act]) -> Sample {
         let milliseconds = |nanoseconds: f64| nanoseconds / 1e6;
@@ -288,9 +290,9 @@ impl Outcome {
 /// A protocol and its election, as `--set protocols=` names them: `raft`, or `multipaxos/ballot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ordering {
-    /// What orders.
+    /// The protocol.
     pub protocol: ProtocolKind,
-    /// How it finds its leader.
+    /// The election.
     pub election: ElectionKind,
 }
 
@@ -301,10 +303,10 @@ impl Ordering {
         Ordering { protocol, election: protocol.elections()[0] }
     }
 
-    /// The orderings that a parameter names; `all`: every protocol with its own election.
+    /// The orderings that a parameter names; `all` stands for every protocol with its own election.
     ///
     /// # Errors
-    /// A name that stands for nothing.
+    /// A name is not known.
     pub fn list(parameters: &Parameters, key: &str) -> Result<Vec<Ordering>, LabError> {
         if parameters.text(key) == "all" {
             return Ok(ProtocolKind::ALL.iter().map(|&(_, protocol)| Ordering::of(protocol)).collect());

@@ -24,11 +24,11 @@ use crate::{
     study::{Conduct, LabError, Sample},
 };
 
-/// How long the processes may take until a write succeeds, and until who is to lead leads.
+/// How long the processes may take until a write succeeds, and until the replica with the highest priority leads.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a process that was told to stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// What each proposal outstanding adds to the warm-up: through gRPC, answering all that is proposed first takes longer
+/// What each outstanding proposal adds to the warm-up. Through gRPC, answering the first round takes longer
 /// than on other grounds.
 const FIRST_ROUND: Duration = Duration::from_micros(50);
 /// Clients that share a connection.
@@ -37,7 +37,8 @@ const CLIENTS_PER_CONNECTION: usize = 256;
 /// Starts the processes, drives the load against the leader, and stops them.
 ///
 /// # Errors
-/// The program can not be started or does not serve; the load asks for what only other grounds have; Ctrl-C.
+/// The program cannot be started or does not serve, the load has an action that this ground lacks, or Ctrl-C
+/// was pressed.
 pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabError> {
     if !load.acts.is_empty() || load.thread_each {
         return Err(LabError::Replicas("processes are not changed under load; see `--set on=`".to_owned()));
@@ -79,13 +80,13 @@ fn failed(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LabErr
     move |error| LabError::Replicas(format!("{what}: {error}"))
 }
 
-/// Running processes. They end when this is dropped, and also when the lab is killed: each reads a pipe that the lab
-/// holds open, and stops at its end.
+/// Running processes. They end when this is dropped, and also when the lab is killed: each reads a pipe that
+/// the lab holds open, and stops at its end.
 struct Processes {
     children: Vec<(Child, Option<ChildStdin>)>,
-    /// Where the load dials.
+    /// The addresses that the load dials.
     endpoints: Vec<String>,
-    /// Where replicas serve clients, without a network in between.
+    /// The addresses at which replicas serve clients, without a network in between.
     direct: Vec<String>,
     folder: tempfile::TempDir,
     /// Dropped after the processes.
@@ -142,8 +143,8 @@ impl Processes {
         Ok(processes)
     }
 
-    /// Waits for the first write that succeeds, and then a little for the highest priority to lead, if there is one.
-    /// Whether it does is for the experiment to find.
+    /// Waits for the first write that succeeds, and then a little for the replica with the highest priority
+    /// to lead, if there is one. The experiment itself finds out whether it does.
     fn wait_until_serving(&mut self, setup: &Setup, conduct: &Conduct) -> Result<(), LabError> {
         let deadline = Instant::now() + START_TIMEOUT;
         let wanted = setup.priorities.iter().zip(1..).max().filter(|(priority, _)| **priority > 0);
@@ -177,7 +178,7 @@ impl Processes {
         }
     }
 
-    /// Whether all still run; otherwise the last words of the one that does not.
+    /// Checks that all processes run. The error has the last words of one that does not.
     fn check(&mut self) -> Result<(), LabError> {
         for (index, (child, _)) in self.children.iter_mut().enumerate() {
             if let Ok(Some(status)) = child.try_wait() {
@@ -203,20 +204,20 @@ impl Drop for Processes {
             while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(10));
             }
-            // These fail only where it has ended.
+            // These calls fail only if the process has ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// What a setup is on the command line: the replica at a place has the same settings on every ground.
+/// The setup as flags. The replica at a place has the same settings on every ground.
 fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
     let settings = setup.settings_of(place);
     let consensus = &settings.consensus;
     if consensus.sequence_paxos != Default::default() {
         let what =
-            "the optimisations of sequence-paxos can not be switched off for processes; see `--set on=`";
+            "the optimisations of sequence-paxos cannot be switched off for processes; see `--set on=`";
         return Err(LabError::Replicas(what.to_owned()));
     }
     let time = |time: Duration| format!("{}us", time.as_micros());

@@ -1,4 +1,4 @@
-//! The state machine of experiments: remembers which values were proposed to it, and in which order.
+//! The state machine of experiments: it remembers the proposed values and their order.
 
 use std::io::{self, Read, Write};
 
@@ -16,7 +16,7 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Adds a value below [`VALUES_MAX`]; false if it was there.
+    /// Adds a value below [`VALUES_MAX`]. Returns false if it was already in the set.
     pub(crate) fn insert(&mut self, value: u64) -> bool {
         let (word, bit) = ((value / 64) as usize, 1 << (value % 64));
         if word >= self.words.len() {
@@ -32,7 +32,7 @@ impl Values {
         self.count
     }
 
-    /// A value that is here and not in `other`.
+    /// A value that is in this set and not in `other`.
     pub(crate) fn first_missing_in(&self, other: &Values) -> Option<u64> {
         let theirs = other.words.iter().copied().chain(std::iter::repeat(0));
         let mut missing = self.words.iter().zip(theirs).map(|(own, theirs)| own & !theirs).zip(0..);
@@ -42,11 +42,11 @@ impl Values {
     }
 }
 
-/// What a replica executed.
+/// The values that a replica executed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registry {
     pub(crate) values: Values,
-    /// Values that came more than once: the client sent them again without knowing what became of them.
+    /// Values that were executed more than once: the client sent them again without knowing their outcome.
     pub(crate) repeated: u64,
     /// Depends on the order of the values.
     digest: u64,
@@ -64,7 +64,7 @@ impl Registry {
         true
     }
 
-    /// What it answers to a query: all of it.
+    /// The answer to every query: all of its state.
     fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(24 + self.values.words.len() * 8);
         [self.repeated, self.digest, self.values.count].iter().for_each(|&word| bytes.put_u64_le(word));

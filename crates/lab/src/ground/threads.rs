@@ -1,7 +1,7 @@
 //! Replicas as threads of this process, over TCP: the runtime of a server without gRPC.
 //!
-//! The document's client is in the replicas' process machine and speaks their own messages; so what is measured here
-//! is the protocol with its network and its threads, and not the API in front of it.
+//! The document's client runs on the replicas' machine and speaks their own messages. So this ground measures
+//! the protocol with its network and threads, without the API in front of it.
 
 use std::{
     fs,
@@ -37,14 +37,14 @@ use crate::{
 const FIRST_LEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long replicas may take to have the same state once the load is over.
 const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often whatever waits looks whether it was interrupted.
+/// How often a waiting thread checks whether it was interrupted.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Starts the replicas, drives the load against them, and checks that they kept their promises.
 ///
 /// # Errors
-/// The replicas do not start or find no leader; an acknowledged value is missing somewhere, or replicas disagree;
-/// Ctrl-C.
+/// The replicas do not start or find no leader, an acknowledged value is missing at a replica, replicas
+/// disagree, or Ctrl-C was pressed.
 pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Outcome, LabError> {
     let group = Group::start(setup)?;
     let runtime = Builder::new_current_thread().enable_all().build().map_err(replicas)?;
@@ -61,7 +61,7 @@ fn replicas(error: impl std::fmt::Display) -> LabError {
     LabError::Replicas(error.to_string())
 }
 
-/// Running replicas, and what lies between them.
+/// Running replicas, and the network between them.
 struct Group {
     nodes: Vec<Node>,
     ids: Vec<ReplicaId>,
@@ -112,7 +112,7 @@ impl Group {
         self.ids.iter().zip(&self.nodes).enumerate().map(target).collect()
     }
 
-    /// Waits until all replicas executed the same slots, and returns what each holds.
+    /// Waits until all replicas have executed the same slots, and returns what each holds.
     async fn agree(&self, conduct: &Conduct) -> Result<Vec<Registry>, LabError> {
         let deadline = Instant::now() + AGREEMENT_TIMEOUT;
         loop {
@@ -144,8 +144,8 @@ impl Group {
     }
 }
 
-/// The test client of Ng 2020 (section 4.5.1), for all replicas rather than a majority: whatever was acknowledged is
-/// in all of them. (That they hold the same in the same order is what `agree` waited for.)
+/// The check of the test client of Ng 2020 (section 4.5.1), for all replicas rather than a majority: all of them
+/// have every acknowledged value. (`agree` has already waited until they hold the same values in the same order.)
 fn verify(acknowledged: &Values, registries: &[Registry]) -> Result<(), LabError> {
     for (registry, id) in registries.iter().zip(1..) {
         if let Some(value) = acknowledged.first_missing_in(&registry.values) {
@@ -196,7 +196,8 @@ async fn drive(
     }
     pause(load.window.saturating_sub(began.elapsed()), &client, conduct).await?;
     client.stop();
-    // What is outstanding is answered, or times out; all of it was acknowledged or not before replicas are compared.
+    // Every outstanding proposal is answered or times out, so all acknowledgements are known before replicas
+    // are compared.
     while tasks.join_next().await.is_some() {
         conduct.check()?;
     }
@@ -205,7 +206,7 @@ async fn drive(
     Ok((outcome, acknowledged))
 }
 
-/// Sleeps in pieces.
+/// Sleeps, and checks regularly whether it was interrupted.
 async fn pause(time: Duration, client: &Client, conduct: &Conduct) -> Result<(), LabError> {
     let until = Instant::now() + time;
     while Instant::now() < until {
@@ -218,11 +219,10 @@ async fn pause(time: Duration, client: &Client, conduct: &Conduct) -> Result<(),
     Ok(())
 }
 
-/// Asks the leader for a change until it is done. One that went through although the answer was lost is seen by the
-/// group being what was wanted.
+/// Asks the leader for a change until it is made. If a change was made but its answer was lost, the group shows it.
 async fn perform(act: &Act, group: &Group, client: &Client, conduct: &Conduct) -> Result<(), LabError> {
     let What::Order(protocol, election) = act.what else {
-        return Err(replicas("replicas as threads can not be replaced; see `--set on=virtual`"));
+        return Err(replicas("replicas as threads cannot be replaced; see `--set on=virtual`"));
     };
     loop {
         conduct.check()?;

@@ -1,4 +1,4 @@
-//! A thread that waits for one proposal at a time: what a server with a thread for every request has.
+//! A thread that waits for one proposal at a time, as in a server with a thread for every request.
 
 use std::{
     io,
@@ -13,13 +13,13 @@ use synod_node::Handle;
 use synod_replica::RequestError;
 use tokio::sync::oneshot;
 
-/// Thousands of them fit into memory.
+/// Small, so that thousands of threads fit into memory.
 const STACK_BYTES: usize = 128 << 10;
 
-/// What it is to do, and whom to tell.
+/// A command, the handle to execute it with, and where to send the reply.
 type Job = (Handle, Bytes, oneshot::Sender<Result<Bytes, RequestError>>);
 
-/// See the module. Its thread ends when this is dropped and its proposal is answered.
+/// A thread that executes one command at a time. It ends when this is dropped and its proposal is answered.
 #[derive(Debug)]
 pub(super) struct Waiter {
     jobs: mpsc::Sender<Job>,
@@ -30,7 +30,7 @@ impl Waiter {
         let (jobs, inbox) = mpsc::channel::<Job>();
         let work = move || {
             for (handle, command, answered) in inbox {
-                // Whoever asked may have given up.
+                // The receiver may have given up.
                 let _ = answered.send(wait(handle.execute(command)));
             }
         };
@@ -40,7 +40,7 @@ impl Waiter {
 
     pub(super) async fn execute(&self, handle: Handle, command: Bytes) -> Result<Bytes, RequestError> {
         let (answered, answer) = oneshot::channel();
-        // Both fail only where the thread has panicked, and then nothing is known of the proposal.
+        // Both fail only if the thread has panicked, and then the outcome of the proposal is not known.
         let sent = self.jobs.send((handle, command, answered));
         sent.map_err(|_| RequestError::Stopping)?;
         answer.await.unwrap_or(Err(RequestError::Stopping))

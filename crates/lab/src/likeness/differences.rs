@@ -1,7 +1,7 @@
-//! What two answers to one request have in common, and in which ways they are known to differ.
+//! Compares two answers to one request, and knows in which ways they may differ.
 //!
-//! A known difference is asserted: it has a rule for what each system answers, and whatever else is in the answers has to
-//! be equal.
+//! A known difference is asserted: a rule says what each system answers, and everything else in the answers
+//! must be equal.
 
 use std::{cmp::Ordering, collections::BTreeSet};
 
@@ -18,7 +18,7 @@ use synod_api::{
 
 use super::draw::{DEPTH_MAX, Request};
 
-/// What was answered.
+/// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     Range(RangeResponse),
@@ -26,12 +26,12 @@ pub enum Answer {
     DeleteRange(DeleteRangeResponse),
     Txn(TxnResponse),
     Compact(CompactionResponse),
-    /// The code, and the words.
+    /// The code and the message of an error.
     Refused(tonic::Code, String),
 }
 
 impl Answer {
-    /// The header, without what says who answered.
+    /// The header, without the fields that name the member that answered.
     pub fn header_mut(&mut self) -> Option<&mut ResponseHeader> {
         match self {
             Answer::Range(answer) => answer.header.as_mut(),
@@ -53,7 +53,7 @@ pub enum Difference {
     FirstError,
 }
 
-/// Every known difference that requests drawn at random meet, with what each system does and why it stays.
+/// Every known difference that random requests meet, with what each system does and why it stays.
 pub const KNOWN: [(Difference, &str); 4] = [
     (
         Difference::CutBeforeSorting,
@@ -76,7 +76,7 @@ pub const KNOWN: [(Difference, &str); 4] = [
     ),
 ];
 
-/// How two answers compare.
+/// The result of comparing two answers.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Same,
@@ -85,10 +85,10 @@ pub enum Verdict {
     Differ,
 }
 
-/// Compares what both answered. In the headers only the revision counts: who answered, and in which term, is a matter of the
-/// cluster.
+/// Compares the answers of both systems. In the headers only the revision counts, since the member that
+/// answered and its term depend on the cluster.
 ///
-/// `is_new`: etcd is of 3.6 or later.
+/// `is_new` says that etcd is of version 3.6 or later.
 pub fn judge(request: &Request, mut synod: Answer, mut etcd: Answer, is_new: bool) -> Verdict {
     for answer in [&mut synod, &mut etcd] {
         if let Some(header) = answer.header_mut() {
@@ -99,7 +99,8 @@ pub fn judge(request: &Request, mut synod: Answer, mut etcd: Answer, is_new: boo
         return Verdict::Same;
     }
     let mut met = BTreeSet::new();
-    // So many Go's sort.Sort keeps in order: it sorts them by insertion. Before Go 1.19 it took other steps from seven on.
+    // Go's sort.Sort keeps the order of up to this many elements: it sorts them by insertion. Before Go 1.19
+    // it took other steps from seven on.
     let in_order = if is_new { 12 } else { 6 };
     match (request, &synod, &mut etcd) {
         (Request::Range(request), Answer::Range(ours), Answer::Range(theirs)) => {
@@ -125,7 +126,7 @@ pub fn judge(request: &Request, mut synod: Answer, mut etcd: Answer, is_new: boo
     if synod == etcd && !met.is_empty() { Verdict::Known(met) } else { Verdict::Differ }
 }
 
-/// Makes etcd's answer equal to Synod's where it differs as is known.
+/// Makes etcd's answer equal to Synod's where they differ in a known way.
 fn reconcile(
     request: &RangeRequest,
     ours: &RangeResponse,
@@ -139,12 +140,12 @@ fn reconcile(
     let same_length = ours.kvs.len() == theirs.kvs.len();
     let pairs = || ours.kvs.iter().zip(&theirs.kvs).map(|(ours, theirs)| compare(request, ours, theirs));
     if is_cut_before_sorting(request) && same_length && pairs().all(Ordering::is_le) {
-        // What etcd sorted are the first keys of the range, and at most one of these is missing.
+        // etcd sorted only the first keys of the range, of which at most one is missing here.
         met.insert(Difference::CutBeforeSorting);
         theirs.kvs.clone_from(&ours.kvs);
     } else if request.sort_target() != SortTarget::Key && ours.count > in_order && same_length {
         let all = |kvs: &[KeyValue]| kvs.iter().map(|pair| pair.key.clone()).collect::<BTreeSet<_>>();
-        // Where some are cut off, these may be others of those that are equal.
+        // If the answer is cut off, each system may have kept others of the equal pairs.
         let same = all(&ours.kvs) == all(&theirs.kvs) || ours.more;
         if pairs().all(Ordering::is_eq) && same {
             met.insert(Difference::OrderOfEquals);
@@ -178,12 +179,12 @@ fn reconcile_txn(
     }
 }
 
-/// Whether this is why a put in a transaction could not be executed.
+/// Whether an error says why a put in a transaction could not be executed.
 fn is_of_put(why: &str) -> bool {
     ["etcdserver: key not found", "etcdserver: requested lease not found"].contains(&why)
 }
 
-/// Whether a transaction was executed; an answer that is too deep cannot be read here.
+/// Whether a transaction was executed. An answer that is nested too deeply cannot be decoded here.
 fn is_done(answer: &Answer) -> bool {
     match answer {
         Answer::Refused(tonic::Code::Internal, why) => why.starts_with("failed to decode Protobuf message"),
@@ -212,7 +213,7 @@ fn is_cut_before_sorting(request: &RangeRequest) -> bool {
         && filters == [0; 4]
 }
 
-/// How two pairs stand by what is sorted by.
+/// Compares two pairs by the sort target.
 fn compare(request: &RangeRequest, a: &KeyValue, b: &KeyValue) -> Ordering {
     match request.sort_target() {
         SortTarget::Key => a.key.cmp(&b.key),
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answered_does_not_count_and_all_else_does() {
+    fn differences_in_the_answering_member_do_not_count_and_others_do() {
         let request = Request::Range(RangeRequest::default());
         let by = |member_id, raft_term, revision| {
             let header = Some(ResponseHeader { cluster_id: member_id, member_id, raft_term, revision });

@@ -1,5 +1,5 @@
-//! Requests drawn from a seed: every field of every request of the service KV, sensible and not, on a handful of keys, so
-//! that they meet each other.
+//! Draws requests from a seed: every field of every request of the service KV, valid and invalid, on a
+//! handful of keys, so that requests meet.
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -8,7 +8,7 @@ use synod_api::etcdserverpb::{
     compare::TargetUnion, request_op::Request as Op,
 };
 
-/// What is asked of both systems.
+/// A request for both systems.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     Range(RangeRequest),
@@ -19,7 +19,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// What it is called in the report.
+    /// The request's name in the report.
     pub fn kind(&self) -> &'static str {
         match self {
             Request::Range(_) => "Range",
@@ -30,7 +30,7 @@ impl Request {
         }
     }
 
-    /// Whether it changes nothing, so that others may be under way with it.
+    /// Whether the request changes nothing, so that it may be outstanding together with others.
     pub fn is_read(&self) -> bool {
         match self {
             Request::Range(_) => true,
@@ -39,11 +39,11 @@ impl Request {
         }
     }
 
-    /// Whether it may be answered from what one server holds, without asking whether there is more.
+    /// Whether one server may answer from its own state, without asking whether there is a newer one.
     pub fn may_be_stale(&self) -> bool {
         match self {
             Request::Range(range) => range.serializable,
-            // etcd does so if no range in it says otherwise.
+            // etcd does so if no range in the transaction demands otherwise.
             Request::Txn(txn) => only_reads(txn),
             Request::Put(_) | Request::DeleteRange(_) | Request::Compact(_) => false,
         }
@@ -61,43 +61,43 @@ fn only_reads(txn: &TxnRequest) -> bool {
 /// Ten odd keys. With no more than twelve pairs etcd's sorting keeps equals in order (see `differences.rs`).
 const KEYS: [&[u8]; 10] =
     [b"a", b"a\0", b"ab", b"abc", b"b", b"\0", b"\xff", b"\xff\xff", b"key with a much longer name", b"z"];
-/// Keys that a sequence may put beside those, to have large ranges.
+/// Further keys that a sequence may put, to have large ranges.
 const MORE_KEYS: u32 = 700;
-/// Values that often are equal.
+/// Few values, so that they are often equal.
 const VALUES: [&[u8]; 5] = [b"", b"1", b"2", b"\0\xff", b"a longer value that is the same each time"];
 /// Operations that a transaction may have.
 const OPS_MAX: usize = 128;
-/// A request may have so many bytes, and gRPC takes half a megabyte more. What else is in a command differs by some.
+/// Most bytes of a request. gRPC accepts half a megabyte more. The rest of a command differs by a few bytes.
 const REQUEST_BYTES_MAX: usize = 3 << 19;
 const MESSAGE_BYTES_MAX: usize = REQUEST_BYTES_MAX + (1 << 19);
 const AROUND: usize = 4 << 10;
-/// Transactions that may lie in each other.
+/// How deep transactions may be nested.
 pub const DEPTH_MAX: usize = 48;
 
-/// The next request of a sequence, given what the servers hold.
+/// Draws the requests of a sequence, given what the servers hold.
 #[derive(Debug)]
 pub struct Draw {
     random: Rng,
-    /// The newest revision, as the servers last said.
+    /// The newest revision that the servers have told.
     pub revision: i64,
-    /// What was compacted last.
+    /// The revision of the last compaction.
     pub compacted: i64,
     /// Whether there are more than a handful of keys.
     many: bool,
-    /// Whether orders and sort targets may be some that there are not.
+    /// Whether orders and sort targets may be undefined numbers.
     any_sort: bool,
 }
 
 impl Draw {
-    /// The sequence of a seed, on stores at this revision; without `any_sort` orders and sort targets are some that there
-    /// are.
+    /// The sequence of a seed, on stores at this revision. Without `any_sort` orders and sort targets are
+    /// always defined numbers.
     pub fn new(seed: u64, revision: i64, any_sort: bool) -> Draw {
         let mut random = Rng::with_seed(seed);
         let many = random.u8(..3) == 0;
         Draw { random, revision, compacted: revision, many, any_sort }
     }
 
-    /// What a sequence begins with.
+    /// The first requests of a sequence.
     pub fn beginning(&mut self) -> Vec<Request> {
         if !self.many {
             return Vec::new();
@@ -114,7 +114,7 @@ impl Draw {
         txns.map(|success| Request::Txn(TxnRequest { success, ..TxnRequest::default() })).collect()
     }
 
-    /// Some reads, and what changes something behind them.
+    /// Some reads, followed by a request that changes something.
     pub fn burst(&mut self) -> Vec<Request> {
         let reads = self.random.usize(..6);
         let mut burst: Vec<Request> = (0..reads).map(|_| self.read()).collect();
@@ -166,7 +166,7 @@ impl Draw {
         }
     }
 
-    /// One that there was, is or is not yet.
+    /// A revision: a past one, the present one, or a future one.
     fn some_revision(&mut self) -> i64 {
         match self.random.u8(..20) {
             0 => -1,
@@ -178,7 +178,7 @@ impl Draw {
         }
     }
 
-    /// A number of a list, and now and then one that is not in it.
+    /// A number of an enumeration, and sometimes one that is not in it.
     fn choice(&mut self, count: i32) -> i32 {
         if self.one_in(80) { [-1, count, 99][self.random.usize(..3)] } else { self.random.i32(0..count) }
     }
@@ -221,7 +221,7 @@ impl Draw {
         let around = |random: &mut Rng, size: usize| random.usize(size - AROUND..size + AROUND);
         let size = match self.random.u32(..400) {
             0 => match self.random.u8(..4) {
-                // Not so near that the envelope decides.
+                // The size is not so near to the bound that the envelope decides.
                 0 => REQUEST_BYTES_MAX - AROUND,
                 1 => REQUEST_BYTES_MAX + AROUND,
                 2 => MESSAGE_BYTES_MAX + around(&mut self.random, AROUND),
@@ -234,7 +234,7 @@ impl Draw {
         vec![b'v'; size].into()
     }
 
-    /// `ignores`: it may ask to leave value or lease as they are.
+    /// A put. If `ignores`, it may ask to keep the value or the lease.
     fn put(&mut self, ignores: bool) -> PutRequest {
         let ignore_value = ignores && self.one_in(10);
         PutRequest {
@@ -248,7 +248,7 @@ impl Draw {
     }
 
     fn delete_range(&mut self) -> DeleteRangeRequest {
-        // Otherwise there would hardly be anything.
+        // Ranges are rare; otherwise the store would hardly hold anything.
         let range_end = if self.one_in(4) { self.range_end() } else { Bytes::new() };
         DeleteRangeRequest { key: self.key(), range_end, prev_kv: self.random.bool() }
     }
@@ -284,7 +284,7 @@ impl Draw {
         RequestOp { request: Some(request) }
     }
 
-    /// Many transactions in each other, about as many as there may be.
+    /// Many nested transactions, about as many as are allowed.
     fn deep_txn(&mut self) -> TxnRequest {
         let depth = self.random.usize(DEPTH_MAX - 2..DEPTH_MAX + 3);
         nested(depth, Op::RequestRange(RangeRequest { key: self.key(), ..RangeRequest::default() }))
@@ -292,7 +292,7 @@ impl Draw {
 
     fn compare(&mut self) -> Compare {
         let target = self.choice(5);
-        // As a rule what it is compared with fits the target.
+        // As a rule the given value fits the target.
         let union = if self.one_in(30) { self.random.i32(0..6) } else { target };
         let number = match self.random.u8(..3) {
             0 => self.some_revision(),
@@ -315,7 +315,7 @@ impl Draw {
     }
 }
 
-/// An operation in so many transactions.
+/// An operation in this many nested transactions.
 pub fn nested(depth: usize, op: Op) -> TxnRequest {
     let around =
         |inner| TxnRequest { success: vec![RequestOp { request: Some(inner) }], ..TxnRequest::default() };
@@ -326,8 +326,8 @@ fn more_key(number: u32) -> Bytes {
     format!("m{number:03}").into()
 }
 
-/// What a transaction may be made of. A deletion and a put that relies on what it deletes do not go together: that ends
-/// etcd (see `differences.rs`).
+/// The operations that a transaction may have. A deletion and a put that relies on what it deletes do not
+/// occur together, since that ends etcd (see `differences.rs`).
 #[derive(Clone, Copy, Debug)]
 struct Kinds {
     puts: bool,
@@ -395,7 +395,7 @@ mod tests {
         assert!(sizes(limits) && sizes(REQUEST_BYTES_MAX), "no large values");
     }
 
-    /// It would end etcd.
+    /// Such a transaction would end etcd.
     #[test]
     fn nothing_is_left_as_it_was_where_something_is_deleted() {
         for request in (1..4).flat_map(drawn) {

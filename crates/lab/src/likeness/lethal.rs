@@ -1,4 +1,4 @@
-//! Requests that end etcd, and that Synod answers.
+//! Requests that end etcd and that Synod answers.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use super::{
     pair::{Pair, Trouble, ask},
 };
 
-/// What ends etcd.
+/// A request that ends etcd.
 struct Lethal {
-    /// As the report says it.
+    /// Its description in the report.
     what: &'static str,
-    /// Whether only versions before 3.6 end.
+    /// Whether it ends only versions before 3.6.
     old_only: bool,
     request: fn() -> Request,
-    /// Whether this is what Synod answers.
+    /// Whether an answer is the one that Synod must give.
     is_right: fn(&Answer) -> bool,
 }
 
 const KEY: &[u8] = b"there";
 
-/// etcd checks a put that leaves something as it is against the store before the transaction; and a deletion up to the end
-/// of all keys, for which its interval arithmetic sees nothing, is not checked against puts. So it decides to execute what it
-/// then cannot, and every member panics, after each restart again. Synod executes it in order: what is deleted leaves nothing to
-/// keep.
+/// etcd checks a put with `ignore_value` or `ignore_lease` against the store before the transaction. It does
+/// not check a deletion up to the end of all keys against puts, since its interval arithmetic takes that range
+/// for empty. So it decides to execute a transaction that it then cannot execute, and every member panics,
+/// again after each restart. Synod executes the operations in order: a deleted key has no value to keep.
 const ALL: [Lethal; 3] = [
     Lethal {
         what: "a transaction that deletes up to the end of all keys and then puts one of them with `ignore_value`",
@@ -74,7 +74,7 @@ fn deletes_and_puts(put: PutRequest) -> Request {
     Request::Txn(TxnRequest { success, ..TxnRequest::default() })
 }
 
-/// Sends one of them to both, as the last request of a sequence, and says what it was.
+/// Sends one of these requests to both systems, as the last request of a sequence, and returns its description.
 pub async fn play(pair: &mut Pair, seed: u64) -> Result<&'static str, Trouble> {
     let all: Vec<&Lethal> = ALL.iter().filter(|lethal| !(lethal.old_only && pair.is_new)).collect();
     let &Lethal { what, request, is_right, .. } = all[usize::try_from(seed).unwrap_or(0) % all.len()];

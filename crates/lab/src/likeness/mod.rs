@@ -1,8 +1,8 @@
-//! `synod lab run likeness`: the same random requests to Synod and to etcd, whose answers must be the same.
+//! `synod lab run likeness`: sends the same random requests to Synod and to etcd, whose answers must be the same.
 //!
-//! A sequence is drawn from a seed ([`draw`]) and played on new servers, three of Synod and one of etcd. Every answer is
-//! compared as a whole, with its code and its words; ways in which they are known to differ are asserted ([`differences`]).
-//! At the end of a sequence both get a request that ends etcd, and that Synod has to answer ([`lethal`]).
+//! A sequence is drawn from a seed ([`draw`]) and played on new servers, three of Synod and one of etcd. Every
+//! answer is compared as a whole, with its code and message; known differences are asserted ([`differences`]).
+//! At the end of a sequence both get a request that ends etcd and that Synod must answer ([`lethal`]).
 
 mod differences;
 mod draw;
@@ -34,7 +34,7 @@ pub struct Args {
     /// The program `etcd` to compare with.
     #[arg(long, value_name = "FILE")]
     etcd: PathBuf,
-    /// How long sequences are begun. One is played in any case.
+    /// How long new sequences are begun. At least one is played.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     seconds: u64,
     /// The seed of the first sequence; the others follow it.
@@ -54,27 +54,27 @@ pub struct Args {
     program: Option<PathBuf>,
 }
 
-/// Requests before a difference that are printed with it.
+/// How many earlier requests are printed with a difference.
 const BEFORE: usize = 12;
-/// With fewer requests compared, nothing was shown.
+/// A run that compared fewer requests has shown nothing.
 const LEAST: u64 = 200;
-/// How long a printed request or answer may get, in characters.
+/// The most characters of a request or answer that are printed.
 const PRINTED_MAX: usize = 4000;
 
-/// What was compared so far.
+/// Counts of what was compared.
 #[derive(Debug, Default)]
 struct Tally {
     version: String,
     sequences: u64,
-    /// Sequences that ended early since a system did not answer, and why.
+    /// Sequences that ended early because a system did not answer, each with the reason.
     broken_off: Vec<String>,
-    /// Of each kind of request: how many, and how many of them were refused.
+    /// For each kind of request: how many were sent, and how many of them were refused.
     kinds: BTreeMap<&'static str, [u64; 2]>,
-    /// How often Synod refused with these words.
+    /// How often Synod refused with each message.
     words: BTreeMap<String, u64>,
     /// How often answers differed in a known way.
     known: BTreeMap<Difference, u64>,
-    /// How often what ended etcd, and Synod answered it.
+    /// How often each of these requests ended etcd while Synod answered it.
     lethal: BTreeMap<&'static str, u64>,
 }
 
@@ -88,15 +88,15 @@ impl Tally {
         *all += 1;
         if let Answer::Refused(code, words) = answer {
             *refused += 1;
-            // Of numbers in it there may be many.
+            // Messages that differ only in their numbers are counted together.
             let words: String = words.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
             *self.words.entry(format!("{code:?}: {words}")).or_default() += 1;
         }
     }
 }
 
-/// Compares, and reports for itself. The exit code is 0 if no answer differed in an unknown way and enough were compared, 1
-/// otherwise.
+/// Compares and prints the report. The exit code is 0 if no answer differed in an unknown way and enough were
+/// compared, 1 otherwise.
 pub(crate) fn main(args: &Args, interrupted: &AtomicBool, own_program: &Path) -> ExitCode {
     let program = args.program.clone().unwrap_or_else(|| own_program.to_owned());
     match run(args, interrupted, program) {
@@ -109,7 +109,7 @@ pub(crate) fn main(args: &Args, interrupted: &AtomicBool, own_program: &Path) ->
     }
 }
 
-/// Whether all was alike.
+/// Plays sequences. Returns whether all answers were alike and enough were compared.
 fn run(args: &Args, interrupted: &AtomicBool, program: PathBuf) -> Result<bool, String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| format!("threads: {error}"))?;
@@ -161,7 +161,7 @@ fn run(args: &Args, interrupted: &AtomicBool, program: PathBuf) -> Result<bool, 
     Ok(tally.compared() >= LEAST)
 }
 
-/// One sequence.
+/// Plays one sequence.
 async fn play(args: &Args, seed: u64, systems: &[System; 2], tally: &mut Tally) -> Result<(), Trouble> {
     let mut pair = Pair::start(systems).await?;
     tally.version.clone_from(&pair.version);
@@ -170,7 +170,7 @@ async fn play(args: &Args, seed: u64, systems: &[System; 2], tally: &mut Tally) 
     let mut number = 0;
     let mut next = draw.beginning();
     while number < args.requests {
-        // Reads are under way together, and change nothing for each other; whatever changes something goes alone.
+        // Reads are outstanding together and do not affect each other; a request that changes something is sent alone.
         let reads = next.iter().take_while(|request| request.is_read()).count();
         let now: Vec<Request> = next.drain(..reads.max(1).min(next.len())).collect();
         if now.is_empty() {
@@ -205,7 +205,7 @@ async fn play(args: &Args, seed: u64, systems: &[System; 2], tally: &mut Tally) 
     Ok(())
 }
 
-/// What differs, what was before it, and how to see it again.
+/// Describes a difference, the requests before it, and how to reproduce it.
 fn differing(
     args: &Args,
     seed: u64,

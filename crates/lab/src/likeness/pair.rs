@@ -1,4 +1,4 @@
-//! Three servers of Synod and one of etcd, which are asked the same.
+//! Three servers of Synod and one of etcd, which get the same requests.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use crate::attacks::cluster::{Cluster, SERVERS, System, channel};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Descriptors that a server has.
 const NOFILE: u64 = 1024;
-/// A server with more resident is killed, to save the machine.
+/// A server with more resident memory, in bytes, is killed, to protect the machine.
 const GUARD: u64 = 4 << 30;
-/// What shows that servers serve.
+/// The key whose put shows that servers serve.
 const SERVED: &[u8] = b"served";
 
-/// Why a sequence does not go on.
+/// Why a sequence ends early.
 #[derive(Debug)]
 pub enum Trouble {
     /// The answers differ.
     Differs(String),
-    /// A system did not start, or gave no answer: that is no difference of what is answered.
+    /// A system did not start, or did not answer, which does not count as a difference.
     Silence(String),
 }
 
-/// A system, and how it is asked.
+/// A system and the clients of its servers.
 #[derive(Debug)]
 pub struct Side {
     pub cluster: Cluster,
@@ -43,14 +43,14 @@ pub struct Side {
 #[derive(Debug)]
 pub struct Pair {
     pub sides: [Side; 2],
-    /// etcd's.
+    /// The version of etcd.
     pub version: String,
-    /// Whether etcd is of 3.6 or later.
+    /// Whether etcd is of version 3.6 or later.
     pub is_new: bool,
-    /// Of both stores.
+    /// The revision of both stores.
     pub revision: i64,
     pub compacted: i64,
-    /// The place of a server that has executed all: it answered last.
+    /// The place of a server that has executed everything: the one that answered last.
     newest: usize,
     asked: usize,
 }
@@ -59,9 +59,9 @@ impl Side {
     async fn start(system: &System) -> Result<Side, String> {
         let folder = tempfile::Builder::new().prefix("synod-likeness-").tempdir();
         let folder = folder.map_err(|error| format!("temporary folder: {error}"))?;
-        // With several members of etcd some transactions do not have one answer: one that puts, and reads at a revision
-        // that is not kept, is refused by the member that is asked, and executed by the others, which leave out reads
-        // whose answers nobody waits for. (So it is with 3.6.6.)
+        // With several members of etcd some transactions have no single answer. A transaction that puts, and
+        // that reads at a revision that is not kept, is refused by the member that is asked; the others
+        // execute it, since they skip reads whose answers no client waits for. (3.6.6 does so.)
         let count = if matches!(system, System::Etcd(_)) { 1 } else { SERVERS };
         let mut cluster = Cluster::start_some(system, folder.path(), count, NOFILE, GUARD)?;
         cluster.await_service().await?;
@@ -73,12 +73,12 @@ impl Side {
         Ok(Side { cluster, clients, _folder: folder })
     }
 
-    /// What asks the server in this place, or the only one.
+    /// A client of the server at this place, or of the only server.
     pub fn client(&self, place: usize) -> KvClient<Channel> {
         self.clients[place % self.clients.len()].clone()
     }
 
-    /// The revision after everything that was asked of it.
+    /// The revision after everything that the system was asked.
     async fn revision(&self) -> Result<i64, String> {
         let request = RangeRequest { key: SERVED.into(), ..RangeRequest::default() };
         match ask(self.client(0), Request::Range(request)).await {
@@ -89,7 +89,7 @@ impl Side {
 }
 
 impl Pair {
-    /// Starts both, and brings them to the same revision, with nothing in them and nothing of the past to be read.
+    /// Starts both systems, and brings them to the same revision with empty stores and nothing older to be read.
     pub async fn start(systems: &[System; 2]) -> Result<Pair, Trouble> {
         let (synod, etcd) = tokio::join!(Side::start(&systems[0]), Side::start(&systems[1]));
         let sides = [synod.map_err(Trouble::Silence)?, etcd.map_err(Trouble::Silence)?];
@@ -127,8 +127,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Asks both, of all of these at once; the answers of each come first Synod's, then etcd's. Only the last of them may
-    /// change anything.
+    /// Sends all of these requests to both systems at once. Each pair of answers has Synod's first and etcd's
+    /// second. Only the last request may change anything.
     pub async fn ask(&mut self, requests: &[Request]) -> Result<Vec<[Answer; 2]>, Trouble> {
         let (mut under_way, mut answers) = (Vec::new(), Vec::new());
         for request in requests {
@@ -149,7 +149,7 @@ impl Pair {
                     return Err(Trouble::Silence(format!("{why} {dead} (asked: {request:?})")));
                 }
             }
-            // What is refused need not have come to the store.
+            // A refused request need not have reached the store.
             if !request.may_be_stale() && !both.iter().any(|answer| matches!(answer, Answer::Refused(..))) {
                 self.newest = place;
             }
@@ -158,7 +158,7 @@ impl Pair {
         Ok(answers)
     }
 
-    /// What the next requests may be about.
+    /// Records facts that later requests may refer to.
     pub fn note(&mut self, request: &Request, answer: &Answer) {
         if let Some(header) = answer.clone().header_mut() {
             self.revision = self.revision.max(header.revision);

@@ -1,4 +1,4 @@
-//! Networks for experiments: what a link does, which links there are, and a relay that makes real connections so.
+//! Networks for experiments: the effects of a link, topologies, and a relay that applies them to real connections.
 
 mod relay;
 mod topology;

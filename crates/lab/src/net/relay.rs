@@ -1,9 +1,10 @@
 //! A relay between replicas: real connections that behave like the links of a topology.
 //!
-//! Every replica is advertised at an address of the relay, and listens at another that only the relay knows. A
-//! connection between replicas carries frames one way only, and its first bytes, the hello, say whose they are; so the
-//! relay knows which link a connection is, and treats what it carries accordingly. A client says no hello; it is given an
-//! address of its own for each replica ([`Relay::open`]), and has a place in the network as replicas have.
+//! Every replica is advertised at an address of the relay, and listens at another that only the relay knows.
+//! A connection between replicas carries frames one way only, and its first bytes, the hello, name the
+//! replica that dials. So the relay knows which link a connection is, and treats its bytes accordingly. A
+//! client sends no hello; it gets an address of its own for each replica ([`Relay::open`]), and has a place
+//! in the network as replicas have.
 //!
 //! ```text
 //!  replica i ── dials j's advertised address ──▶ accept ─▶ reader ─▶ queue ─▶ writer ──▶ replica j
@@ -11,7 +12,7 @@
 //!            ◀──────────── the answer to the hello, delayed by the link j to i ◀──────────┘
 //! ```
 //!
-//! Bytes that wait are bounded by what a link holds in flight; a reader whose queue is full does not read on, as a
+//! Waiting bytes are bounded by what a link holds in flight. A reader whose queue is full stops reading, as a
 //! full network makes a sender wait.
 
 use std::{
@@ -31,20 +32,22 @@ use synod_wire::ReplicaId;
 
 use super::{Link, Links};
 
-/// Where a hello says who calls, in every version from 4 on (`crates/transport/src/handshake.rs`).
+/// The bytes of a hello that name the caller, in every version from 4 on
+/// (`crates/transport/src/handshake.rs`).
 const HELLO_FROM: Range<usize> = 20..28;
-/// Bytes with which every call begins. An inquiry names nobody, and has fewer than a hello behind them.
+/// Bytes with which every connection begins. An inquiry names no caller, and has fewer bytes after these than
+/// a hello has.
 const CALL_HEAD_BYTES: usize = 12;
-/// The largest piece that is delayed as one.
+/// The largest piece that is delayed as a whole, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 /// Bytes that one direction of a connection may hold.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// How often whoever waits for the network looks whether it should end.
+/// How often a thread that waits for the network checks whether it should end.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a caller may take for its hello.
+/// How long a caller may take to send its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module. Dropping it ends all connections.
+/// A running relay. Dropping it ends all connections.
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
@@ -54,7 +57,7 @@ pub struct Relay {
 
 #[derive(Debug)]
 struct Shared {
-    /// Whose connections come from which place.
+    /// The place of each replica.
     places: Mutex<Vec<(ReplicaId, usize)>>,
     links: Mutex<Links>,
     /// Wakes writers that wait at a cut link.
@@ -66,12 +69,12 @@ struct Shared {
     seed: u64,
 }
 
-/// Where connections come in.
+/// An address at which the relay accepts connections.
 #[derive(Clone, Copy, Debug)]
 struct Gate {
-    /// Whose they are; nobody: their hello tells.
+    /// The caller's place; `None` if the hello tells it.
     from: Option<usize>,
-    /// To whom they go, and where that one listens.
+    /// The target's place and address.
     to: usize,
     target: SocketAddr,
 }
@@ -89,14 +92,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Relay {
-    /// Listens for each target and forwards what comes. `links[from][to]` are in the order of the targets; `seed`
-    /// decides jitter and loss.
+    /// Listens for each target and forwards connections. `links[from][to]` are in the order of the targets;
+    /// `seed` decides jitter and loss.
     ///
     /// # Errors
-    /// No address to listen on, or no thread.
+    /// There is no address to listen at, or a thread cannot be started.
     ///
     /// # Panics
-    /// If there are fewer links than targets.
+    /// There are fewer links than targets.
     pub fn start(links: Links, targets: Vec<(ReplicaId, SocketAddr)>, seed: u64) -> io::Result<Relay> {
         assert!(links.len() >= targets.len(), "every replica has its links");
         let shared = Arc::new(Shared {
@@ -116,13 +119,14 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Opens a way for a caller at place `from` that says no hello, to a target at place `to`; where to dial.
+    /// Opens an address for a caller at place `from` that sends no hello, to a target at place `to`. Returns
+    /// the address to dial.
     ///
     /// # Errors
-    /// No address to listen on, or no thread.
+    /// There is no address to listen at, or a thread cannot be started.
     ///
     /// # Panics
-    /// If there are no links between the two places.
+    /// There are no links between the two places.
     pub fn open(&mut self, from: usize, to: usize, target: SocketAddr) -> io::Result<SocketAddr> {
         let places = lock(&self.shared.links).len();
         assert!(from < places && to < places, "every place has its links");
@@ -139,30 +143,30 @@ impl Relay {
         Ok(address)
     }
 
-    /// A new replica takes a place: what it sends goes over the links of that place.
+    /// Puts a new replica at a place: its messages use the links of that place.
     pub fn settle(&self, id: ReplicaId, place: usize) {
         lock(&self.shared.places).push((id, place));
     }
 
-    /// Where to advertise each target, in the order in which they were given.
+    /// The address to advertise for each target, in the order in which targets were given.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Changes a link, by the places of its ends; what is on its way keeps the delay that it was given.
+    /// Changes a link, given the places of its ends. Bytes in flight keep their delay.
     pub fn set(&self, from: usize, to: usize, link: Link) {
         lock(&self.shared.links)[from][to] = link;
         self.shared.changed.notify_all();
     }
 
-    /// Cuts a link (`true`) or mends it. Connections stay open and carry nothing: what was sent waits.
+    /// Cuts a link (`true`) or mends it. Connections stay open and carry nothing; their bytes wait.
     pub fn cut(&self, from: usize, to: usize, cut: bool) {
         lock(&self.shared.links)[from][to].cut = cut;
         self.shared.changed.notify_all();
     }
 
-    /// Ends the connections of a link; what they carried is lost.
+    /// Ends the connections of a link; their bytes in flight are lost.
     pub fn reset(&self, from: usize, to: usize) {
         let sessions = lock(&self.shared.sessions);
         sessions.iter().filter(|session| (session.from, session.to) == (from, to)).for_each(Session::end);
@@ -183,7 +187,7 @@ impl Drop for Relay {
 
 impl Session {
     fn end(&self) {
-        // It fails where the connection has ended already.
+        // The call fails if the connection has already ended.
         self.streams.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 }
@@ -197,7 +201,7 @@ impl Shared {
         lock(&self.links)[from][to]
     }
 
-    /// Waits while a link is cut; false if the relay stopped meanwhile.
+    /// Waits while a link is cut. Returns false if the relay stopped meanwhile.
     fn wait_until_mended(&self, from: usize, to: usize) -> bool {
         let mut links = lock(&self.links);
         while links[from][to].cut && !self.is_stopped() {
@@ -208,7 +212,7 @@ impl Shared {
     }
 }
 
-/// Takes connections at one gate until the relay stops.
+/// Accepts connections at one gate until the relay stops.
 fn accept(shared: &Arc<Shared>, listener: &TcpListener, gate: Gate) {
     let mut serving: Vec<JoinHandle<()>> = Vec::new();
     while !shared.is_stopped() {
@@ -217,7 +221,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, gate: Gate) {
             Ok((caller, _)) => {
                 let shared = Arc::clone(shared);
                 let serve = move || {
-                    // Whatever ends a connection here, both ends see it end and dial again.
+                    // Whatever the error, both ends see the connection end, and dial again.
                     let _ = serve(&shared, &caller, gate);
                     drop(caller.shutdown(Shutdown::Both));
                 };
@@ -268,7 +272,7 @@ fn serve(shared: &Arc<Shared>, caller: &TcpStream, gate: Gate) -> io::Result<()>
     Ok(())
 }
 
-/// Reads the beginning of a connection, and who calls; nobody, if it is an inquiry.
+/// Reads the beginning of a connection, and the caller's place; `None` for an inquiry.
 fn read_hello(shared: &Shared, mut caller: &TcpStream) -> io::Result<(Vec<u8>, Option<usize>)> {
     caller.set_read_timeout(Some(HELLO_TIMEOUT))?;
     let mut hello = vec![0; CALL_HEAD_BYTES];
@@ -306,7 +310,7 @@ struct State {
     pieces: VecDeque<(Instant, Vec<u8>)>,
     bytes: usize,
     closed: bool,
-    /// When the last piece is through: bytes stay in order, and a slow link is busy until then.
+    /// When the last piece will have left: bytes stay in order, and a slow link is busy until then.
     busy_until: Instant,
     last_due: Instant,
     random: fastrand::Rng,
@@ -326,7 +330,7 @@ impl<'a> Pipe<'a> {
         Pipe { shared, from, to, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Adds a piece, as soon as there is room. An error: it was lost, or the direction is closed.
+    /// Adds a piece as soon as there is room. An error means that it was lost, or that the direction is closed.
     fn push(&self, piece: &[u8]) -> io::Result<()> {
         let now = Instant::now();
         let link = self.shared.link(self.from, self.to);
@@ -354,7 +358,7 @@ impl<'a> Pipe<'a> {
         self.changed.notify_all();
     }
 
-    /// Reads and writes until either end is gone; then both are.
+    /// Reads and writes until either end closes, then closes both.
     fn carry(&self, source: &TcpStream, sink: &TcpStream) {
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -363,7 +367,7 @@ impl<'a> Pipe<'a> {
             });
             self.write(sink);
             self.close();
-            // It fails where the connection has ended already.
+            // The call fails if the connection has already ended.
             [source, sink].iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         });
     }
@@ -381,7 +385,7 @@ impl<'a> Pipe<'a> {
         }
     }
 
-    /// The end of a session: what is on its way is lost with it.
+    /// Ends the session; its bytes in flight are lost.
     fn lose(&self, source: &TcpStream) {
         lock(&self.state).pieces.clear();
         drop(source.shutdown(Shutdown::Both));
@@ -421,7 +425,7 @@ impl<'a> Pipe<'a> {
 mod tests {
     use super::*;
 
-    /// Replica 0 calls replica 1 through the relay; the ends of the connection.
+    /// Connects replica 0 to replica 1 through the relay, and returns both ends.
     fn connect(links: Links) -> (Relay, TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The description of a network: sites, and what lies between them. One file for the relay and for virtual time.
+//! The description of a network: sites, and the links between them. The relay and virtual time read the same file.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -16,16 +16,16 @@ const SHIPPED: &[(&str, &str)] = &[
 /// One direction between two places.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// How long a byte takes.
+    /// The delay of a byte.
     pub delay: Duration,
-    /// At most this much longer, evenly distributed. Bytes stay in order.
+    /// The largest additional delay, evenly distributed. Bytes stay in order.
     pub jitter: Duration,
-    /// Bytes a second; 0: as many as come.
+    /// Bytes a second; 0 for no limit.
     pub bytes_per_second: u64,
-    /// The probability that a piece of at most 64 KiB is lost. TCP hides a lost packet, so what a replica sees of
-    /// loss is the end of a session: the connection is reset.
+    /// The probability that a piece of at most 64 KiB is lost. TCP hides a lost packet, so a replica sees
+    /// loss only as the end of a session: the connection is reset.
     pub loss: f64,
-    /// Nothing gets through; what was sent waits.
+    /// Whether the link is cut: nothing gets through, and sent bytes wait.
     pub cut: bool,
 }
 
@@ -38,27 +38,27 @@ impl Link {
 /// The links among replicas: `links[from][to]`.
 pub type Links = Vec<Vec<Link>>;
 
-/// See the module.
+/// A network that was read from a description.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     name: String,
     file: File,
 }
 
-/// What a file says.
+/// The contents of a description file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
-    /// What the network stands for.
+    /// The real network that it stands for.
     about: String,
     /// The sites of the replicas, in the order of their ids; repeated if there are more replicas.
     replicas: Vec<String>,
     /// The client's site.
     client: String,
-    /// What holds for every link that says nothing else.
+    /// The values for links that state no others.
     #[serde(default)]
     default: Figures,
-    /// Links between sites, both ways unless `one-way`.
+    /// Links between sites, in both directions unless `one-way`.
     link: Vec<Between>,
 }
 
@@ -86,10 +86,10 @@ struct Between {
 }
 
 impl Topology {
-    /// One that comes with the lab, or a file.
+    /// Finds a network that comes with the lab, or reads a file.
     ///
     /// # Errors
-    /// No such network or file, or one that makes no sense.
+    /// There is no such network or file, or it is not valid.
     pub fn named(name: &str) -> Result<Topology, LabError> {
         if let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
             return Topology::parse(name, text);
@@ -106,7 +106,7 @@ impl Topology {
     /// Reads a description.
     ///
     /// # Errors
-    /// What makes no sense in it.
+    /// The description is not valid.
     pub fn parse(name: &str, text: &str) -> Result<Topology, LabError> {
         let wrong = |why: String| LabError::Topology { name: name.to_owned(), why };
         let file: File = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
@@ -114,7 +114,7 @@ impl Topology {
             return Err(wrong("replicas is empty; name at least one site".to_owned()));
         }
         let topology = Topology { name: name.to_owned(), file };
-        // Whatever can be asked of it is asked once, here.
+        // Every question that can be asked of it later is asked once here, so that errors show now.
         topology.links(topology.file.replicas.len())?;
         let known: Vec<&str> = topology.sites().collect();
         let stranger = {
@@ -139,7 +139,7 @@ impl Topology {
         &self.name
     }
 
-    /// What it stands for.
+    /// The real network that it stands for.
     #[must_use]
     pub fn about(&self) -> &str {
         &self.file.about
@@ -155,7 +155,7 @@ impl Topology {
         &self.file.replicas[replica % self.file.replicas.len()]
     }
 
-    /// The links among so many replicas.
+    /// The links among this many replicas.
     ///
     /// # Errors
     /// Two sites are not connected.
@@ -165,10 +165,10 @@ impl Topology {
         (0..replicas).map(|from| row(from).collect()).collect()
     }
 
-    /// The same with the client in the last place.
+    /// The links among this many replicas and the client, which has the last place.
     ///
     /// # Errors
-    /// As [`Topology::links`], or client and replica are not connected.
+    /// Those of [`Topology::links`], or client and replica are not connected.
     pub fn links_with_client(&self, replicas: usize) -> Result<Links, LabError> {
         let mut links = self.links(replicas)?;
         let client = &self.file.client;
@@ -183,7 +183,7 @@ impl Topology {
         Ok(links)
     }
 
-    /// How long a message takes from the client to a replica, and back.
+    /// The delays of a message from the client to a replica, and of the answer.
     ///
     /// # Errors
     /// Client and replica are not connected.
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// The check of the specification (section 14.1): round trips client-leader and leader-nearest.
+    /// The document's latencies are sums of round trips: client to leader, and leader to the nearest replica.
     #[test]
     fn the_distances_of_geo_give_the_latencies_of_the_document() {
         let geo = Topology::named("geo").unwrap();

@@ -1,4 +1,4 @@
-//! From what a run left to its figures: which lines share a panel, and what the caption says.
+//! Makes figures of a run: decides which lines share a panel, and writes the caption.
 
 use super::{Run, text};
 use crate::{
@@ -9,21 +9,21 @@ use crate::{
     study::{Chart, Environment, Form, PointSummary, Summary},
 };
 
-/// More lines than this are shown in several panels,
+/// More lines than this are spread over several panels.
 const TOGETHER_MAX: usize = 5;
-/// each of which has at most so many;
+/// The most lines of a panel that is one of several.
 const PANEL_MAX: usize = 4;
-/// panels stand in so many columns at most.
+/// The most columns of panels.
 const COLUMNS_MAX: usize = 3;
 
-/// One line before it is known which panel it is in: what distinguishes it, part by part.
+/// A line that has no panel yet, with the parts of its name that distinguish it.
 struct Line {
     parts: Vec<String>,
     series: Series,
     events: Vec<Event>,
 }
 
-/// The figure of a chart; nothing, if nothing of it was measured.
+/// The figure of a chart; `None` if none of it was measured.
 pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
     let summary = &run.summary;
     let mut lines = match chart.form {
@@ -41,7 +41,8 @@ pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
         // The place is the first part.
         Form::Dots if parts > 1 && places_vary => (Kind::Dots, vec![0]),
         Form::Dots => (Kind::Dots, Vec::new()),
-        // Groups under different loads answer at rates that differ by decades, so each load is in a row of its own.
+        // Groups under different loads answer at rates that differ by orders of magnitude, so each load has a
+        // row of its own.
         Form::Timeline if places_vary => {
             let others = facets(&lines, 1, PANEL_MAX);
             (Kind::Lines, [vec![0], others].concat())
@@ -122,7 +123,7 @@ fn dots(summary: &Summary, chart: &Chart) -> Vec<Line> {
 /// A line for each timeline, with its load first. Answers are counted in tenths of a second.
 fn timelines(summary: &Summary) -> Vec<Line> {
     let mut timelines: Vec<_> = summary.timelines.iter().collect();
-    // In the order that points have, so that a style stands for the same in all figures of a run.
+    // The lines are in the order of the points, so that a style means the same in all figures of a run.
     timelines.sort_by(|a, b| a.x.total_cmp(&b.x).then_with(|| a.series.cmp(&b.series)));
     let line = |timeline: &&crate::study::Timeline| {
         let point = |(index, answers): (usize, &f64)| Point {
@@ -145,12 +146,12 @@ fn timelines(summary: &Summary) -> Vec<Line> {
     timelines.iter().map(line).collect()
 }
 
-/// Whether lines differ in a part.
+/// Whether the lines differ in a part of their names.
 fn varies(lines: &[Line], part: usize) -> bool {
     lines.iter().any(|line| line.parts.get(part) != lines[0].parts.get(part))
 }
 
-/// Takes the parts that all lines have in common out of them. Names that do not have the same number of parts stay whole.
+/// Removes the parts that all lines have in common. Names with different numbers of parts stay whole.
 fn factor(lines: &mut [Line]) -> Vec<String> {
     let count = lines[0].parts.len();
     if lines.iter().any(|line| line.parts.len() != count) {
@@ -166,8 +167,8 @@ fn factor(lines: &mut [Line]) -> Vec<String> {
     common
 }
 
-/// The fewest parts, from `from` on, that tell panels apart so that none has more than `most` lines; of several such
-/// choices the one with the fewest panels.
+/// The fewest parts, from `from` on, by which lines can be split into panels of at most `most` lines. Of
+/// several such choices it is the one with the fewest panels.
 fn facets(lines: &[Line], from: usize, most: usize) -> Vec<usize> {
     let count = lines[0].parts.len();
     let mut choices: Vec<Vec<usize>> = (0..1_usize << (count - from.min(count)))
@@ -175,7 +176,7 @@ fn facets(lines: &[Line], from: usize, most: usize) -> Vec<usize> {
         .collect();
     choices.sort_by_key(Vec::len);
     let panels = |choice: &Vec<usize>| {
-        // Lines that differ in an earlier part are in other panels anyway.
+        // Lines that differ in an earlier part are in different panels anyway.
         let by: Vec<usize> = (0..from).chain(choice.iter().copied()).collect();
         let mut sizes: Vec<(Vec<&str>, usize)> = Vec::new();
         for line in lines {
@@ -209,14 +210,14 @@ fn into_panels(lines: Vec<Line>, facets: &[usize]) -> Vec<Panel> {
         panel.series.push(Series { name, ..line.series });
         line.events.into_iter().for_each(|event| add_event(&mut panel.events, event));
     }
-    // Panels of one value of the first facet are a row.
+    // Panels with the same value of the first facet form a row.
     let first = |panel: &Panel| panel.title.split(", ").next().unwrap_or_default().to_owned();
     let order: Vec<String> = panels.iter().map(first).collect();
     panels.sort_by_key(|panel| order.iter().position(|title| *title == first(panel)));
     panels
 }
 
-/// Adds an event to those of a panel; what happened at the same time to several lines is one event.
+/// Adds an event to those of a panel. Events of several lines at the same time become one.
 fn add_event(events: &mut Vec<Event>, event: Event) {
     let Some(same) = events.iter_mut().find(|other| (other.x - event.x).abs() < 0.05) else {
         events.push(event);
@@ -258,7 +259,7 @@ fn caption(run: &Run, chart: &Chart, common: &[String]) -> Vec<String> {
     caption
 }
 
-/// What ran, when, on what, and of which commit.
+/// The caption's last line: what ran, when, on which machine, and of which commit.
 fn signature(summary: &Summary, environment: &Environment) -> String {
     let on = match summary.parameters.get("on").map(String::as_str) {
         Some("virtual") => "in virtual time".to_owned(),
@@ -329,7 +330,7 @@ mod tests {
         figure.panels.iter().map(|panel| panel.title.as_str()).collect()
     }
 
-    /// Every protocol, who is replaced and how the new one learns, all with three replicas.
+    /// Series of every protocol, victim and way to learn, all with three replicas.
     fn crowd() -> Vec<String> {
         let of = |protocol: &'static str| {
             [

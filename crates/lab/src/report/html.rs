@@ -1,4 +1,4 @@
-//! The report as one page of HTML that loads nothing.
+//! Writes the report as one page of HTML that loads nothing else.
 
 use std::fmt::Write as _;
 
@@ -18,14 +18,14 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Sentences inside HTML; what is between backticks is code.
+/// Sentences inside HTML. Text between backticks is code.
 fn prose(text: &str) -> String {
     let pieces = escape(text).split('`').map(str::to_owned).collect::<Vec<_>>();
     let code = |(index, piece): (usize, String)| match index % 2 {
         1 => format!("<code>{piece}</code>"),
         _ => piece,
     };
-    // An odd backtick would be the beginning of nothing.
+    // With an odd number of backticks, none of them marks code.
     if pieces.len() % 2 == 1 { pieces.into_iter().enumerate().map(code).collect() } else { escape(text) }
 }
 

@@ -1,4 +1,4 @@
-//! The report in Markdown: the same with pictures beside it, and with a column for each place on the axis.
+//! Writes the report in Markdown, with the figures in files of their own, and a column for each place on the axis.
 
 use std::fmt::Write as _;
 

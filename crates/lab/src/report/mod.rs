@@ -1,4 +1,4 @@
-//! `synod lab report`: one HTML page that needs nothing else, the same in Markdown, and each figure as SVG, PDF and CSV.
+//! `synod lab report`: one self-contained HTML page, the same in Markdown, and each figure as SVG, PDF and CSV.
 
 mod figures;
 mod html;
@@ -15,7 +15,7 @@ use crate::{
     study::{Chart, Environment, Form, LabError, Summary, at, read_summary},
 };
 
-/// A run as a report needs it.
+/// A run, as a report reads it.
 pub(crate) struct Run {
     pub(crate) summary: Summary,
     pub(crate) environment: Environment,
@@ -25,7 +25,7 @@ pub(crate) struct Run {
 struct Drawn {
     chart: Chart,
     figure: Figure,
-    /// Its file, from the report, without what distinguishes SVG, PDF and CSV.
+    /// Its path, relative to the report, without the extension of SVG, PDF or CSV.
     file: String,
 }
 
@@ -47,11 +47,11 @@ impl Illustrated {
     }
 }
 
-/// Reads every run below a folder and writes `report.html` and `report.md` there, and each figure below `figures`; the
-/// paths of the pages.
+/// Reads every run below a folder. Writes `report.html` and `report.md` there, and each figure below
+/// `figures`. Returns the paths of the pages.
 ///
 /// # Errors
-/// There is no run in the folder, or one of its files can not be read.
+/// There is no run in the folder, or one of its files cannot be read.
 pub fn write(folder: &Path) -> Result<[PathBuf; 2], LabError> {
     let mut runs = Vec::new();
     let mut entries: Vec<_> =

@@ -1,4 +1,4 @@
-//! Numbers as people read them, and the tables that both pages have.
+//! Numbers for people, and the tables that both pages have.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::{
     study::{Environment, PointSummary, Summary},
 };
 
-/// What holds for all runs.
+/// The introduction, which holds for all runs.
 pub(super) const PREAMBLE: &str = "\
 Written by `synod lab report` from what `synod lab run` measured; verdicts are the program's. Every figure was measured \
 by the run that is described with it, except those said to be printed in the document. A claim's name, such as R6b, and \
@@ -46,8 +46,7 @@ pub(super) fn rows(summary: &Summary, metric: &str) -> Vec<[String; 5]> {
     points.map(row).collect()
 }
 
-/// What to say first of a run with real replicas on a machine where much else ran: how fast they are depends on it more
-/// than on them.
+/// A warning for a run with real replicas on a busy machine, whose load affects the figures more than the replicas do.
 fn warning(summary: &Summary, environment: &Environment) -> Option<String> {
     let real = summary.parameters.get("on").is_some_and(|on| on != "virtual");
     let load = environment.load_before.filter(|load| real && *load > 3.0 * environment.cores as f64)?;
@@ -64,7 +63,7 @@ pub(super) fn from_to(counts: impl Iterator<Item = usize> + Clone) -> String {
     if few == many { few.to_string() } else { format!("{few} to {many}") }
 }
 
-/// Why a run decides little, if it does: its figures and its verdicts are to be read with this.
+/// Reasons why the figures and verdicts of a run decide little, if there are any.
 pub(super) fn notes(summary: &Summary, environment: &Environment) -> Vec<String> {
     let mut notes = Vec::new();
     if !summary.shorter.is_empty() {
@@ -85,7 +84,7 @@ pub(super) fn notes(summary: &Summary, environment: &Environment) -> Vec<String>
     notes
 }
 
-/// How the points were run, and on what.
+/// How often the points were run, and on which machine.
 pub(super) fn conduct(summary: &Summary, environment: &Environment) -> String {
     let parameters: Vec<_> = summary.parameters.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let runs = from_to(summary.points.iter().map(|point| point.runs));
@@ -98,7 +97,7 @@ pub(super) fn conduct(summary: &Summary, environment: &Environment) -> String {
     )
 }
 
-/// On what it was measured.
+/// The machine on which it was measured.
 fn surroundings(environment: &Environment) -> String {
     let mut text = environment.ground.clone();
     let _ = write!(text, "; {} cores", environment.cores);

@@ -1,18 +1,18 @@
-//! On what a run took place.
+//! The machine and the program of a run.
 
 use std::{fs, path::Path, process::Command};
 
 use serde::{Deserialize, Serialize};
 
-/// What the figures of a run depend on besides its parameters.
+/// Everything that the figures of a run depend on besides its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// Synod's version.
     pub version: String,
-    /// The commit that was measured: what `--commit` told, or that of the checkout in which the program was built, with
-    /// `-dirty` if files had changed since.
+    /// The commit that was measured: the value of `--commit`, or the commit of the checkout in which the
+    /// program was built, with `-dirty` if files had changed since.
     pub commit: Option<String>,
-    /// Whether it was built with optimisations. Figures of a build without are good for nothing but tests.
+    /// Whether the program was built with optimisations. Figures without them are useless except for tests.
     pub optimised: bool,
     /// Processors that this process may use.
     pub cores: usize,
@@ -22,18 +22,18 @@ pub struct Environment {
     pub memory_bytes: Option<u64>,
     /// The kernel's name and release.
     pub kernel: String,
-    /// The load average when the run began: others may have used the machine.
+    /// The load average when the run began, since other programs may have used the machine.
     pub load_before: Option<f64>,
     /// The load average when it ended.
     pub load_after: Option<f64>,
     /// When it began, in seconds since 1970.
     pub began: u64,
-    /// What replicas and load ran on, what the network was, and what was durable.
+    /// The ground, the network, and the durability.
     pub ground: String,
 }
 
 impl Environment {
-    /// This machine, now.
+    /// The environment of this process, now.
     #[must_use]
     pub fn now(commit: Option<String>, ground: String) -> Environment {
         let system = rustix::system::uname();
@@ -55,13 +55,13 @@ impl Environment {
         }
     }
 
-    /// Whether others used the machine when it began: more wanted to run than there are processors.
+    /// Whether other programs used the machine at the beginning: more threads wanted to run than there are processors.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.load_before.is_some_and(|load| load > self.cores as f64)
     }
 
-    /// Notes how busy the machine was in the end.
+    /// Records the load average at the end.
     pub fn end(&mut self) {
         self.load_after = load();
     }

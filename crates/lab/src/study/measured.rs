@@ -1,4 +1,4 @@
-//! What was measured, for those who judge it.
+//! The figures of an experiment, and the verdicts on its claims.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::{self, Difference, Estimate};
 
-/// All figures of an experiment: by series, place and metric, one value a run.
+/// All figures of an experiment, by series, place and metric, with one value for each run.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     points: BTreeMap<(String, OrderedX), BTreeMap<String, Vec<f64>>>,
 }
 
-/// A place on the axis as a key. Places are finite and not negative, so their bits are in their order.
+/// A place on the axis as a key. Places are finite and not negative, so their bits have the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct OrderedX(u64);
 
@@ -23,19 +23,19 @@ impl OrderedX {
     }
 }
 
-/// What became of a claim.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// What was measured agrees.
+    /// The figures agree with the claim.
     Holds,
-    /// What was measured contradicts.
+    /// The figures contradict the claim.
     DoesNotHold,
-    /// What was measured does not tell.
+    /// The figures decide nothing.
     NotDecided,
 }
 
 impl Verdict {
-    /// The words for a report.
+    /// The verdict in the words of the report.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -46,14 +46,14 @@ impl Verdict {
     }
 }
 
-/// A verdict and its reason, in figures.
+/// A verdict with its reason, in figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// What became of the claim.
+    /// The verdict.
     pub verdict: Verdict,
     /// Why, in a sentence.
     pub reason: String,
-    /// The figures that it rests on, if they are more than the reason says.
+    /// The figures that it rests on, if there are more than the reason tells.
     #[serde(default)]
     pub evidence: Evidence,
 }
@@ -68,17 +68,17 @@ pub struct Evidence {
 }
 
 impl Judgement {
-    /// What a test of figures says.
+    /// The verdict of a test: the claim holds, or it does not.
     #[must_use]
     pub fn of(holds: bool, reason: impl Into<String>) -> Judgement {
         let verdict = if holds { Verdict::Holds } else { Verdict::DoesNotHold };
         Judgement { verdict, reason: reason.into(), evidence: Evidence::default() }
     }
 
-    /// The same with the figures that it rests on.
+    /// Adds the figures that the judgement rests on.
     ///
     /// # Panics
-    /// If a row has more or fewer cells than there are columns.
+    /// A row has more or fewer cells than there are columns.
     #[must_use]
     pub fn with(self, columns: &[&str], rows: Vec<Vec<String>>) -> Judgement {
         assert!(rows.iter().all(|row| row.len() == columns.len()), "a table has rows of one length");
@@ -86,7 +86,7 @@ impl Judgement {
         Judgement { evidence: Evidence { columns, rows }, ..self }
     }
 
-    /// Figures are missing or too coarse.
+    /// The verdict that figures are missing or too coarse.
     #[must_use]
     pub fn open(reason: impl Into<String>) -> Judgement {
         Judgement { verdict: Verdict::NotDecided, reason: reason.into(), evidence: Evidence::default() }
@@ -97,7 +97,7 @@ impl Measured {
     /// Adds a value of one run.
     ///
     /// # Panics
-    /// If `x` is negative or not a number.
+    /// `x` is negative or not a number.
     pub fn add(&mut self, series: &str, x: f64, metric: &str, value: f64) {
         let metrics = self.points.entry((series.to_owned(), OrderedX::new(x))).or_default();
         metrics.entry(metric.to_owned()).or_default().push(value);
@@ -143,7 +143,7 @@ impl Measured {
         own.map(|(_, x)| f64::from_bits(x.0)).collect()
     }
 
-    /// Everything: series, place, metric, values.
+    /// All values, each as series, place, metric and the values of all runs.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64, &str, &[f64])> {
         self.points.iter().flat_map(|((series, x), metrics)| {
             let x = f64::from_bits(x.0);

@@ -1,9 +1,9 @@
-//! What an experiment is, how it is run, and what is kept of it.
+//! The definition of an experiment, how it is run, and what is kept of a run.
 //!
-//! An [`Experiment`] is declared in one place (`crate::experiments`): where it comes from, its parameters, what is
-//! measured at which points, what must hold, and the numbers that the document prints. [`run()`] measures the points in
-//! turns (all points once, then all again), so that a machine that slows down slows down everything alike, and writes
-//! `raw.csv`, `summary.json` and `environment.json`. `crate::report` reads only these.
+//! An [`Experiment`] is declared in one place (`crate::experiments`): its source, its parameters, what is measured
+//! at which points, the claims that must hold, and the numbers that the document prints. [`run()`] measures the
+//! points in turns (all points once, then all again), so that a machine that slows down affects all of them alike,
+//! and writes `raw.csv`, `summary.json` and `environment.json`. `crate::report` reads only these files.
 
 mod environment;
 mod measured;
@@ -30,28 +30,28 @@ pub struct Experiment {
     pub name: &'static str,
     /// Its name for people.
     pub title: &'static str,
-    /// The figure, table or section that it repeats, and its numbers on the checklist.
+    /// The figure, table or section that it repeats, with the numbers of its claims.
     pub source: &'static str,
-    /// What is done, and where it differs from the document.
+    /// What is done, and how that differs from the document.
     pub about: &'static str,
     /// Its own parameters; those of all experiments are in [`parameters::COMMON`].
     pub parameters: &'static [Parameter],
-    /// The metric whose relative standard error says when there were enough runs.
+    /// The metric whose relative standard error tells when there were enough runs.
     pub headline: &'static str,
     /// The points at which it measures.
     pub points: fn(&Parameters) -> Result<Vec<Point>, LabError>,
-    /// What the report draws.
+    /// The charts of the report.
     pub charts: &'static [Chart],
-    /// What the document prints.
+    /// The numbers that the document prints.
     pub facts: &'static [Fact],
-    /// What must hold.
+    /// The claims that must hold.
     pub shapes: &'static [Shape],
 }
 
 /// Measures a point once.
 pub type Measure = Box<dyn Fn(&Conduct) -> Result<Sample, LabError>>;
 
-/// One point: a series, a place on the axis, and how to measure there.
+/// A point: a series, a place on the axis, and how to measure there.
 pub struct Point {
     /// The curve that it belongs to.
     pub series: String,
@@ -67,36 +67,36 @@ impl std::fmt::Debug for Point {
     }
 }
 
-/// What one run at one point found.
+/// The result of one run at one point.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Figures by metric.
     pub figures: BTreeMap<&'static str, f64>,
     /// Answers in consecutive intervals of a tenth of a second, if the experiment is about gaps.
     pub timeline: Vec<f64>,
-    /// What was done meanwhile.
+    /// Actions that were carried out meanwhile.
     pub events: Vec<Event>,
 }
 
-/// Something that was done under load.
+/// An action that was carried out under load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, in seconds from the beginning of the timeline.
+    /// Its time, in seconds from the beginning of the timeline.
     pub at: f64,
-    /// What.
+    /// Its description.
     pub what: String,
 }
 
-/// A picture of one metric.
+/// A chart of one metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
-    /// What it shows.
+    /// Its title.
     pub title: Cow<'static, str>,
     /// The metric.
     pub metric: Cow<'static, str>,
-    /// What is on the horizontal axis, with its unit.
+    /// The label of the horizontal axis, with the unit.
     pub x_label: Cow<'static, str>,
-    /// What is on the vertical axis, with its unit.
+    /// The label of the vertical axis, with the unit.
     pub y_label: Cow<'static, str>,
     /// How it is drawn.
     pub form: Form,
@@ -129,41 +129,41 @@ pub struct Fact {
     pub metric: Cow<'static, str>,
     /// The number.
     pub value: f64,
-    /// Where it is printed, and on what it was measured.
+    /// Where it is printed, and on which machines it was measured.
     pub place: Cow<'static, str>,
 }
 
-/// What must hold.
+/// A claim that must hold.
 #[derive(Debug)]
 pub struct Shape {
-    /// Its name in the specification, such as `R1`, with a letter for each part.
+    /// Its number, such as `R1`, with a letter for each part.
     pub id: &'static str,
-    /// What is claimed.
+    /// The claim.
     pub claim: &'static str,
-    /// Whether it holds.
+    /// Judges the claim.
     pub judge: fn(&Measured) -> Judgement,
 }
 
-/// Why an experiment, or a report, could not be made.
+/// Why an experiment could not be run, or a report not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// No experiment of this name.
+    /// There is no experiment of this name.
     #[error("there is no experiment '{given}'; `synod lab list` shows: {}", known.join(", "))]
     UnknownExperiment {
-        /// What was asked for.
+        /// The name that was given.
         given: String,
-        /// The names.
+        /// The names that exist.
         known: Vec<&'static str>,
     },
-    /// `--set` with something else than KEY=VALUE, an unknown key or a value of the wrong kind.
+    /// The argument of `--set` is not KEY=VALUE, or has an unknown key or a value of the wrong kind.
     #[error("--set {given}: {why}")]
     Parameter {
-        /// What was set.
+        /// The argument.
         given: String,
         /// What is wrong, and what is accepted.
         why: String,
     },
-    /// A topology that makes no sense.
+    /// A topology is not valid.
     #[error("topology {name}: {why}")]
     Topology {
         /// The topology or its file.
@@ -171,18 +171,18 @@ pub enum LabError {
         /// What is wrong.
         why: String,
     },
-    /// A file or folder.
+    /// A file or folder cannot be used.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file of a run is not what `synod lab run` writes.
+    /// A file of a run does not have the contents that `synod lab run` writes.
     #[error("{}: {why}; is it from another version? Run the experiment again", path.display())]
     Unreadable {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// What is wrong.
         why: String,
@@ -190,18 +190,18 @@ pub enum LabError {
     /// Replicas could not be started, or ended by themselves.
     #[error("replicas: {0}")]
     Replicas(String),
-    /// What was measured can not be believed: replicas disagree, or an answered command is missing.
+    /// The figures are not credible: replicas disagree, or an answered command is missing.
     #[error("the replicas broke a promise: {0}")]
     Broken(String),
-    /// The load generator against processes.
+    /// The load generator failed.
     #[error(transparent)]
     Bench(#[from] crate::bench::BenchError),
-    /// Ctrl-C.
+    /// Ctrl-C was pressed.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Puts the path into an error of the system.
+/// Adds the path to an error of the system.
 pub(crate) fn at(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> LabError + '_ {
     move |source| LabError::File { path: path.to_owned(), source }
 }

@@ -17,7 +17,7 @@ pub struct Parameter {
     pub full: &'static str,
 }
 
-/// What every experiment takes.
+/// The parameters of every experiment.
 pub const COMMON: &[Parameter] = &[
     Parameter { key: "runs", help: "Runs at each point, 1 to 1000.", default: "3", full: "10" },
     Parameter {
@@ -39,15 +39,15 @@ pub const COMMON: &[Parameter] = &[
 #[derive(Clone, Debug)]
 pub struct Parameters {
     values: BTreeMap<&'static str, String>,
-    /// What they would be if nothing was set.
+    /// Their values if nothing was set.
     defaults: BTreeMap<&'static str, String>,
 }
 
 impl Parameters {
-    /// The defaults (or those of a full run) with what was set.
+    /// The default values (or those of a full run), changed by `set`.
     ///
     /// # Errors
-    /// [`LabError::Parameter`] for something else than `key=value`, or a key that none of the experiments has.
+    /// [`LabError::Parameter`] if an argument is not `key=value`, or none of the experiments has its key.
     pub fn new(experiment: &Experiment, full: bool, set: &[String]) -> Result<Parameters, LabError> {
         let known = || COMMON.iter().chain(experiment.parameters);
         let default = |parameter: &Parameter| if full { parameter.full } else { parameter.default };
@@ -85,13 +85,13 @@ impl Parameters {
     /// The text of a parameter.
     ///
     /// # Panics
-    /// If the experiment does not declare it.
+    /// The experiment does not declare it.
     #[must_use]
     pub fn text(&self, key: &str) -> &str {
         self.values.get(key).unwrap_or_else(|| panic!("parameter {key} is declared"))
     }
 
-    /// A parameter of some type.
+    /// A parameter, parsed.
     ///
     /// # Errors
     /// [`LabError::Parameter`] says why its text is not accepted.
@@ -102,7 +102,7 @@ impl Parameters {
     /// A number of seconds (above 0, at most an hour).
     ///
     /// # Errors
-    /// As [`Parameters::get`].
+    /// Those of [`Parameters::get`].
     pub fn seconds(&self, key: &str) -> Result<Duration, LabError> {
         let seconds: f64 = self.get(key)?;
         if seconds > 0.0 && seconds <= 3600.0 {
@@ -114,7 +114,7 @@ impl Parameters {
     /// A whole number within bounds.
     ///
     /// # Errors
-    /// As [`Parameters::get`].
+    /// Those of [`Parameters::get`].
     pub fn count(&self, key: &str, accepted: std::ops::RangeInclusive<u64>) -> Result<u64, LabError> {
         let count = self.get(key)?;
         if accepted.contains(&count) {
@@ -126,7 +126,7 @@ impl Parameters {
     /// Values separated by commas, at least one.
     ///
     /// # Errors
-    /// As [`Parameters::get`].
+    /// Those of [`Parameters::get`].
     pub fn list<T: FromStr<Err: std::fmt::Display>>(&self, key: &str) -> Result<Vec<T>, LabError> {
         self.text(key).split(',').map(|text| self.parse(key, text.trim())).collect()
     }
@@ -137,13 +137,13 @@ impl Parameters {
         self.values.contains_key(key)
     }
 
-    /// Whether a parameter is as it would be if nothing was set.
+    /// Whether a parameter has its default value.
     #[must_use]
     pub fn is_default(&self, key: &str) -> bool {
         self.values.get(key) == self.defaults.get(key)
     }
 
-    /// Those of these parameters that are set to less than their default, as `seconds=1 (usually 3)`.
+    /// Those of these parameters that are below their default, as `seconds=1 (usually 3)`.
     #[must_use]
     pub fn below_default(&self, keys: &[&str]) -> Vec<String> {
         let below = |key: &&str| {
@@ -160,7 +160,7 @@ impl Parameters {
         self.values.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
     }
 
-    /// What to say of a value that is well formed and makes no sense.
+    /// The error for a value that is well formed but not accepted.
     pub(crate) fn wrong(&self, key: &str, why: impl Into<String>) -> LabError {
         LabError::Parameter { given: format!("{key}={}", self.text(key)), why: why.into() }
     }

@@ -1,4 +1,4 @@
-//! Runs an experiment: points in turns, a progress bar, files.
+//! Runs an experiment: its points in turns, with a progress bar, and writes the files.
 
 use std::{
     fmt::Write as _,
@@ -20,24 +20,26 @@ use super::{
 };
 use crate::{ground::Ground, statistics};
 
-/// What a measurement needs of the lab.
+/// The circumstances of a measurement.
 #[derive(Clone, Debug)]
 pub struct Conduct {
     /// Becomes true on Ctrl-C.
     pub interrupted: Arc<AtomicBool>,
     /// The program `synod`, for experiments with processes.
     pub program: PathBuf,
-    /// Which run of the point this is, from 0; it goes into seeds.
+    /// The number of the run at this point, from 0; seeds depend on it.
     pub round: u64,
 }
 
 impl Conduct {
-    /// For one run.
+    /// The circumstances of a single run.
     #[must_use]
     pub fn new(interrupted: Arc<AtomicBool>, program: PathBuf) -> Conduct {
         Conduct { interrupted, program, round: 0 }
     }
 
+    /// Checks whether to go on.
+    ///
     /// # Errors
     /// [`LabError::Interrupted`] after Ctrl-C.
     pub fn check(&self) -> Result<(), LabError> {
@@ -45,26 +47,26 @@ impl Conduct {
     }
 }
 
-/// How to run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Where the files go: a folder of the run's name in this one.
+    /// The folder in which the run makes a folder of its own.
     pub folder: PathBuf,
-    /// The parameters of a full run.
+    /// Whether to use the parameters of a full run.
     pub full: bool,
-    /// `key=value`.
+    /// Parameters as `key=value`.
     pub set: Vec<String>,
     /// The commit that is measured, for the report.
     pub commit: Option<String>,
-    /// Show progress on standard error.
+    /// Whether to show progress on standard error.
     pub progress: bool,
 }
 
-/// Runs an experiment and writes its files. After Ctrl-C the files hold what was measured until then, and the error
-/// is [`LabError::Interrupted`].
+/// Runs an experiment and writes its files. After Ctrl-C the files hold what was measured until then, and the
+/// error is [`LabError::Interrupted`].
 ///
 /// # Errors
-/// Parameters that make no sense, replicas that do not start or break a promise, files that can not be written.
+/// Parameters are not valid, replicas do not start or break a promise, or files cannot be written.
 pub fn run(experiment: &Experiment, options: &RunOptions, conduct: &Conduct) -> Result<Summary, LabError> {
     let parameters = Parameters::new(experiment, options.full, &options.set)?;
     let points = (experiment.points)(&parameters)?;
@@ -107,7 +109,7 @@ pub fn run(experiment: &Experiment, options: &RunOptions, conduct: &Conduct) -> 
     outcome.map(|()| summary)
 }
 
-/// What a run is called, and its folder: the experiment's name, with what it runs on if that is not the usual.
+/// The name of a run and of its folder: the experiment's name, followed by the ground if that is not the usual one.
 fn name(experiment: &Experiment, parameters: &Parameters) -> String {
     let on = parameters.text("on");
     if parameters.is_default("on") { experiment.name.to_owned() } else { format!("{}-{on}", experiment.name) }
@@ -128,7 +130,7 @@ impl Turns {
     }
 }
 
-/// What is kept of all runs.
+/// The results of all runs.
 #[derive(Default)]
 struct Log {
     measured: Measured,
@@ -208,7 +210,7 @@ impl Progress {
     fn begin(&self, point: &Point, turn: usize) {
         let what = format!("{} at {}, run {}", point.series, point.x, turn + 1);
         let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
-        // As long for each as for those before.
+        // The estimate assumes that each remaining run takes as long as those before.
         let left = self.began.elapsed().as_secs_f64() / done.max(1) as f64 * (all - done.min(all)) as f64;
         let left = if done == 0 { String::new() } else { format!("{left:.0} s left, ") };
         if self.lines {

@@ -1,4 +1,4 @@
-//! What is kept of a run, and read by reports.
+//! The results of a run as a file, which reports read.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -7,34 +7,34 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{Chart, Environment, Event, Fact, Judgement, LabError, Measured, at};
 use crate::statistics;
 
-/// `summary.json`: everything that a report says about an experiment.
+/// `summary.json`: everything that a report tells about an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The experiment, and what it ran on if that is not the usual.
+    /// The experiment, with the ground if that is not the usual one.
     pub name: String,
     /// Its name for people.
     pub title: String,
-    /// What it repeats.
+    /// The figure, table or section that it repeats.
     pub source: String,
     /// What was done.
     pub about: String,
-    /// With what.
+    /// The parameters.
     pub parameters: BTreeMap<String, String>,
-    /// Its pictures.
+    /// Its charts.
     pub charts: Vec<Chart>,
     /// The document's numbers.
     pub facts: Vec<Fact>,
-    /// What was measured.
+    /// The results at each point.
     pub points: Vec<PointSummary>,
     /// Answers over time, of the first run of each point that is about gaps.
     pub timelines: Vec<Timeline>,
-    /// What became of each claim.
+    /// The verdict on each claim.
     pub verdicts: Vec<Claim>,
     /// How long the run took, in seconds.
     pub took_seconds: f64,
     /// Why it ended early, if it did.
     pub cut_short: Option<String>,
-    /// Parameters that made it shorter than it usually is, each with its usual value.
+    /// Parameters that made it shorter than usual, each with its usual value.
     #[serde(default)]
     pub shorter: Vec<String>,
 }
@@ -67,27 +67,27 @@ pub struct PointSummary {
 pub struct Timeline {
     /// The series.
     pub series: String,
-    /// The place on the axis of the other pictures.
+    /// The place on the axis of the other charts.
     pub x: f64,
     /// Answers in consecutive tenths of a second.
     pub answers: Vec<f64>,
-    /// What was done meanwhile.
+    /// Actions that were carried out meanwhile.
     #[serde(default)]
     pub events: Vec<Event>,
 }
 
-/// A claim and what became of it.
+/// A claim and its verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// Its name in the specification.
+    /// Its number.
     pub id: String,
-    /// What is claimed.
+    /// The claim.
     pub claim: String,
-    /// What became of it.
+    /// The verdict.
     pub judgement: Judgement,
 }
 
-/// Sums up what was measured.
+/// Sums up all values.
 pub(super) fn points(measured: &Measured) -> Vec<PointSummary> {
     let summed = measured.iter().filter_map(|(series, x, metric, values)| {
         let estimate = statistics::estimate(values)?;
@@ -106,10 +106,10 @@ pub(super) fn points(measured: &Measured) -> Vec<PointSummary> {
     summed.collect()
 }
 
-/// Reads what a run left in its folder.
+/// Reads the files of a run from its folder.
 ///
 /// # Errors
-/// A file is missing or not what a run writes.
+/// A file is missing, or does not have the contents that a run writes.
 pub(crate) fn read(folder: &Path) -> Result<(Summary, Environment), LabError> {
     Ok((parse(&folder.join("summary.json"))?, parse(&folder.join("environment.json"))?))
 }

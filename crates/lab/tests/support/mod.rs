@@ -1,4 +1,4 @@
-//! A server of the etcd v3 API that is as small as can be, and misbehaves on demand.
+//! A minimal server of the etcd v3 API that misbehaves on demand.
 
 use std::{
     collections::HashMap,
@@ -28,11 +28,11 @@ const MEMBER: u64 = 0xabc;
 /// How the server behaves.
 #[derive(Clone, Debug, Default)]
 pub struct Behaviour {
-    /// Requests that come in this time, counted from the first request, are answered at its end.
+    /// Requests that arrive in this span, counted from the first request, are answered at its end.
     pub stall: Option<Range<Duration>>,
     /// Each answer takes this long.
     pub delay: Duration,
-    /// Every so many requests one fails.
+    /// If set, one in this many requests fails.
     pub fail_every: Option<u64>,
     /// Requests are never answered.
     pub silent: bool,
@@ -62,7 +62,7 @@ impl Seen {
     }
 }
 
-/// A running server; it stops when it is dropped.
+/// A running server. It stops when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     pub address: SocketAddr,
@@ -95,7 +95,7 @@ impl Server {
                     _ = stopped => {}
                 }
             });
-            // The runtime goes, and with it every connection: as abruptly as if the process were killed.
+            // Dropping the runtime ends every connection as abruptly as killing the process would.
         });
         Server { address: address_bound.recv().unwrap(), seen, stop: Some(stop), thread: Some(thread) }
     }
@@ -113,7 +113,7 @@ impl Drop for Server {
 }
 
 impl Service {
-    /// Counts a request, and does to it what the behaviour says.
+    /// Counts a request, and applies the behaviour to it.
     async fn enter(&self, count: impl FnOnce(&mut Seen)) -> Result<(), Status> {
         let (since_first, number) = {
             let mut seen = self.seen.lock().unwrap();

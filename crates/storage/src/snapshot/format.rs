@@ -1,4 +1,4 @@
-//! What a snapshot file looks like. Integers are little-endian.
+//! The format of a snapshot file. Integers are little-endian.
 //!
 //! ```text
 //! file    := header (64 bytes) | chunk* | trailer (16 bytes)
@@ -8,15 +8,15 @@
 //! trailer := magic "SNAPDONE" | crc u32 of the whole payload | crc u32 of the header and the twelve bytes before
 //! ```
 //!
-//! The chunk's checksum lets a reader use what it has read before it has read all; the trailer's proves that the
-//! file is whole. Nothing in it depends on the replica, so it is sent to peers as it is.
+//! A chunk's checksum lets a reader use the chunk before it has read the others; the trailer's checksum proves
+//! that the file is whole. Nothing in the file depends on the replica, so it is sent to peers as it is.
 
 use synod_wire::{ClusterId, FILE_HEAD_BYTES, Format, Slot, VersionError, Written};
 
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const TRAILER_BYTES: usize = 16;
 pub(crate) const CHUNK_CRC_BYTES: usize = 4;
-/// Bytes of payload a chunk.
+/// Bytes of payload in a chunk.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 pub(crate) const FORMAT: Format = Format::first(2);
 
@@ -46,7 +46,8 @@ impl Header {
         bytes
     }
 
-    /// The inner error says what is wrong; the outer one that nobody can say, since it is of another version.
+    /// Decodes a header. The outer error means that it has a version this program cannot read; the inner one
+    /// says what is wrong.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Result<Header, String>, VersionError> {
         let Some(written) = Header::written(bytes)? else {
             return Ok(Err("it does not begin as a snapshot does".to_owned()));
@@ -54,7 +55,7 @@ impl Header {
         Ok(Header::decode_as(written, bytes))
     }
 
-    /// Of which version the file is that begins so; `None` if it is no snapshot, or damaged.
+    /// The version of a file that begins with these bytes; `None` if it is no snapshot, or damaged.
     pub(crate) fn written(bytes: &[u8]) -> Result<Option<Written>, VersionError> {
         let written = Written::of_head(bytes, MAGIC);
         written.map_or(Ok(()), |written| FORMAT.check(written))?;
@@ -73,13 +74,13 @@ impl Header {
         Ok(Header { written, cluster: ClusterId(word(24)), slot: Slot(word(32)), length: word(40) })
     }
 
-    /// Bytes that the whole file has.
+    /// Bytes of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
         let crcs = self.length.div_ceil(CHUNK_BYTES as u64).saturating_mul(CHUNK_CRC_BYTES as u64);
         self.length.saturating_add(crcs).saturating_add((HEADER_BYTES + TRAILER_BYTES) as u64)
     }
 
-    /// The trailer that belongs to this header and a payload with this checksum.
+    /// The trailer for this header and a payload with this checksum.
     pub(crate) fn trailer(&self, payload_crc: u32) -> [u8; TRAILER_BYTES] {
         let mut bytes = [0; TRAILER_BYTES];
         bytes[0..8].copy_from_slice(&END_MAGIC);

@@ -1,4 +1,4 @@
-//! Snapshot files: the state machine's state through a slot, complete or not there at all.
+//! Snapshot files: the state machine's state through a slot. A file is complete, or it does not exist.
 
 mod format;
 mod read;
@@ -30,21 +30,21 @@ use crate::{
     disk::{Disk, How, create_dir, file_names, read_exact_at, remove_file, sync_dir, the_disk},
 };
 
-/// A snapshot that is complete.
+/// A complete snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotFile {
     /// The slot through which the state machine had executed.
     pub slot: Slot,
     /// Its file.
     pub path: PathBuf,
-    /// Bytes of the file: what is transferred to a peer.
+    /// Bytes of the file, which is what a peer receives.
     pub file_bytes: u64,
 }
 
 /// A snapshot that cannot be used; see [`SnapshotStore::set_aside`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedSnapshot {
-    /// Which.
+    /// Its slot.
     pub slot: Slot,
     /// Its file.
     pub path: PathBuf,
@@ -55,13 +55,13 @@ pub struct DamagedSnapshot {
 /// The newest snapshot that can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatestSnapshot {
-    /// `None` if there is none.
+    /// The snapshot; `None` if there is none.
     pub snapshot: Option<SnapshotFile>,
-    /// Newer ones that had to be passed over; empty if all is well.
+    /// Newer snapshots that cannot be used.
     pub damaged: Vec<DamagedSnapshot>,
 }
 
-/// The snapshots of one replica. Clones share the directory, and may be used by several threads: one may write a
+/// The snapshots of one replica. Clones share the directory, and several threads may use it: one may write a
 /// snapshot while another sends an older one.
 #[derive(Clone, Debug)]
 pub struct SnapshotStore {
@@ -73,14 +73,14 @@ pub struct SnapshotStore {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Snapshots that this process wrote or verified: they need not be read through again.
+    /// Snapshots that this process wrote or verified, and need not read through again.
     trusted: Mutex<BTreeSet<Slot>>,
     drafts: AtomicU64,
 }
 
 impl SnapshotStore {
-    /// Opens the directory, which is created if there is none, and removes what an earlier process left
-    /// unfinished. It must not be open in another process; [`crate::DataDir`] sees to that.
+    /// Opens the directory, which is created if it does not exist, and removes unfinished snapshots of an
+    /// earlier process. No other process may have it open; [`crate::DataDir`] sees to that.
     ///
     /// # Errors
     /// The directory cannot be read or written.
@@ -94,7 +94,7 @@ impl SnapshotStore {
         cluster: ClusterId,
     ) -> Result<SnapshotStore, StorageError> {
         create_dir(&*disk, dir)?;
-        // What is found here is relied on, and an earlier process may have ended before it could make a name durable.
+        // The replica relies on what is found here, and an earlier process may have ended before a name was durable.
         sync_dir(&*disk, dir)?;
         for name in file_names(&*disk, dir)?.into_iter().filter(|name| name.ends_with(".tmp")) {
             remove_file(&*disk, &dir.join(name))?;
@@ -113,13 +113,13 @@ impl SnapshotStore {
     /// Begins to receive a snapshot whose file has `file_bytes` bytes at the peer that sends it.
     ///
     /// # Errors
-    /// No file can be created, or the size makes no sense.
+    /// The file cannot be created, or `file_bytes` is not a possible size.
     pub fn receive(&self, slot: Slot, file_bytes: u64) -> Result<SnapshotReceiver, StorageError> {
         SnapshotReceiver::new(self, slot, file_bytes)
     }
 
-    /// The newest snapshot that is whole. Each one is read through once in the life of the process; one that is
-    /// damaged is logged and passed over. Nothing is changed.
+    /// Finds the newest complete snapshot. Each file is read through once in the life of the process; a
+    /// damaged one is logged and skipped. Nothing is changed.
     ///
     /// # Errors
     /// The directory cannot be read, or the newest snapshot that may be whole is of another version.
@@ -150,8 +150,8 @@ impl SnapshotStore {
         Ok(LatestSnapshot { snapshot: None, damaged })
     }
 
-    /// Renames snapshots that cannot be used to `*.damaged`, so that they are not read again and can still be looked at.
-    /// A replica that nobody else can give another keeps them as they are: the disk may read them tomorrow.
+    /// Renames snapshots that cannot be used to `*.damaged`, so that they are not read again and can still be examined.
+    /// A replica that no other can send a snapshot must not do this: the disk may be able to read the files later.
     ///
     /// # Errors
     /// A file cannot be renamed.
@@ -164,30 +164,30 @@ impl SnapshotStore {
         if damaged.is_empty() { Ok(()) } else { sync_dir(&*self.disk, &self.dir) }
     }
 
-    /// Reads a snapshot's contents.
+    /// Opens a snapshot's contents for reading.
     ///
     /// # Errors
-    /// There is none for this slot, it is not one of this cluster, or it cannot be read.
+    /// There is no snapshot for this slot, it belongs to another cluster, or it cannot be read.
     pub fn open_snapshot(&self, slot: Slot) -> Result<SnapshotReader, StorageError> {
         let reader = SnapshotReader::open(&*self.disk, &self.path(slot), self.cluster, slot);
         reader.map_err(|error| self.missing(slot, error))
     }
 
-    /// Size of the file of the snapshot of `slot`, in bytes.
+    /// Bytes of the file of the snapshot of `slot`.
     ///
     /// # Errors
-    /// There is no snapshot for this slot (any more), or it cannot be read.
+    /// There is no snapshot for this slot, or no longer, or it cannot be read.
     pub fn file_bytes(&self, slot: Slot) -> Result<u64, StorageError> {
         let path = self.path(slot);
         let bytes = self.disk.file_bytes(&path);
         bytes.map_err(|error| self.missing(slot, StorageError::io("read", &path, error)))
     }
 
-    /// Bytes of the file of the snapshot of `slot` from `offset` on, at most `bytes_max`, for a peer; empty at
-    /// the end. They are not checked here: the receiver does that.
+    /// Reads at most `bytes_max` bytes of the file of the snapshot of `slot` from `offset` on, for a peer.
+    /// The result is empty at the end. The bytes are not checked here: the receiver does that.
     ///
     /// # Errors
-    /// There is no snapshot for this slot (any more), or it cannot be read.
+    /// There is no snapshot for this slot, or no longer, or it cannot be read.
     pub fn read_chunk(&self, slot: Slot, offset: u64, bytes_max: usize) -> Result<Bytes, StorageError> {
         let path = self.path(slot);
         let read = || -> io::Result<Bytes> {
@@ -204,11 +204,11 @@ impl SnapshotStore {
         if error.is_not_found() { StorageError::NoSnapshot { dir: self.dir.clone(), slot } } else { error }
     }
 
-    /// Deletes all snapshots but the `keep` newest ones. One that somebody is reading stays readable to him
-    /// until he closes it; [`SnapshotStore::read_chunk`] will not find it.
+    /// Deletes all snapshots but the `keep` newest ones. An open [`SnapshotReader`] can still read a deleted
+    /// one; [`SnapshotStore::read_chunk`] does not find it.
     ///
     /// # Errors
-    /// The directory cannot be read, or a file not be deleted.
+    /// The directory cannot be read, or a file cannot be deleted.
     pub fn retain(&self, keep: usize) -> Result<(), StorageError> {
         let slots = self.slots()?;
         let gone = &slots[..slots.len().saturating_sub(keep)];
@@ -219,7 +219,7 @@ impl SnapshotStore {
         if gone.is_empty() { Ok(()) } else { sync_dir(&*self.disk, &self.dir) }
     }
 
-    /// The slots of all snapshots, whole or not, in order.
+    /// The slots of all snapshot files, complete or not, in order.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -237,7 +237,7 @@ impl SnapshotStore {
         self.dir.join(file_name(slot))
     }
 
-    /// A name that no other unfinished snapshot has.
+    /// A file name that no other unfinished snapshot has.
     fn temporary_path(&self, slot: Slot) -> PathBuf {
         let number = self.shared.drafts.fetch_add(1, Ordering::Relaxed);
         self.dir.join(format!("snapshot-{:020}-{number}.tmp", slot.0))

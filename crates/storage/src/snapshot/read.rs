@@ -1,4 +1,4 @@
-//! Reading a snapshot, with every byte checked before it is handed out.
+//! Reads a snapshot, and checks every byte before returning it.
 
 use std::{
     io::{self, Read},
@@ -13,19 +13,19 @@ use crate::{
     disk::{Disk, DiskFile, How, is_unreadable, read_exact_at},
 };
 
-/// Reads the contents of a snapshot. A chunk is checked before any of it is returned, and the end of the input
-/// is reported only when the whole file was seen to be right; anything else is an error of kind `InvalidData`.
+/// Reads the contents of a snapshot. A chunk is checked before any of it is returned, and the end of the
+/// input is reported only when the whole file has been checked. Any defect is an error of kind `InvalidData`.
 #[derive(Debug)]
 pub struct SnapshotReader {
     path: PathBuf,
     file: Box<dyn DiskFile>,
-    /// Where in the file the next chunk begins.
+    /// The offset of the next chunk in the file.
     at: u64,
     header: Header,
-    /// Payload bytes that were not read from the file yet.
+    /// Payload bytes that have not been read from the file.
     left: u64,
     chunk: Vec<u8>,
-    /// What of the chunk was handed out.
+    /// How much of the chunk has been returned.
     taken: usize,
     crc: crc32fast::Hasher,
     ended: bool,
@@ -75,7 +75,7 @@ impl SnapshotReader {
         })
     }
 
-    /// The slot through which the state machine has executed what is in here.
+    /// The slot through which the state machine has executed.
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.header.slot
@@ -87,7 +87,7 @@ impl SnapshotReader {
         self.header.length
     }
 
-    /// Reads to the end to see whether all is right.
+    /// Reads to the end and checks everything.
     pub(crate) fn verify(mut self) -> Result<(), StorageError> {
         loop {
             match self.next_chunk() {

@@ -25,7 +25,7 @@ fn contents(len: usize) -> Vec<u8> {
 
 fn write(store: &SnapshotStore, slot: u64, contents: &[u8]) -> SnapshotFile {
     let mut writer = store.create(Slot(slot)).unwrap();
-    // In pieces that do not match the chunks.
+    // The pieces do not match the chunks.
     contents.chunks(100_003).for_each(|piece| writer.write_all(piece).unwrap());
     writer.finish().unwrap()
 }
@@ -70,7 +70,7 @@ fn an_unfinished_snapshot_is_not_there() {
     writer.abort();
     assert_eq!(files(&store).len(), 1);
 
-    // As after a crash: nobody was there to tidy up.
+    // A crash leaves the temporary file behind.
     std::mem::forget(store.create(Slot(9)).unwrap());
     assert_eq!(files(&store).len(), 2);
     let store = SnapshotStore::open(dir.path(), CLUSTER).unwrap();
@@ -100,7 +100,7 @@ fn a_damaged_snapshot_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
         let older = write(&store(dir.path()), 4, b"older");
         fs::write(dir.path().join(file_name(Slot(9))), &damaged).unwrap();
-        // A store that did not write it itself.
+        // This store did not write the file itself.
         let store = store(dir.path());
         if let Ok(mut reader) = store.open_snapshot(Slot(9)) {
             let mut read = Vec::new();
@@ -112,7 +112,7 @@ fn a_damaged_snapshot_is_passed_over() {
         assert_eq!(latest.snapshot, Some(older), "{what}");
         assert_eq!(latest.damaged.len(), 1, "{what}");
         assert_eq!(latest.damaged[0].slot, Slot(9));
-        // To look changes nothing: it may be the only copy, and the disk may read it tomorrow.
+        // Looking changes nothing: this may be the only copy, and the disk may be able to read it later.
         assert_eq!(store.latest().unwrap(), latest, "{what}");
         store.set_aside(&latest.damaged).unwrap();
         assert!(files(&store).contains(&"snapshot-00000000000000000009.snap.damaged".to_owned()));
@@ -198,7 +198,7 @@ fn what_a_peer_sends_wrongly_is_refused_and_leaves_nothing() {
     attempt(12, len, &whole).unwrap();
 }
 
-/// A disk that takes so many more bytes.
+/// A disk that has room for this many more bytes.
 #[derive(Clone, Debug)]
 struct Room(Arc<AtomicU64>);
 
@@ -250,7 +250,7 @@ fn a_full_disk_leaves_no_snapshot() {
     }
 }
 
-/// A start relies on what it finds: it trims the log.
+/// A start relies on the snapshot that it finds: it trims the log.
 #[test]
 fn a_snapshot_that_a_start_found_survives_a_power_failure() {
     let (mut found, dir) = (0, Path::new("/snapshots"));

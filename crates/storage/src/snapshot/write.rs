@@ -1,4 +1,4 @@
-//! Writing a snapshot of one's own, and receiving one from a peer.
+//! Writes a snapshot of this replica's own state, or receives one from a peer.
 
 use std::{
     io::{self, IoSlice, Write},
@@ -18,11 +18,11 @@ use crate::{
     disk::{DiskFile, How, open, remove_file, sync_dir, sync_file, write_all_at},
 };
 
-/// What was written is pushed to the disk every so many bytes. One large fsync at the end would hold up those of
-/// the log, which wait for the same disk.
+/// A snapshot is synced whenever this many bytes were written. One large fsync at the end would delay those
+/// of the log, which wait for the same disk.
 const SYNC_BYTES: u64 = 8 << 20;
 
-/// A file that gets its name when it is complete, and is removed otherwise.
+/// A file that gets its name when it is complete, and is removed if it is not.
 #[derive(Debug)]
 struct Draft {
     store: SnapshotStore,
@@ -77,8 +77,8 @@ impl Drop for Draft {
     }
 }
 
-/// Writes a snapshot. It exists once [`SnapshotWriter::finish`] has returned; a writer that is dropped, or a
-/// process that ends, leaves nothing.
+/// Writes a snapshot, which exists once [`SnapshotWriter::finish`] has returned. A writer that is dropped, or
+/// a process that ends, leaves no snapshot.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     draft: Draft,
@@ -87,14 +87,14 @@ pub struct SnapshotWriter {
     chunk: Vec<u8>,
     length: u64,
     crc: crc32fast::Hasher,
-    /// A write failed; the snapshot cannot be finished.
+    /// The error of a failed write, after which the snapshot cannot be finished.
     failure: Option<StorageError>,
 }
 
 impl SnapshotWriter {
     pub(crate) fn new(store: &SnapshotStore, slot: Slot) -> Result<SnapshotWriter, StorageError> {
         let mut draft = Draft::new(store, slot)?;
-        // The header is written when the length is known.
+        // The header is written last, when the length is known.
         draft.end = HEADER_BYTES as u64;
         Ok(SnapshotWriter {
             draft,
@@ -110,7 +110,7 @@ impl SnapshotWriter {
     /// Completes the snapshot and makes it durable.
     ///
     /// # Errors
-    /// The disk failed, now or during an earlier write; nothing is left of the snapshot then.
+    /// The disk failed, now or during an earlier write. Nothing is left of the snapshot then.
     pub fn finish(mut self) -> Result<SnapshotFile, StorageError> {
         self.write_chunk()?;
         let (written, cluster) = (FORMAT.written, self.cluster);
@@ -164,8 +164,8 @@ impl Write for SnapshotWriter {
     }
 }
 
-/// Takes the file of a snapshot from a peer, piece by piece. It exists once [`SnapshotReceiver::finish`] has
-/// returned.
+/// Receives the file of a snapshot from a peer, piece by piece. The snapshot exists once
+/// [`SnapshotReceiver::finish`] has returned.
 #[derive(Debug)]
 pub struct SnapshotReceiver {
     draft: Draft,
@@ -191,29 +191,30 @@ impl SnapshotReceiver {
         StorageError::SnapshotRejected { path: self.draft.store.path(self.slot), reason }
     }
 
-    /// Which snapshot it is.
+    /// The slot of the snapshot.
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// Where the next piece begins, in bytes of the file.
+    /// The offset of the next piece in the file, in bytes.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.draft.end
     }
 
-    /// Whether all pieces are there.
+    /// Whether all pieces have arrived.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.draft.end == self.file_bytes
     }
 
-    /// Takes a piece. One that does not begin at [`SnapshotReceiver::offset`] (sent twice, or one before it was
-    /// lost) is ignored. Returns the new offset, which is what to ask the peer for next.
+    /// Takes a piece. A piece that does not begin at [`SnapshotReceiver::offset`] is ignored: it was sent
+    /// twice, or an earlier one was lost. Returns the new offset, which is what to ask the peer for next.
     ///
     /// # Errors
-    /// The piece goes beyond the end, or says that this program cannot read the snapshot; or the disk failed. The receiver is of no use then.
+    /// The piece goes beyond the end, the snapshot has a version that this program cannot read, or the disk
+    /// failed. The receiver must not be used any more then.
     pub fn write_chunk(&mut self, offset: u64, bytes: &Bytes) -> Result<u64, StorageError> {
         if offset == self.draft.end {
             if bytes.len() as u64 > self.file_bytes - offset {
@@ -221,7 +222,7 @@ impl SnapshotReceiver {
                 return Err(self.rejected(format!("{len} bytes at {offset} go beyond the announced {all}")));
             }
             if offset == 0 {
-                // Before the rest of it comes over the network, for nothing.
+                // The version is checked before the rest of the file uses the network.
                 let path = self.draft.store.path(self.slot);
                 Header::written(bytes).map_err(|error| StorageError::Version { path, error })?;
             }
@@ -233,7 +234,7 @@ impl SnapshotReceiver {
     /// Checks the whole file and gives it its name.
     ///
     /// # Errors
-    /// Something is missing, or it is not a snapshot of this cluster and slot with the right checksums; or the
+    /// A piece is missing, the file is not a snapshot of this cluster and slot with valid checksums, or the
     /// disk failed. Nothing is left of it then.
     pub fn finish(self) -> Result<SnapshotFile, StorageError> {
         if !self.is_complete() {

@@ -1,4 +1,4 @@
-//! The client in virtual time: proposals outstanding, whom to ask, what was answered.
+//! The client in virtual time: its outstanding proposals, the leader it knows, and its answers.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,7 +10,7 @@ use synod_wire::{Ballot, Epoch, ReplicaId, Time};
 
 use crate::ground::{BIN, Load, Outcome, registry::Values};
 
-/// A proposal that is under way.
+/// An outstanding proposal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) value: u64,
@@ -19,18 +19,18 @@ pub(super) struct Pending {
     pub(super) asked: ReplicaId,
 }
 
-/// See the module.
+/// A client with a constant number of outstanding proposals.
 pub(super) struct Client {
     answer_timeout: Duration,
-    /// By the number of the request; the map is only looked up, never gone through in its own order.
+    /// Outstanding proposals by the number of their request. The map is only looked up, never iterated.
     pending: HashMap<u64, Pending>,
     /// Requests in the order in which their proposals were first sent, for time-outs.
     in_order: VecDeque<u64>,
     next_request: u64,
     next_value: u64,
-    /// Whom the client believes to lead, and why.
+    /// The replica that the client believes to lead, with the epoch and ballot that say so.
     leader: Option<(Epoch, Ballot, ReplicaId)>,
-    /// From when to when answers count.
+    /// The beginning and end of the time in which answers count.
     window: Option<(Time, Time)>,
     last_answer: Time,
     pub(super) outcome: Outcome,
@@ -57,7 +57,7 @@ impl Client {
         self.leader.map(|(.., leader)| leader)
     }
 
-    /// Somebody says that it leads.
+    /// A replica says that it leads.
     pub(super) fn hear(&mut self, epoch: Epoch, ballot: Ballot, leader: ReplicaId) {
         let news = (epoch, ballot, leader);
         if self.leader.is_some_and(|known| known >= news) {
@@ -90,7 +90,7 @@ impl Client {
         self.pending.len()
     }
 
-    /// A new proposal to this replica: its request and its value.
+    /// Makes a new proposal to this replica. Returns its request and its value.
     pub(super) fn propose(&mut self, now: Time, to: ReplicaId) -> (RequestId, u64) {
         let value = self.next_value;
         self.next_value += 1;
@@ -104,21 +104,21 @@ impl Client {
         RequestId(self.next_request)
     }
 
-    /// Sends a proposal again, to another replica perhaps.
+    /// Sends a proposal again, perhaps to another replica.
     pub(super) fn resend(&mut self, request: RequestId, to: ReplicaId) -> Option<(RequestId, u64)> {
         let pending = self.pending.remove(&request.0)?;
         self.outcome.resent += 1;
-        // Its time goes on from when it was sent first; it times out a little late if others were sent meanwhile.
+        // Its time counts from the first sending. It times out a little late if others were sent meanwhile.
         Some((self.send(Pending { asked: to, ..pending }), pending.value))
     }
 
-    /// The proposals under way at a replica, oldest first.
+    /// The outstanding proposals at a replica, oldest first.
     pub(super) fn at(&self, replica: ReplicaId) -> Vec<RequestId> {
         let at = |request: &&u64| self.pending.get(request).is_some_and(|pending| pending.asked == replica);
         self.in_order.iter().filter(at).map(|&request| RequestId(request)).collect()
     }
 
-    /// An answer came; false if nobody waits for it.
+    /// Counts an answer. Returns false if the proposal is no longer outstanding.
     pub(super) fn answered(&mut self, now: Time, request: RequestId) -> bool {
         let Some(pending) = self.pending.remove(&request.0) else { return false };
         self.acknowledged.insert(pending.value);
@@ -129,7 +129,7 @@ impl Client {
         true
     }
 
-    /// Gives up what waited for too long; how many.
+    /// Gives up proposals that waited for too long, and returns how many.
     pub(super) fn expire(&mut self, now: Time) -> usize {
         let mut expired = 0;
         while let Some(&request) = self.in_order.front() {

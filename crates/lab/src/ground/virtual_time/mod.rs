@@ -1,10 +1,9 @@
-//! The replicas' own code in virtual time: as many processors as replicas, and any network, on any machine.
+//! Runs the replicas' own code in virtual time: as if each replica had a processor, over any network, on any machine.
 //!
-//! What is modelled is what surrounds the replicas: links as a topology describes them, a processor for each replica
-//! that works off what waits for it (a fixed price for each message and a price for each command that it carries, in
-//! or out, as the specification proposes in section 14.4), and disks that answer at once. The same seed gives the same
-//! run. (`synod-sim` looks for errors with the same replicas; here there are no faults but those of links, and all is
-//! about time.)
+//! The model covers what surrounds the replicas: links as a topology describes them; a processor for each
+//! replica, which works through its inbox at a fixed price for each message and for each command in it, in
+//! and out; and disks that answer at once. The same seed gives the same run. (`synod-sim` looks for errors
+//! with the same replicas. Here only links have faults, and the subject is time.)
 
 mod client;
 mod prepare;
@@ -18,30 +17,31 @@ use crate::study::{Conduct, LabError};
 
 /// What handling or sending one message costs a processor, in nanoseconds.
 const MESSAGE_NANOS: u64 = 2_000;
-/// What taking a proposal from a client and answering it costs. With it three replicas peak near the 250,000 proposals a
-/// second of the document's machines, to which the specification says to calibrate the model (section 14.4).
+/// What taking a proposal from a client and answering it costs, in nanoseconds. With it three replicas peak
+/// near the 250,000 proposals a second of the document's machines, to which the model is calibrated.
 const REQUEST_NANOS: u64 = 3_000;
-/// What each byte of a message costs; a proposal of 8 bytes takes 37 in a batch, so this is 0.3 microseconds for each.
+/// What each byte of a message costs, in nanoseconds. A proposal of 8 bytes takes 37 bytes in a batch, so it
+/// costs 0.3 µs.
 const BYTE_NANOS: f64 = 300.0 / 37.0;
 
-/// What went over the network in the window.
+/// Messages between replicas in the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
-    /// Messages between replicas.
+    /// How many there were.
     pub messages: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those of them that say nothing but that slots are decided.
+    /// How many of them only tell that slots are decided.
     pub decides: u64,
-    /// Bytes of those that bring followers in line with a new leader.
+    /// Bytes of messages that bring followers in line with a new leader.
     pub sync_bytes: u64,
-    /// How long the first prepare phase in the window took that came to its end: from when a replica was told to lead
-    /// until a majority had accepted what it adopted.
+    /// How long the first completed prepare phase in the window took: from when a replica was told to lead
+    /// until a majority had accepted the log that it adopted.
     pub prepare: Option<Duration>,
 }
 
 impl Traffic {
-    /// The figures of a run that answered so many proposals.
+    /// The figures of a run with this many answers.
     pub(super) fn figures(&self, answered: u64) -> impl Iterator<Item = (&'static str, f64)> {
         let thousands = answered.max(1) as f64 / 1000.0;
         let counted = [
@@ -57,7 +57,8 @@ impl Traffic {
 /// Runs the replicas under the load, and checks that they kept their promises.
 ///
 /// # Errors
-/// Nobody leads after a minute of virtual time; replicas disagree, or an acknowledged value is missing; Ctrl-C.
+/// No replica leads after a minute of virtual time, replicas disagree, an acknowledged value is missing, or
+/// Ctrl-C was pressed.
 pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<(Outcome, Traffic), LabError> {
     let mut world = world::World::new(setup, load)?;
     world.run(conduct)?;
@@ -92,7 +93,7 @@ mod tests {
         }
     }
 
-    /// The closed-loop model of the specification (section 13.13): c over the latency.
+    /// The model of a closed loop: throughput is the number of outstanding proposals divided by the latency.
     #[test]
     fn latency_and_throughput_are_those_of_the_network() {
         let load = Load::new(100, Duration::from_secs(5));
@@ -131,8 +132,8 @@ mod tests {
         }
     }
 
-    /// Hundreds of proposals are in flight when the leadership is handed over across an ocean: without max AcceptSync
-    /// they are all sent again, and the prepare phase takes longer.
+    /// Hundreds of proposals are in flight when the leadership is handed over across an ocean. Without max
+    /// AcceptSync they are all sent again, and the prepare phase takes longer.
     #[test]
     fn the_prepare_phase_is_timed() {
         let run = |max_accept_sync| {
@@ -153,7 +154,7 @@ mod tests {
         let (on, off) = (run(true), run(false));
         assert!(on.prepare.unwrap() < off.prepare.unwrap(), "{on:?} {off:?}");
         assert!(on.sync_bytes < off.sync_bytes, "{on:?} {off:?}");
-        // A majority is 0.3 ms away, there and back twice; all others are 142 ms away.
+        // A majority is 0.3 ms away, which is crossed twice in both directions; all other replicas are 142 ms away.
         let phase = on.prepare.unwrap();
         assert!((Duration::from_micros(600)..Duration::from_millis(100)).contains(&phase), "{phase:?}");
     }

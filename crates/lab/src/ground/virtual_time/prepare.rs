@@ -6,12 +6,12 @@ use synod_consensus::{Message, sequence_paxos};
 use synod_replica::PeerMessage;
 use synod_wire::{Ballot, ReplicaId, Time};
 
-/// Watches what replicas say to each other. It starts when a replica sends the first `Prepare` of a ballot, and stops
-/// when a majority, the replica among it, has accepted in that ballot.
+/// Watches messages between replicas. It starts when a replica sends the first `Prepare` of a ballot, and
+/// stops when a majority, that replica included, has accepted in that ballot.
 #[derive(Debug, Default)]
 pub(super) struct Stopwatch {
     running: Option<Running>,
-    /// The first phase that came to its end, since this was last taken away.
+    /// The first completed phase since this was last taken.
     pub(super) took: Option<Duration>,
 }
 
@@ -23,10 +23,10 @@ struct Running {
 }
 
 impl Stopwatch {
-    /// A replica sends this.
+    /// A replica sends this message.
     pub(super) fn sent(&mut self, now: Time, message: &PeerMessage) {
         let PeerMessage::Protocol { message: Message::SequencePaxos(message), .. } = message else { return };
-        // A leader asks a follower that it has lost sight of once more in its ballot: no phase begins with that.
+        // A leader that has lost sight of a follower asks it again in its ballot, which does not begin a phase.
         if let sequence_paxos::Message::Prepare(prepare) = message
             && self.running.as_ref().is_none_or(|running| running.ballot < prepare.ballot)
         {
@@ -34,7 +34,7 @@ impl Stopwatch {
         }
     }
 
-    /// This has arrived at a replica, in a group of this size.
+    /// This message has arrived at a replica, in a group of this size.
     pub(super) fn arrived(&mut self, now: Time, from: ReplicaId, message: &PeerMessage, replicas: usize) {
         let PeerMessage::Protocol { message: Message::SequencePaxos(message), .. } = message else { return };
         let Some(running) = &mut self.running else { return };

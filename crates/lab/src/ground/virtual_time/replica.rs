@@ -1,4 +1,4 @@
-//! One replica with its processor, its executor and what waits for it.
+//! One replica with its processor, its executor and its inbox.
 
 use std::collections::VecDeque;
 
@@ -13,19 +13,19 @@ use synod_wire::{Ballot, CommandKind, Incarnation, Lsn, ReplicaId, Slot, Time};
 use super::{BYTE_NANOS, MESSAGE_NANOS, REQUEST_NANOS};
 use crate::{ground::registry::Registry, study::LabError};
 
-/// Events that are worked off before what they caused leaves, as on a server.
+/// How many events are handled before their effects leave, as on a server.
 const BURST_MAX: usize = 512;
 
-/// See the module.
+/// A replica in virtual time.
 pub(super) struct Machine {
     pub(super) id: ReplicaId,
-    /// Its site: the place in the topology of the replica that it is, or took the place of.
+    /// Its site: the place in the topology of the replica that it is, or whose place it took.
     pub(super) place: usize,
     pub(super) replica: Replica,
     pub(super) executor: Executor<Registry>,
-    /// What waits for the processor.
+    /// Events that wait for the processor.
     inbox: VecDeque<Event>,
-    /// Whether the processor was told to look at the inbox.
+    /// Whether the processor has been scheduled to handle the inbox.
     pub(super) scheduled: bool,
     pub(super) free_at: Time,
     pub(super) deadline: Time,
@@ -33,19 +33,19 @@ pub(super) struct Machine {
     actions: Vec<Action>,
 }
 
-/// What a burst did beside the machine.
+/// The effects of a burst outside of the machine.
 #[derive(Default)]
 pub(super) struct Burst {
     pub(super) messages: Vec<(ReplicaId, PeerMessage, usize)>,
     pub(super) answers: Vec<(RequestId, Result<Bytes, RequestError>)>,
-    /// The group has changed.
+    /// The new group, if it has changed.
     pub(super) group: Option<Group>,
-    /// Who leads has changed.
+    /// Whether the leader has changed.
     pub(super) leader: bool,
 }
 
 impl Machine {
-    /// A replica without a past. What it draws at random depends on its id and on `life`.
+    /// A replica without a past. Its random numbers depend on its id and on `life`.
     pub(super) fn start(
         settings: Settings,
         id: ReplicaId,
@@ -90,14 +90,14 @@ impl Machine {
         !self.inbox.is_empty()
     }
 
-    /// The first actions, those of the start.
+    /// Carries out the actions of the start.
     pub(super) fn begin(&mut self) -> Result<Burst, LabError> {
         let mut burst = Burst::default();
         self.carry_out(&mut burst)?;
         Ok(burst)
     }
 
-    /// Works off what waits; what that cost is in `free_at`.
+    /// Handles the inbox. `free_at` then tells when the processor is done with it.
     pub(super) fn work(&mut self, now: Time) -> Result<Burst, LabError> {
         let mut cost = 0.0;
         if self.deadline <= now {
@@ -171,7 +171,7 @@ impl Machine {
         Ok(())
     }
 
-    /// How far it is, and in which ballot.
+    /// The last slot that it knows to be decided, and its ballot.
     pub(super) fn standing(&self) -> (Slot, Ballot) {
         (self.executor.applied(), self.executor.ballots().proposed)
     }
@@ -190,9 +190,9 @@ fn price(bytes: usize) -> f64 {
     MESSAGE_NANOS as f64 + bytes as f64 * BYTE_NANOS
 }
 
-/// What a message is counted as.
+/// The kinds of messages that are counted.
 pub(super) enum Kind {
-    /// It says nothing but that slots are decided.
+    /// It only tells that slots are decided.
     Decide,
     /// It brings a follower in line with a new leader.
     Sync,

@@ -1,4 +1,4 @@
-//! What happens when: messages under way, processors, the client, acts.
+//! The order of events: messages in flight, processors, the client and actions.
 
 use std::{
     cmp::Reverse,
@@ -23,9 +23,9 @@ use crate::{
     study::{Conduct, LabError},
 };
 
-/// Requests of the operator have numbers from here on; those of the client are below.
+/// Requests of the operator are numbered from here; those of the client are below.
 const OPERATOR: u64 = 1 << 62;
-/// How often the client looks for what timed out, and the operator at how far a change is.
+/// How often the client looks for time-outs, and the operator for the progress of a change.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// The pause before a refused proposal is sent again.
 const RESEND_DELAY: Duration = Duration::from_millis(10);
@@ -33,22 +33,22 @@ const RESEND_DELAY: Duration = Duration::from_millis(10);
 const FIRST_LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long replicas may take to have the same state once the load is over.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// A replica starts this long after the group was told of it.
+/// The time from the change of the group until the new replica starts.
 const JOIN_DELAY: Duration = Duration::from_millis(50);
 
-/// Something that is going to happen.
+/// A scheduled event.
 enum Happening {
-    /// A message arrives, if its session lasts.
+    /// A message arrives, if its session still exists.
     Arrive { from: ReplicaId, to: ReplicaId, session: u64, event: Box<Event> },
     /// A processor is free and has work, or a deadline has passed.
     Work(ReplicaId),
-    /// The client hears that somebody leads.
+    /// The client learns that this replica leads.
     Hear(Epoch, Ballot, ReplicaId),
     /// The client gets an answer.
     Answer(RequestId, Result<Bytes, RequestError>),
     /// The client sends a proposal again.
     Resend(RequestId),
-    /// The client and the operator look around.
+    /// The client looks for time-outs, and the operator for the progress of a change.
     Look,
     /// A new replica starts in the place of another.
     Join(ReplicaId, usize),
@@ -56,19 +56,19 @@ enum Happening {
     Open,
 }
 
-/// An act under way.
+/// An action that has begun.
 struct UnderWay {
     what: What,
     began: Time,
-    /// Who is replaced, once that is chosen.
+    /// The member to be replaced, once it is chosen.
     victim: Option<ReplicaId>,
-    /// When the change was asked for last.
+    /// When the change was last asked for.
     asked: Option<Time>,
 }
 
 impl UnderWay {
-    /// Whether to ask (again). An answer may be lost with who gave it: what counts is what came of it, and asking
-    /// twice is harmless.
+    /// Whether to ask for the change, perhaps again. An answer may be lost with the replica that gave it. So
+    /// only the group's state counts, and asking twice is harmless.
     fn is_due(&mut self, now: Time) -> bool {
         let due = self.asked.is_none_or(|asked| now.since(asked) > Duration::from_secs(1));
         if due {
@@ -78,7 +78,7 @@ impl UnderWay {
     }
 }
 
-/// See the module.
+/// Replicas, links, client and operator of a run.
 pub(super) struct World<'a> {
     setup: &'a Setup,
     load: &'a Load,
@@ -90,7 +90,7 @@ pub(super) struct World<'a> {
     happenings: BTreeMap<u64, Happening>,
     last: u64,
     machines: BTreeMap<ReplicaId, Machine>,
-    /// When the last byte of each link is through, and its session.
+    /// For each link, when its last byte will have left, and the number of its session.
     wires: BTreeMap<(ReplicaId, ReplicaId), (Time, u64)>,
     random: fastrand::Rng,
     client: Client,
@@ -134,7 +134,7 @@ impl<'a> World<'a> {
             stopwatch: Stopwatch::default(),
         };
         for (place, &id) in ids.iter().enumerate() {
-            // Nobody starts at the very same instant: that is what decides who is first.
+            // The replicas start at slightly different times; otherwise these would be equal and decide the election.
             let delay = Duration::from_micros(world.random.u64(0..20_000));
             world.after(delay, Happening::Join(id, place));
         }
@@ -152,7 +152,7 @@ impl<'a> World<'a> {
         self.happenings.insert(self.last, what);
     }
 
-    /// Until the load is over, everything was answered and the replicas have the same state.
+    /// Runs until the load is over, everything is answered and the replicas have the same state.
     pub(super) fn run(&mut self, conduct: &Conduct) -> Result<(), LabError> {
         let began = self.now;
         let mut over: Option<Time> = None;
@@ -197,7 +197,7 @@ impl<'a> World<'a> {
                 let lasts = self.wires.get(&(from, to)).is_some_and(|(_, present)| *present == session);
                 match *event {
                     Event::Request { request, .. } if self.machines[&to].retired => {
-                        // A server that was removed has stopped: its clients are told so, and turn to another.
+                        // A server that was removed has stopped, so its clients get an error and turn to another.
                         self.at(self.now, Happening::Answer(request, Err(RequestError::Stopping)));
                     }
                     event if lasts || from == to => {
@@ -263,13 +263,13 @@ impl<'a> World<'a> {
     }
 
     fn give(&mut self, to: ReplicaId, event: Event) {
-        // Who has not started, or is not there any more, hears nothing.
+        // A replica that has not started yet, or has been removed, receives nothing.
         let Some(machine) = self.machines.get_mut(&to).filter(|machine| !machine.retired) else { return };
         machine.push(event);
         self.schedule(to);
     }
 
-    /// Lets a processor look at its work, as soon as it is free.
+    /// Schedules a processor to handle its inbox as soon as it is free.
     fn schedule(&mut self, id: ReplicaId) {
         let machine = self.machines.get_mut(&id).expect("a machine that has started");
         if machine.has_work() && !machine.scheduled {
@@ -285,7 +285,7 @@ impl<'a> World<'a> {
             return Ok(());
         }
         if machine.free_at > self.now {
-            // A deadline has passed while the processor is at work: it is looked at with what comes next.
+            // The deadline passed while the processor was busy; it is handled with the next event.
             machine.scheduled = true;
             let at = machine.free_at;
             self.at(at, Happening::Work(id));
@@ -296,7 +296,7 @@ impl<'a> World<'a> {
         self.carry_out(id, burst)
     }
 
-    /// What a burst did leaves when it is over.
+    /// Carries out a burst's effects when the burst is over.
     fn carry_out(&mut self, id: ReplicaId, burst: Burst) -> Result<(), LabError> {
         let machine = &self.machines[&id];
         let (leaves, place, deadline) = (machine.free_at, machine.place, machine.deadline);
@@ -332,7 +332,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Starts the replicas that a group has and that have not started.
+    /// Starts the members of a group that have not started.
     fn admit(&mut self, group: &Group) {
         let learners: Vec<_> = group.learners().collect();
         for (id, goal) in learners {
@@ -354,7 +354,7 @@ impl<'a> World<'a> {
         let link = self.links[source.place][target.place];
         let Some((busy_until, session)) = self.wires.get_mut(&(from, to)) else { return };
         if link.loss > 0.0 && self.random.f64() < link.loss {
-            // The end of the session: what is under way is lost with it, and a new one begins.
+            // The session ends, its messages in flight are lost, and a new one begins.
             *session += 1;
             let session = *session;
             self.give(from, Event::Link { peer: to, link: PeerLink::Down });
@@ -373,7 +373,7 @@ impl<'a> World<'a> {
         let jitter = link.jitter.mul_f64(self.random.f64());
         let through = leaves.max(*busy_until) + Duration::from_secs_f64(on_wire);
         *busy_until = through;
-        // A stream keeps its order, also where the way takes longer for one than for the next.
+        // A stream keeps its order even if one message is delayed for longer than the next.
         let arrives = through + link.delay + jitter;
         *busy_until = (*busy_until).max(arrives - link.delay);
         self.at(arrives, Happening::Arrive { from, to, session, event: Box::new(event) });
@@ -424,7 +424,7 @@ impl<'a> World<'a> {
 
     // The operator.
 
-    /// Begins the next act when it is due, and sees one that is under way through.
+    /// Begins the next action when it is due, and follows the present one to its end.
     fn operate(&mut self) -> Result<(), LabError> {
         let Some(opened) = self.opened else { return Ok(()) };
         if self.act.is_none() {
@@ -463,14 +463,14 @@ impl<'a> World<'a> {
                 let leaves = group.learners().any(|(_, goal)| goal == Goal::Replace(victim));
                 let info = MemberInfo { name: format!("in place of {victim}"), ..MemberInfo::default() };
                 match (group.member(victim), leaves) {
-                    // It still has to be known who leads instead.
+                    // The client does not know yet which replica leads instead.
                     (None, _) if leader == victim => {
                         self.act = Some(act);
                         return Ok(());
                     }
                     (None, _) => None,
                     (Some(_), false) => Some(Change::Add { info, goal: Goal::Replace(victim) }),
-                    // It is under way: the learner catches up, and takes its place.
+                    // The change is going on: the learner catches up, and takes its place.
                     (Some(_), true) => {
                         self.act = Some(act);
                         return Ok(());
@@ -495,7 +495,8 @@ impl<'a> World<'a> {
     fn finish_act(&mut self, act: &UnderWay) {
         let opened = self.opened.expect("acts begin in the window");
         self.done.push((act.began.since(opened), self.now.since(act.began)));
-        // Whoever waits at a replica that was removed turns to another. One that only handed over forwards.
+        // Proposals that wait at a removed replica go to another. A replica that only handed the leadership
+        // over forwards them.
         let removed = act.victim.filter(|_| matches!(act.what, What::Replace(_)));
         for stranded in removed.map(|victim| self.client.at(victim)).unwrap_or_default() {
             self.resend(stranded);
@@ -518,7 +519,7 @@ impl<'a> World<'a> {
         slots.all(|slot| Some(slot) == first)
     }
 
-    /// Members hold the same in the same order, and everything that was acknowledged.
+    /// Checks that members hold the same in the same order, and everything that was acknowledged.
     pub(super) fn verify(&self) -> Result<(), LabError> {
         let mut digests = self.members().map(|machine| (machine.id, machine.executor.digest()));
         if let Some((id, digest)) = digests.next()
