@@ -20,7 +20,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     source: "Ng 2020, section 5.5.1, figure 11 (N79, R5)",
     about: "A closed-loop client keeps c proposals of 8 bytes outstanding at the leader. Answers are counted in a \
             window after a warm-up, where the document divides 20 million proposals by the time that they take; c goes \
-            to 100,000 rather than a million, as the specification proposes for few cores. On processes, a proposal is a \
+            to 100,000 rather than a million, since there are few cores. On processes, a proposal is a \
             put through the whole server with its gRPC; on threads (--set on=threads) it is a command of the log, as in \
             the document.",
     parameters: &[ON_PROCESSES, DURABILITY, WINDOW, PROTOCOLS, REPLICAS, CONCURRENT_HERE],

@@ -10,8 +10,9 @@ use crate::{
 /// The introduction, which holds for all runs.
 pub(super) const PREAMBLE: &str = "\
 Written by `synod lab report` from what `synod lab run` measured; verdicts are the program's. Every figure was measured \
-by the run that is described with it, except those said to be printed in the document. A claim's name, such as R6b, and \
-names such as N80 are those of the specification's acceptance shapes and of its checklist. Intervals are 95 % confidence \
+by the run that is described with it, except those said to be printed in the document. Names such as R6b number the \
+claims that a repetition of the document must reproduce, and names such as N80 number what the document describes. \
+Intervals are 95 % confidence \
 intervals of the mean (Student's t); differences are called significant by Welch's test at 5 %. On processes and threads \
 the replicas, the load and whatever else ran on the machine shared its cores, so absolute figures are those of a crowded \
 machine; the load average is noted with each run. In virtual time nothing of that matters, and the prices of messages \

@@ -1,17 +1,17 @@
-//! What must hold, each with a name and a source.
+//! The invariants, each with a name and a source.
 
 use std::fmt;
 
 macro_rules! invariants {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $source:literal;)+) => {
-        /// What must hold after every event, or at the end of a run.
+        /// A condition that must hold after every event, or at the end of a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Invariant {
             $($(#[$doc])* $name,)+
         }
 
         impl Invariant {
-            /// All of them.
+            /// All invariants.
             pub const ALL: &'static [Invariant] = &[$(Invariant::$name,)+];
 
             /// Its name.
@@ -20,7 +20,7 @@ macro_rules! invariants {
                 match self { $(Invariant::$name => $text,)+ }
             }
 
-            /// Where it comes from.
+            /// The document that it comes from.
             #[must_use]
             pub fn source(self) -> &'static str {
                 match self { $(Invariant::$name => $source,)+ }
@@ -34,44 +34,46 @@ invariants! {
     Agreement = "agreement", "Santos 2012, section 7.4: a DECIDED value never changes";
     /// A replica delivers slots in order, each once a life, without gaps but for those a snapshot fills.
     DeliveryOrder = "delivery-order", "Santos 2012, section 7.4: instances are executed in order without gaps";
-    /// A delivered command was submitted by a client, or is one of the replicas' own ticks of the replicated clock.
+    /// A delivered command was submitted by a client, or is a tick of the replicated clock.
     Validity = "validity", "Santos 2012, section 2.4: a delivered message was broadcast by somebody";
     /// A command `(session, sequence)` is executed at most once, and has the same outcome on every replica.
-    Integrity = "integrity", "Santos 2012, section 7.8: the reply cache; DESIGN.md: exactly-once";
+    Integrity = "integrity", "Santos 2012, section 7.8: the reply cache";
     /// Replicas that have executed the same slots have the same state.
-    SameState = "same-state", "DESIGN.md: identical state at identical slot";
+    SameState = "same-state", "ARCHITECTURE.md: same seed, same run; Schneider 1990: replicas of a deterministic state machine";
     /// Every promise and vote that leaves a replica is covered by durable records of that replica.
-    DurableBeforePromise = "durable-before-promise", "DESIGN.md: nothing is promised before it is durable";
+    DurableBeforePromise = "durable-before-promise", "ARCHITECTURE.md: nothing is promised before it is durable";
     /// No later life contradicts what an earlier one promised or voted for, unless it lost its log and said so.
     PromiseKept = "promise-kept", "Santos 2012, section 7.4: no PHASE2B for a view lower than one promised";
     /// States on which a message rested (promises, terms, epochs) are there in the next life, with a durability that keeps
     /// them over such an end.
     StatesKept = "states-kept", "docs/operating.md: what survives with each durability";
-    /// A replica that lost its log is silent in an epoch in which it may have voted, until it knows all that it may have
-    /// said, also after it was started again.
+    /// A replica that lost its log sends nothing in an epoch in which it may have voted, also after further restarts,
+    /// until it knows everything that it may have said.
     SilentAmnesia = "silent-amnesia", "docs/recovery-without-a-log.md: after the loss of a log a replica does not vote until it is safe";
-    /// A replica that lost its log votes again with answers of enough others, each in the latest life that it knows of.
+    /// A replica that lost its log votes again only with answers of enough others, each from the latest life that it knows
+    /// of.
     LatestLifeAnswers = "latest-life-answers", "docs/recovery-without-a-log.md: step 2 of the protocol";
-    /// Those whose promises made a candidate lead gave them in full and in one life each, and are bound as long as they
-    /// vote, also if they lose their logs.
+    /// Each promise that made a candidate lead was given in full and in one life, and binds its replica as long as that
+    /// votes, also if it loses its log.
     PromiseBinds = "promise-binds", "docs/recovery-without-a-log.md: promises bind; Michael et al. 2017";
-    /// When a replica votes again that lost its log, enough others know in which life it does, and go on knowing it.
+    /// When a replica that lost its log votes again, enough others know the life in which it does, and keep knowing it.
     LivesRemembered = "lives-remembered", "docs/recovery-without-a-log.md: lives are remembered";
-    /// Only its owner speaks in a ballot, and only in one life.
+    /// Only its owner leads in a ballot, and only in one life.
     OneLeader = "one-leader-a-ballot", "Santos 2012, section 7.2: k comes from a private pool of the proposer";
     /// At most one batch is proposed for a slot in one ballot.
     OneProposal = "one-proposal-a-ballot", "Santos 2012, section 7.4: at most one value per (view, i)";
     /// Once a batch is chosen, every proposal for that slot in a higher ballot has that batch.
     ChosenStays = "chosen-stays", "Santos 2012, section 7.2: propose the one with the highest k'";
-    /// What is delivered, and so what is acknowledged, was durably accepted by a quorum in one ballot.
-    QuorumDurable = "quorum-durable", "DESIGN.md: an acknowledged write is never lost; Benz 2013, corrected";
-    /// The decided prefix that anybody announces is decided.
+    /// Every delivered batch, and so every acknowledged command, was durably accepted by a quorum in one ballot.
+    QuorumDurable = "quorum-durable", "docs/operating.md: what survives with each durability; Benz 2013, corrected";
+    /// A prefix that a replica announces as decided is decided.
     AnnouncedDecided = "announced-is-decided", "Santos 2012, section 7.2: the decision message";
-    /// What a leader announces as decided is, where its own ballot proposed something, what that ballot proposed.
+    /// In a slot for which its own ballot proposed a batch, a leader announces only that batch as decided.
     AnnouncedIsProposed = "announced-is-what-the-ballot-proposed", "synod_consensus::Protocol: what a replica says in ballot b is true of ballot b";
-    /// What is said of decisions in a ballot, by its leader or by a promise, was decided in that ballot or in a lower one.
+    /// A decision that a leader announces, or a promise reports, in a ballot was made in that ballot or in a lower one.
     NothingFromAbove = "nothing-from-above", "synod_consensus::Protocol: a replica that learns what ballot c decided promises c first";
-    /// Who delivers a slot names no lower ballot than the first that decided it: others promise what it names.
+    /// A replica that delivers a slot names no lower ballot than the first that decided it, since others promise that
+    /// ballot.
     DecidedBallot = "decided-ballot", "synod_consensus::Protocol: the ballot of a decision travels with it";
     /// Once a follower has adopted its leader's sequence, both hold the same elements.
     SyncedPrefix = "synced-prefix", "Ng 2020, section 2.4.2: after AcceptSync the follower's sequence is the leader's";
@@ -79,56 +81,56 @@ invariants! {
     LeaderAppendOnly = "leader-append-only", "Ongaro 2014, figure 3.2: Leader Append-Only";
     /// Entries of one slot and one term are equal, and so are the logs before them.
     LogMatching = "log-matching", "Ongaro 2014, figure 3.2: Log Matching";
-    /// Whoever leads holds every entry that was committed before.
+    /// A leader holds every entry that was committed before.
     LeaderCompleteness = "leader-completeness", "Ongaro 2014, figure 3.2: Leader Completeness";
-    /// Within a life neither the ballot nor the decided prefix nor the executed one goes back.
+    /// Within a life the ballot, the decided prefix and the executed prefix never go back.
     Monotone = "monotone", "Santos 2012, section 7.4: view never decreases";
     /// Queues, windows and logs in memory stay within the limits that their settings document.
-    Bounded = "bounded-memory", "STYLE.md: a limit on everything";
+    Bounded = "bounded-memory", "ARCHITECTURE.md: every queue is bounded in bytes";
     /// A snapshot holds executed slots only, and the log forgets only what a durable snapshot holds.
     SnapshotCovers = "snapshot-covers", "Santos 2012, section 7.6: only instances not executed stay in the log";
     /// All replicas that delivered the same slots are in the same group; there is one group a version and an epoch.
     OneGroup = "one-group-a-version", "Ng 2020, section 2.4.3: every replica sees the same stop-sign in the same slot";
-    /// What an epoch decides behind its end is not delivered.
-    VoidBehindTheEnd = "void-behind-the-end", "DESIGN.md: whatever an epoch decides after its stop-sign is void";
-    /// Once a replica wrote that it entered an epoch, it says nothing in an older one any more.
+    /// Nothing that an epoch decides after its end is delivered.
+    VoidBehindTheEnd = "void-behind-the-end", "ARCHITECTURE.md: nothing that an epoch decides after its stop-sign is delivered";
+    /// Once a replica has written that it entered an epoch, it sends nothing in an older one.
     NoWayBack = "no-way-back", "Ng 2020, section 4.4: a stopped configuration decides nothing any more";
-    /// Who promises, votes or leads in an epoch has durably entered it.
-    EnteredFirst = "entered-first", "DESIGN.md: nothing is promised before it is durable";
-    /// Who speaks in an epoch holds everything that was decided before it.
+    /// A replica that promises, votes or leads in an epoch has durably entered it.
+    EnteredFirst = "entered-first", "ARCHITECTURE.md: a replica sends nothing in an epoch before it has written that it entered it";
+    /// A replica that sends messages in an epoch holds everything that was decided before it.
     WholePrefix = "whole-prefix", "Ng 2020, section 4.4.2: a server starts once it has the log of the earlier ones";
     /// Only the voters of an epoch promise and vote in it.
     VotersOnly = "voters-only", "Ng 2020, section 2.4.3: a configuration is a set of servers of its own";
     /// No two members ever have the same id.
-    IdsOnce = "ids-once", "DESIGN.md: node identity is (id, incarnation)";
-    /// All that ever counts under an id comes from replicas with one birth.
+    IdsOnce = "ids-once", "ARCHITECTURE.md: an id is given once";
+    /// All messages under an id that other replicas accept come from replicas with one birth.
     OneBirth = "one-birth-an-id", "docs/identity.md: a replica is its id and its birth";
-    /// The replicated clock shows at most what truly went by, as the fastest clock of a replica measures it, and at most
-    /// one bounded step more for every jump of such a clock.
+    /// The replicated clock advances at most as fast as the fastest clock of a replica, plus one bounded step for every
+    /// jump of such a clock.
     ClockNotFast = "clock-not-fast", "crates/replica/src/clock.rs: a tick measures from when its instant was seen";
-    /// No message is refused for its size: all fit the frame that the settings of the replicas demand.
+    /// No message is refused for its size: every message fits the frame that the replicas' settings demand.
     FitsAFrame = "fits-a-frame", "crates/replica/src/settings.rs: the largest message";
     /// A replica that was removed ends its service only once a quorum of its successors has durably gone on.
-    RetiredLast = "retired-last", "DESIGN.md: old epochs answer laggards until the new one stands by itself";
+    RetiredLast = "retired-last", "ARCHITECTURE.md: a removed replica ends its service only when a quorum of its successors has entered the epoch";
     /// The clients' history is linearizable.
-    Linearizable = "linearizable", "DESIGN.md: a client history checked for linearizability";
+    Linearizable = "linearizable", "Herlihy and Wing 1990: linearizability";
     /// While only some links work and some replica reaches a quorum, one such replica leads and serves within four
-    /// election timeouts, and goes on; for elections that promise it.
+    /// election time-outs, and goes on. This is checked for elections that promise it.
     ServesWhenConnected = "serves-when-connected", "Driftwood 2023, section 2.3.5: partial partitions leave no stable leader";
     /// Once faults stop, a write and a read succeed at every replica within a bound, and replicas converge.
-    Liveness = "liveness", "DESIGN.md: once faults stop, progress within a bound";
-    /// Nothing waits forever: once nobody asks for anything more, no replica keeps a read, a command, a change, a batch to
-    /// execute or a message that waits for its disk.
-    NothingWaits = "nothing-waits", "ARCHITECTURE.md: whatever waits is bounded; each question is answered, refused or given up in time";
-    /// A start finds what was durable in the files, and a prefix of the rest, each record as it was written; or it says that
-    /// something is lost, and something was harmed.
-    FilesKeep = "files-keep", "crates/storage/src/lib.rs: what is promised";
-    /// What a replica sends and writes can be read again, and no replica panics.
-    Sound = "sound", "STYLE.md: panic! is for broken invariants only";
+    Liveness = "liveness", "docs/elections.md: some replica serves soon";
+    /// Nothing waits forever: once clients send no more requests, no replica keeps a read, a command, a change, a batch
+    /// to execute or a message that waits for its disk.
+    NothingWaits = "nothing-waits", "ARCHITECTURE.md: every queue is bounded; a request keeps its place until it is done or given up";
+    /// A start finds everything that was durable in the files, and a prefix of the rest, each record as it was written.
+    /// Otherwise it reports a loss, and the files were harmed.
+    FilesKeep = "files-keep", "crates/storage/src/lib.rs: guarantees";
+    /// Everything that a replica sends and writes can be decoded, and no replica panics.
+    Sound = "sound", "crates/transport/src/lib.rs: bad input costs its connection and nothing else";
 }
 
 impl Invariant {
-    /// Whether it is the last event that broke it, and not the whole run.
+    /// Whether a violation shows at the event that caused it, and not only over the whole run.
     #[must_use]
     pub fn is_seen_at_once(self) -> bool {
         use Invariant::{Linearizable, Liveness, NothingWaits, ServesWhenConnected};
@@ -142,10 +144,10 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// An invariant does not hold.
+/// A violation of an invariant.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which.
+    /// The invariant.
     pub invariant: Invariant,
     /// What was seen.
     pub detail: String,
