@@ -1,4 +1,4 @@
-//! The time of the simulated world, and the clocks of its replicas, which show something else.
+//! The time of the simulated world, and the clocks of its replicas, which differ from it.
 
 use std::{
     fmt,
@@ -22,7 +22,7 @@ impl Moment {
         Moment::START + duration
     }
 
-    /// How long ago `earlier` was; zero if it is still to come.
+    /// The time since `earlier`; zero if that is still to come.
     #[must_use]
     pub fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -62,10 +62,10 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows `shown` at `now`, and then gains `rate_ppm` microseconds a second of the world.
+    /// A clock that shows `shown` at `now`, and then advances `rate_ppm` microseconds for each second of the world.
     ///
     /// # Panics
-    /// If the rate is zero.
+    /// The rate is zero.
     #[must_use]
     pub fn new(now: Moment, shown: Duration, rate_ppm: u64) -> Clock {
         assert!(rate_ppm > 0, "a clock runs");
@@ -73,14 +73,14 @@ impl Clock {
         Clock { began: now, shown_then, rate_ppm }
     }
 
-    /// The same clock, set forward such that it shows `time` now; a clock is never set back.
+    /// The same clock, set forward so that it shows `time` at `now`; a clock is never set back.
     #[must_use]
     pub fn set_forward(&self, now: Moment, time: Time) -> Clock {
         let shown_then = self.read(now).as_nanos().max(time.as_nanos());
         Clock { began: now, shown_then, rate_ppm: self.rate_ppm }
     }
 
-    /// What it shows.
+    /// The time that the clock shows.
     #[must_use]
     pub fn read(&self, now: Moment) -> Time {
         let elapsed = u128::from(now.0.saturating_sub(self.began.0));
@@ -88,7 +88,7 @@ impl Clock {
         Time::from_nanos(self.shown_then + u64::try_from(ticks).expect("a simulation is short"))
     }
 
-    /// The first instant at which it shows at least `time`; `None` if the world will not last that long.
+    /// The first instant at which the clock shows at least `time`; `None` if the world ends before.
     #[must_use]
     pub fn when(&self, time: Time) -> Option<Moment> {
         let ticks = u128::from(time.as_nanos().saturating_sub(self.shown_then));

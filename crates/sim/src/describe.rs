@@ -1,4 +1,4 @@
-//! Messages, records and commands as people read them.
+//! Texts of messages, records and commands for people.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -12,7 +12,7 @@ use synod_replica::{
 };
 use synod_wire::{Batch, CommandKind, Epoch};
 
-/// A message between replicas.
+/// The text of a message between replicas.
 #[must_use]
 pub fn message(message: &PeerMessage) -> String {
     match message {
@@ -74,7 +74,7 @@ fn decided_batches(batches: &[Decided]) -> String {
     batches.join(" | ")
 }
 
-/// What a message is for, in words that serve all protocols: scripts name messages so.
+/// Classes of messages, in words that serve all protocols: scripts name messages by them.
 pub const CLASSES: &[&str] = &[
     "prepare",
     "promise",
@@ -114,7 +114,7 @@ pub fn class(message: &PeerMessage) -> &'static str {
     }
 }
 
-/// Whether a message only says that its sender lives: a script's story can do without it.
+/// Whether a message only says that its sender is alive. The story of a script omits such messages.
 #[must_use]
 pub fn is_sign_of_life(message: &PeerMessage) -> bool {
     matches!(class(message), "heartbeat" | "heartbeat-answer" | "election" | "standing")
@@ -125,12 +125,12 @@ fn question(token: u64) -> u64 {
     token & u64::from(u32::MAX)
 }
 
-/// What is put before things of an epoch other than the first.
+/// The prefix for things of an epoch other than the first.
 fn in_epoch(epoch: Epoch) -> String {
     if epoch == Epoch(1) { String::new() } else { format!("{epoch} ") }
 }
 
-/// A record of a log.
+/// The text of a record.
 #[must_use]
 pub fn record(record: &LogRecord) -> String {
     match record {
@@ -152,7 +152,7 @@ pub fn record(record: &LogRecord) -> String {
     }
 }
 
-/// Who leads.
+/// The text of a leader's view.
 #[must_use]
 pub fn view(view: LeaderView) -> String {
     match view.leader {
@@ -187,7 +187,7 @@ fn purpose(goal: Goal) -> String {
     }
 }
 
-/// Who belongs to a group, and whose majorities decide.
+/// The members of a group, and the majorities that decide.
 #[must_use]
 pub fn group(group: &Group) -> String {
     let member = |member: &Member| match member.standing {
@@ -218,7 +218,7 @@ pub fn batch(batch: &Batch) -> String {
             },
             CommandKind::Settle => return "the change of voters is complete".to_owned(),
         };
-        // The sessions of replicas have large numbers; they say nothing to a reader.
+        // The sessions of replicas have large numbers, which tell a reader nothing.
         let of_client = entry.session.0 >> 63 == 0;
         if of_client { format!("s{}#{} {text}", entry.session, entry.sequence) } else { text }
     });

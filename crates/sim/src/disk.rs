@@ -1,13 +1,13 @@
 //! The disk of one replica: a write-ahead log with group commit, and snapshot files.
 //!
-//! Only the guarantees of `synod-storage` are modelled, the ones that replicas rely on: records become durable in
-//! order, all that were written before a sync began at its end. A crash keeps everything durable and any prefix of
-//! the rest; the record behind that prefix is torn, and recovery cuts it off. With a durability that does not wait for all
-//! records, those count as durable which the kernel was given, and the end of the machine leaves what was waited for and
-//! any prefix of the rest.
+//! Only those guarantees of `synod-storage` are modelled on which replicas rely: records become durable in
+//! order, and when a sync ends all records are durable that were written before it began. A crash keeps
+//! everything durable and any prefix of the rest; the record after that prefix is torn, and recovery cuts it
+//! off. With a durability that does not wait for all records, records count as durable once the kernel has
+//! them, and the end of the machine leaves those that were waited for and any prefix of the rest.
 //!
-//! In runs of the family `files` the real files stand beside this model (`files.rs`). The model then says when records are
-//! durable and what must survive; what does survive a crash, the real files say.
+//! In runs of the family `files` the real files stand beside this model (`files.rs`). The model then tells
+//! when records are durable and what must survive; the real files decide what a crash leaves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,7 +23,7 @@ use crate::{
     files::Files,
 };
 
-/// What repair begins with to find out what is proven.
+/// The start of a repair's search for proofs.
 #[cfg(feature = "planted-bugs")]
 fn proofs(planted: Option<Bug>) -> Proofs {
     Proofs::planted(planted)
@@ -34,7 +34,7 @@ fn proofs(_: Option<Bug>) -> Proofs {
     Proofs::default()
 }
 
-/// A record as it lies in the log.
+/// A record in the log.
 #[derive(Clone, Debug)]
 struct Stored {
     lsn: Lsn,
@@ -49,31 +49,32 @@ pub struct Disk {
     last: Lsn,
     durable: Lsn,
     durability: Durability,
-    /// The end of the machine leaves records through this one.
+    /// Records through this one survive the end of the machine.
     synced: Lsn,
-    /// The last record on which a message rests that left.
+    /// The last record on which a message rests that has left.
     relied: Lsn,
-    /// The states on which messages of the last life rested, which the next one must find: the number of each, or more.
+    /// For each state, the record on which a message of the last life rested. The next life must find it, or
+    /// a later one.
     promised: BTreeMap<u8, Lsn>,
-    /// The last slot for which the log had a record, if the end of the machine took that and left the states.
+    /// The last slot for which the log had a record, if the end of the machine took that record and left the states.
     pub(crate) votes_lost: Option<Slot>,
-    /// A sync is under way that makes everything through this record durable.
+    /// The last record of the sync in progress.
     syncing: Option<Lsn>,
-    /// Until mended, no sync ends.
+    /// Whether the disk is stalled: no sync ends until it is mended.
     stalled: bool,
-    /// What the log may forget, each once a record is durable.
+    /// Slots through which the log may be trimmed, each once a record is durable.
     trims: VecDeque<(Lsn, Slot)>,
-    /// Whole snapshot files, by what they cover: the newest, and the one before it.
+    /// Complete snapshot files, by the slot that they cover: the newest, and the one before it.
     snapshots: BTreeMap<Slot, Bytes>,
-    /// Records were lost, and the replica has not made up for it yet.
+    /// Whether records were lost, and the replica has not yet made that good.
     pub(crate) lost: bool,
-    /// Records were lost, and the log does not say so itself.
+    /// Whether records were lost, and the log does not say so itself.
     pub(crate) amnesia: bool,
     /// The real files, if the run has them.
     files: Option<Files>,
 }
 
-/// What a replica finds on its disk.
+/// What a starting replica finds on its disk.
 #[derive(Debug)]
 pub struct Found {
     /// The log.
@@ -85,17 +86,17 @@ pub struct Found {
 }
 
 impl Disk {
-    /// An empty one.
+    /// An empty disk.
     pub fn new(files: Option<Files>, durability: Durability) -> Disk {
         Disk { files, durability, ..Disk::default() }
     }
 
-    /// The disk of a replica that never ran, in place of this one.
+    /// Replaces the disk by that of a replica that never ran.
     pub fn wiped(&mut self) -> Disk {
         Disk::new(self.files.as_mut().map(Files::wiped), self.durability)
     }
 
-    /// What is durable on this one, as it is now.
+    /// A copy of what is durable now.
     pub fn copy(&mut self) -> Disk {
         let mut copy = Disk {
             log: self.log.clone(),
@@ -115,8 +116,8 @@ impl Disk {
         self.files.as_mut()
     }
 
-    /// A process starts. Of how many slots the log proved what was decided, if it was damaged. The inner error says that
-    /// the process ended before it could begin.
+    /// Starts a process. Returns how many slots a damaged log proved to be decided. The inner error means
+    /// that the process ended before it could begin.
     pub fn start(&mut self) -> Result<Result<Option<u64>, StorageError>, Violation> {
         for (key, lsn) in std::mem::take(&mut self.promised) {
             let kept = |stored: &Stored| stored.keep == Keep::State(key) && stored.lsn >= lsn;
@@ -169,7 +170,7 @@ impl Disk {
         begins
     }
 
-    /// Whether the sync under way waits for the disk itself.
+    /// Whether the sync in progress waits for the disk itself.
     #[must_use]
     pub fn waits(&self, planted: Option<Bug>) -> bool {
         let through = self.syncing.unwrap_or_default();
@@ -183,7 +184,8 @@ impl Disk {
         self.relied = self.relied.max(after);
     }
 
-    /// The sync under way has done its work; what became durable. `None` if the disk is stalled: the sync goes on.
+    /// Ends the sync in progress. Returns the last record that became durable; `None` if the disk is stalled,
+    /// so that the sync goes on.
     ///
     /// # Errors
     /// A write or the fsync failed: the replica ends.
@@ -209,7 +211,7 @@ impl Disk {
         Ok(Some(self.durable))
     }
 
-    /// Whether a sync is under way.
+    /// Whether a sync is in progress.
     #[must_use]
     pub fn is_syncing(&self) -> bool {
         self.syncing.is_some()
@@ -226,7 +228,7 @@ impl Disk {
         self.stalled
     }
 
-    /// Records through this one are durable.
+    /// The last durable record.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         self.durable
@@ -255,7 +257,7 @@ impl Disk {
         let durable = self.durable;
         let mut seen = [false; 256];
         let mut kept: VecDeque<Stored> = VecDeque::new();
-        // From the end, so that the newest record of a state is met first.
+        // The iteration is from the end, so that the newest record of a state comes first.
         for stored in std::mem::take(&mut self.log).into_iter().rev() {
             let needed = match stored.keep {
                 Keep::Slot(slot) => slot > through,
@@ -286,7 +288,7 @@ impl Disk {
         (self.newest_snapshot().next().0..first.0).find(|slot| !held.contains(slot)).map(Slot)
     }
 
-    /// Writes a snapshot file; of the older ones the newest stays.
+    /// Writes a snapshot file. Of the older ones the newest stays.
     ///
     /// # Errors
     /// It could not be written. Older ones may be gone nevertheless.
@@ -301,7 +303,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The newest snapshot file turns out to be damaged; recovery goes back to the one before it. Records that it
+    /// Damages the newest snapshot file, so that recovery goes back to the one before it. Records that it
     /// covered may be gone from the log.
     pub fn damage_snapshot(&mut self) {
         let damaged = self.snapshots.pop_last();
@@ -311,7 +313,7 @@ impl Disk {
         self.lost = true;
     }
 
-    /// What the newest snapshot covers; 0: there is none.
+    /// The slot that the newest snapshot covers; 0 if there is none.
     #[must_use]
     pub fn newest_snapshot(&self) -> Slot {
         self.snapshots.keys().next_back().copied().unwrap_or_default()
@@ -323,28 +325,28 @@ impl Disk {
         self.snapshots.get(&slot)
     }
 
-    /// A process or its machine ends: any prefix of what is not durable survives.
+    /// Ends a process or its machine: any prefix of the records that are not durable survives.
     pub fn crash(&mut self, ending: Ending, rng: &mut Rng) {
         if let Some(files) = &mut self.files {
-            // The next start says what survived.
+            // The next start finds out what survived.
             files.crash();
             self.syncing = None;
             self.trims.clear();
             return;
         }
         let floor = self.kept_by(ending);
-        // What the kernel had and nobody waited for is mostly young, and goes as a whole.
+        // Records that the kernel had and nothing waited for are mostly recent, and are lost as a whole.
         let nothing_more = floor < self.durable && rng.u8(0..4) > 0;
         let kept = if nothing_more { floor } else { Lsn(rng.u64(floor.0..=self.last.0)) };
         self.end(ending, kept);
     }
 
-    /// A process or its machine ends, and of what is not durable nothing survives.
+    /// Ends a process or its machine: no record survives that is not durable.
     pub fn crash_hard(&mut self, ending: Ending) {
         self.end(ending, self.kept_by(ending));
     }
 
-    /// Records through this one survive such an end.
+    /// The last record that survives such an end.
     fn kept_by(&self, ending: Ending) -> Lsn {
         if self.durability.keeps_votes(ending) { self.durable } else { self.synced }
     }
@@ -370,19 +372,20 @@ impl Disk {
 
     fn cut(&mut self, kept: Lsn) {
         self.log.retain(|stored| stored.lsn <= kept);
-        // Recovery reads what is left and makes sure that it is durable before it goes on.
+        // Recovery reads what is left and makes it durable before it goes on.
         (self.last, self.durable, self.synced, self.relied) = (kept, kept, kept, Lsn::ZERO);
         self.syncing = None;
         self.trims.clear();
     }
 
-    /// A later life remembers less than it should, and knows it.
+    /// A later life remembers less than it should, and knows that.
     fn forget_promises(&mut self) {
         self.promised.clear();
         (self.lost, self.amnesia, self.votes_lost) = (true, true, None);
     }
 
-    /// All that is known is that there was a log. `snapshots`: whether those are lost as well.
+    /// Loses the log, so that the next life knows only that there was one. `snapshots` says whether those are
+    /// lost as well.
     pub fn lose_log(&mut self, snapshots: bool) {
         self.log.clear();
         (self.last, self.durable, self.syncing) = (Lsn::ZERO, Lsn::ZERO, None);
@@ -400,18 +403,18 @@ impl Disk {
         self.forget_promises();
     }
 
-    /// Some records are damaged, and recognised as such; what the rest proves becomes the log, behind the last number that
-    /// was used, as a server does it. Returns of how many slots it says what was decided.
+    /// Damages some records, recognisably. Like a server, repair makes what the rest proves the log, with
+    /// numbers after the last one that was used. Returns how many slots it says to be decided.
     pub fn repair_log(&mut self, rng: &mut Rng, planted: Option<Bug>) -> u64 {
         let lost = if rng.u8(0..4) > 0 { rng.usize(1..4) } else { self.log.len() / 4 };
         for _ in 0..lost {
             if self.log.is_empty() {
                 break;
             }
-            // What takes the place of an earlier record is what matters most.
+            // Records that replaced an earlier one matter most.
             let replacing = if rng.bool() { self.replacing() } else { Vec::new() };
             let one = rng.choice(replacing).unwrap_or_else(|| rng.usize(..self.log.len()));
-            // Where one lies, there lie those that were written with it.
+            // Records that were written together lie together.
             let first = if rng.bool() { one.saturating_sub(1) } else { one };
             self.log.drain(first..=one);
         }
@@ -428,7 +431,7 @@ impl Disk {
         kept.iter().map(|record| slots(record).count() as u64).sum()
     }
 
-    /// The places of records that hold a slot which an earlier one held, too.
+    /// The places of records that hold a slot which an earlier record held, too.
     fn replacing(&self) -> Vec<usize> {
         let mut held = BTreeSet::new();
         let replaces = |(at, (_, record)): (usize, (Lsn, LogRecord))| {

@@ -1,8 +1,9 @@
 //! The real files of a replica, on a disk in memory that fails.
 //!
-//! Everything here is the code of `synod-storage`, from the data directory down, used as a server uses it. The model in
-//! `disk.rs` stays beside it and says when records are durable; what a start makes of the files is compared with that: it
-//! finds all that was durable and a prefix of the rest, each record as it was written, or it says that something is lost.
+//! Everything here is the code of `synod-storage`, from the data directory down, used as a server uses it.
+//! The model in `disk.rs` stands beside it and tells when records are durable. What a start finds in the
+//! files is compared with the model: everything that was durable and a prefix of the rest, each record as it
+//! was written, or a report that something is lost.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,10 +26,10 @@ use crate::{
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
 const DIR: &str = "/data";
-/// As small as they may be, so that a run fills many.
+/// As small as allowed, so that a run fills many segments.
 const SEGMENT_BYTES: u64 = 16 << 10;
 
-/// The files of one replica, and what of them a process has open.
+/// The files of one replica, and those that a process has open.
 #[derive(Debug)]
 pub struct Files {
     id: ReplicaId,
@@ -36,25 +37,26 @@ pub struct Files {
     disk: FaultyDisk,
     rng: Rng,
     open: Option<Open>,
-    /// What the replica wrote and the log's thread has not taken yet.
+    /// Records that the replica wrote and the log's thread has not taken yet.
     waiting: VecDeque<(Lsn, Keep, Encoded)>,
-    /// What the last start found, and what the log was given since.
+    /// Records that the last start found, and those given to the log since.
     written: BTreeMap<Lsn, Bytes>,
-    /// What repairs have kept, of starts that did not come to their end since.
+    /// Records that repairs have kept in starts since then that were interrupted.
     repaired: BTreeMap<Lsn, Bytes>,
-    /// Snapshots that may be there, since writing them failed.
+    /// Snapshots that may exist although writing them failed.
     unsure: Vec<(Slot, Bytes)>,
-    /// Something was harmed since the last start that succeeded, and before that nothing was lost.
+    /// Whether files were harmed since the last start that succeeded, and nothing had been lost before.
     was_whole: bool,
-    /// A start may find that something is lost: it was harmed, or outlived, or nobody has made good for it yet.
+    /// Whether a start may find that something is lost: files were harmed, the directory was outlived, or an
+    /// earlier loss is not made good yet.
     may_be_lost: bool,
-    /// A later life of a copy was seen: the next start must be without memory.
+    /// Whether a later life of a copy was seen, so that the next start must be without memory.
     outlived: bool,
-    /// This life began without memory, and the log has not been told yet that this is made good.
+    /// Whether this life began without memory, and the log has not been told yet that the loss is made good.
     loss_pending: bool,
 }
 
-/// What a process has open. The log goes first, and the lock on all of it last.
+/// The open files of a process. The log is closed first, and the lock on all of it released last.
 #[derive(Debug)]
 struct Open {
     wal: Wal,
@@ -63,39 +65,39 @@ struct Open {
     _dir: DataDir,
 }
 
-/// What a start found.
+/// The result of a start.
 #[derive(Debug)]
 pub struct Started {
-    /// The log, after it was repaired if it had to be.
+    /// The log, after its repair if that was needed.
     pub records: Vec<(Lsn, LogRecord)>,
     /// The number of the last record ever written.
     pub last: Lsn,
     /// The newest snapshot.
     pub snapshot: Option<(Slot, Bytes)>,
-    /// Something was lost: the replica begins without memory.
+    /// Whether something was lost, so that the replica begins without memory.
     pub lost: bool,
-    /// Damage was found, and of so many slots the rest proved what was decided.
+    /// If damage was found, how many slots the rest of the log proved to be decided.
     pub kept: Option<u64>,
-    /// Harm was done that turned out to be none.
+    /// Whether harm was done that had no effect.
     pub unharmed: bool,
 }
 
-/// Harm that is done to the files while nobody runs.
+/// Harm that is done to the files while no process runs.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     /// A bit changes.
     Rot,
     /// A sector cannot be read.
     Spoil,
-    /// A segment is gone.
+    /// A segment is deleted.
     Delete,
-    /// A segment is as long as nothing.
+    /// A segment is emptied.
     Empty,
-    /// The log's directory is empty.
+    /// The log's directory is emptied.
     EmptyLog,
 }
 
-/// Why a start does not come to its end.
+/// Why a start does not finish.
 enum Stop {
     Failed(StorageError),
     Wrong(Violation),
@@ -142,12 +144,12 @@ impl Files {
         }
     }
 
-    /// Other files, of a replica that never ran.
+    /// Replaces the files by those of a replica that never ran.
     pub fn wiped(&mut self) -> Files {
         Files::new(self.id, self.plan, self.rng.u64(..))
     }
 
-    /// Files like these as far as they are durable, on another disk.
+    /// A copy of the durable files, on another disk.
     pub fn copy(&mut self) -> Files {
         let (seed, other) = (self.rng.u64(..), self.rng.fork());
         Files {
@@ -162,11 +164,12 @@ impl Files {
         }
     }
 
-    /// A process starts: opens everything as a server does, and repairs the log if it is damaged. `durable`: all records
-    /// through this one were durable; `log`: what the log must hold of all that was written; `snapshot`: the newest.
+    /// Starts a process: opens everything as a server does, and repairs the log if it is damaged. Records
+    /// through `durable` were durable, `log` has the records that the log must hold of all that were written,
+    /// and `snapshot` is the newest snapshot.
     ///
     /// # Errors
-    /// The inner error says that the disk failed, or the machine: the process ends.
+    /// The inner error says that the disk or the machine failed: the process ends.
     pub fn start<'a>(
         &mut self,
         durable: Lsn,
@@ -223,7 +226,7 @@ impl Files {
         if !lost {
             let there: BTreeMap<Lsn, &Bytes> =
                 found.records.iter().map(|record| (record.lsn, &record.bytes)).collect();
-            // Where something was harmed, that of which the log holds a later statement may be what was.
+            // If files were harmed, the log may hold a later statement of a state instead of the one that was written.
             let restated = |lsn: Lsn, bytes: &Bytes| {
                 let keep = LogRecord::decode(bytes.clone()).expect("it is what was written").keep();
                 let later = |record: &RecoveredRecord| record.keep == keep && record.lsn > lsn;
@@ -292,14 +295,14 @@ impl Files {
         Ok(found)
     }
 
-    /// From now on the disk does what it is asked to do.
+    /// Ends all faults of the disk.
     pub fn calm(&mut self) {
         self.plan = FilesPlan::CALM;
         self.disk.set_odds(Odds::default());
         self.disk.crash_after(u64::MAX);
     }
 
-    /// The replica has written a record.
+    /// The replica writes a record.
     pub fn append(&mut self, lsn: Lsn, record: &LogRecord) {
         let encoded = record.encode();
         self.written.insert(lsn, encoded.to_bytes());
@@ -312,7 +315,7 @@ impl Files {
         let due = self.waiting.iter().take_while(|(lsn, ..)| *lsn <= through).count();
         self.waiting.drain(..due).for_each(|(lsn, keep, record)| wal.append(lsn, keep, record));
         wal.commit()?;
-        // What a thread of its own does meanwhile on a real disk.
+        // On a real disk a thread of its own does this meanwhile.
         while self.rng.u8(0..4) > 0 && wal.work_a_step() {}
         Ok(())
     }
@@ -322,7 +325,7 @@ impl Files {
         self.open.as_mut().map_or(Ok(()), |open| open.wal.trim(through))
     }
 
-    /// The replica votes again: what was lost does not matter any more.
+    /// The replica votes again, so what was lost no longer matters.
     pub fn loss_made_good(&mut self) -> Result<(), StorageError> {
         if !std::mem::take(&mut self.loss_pending) {
             return Ok(());
@@ -332,41 +335,42 @@ impl Files {
         Ok(())
     }
 
-    /// The log has been idle for a moment, so that all of it is proven to be durable. Whether that could be noted.
+    /// Idles for a moment, so that all of the log is proven to be durable. Returns whether that could be recorded.
     pub fn idle(&mut self) -> bool {
         self.open.as_mut().is_some_and(|open| open.wal.mark_durable().is_ok())
     }
 
-    /// A peer has seen a later life than this one. Whether that is noted.
+    /// A peer has seen a later life than this one. Returns whether that is recorded.
     pub fn outlived(&mut self) -> bool {
-        // By its own number: in the simulator the number that a peer knows counts starts that came so far.
+        // It is recorded by its own number: in the simulator the number that a peer knows counts the starts
+        // that were completed.
         let noted = self.open.as_mut().is_some_and(|open| open.lives.outlived_by(Incarnation(0)).is_ok());
         (self.outlived, self.may_be_lost) = (self.outlived || noted, true);
         noted
     }
 
-    /// Writes a snapshot; of the older ones the newest stays.
+    /// Writes a snapshot. Of the older ones the newest stays.
     pub fn write_snapshot(&mut self, slot: Slot, bytes: &Bytes) -> Result<(), StorageError> {
         let Some(Open { store, .. }) = &mut self.open else { return Ok(()) };
         self.unsure.push((slot, bytes.clone()));
         let mut writer = store.create(slot)?;
-        // An error comes again at the end.
+        // `finish` reports the error again.
         let _ = writer.write_all(bytes);
         writer.finish()?;
         store.retain(2)?;
-        // One older snapshot is left at most.
+        // At most one older snapshot is left.
         self.unsure.pop();
         self.unsure = self.unsure.pop().into_iter().collect();
         Ok(())
     }
 
-    /// The process ends, or the machine; perhaps in the middle of a commit.
+    /// Ends the process or the machine, perhaps in the middle of a commit.
     pub fn crash(&mut self) {
         if let Some(Open { wal, .. }) = &mut self.open {
             let count = self.rng.usize(0..=self.waiting.len());
             self.waiting.drain(..count).for_each(|(lsn, keep, record)| wal.append(lsn, keep, record));
             self.disk.crash_after(self.rng.u64(0..12));
-            // Whatever comes of it, nobody is told.
+            // Nothing reads the result.
             let _ = wal.commit();
             while self.rng.bool() && wal.work_a_step() {}
         }
@@ -379,7 +383,8 @@ impl Files {
         if self.rng.bool() { self.disk.power_failure() } else { self.disk.kill() }
     }
 
-    /// Harms the log. `lost`: something was lost before. Only a log that was idle, so that the loss of its end shows.
+    /// Harms the log. `lost` says that something was lost before. Only a log that was idle is harmed, so that
+    /// the loss of its end shows.
     pub fn harm(&mut self, lost: bool) -> String {
         (self.may_be_lost, self.was_whole) = (true, !lost);
         let harms = [
@@ -396,7 +401,7 @@ impl Files {
         let log = self.disk.image(&wal_dir());
         let segments: Vec<&PathBuf> = log.keys().filter(|path| is_segment(path)).collect();
         let segment = self.rng.choice(&segments).map(|path| (*path).clone());
-        // Mostly where the records are.
+        // Harm mostly strikes the files with records.
         let any = self.rng.u8(0..8) == 0;
         let fits = |path: &Path| is_segment(path) || any && path.starts_with(wal_dir());
         match (harm, segment) {
@@ -409,7 +414,7 @@ impl Files {
         format!("{harm:?}")
     }
 
-    /// A bit of a snapshot changes. (One that is newer may be there, if the disk failed when it was written.)
+    /// Changes a bit of a snapshot. (A newer one may exist if the disk failed when it was written.)
     pub fn harm_snapshot(&mut self, slot: Slot) {
         let name = format!("snapshot-{:020}.snap", slot.0);
         self.disk.rot(|path| path.ends_with(&name));

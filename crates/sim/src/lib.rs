@@ -1,9 +1,10 @@
 //! The deterministic simulator: clusters of real replicas in a world where everything can go wrong, from one seed.
 //!
-//! The replicas are [`synod_replica::Replica`] and [`synod_replica::Executor`] over [`synod_kv::KvStore`], as a
-//! server runs them; their messages, records and snapshots go through their real encodings. What is simulated is
-//! what surrounds them: time and clocks, the network, disks, clients, and accidents. Nothing here is a second
-//! implementation of anything that ships, except the specification of the store that histories are checked against.
+//! The replicas are [`synod_replica::Replica`] and [`synod_replica::Executor`] over [`synod_kv::KvStore`], as
+//! a server runs them; their messages, records and snapshots go through their real encodings. Their
+//! surroundings are simulated: time and clocks, the network, disks, clients, and accidents. Nothing here is a
+//! second implementation of anything that ships, except the specification of the store against which
+//! histories are checked.
 //!
 //! # How to read it
 //!
@@ -11,16 +12,16 @@
 //! 2. [`World`]: how it runs; see the table in `world/mod.rs`.
 //! 3. [`check`]: the invariants, each with its source, and the search for a linearization.
 //! 4. [`scenario`]: stories told by scripts, with the same replicas and the same checks.
-//! 5. [`explore`]: model checking; every way that a small configuration of a protocol can go.
-//! 6. [`situations`]: how dangerous it was where the runs of many seeds have been.
-//! 7. [`outage`]: for how long nobody serves when one fault lasts.
+//! 5. [`explore`]: model checking of small configurations of a protocol.
+//! 6. [`situations`]: the dangerous situations that the runs of many seeds have reached.
+//! 7. [`outage`]: how long service is missing while one fault lasts.
 //! 8. [`chart`]: message-sequence charts of runs and scenarios.
 //! 9. [`cli`]: `synod sim`.
 //!
 //! # Equal seeds, equal runs
 //!
-//! All random numbers come from the seed, events of one instant happen in the order in which they were added, and
-//! nothing iterates over a randomly hashed map. So a failure is replayed by its seed alone, with a trace:
+//! All random numbers come from the seed, events of one instant happen in the order in which they were added,
+//! and nothing iterates over a randomly hashed map. So a failure is replayed by its seed alone, with a trace:
 //!
 //! ```
 //! use synod_consensus::ProtocolKind;

@@ -6,7 +6,7 @@
 //!   when a session ends, a suffix is lost. A cut link holds messages back until it is mended or the session ends.
 //! - **Datagram**: every message for itself; it may be lost, duplicated, and overtake others.
 //!
-//! The network only says what arrives when; the world puts that into its queue.
+//! The network only tells what arrives when; the world puts that into its queue.
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
@@ -15,14 +15,14 @@ use fastrand::Rng;
 
 use crate::{clock::Moment, odds::Odds};
 
-/// What messages go through.
+/// The kind of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     /// FIFO sessions that may end.
     Stream,
-    /// Every message for itself.
+    /// Each message is sent separately.
     Datagram,
-    /// As `Stream`, but nothing arrives until somebody says so: for scenario scripts.
+    /// As `Stream`, but nothing arrives until a command says so, for scenario scripts.
     Manual,
 }
 
@@ -31,13 +31,13 @@ pub enum Wire {
 pub struct NetworkPlan {
     /// The kind of all links.
     pub wire: Wire,
-    /// A message takes at least this long ...
+    /// The least time that a message takes.
     pub delay_min: Duration,
-    /// ... and, on the slowest link, mostly at most this long.
+    /// The most time that a message usually takes on the slowest link.
     pub delay_max: Duration,
-    /// How many messages take ten times as long ...
+    /// How many messages take ten times as long.
     pub slow: Odds,
-    /// ... or, one in four of these, any time up to this.
+    /// One in four of the slow messages takes any time up to this.
     pub late_max: Duration,
     /// How many messages are lost (datagrams only).
     pub loss: Odds,
@@ -51,10 +51,10 @@ pub struct NetworkPlan {
     pub keep_max: usize,
 }
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Counts the messages of a world, from 1. A datagram that arrives twice keeps its number.
+    /// The number of the message in its world, from 1. A datagram that arrives twice keeps its number.
     pub number: u64,
     /// What it says.
     pub body: Bytes,
@@ -67,17 +67,17 @@ pub enum Loss {
     Network,
     /// The link was cut when it would have arrived.
     Cut,
-    /// There was no session, or more waited for the next one than a link keeps.
+    /// There was no session, or too many messages waited for the next one.
     NoSession,
-    /// The session ended while it was under way.
+    /// The session ended while it was in flight.
     SessionEnded,
     /// It arrived damaged.
     Damaged,
-    /// Nobody ran where it arrived.
+    /// No process was running at its target.
     Down,
-    /// The receiver does not know who sent it.
+    /// The receiver does not recognise the sender.
     Stranger,
-    /// A script lost it.
+    /// A script dropped it.
     Script,
 }
 
@@ -99,30 +99,30 @@ impl fmt::Display for Loss {
 /// A message that is going to arrive.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// When.
+    /// The time of the arrival.
     pub at: Moment,
     /// The session in which it was sent.
     pub session: u64,
-    /// What, if it is a datagram; the front of the stream otherwise.
+    /// The message, if it is a datagram; otherwise the front of the stream arrives.
     pub body: Option<Packet>,
 }
 
-/// Messages on their way in a stream, oldest first; bounds the memory of a link that is cut for long.
+/// The most messages in flight in a stream, oldest first. This bounds the memory of a link that is cut for long.
 const PIPE_MAX: usize = 20_000;
 
 /// One direction between two replicas.
 #[derive(Debug)]
 struct Link {
     delay_max: Duration,
-    /// Messages take so much longer.
+    /// How much longer messages take.
     slowed_by: Duration,
-    /// Grows with every session; what arrives for an earlier one is lost.
+    /// The number of the session. Messages of earlier sessions are lost.
     session: u64,
     up: bool,
     /// How many partitions cut this link.
     cuts: u32,
     pipe: VecDeque<Packet>,
-    /// Arrivals at the cut link: as many messages wait in the pipe for the link to be mended.
+    /// How many arrivals the cut link missed: as many messages wait in the pipe for the link to be mended.
     missed: usize,
     last_arrival: Moment,
 }
@@ -133,7 +133,7 @@ pub struct Network {
     plan: NetworkPlan,
     replicas: usize,
     links: Vec<Link>,
-    /// Messages that were lost since somebody asked last.
+    /// Messages that were lost since the list was last taken.
     lost: Vec<(u64, Loss)>,
     rng: Rng,
 }
@@ -184,7 +184,7 @@ impl Network {
         self.links[from * self.replicas + to].session
     }
 
-    /// How long a message sent now takes.
+    /// The delay of a message that is sent now.
     fn delay(&mut self, from: usize, to: usize) -> Duration {
         let (plan, link) = (&self.plan, &self.links[from * self.replicas + to]);
         let delay = between(&mut self.rng, plan.delay_min, link.delay_max) + link.slowed_by;
@@ -254,7 +254,7 @@ impl Network {
         }
         link.pipe.push_back(packet);
         if link.up && !manual {
-            // A message behind others comes no earlier than they do.
+            // A message comes no earlier than those before it.
             link.last_arrival = link.last_arrival.max(now + delay);
             arrivals.push(Arrival { at: link.last_arrival, session: link.session, body: None });
             return resets;
@@ -265,7 +265,7 @@ impl Network {
         false
     }
 
-    /// What arrives now, if anything does.
+    /// The message that arrives now, if one does.
     pub fn arrive(&mut self, from: usize, to: usize, session: u64, body: Option<Packet>) -> Option<Packet> {
         let link = self.link(from, to);
         if let Some(packet) = body {
@@ -285,7 +285,7 @@ impl Network {
         link.pipe.pop_front()
     }
 
-    /// What a message that arrives now looks like if it is damaged on its way.
+    /// The damaged form of a message that arrives now, if it is damaged in flight.
     pub fn damage(&mut self, body: &Bytes) -> Option<Bytes> {
         if body.is_empty() || !self.plan.damage.hit(&mut self.rng) {
             return None;
@@ -300,7 +300,7 @@ impl Network {
         Some(damaged.into())
     }
 
-    /// From now on messages of a link take so much longer.
+    /// Makes the messages of a link take this much longer from now on.
     pub fn slow_down(&mut self, from: usize, to: usize, by: Duration) {
         self.link(from, to).slowed_by = by;
     }
@@ -310,7 +310,7 @@ impl Network {
         self.link(from, to).cuts += 1;
     }
 
-    /// Takes one cut back. What a stream held back arrives after all.
+    /// Takes one cut back. Messages that a stream held back arrive after all.
     pub fn mend(&mut self, now: Moment, from: usize, to: usize, arrivals: &mut Vec<Arrival>) {
         let delay = self.delay(from, to);
         let link = self.link(from, to);
@@ -324,7 +324,7 @@ impl Network {
         }
     }
 
-    /// A session begins; what waited for it is on its way.
+    /// A session begins; the messages that waited for it are sent.
     pub fn connect(&mut self, now: Moment, from: usize, to: usize, arrivals: &mut Vec<Arrival>) {
         let delay = self.delay(from, to);
         let manual = self.plan.wire == Wire::Manual;
@@ -340,7 +340,7 @@ impl Network {
         }
     }
 
-    /// The session ends; what is under way is lost. False if there was none.
+    /// The session ends; its messages in flight are lost. Returns false if there was none.
     pub fn disconnect(&mut self, from: usize, to: usize) -> bool {
         let Network { links, lost, replicas, .. } = self;
         let link = &mut links[from * *replicas + to];
@@ -349,7 +349,7 @@ impl Network {
         std::mem::take(&mut link.up)
     }
 
-    /// What is under way in a stream, oldest first.
+    /// The messages in flight in a stream, oldest first.
     pub fn in_transit(&self, from: usize, to: usize) -> impl Iterator<Item = &Packet> {
         self.links[from * self.replicas + to].pipe.iter()
     }

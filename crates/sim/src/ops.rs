@@ -1,4 +1,4 @@
-//! What the simulated clients ask of the key-value store, as bytes of its API and back.
+//! The requests of simulated clients to the key-value store, encoded as bytes of its API, and decoded answers.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ pub enum Op {
         expected: i64,
         /// The value to write.
         value: u64,
-        /// What else to do.
+        /// The second operation.
         other: Other,
     },
     /// Forget what was before a revision.
@@ -71,17 +71,17 @@ pub enum Op {
         first: Key,
         /// The last key.
         last: Key,
-        /// As they were at this revision; 0: as they are.
+        /// The revision at which to read; 0 for the present one.
         revision: i64,
-        /// At most so many; 0: all.
+        /// The most keys to return; 0 for all.
         limit: i64,
-        /// In this order.
+        /// The order of the result.
         order: Order,
-        /// Only how many there are.
+        /// Whether only to count.
         count_only: bool,
     },
-    /// If the key was last changed at revision `expected`, write it, and in a transaction inside of this one delete
-    /// `inner` if it exists, or write it if it does not. Otherwise read both, in a transaction inside of this one.
+    /// If the key was last changed at revision `expected`, write it, and in a nested transaction delete
+    /// `inner` if it exists, or write it if it does not. Otherwise read both, in a nested transaction.
     Nest {
         /// The key.
         key: Key,
@@ -97,8 +97,8 @@ pub enum Op {
         /// The key.
         key: Key,
     },
-    /// Write a key, delete another and read the first one, with a bound on the answer that it exceeds only then: nothing is
-    /// changed.
+    /// Write a key, delete another and read the first one, with a bound on the answer that only the read
+    /// exceeds: nothing is changed.
     Overrun {
         /// The key.
         key: Key,
@@ -120,7 +120,7 @@ pub enum Order {
     Modified,
 }
 
-/// What a transaction does beside its main purpose, so that it touches two keys.
+/// What a transaction does besides its main purpose, so that it touches two keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
     /// Nothing.
@@ -131,29 +131,29 @@ pub enum Other {
     Delete(Key),
 }
 
-/// One key as it is seen by a read.
+/// One key as a read sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The key.
     pub key: Key,
     /// Its value.
     pub value: u64,
-    /// The revision at which it came into being.
+    /// The revision at which it was created.
     pub created: i64,
     /// The revision of its last change.
     pub modified: i64,
-    /// How many changes it has seen since it came into being.
+    /// How many changes it has seen since it was created.
     pub version: i64,
 }
 
-/// The answer to an operation: everything that the store's reply says.
+/// The answer to an operation: everything in the store's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It was done.
     Done {
         /// The store's revision after it.
         revision: i64,
-        /// Whether the comparisons held; true for what is no transaction.
+        /// Whether the comparisons held; true if it is not a transaction.
         succeeded: bool,
         /// The answers to its parts.
         parts: Vec<Part>,
@@ -165,41 +165,41 @@ pub enum Answer {
 /// The answer to one part of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Written; what was there before.
+    /// The key was written; the pair that was there before.
     Put(Option<Entry>),
-    /// Deleted; what was there before.
+    /// Keys were deleted; the pairs that were there before.
     Delete(Vec<Entry>),
-    /// Read.
+    /// The pairs that were read.
     Get(Vec<Entry>),
-    /// Read in another way.
+    /// The pairs that were read in another way.
     Look {
-        /// What was read.
+        /// The pairs.
         entries: Vec<Entry>,
         /// How many there are.
         count: i64,
         /// Whether some were left out.
         more: bool,
     },
-    /// A transaction inside of another.
+    /// The result of a nested transaction.
     Nest {
         /// Whether its comparisons held.
         succeeded: bool,
         /// The answers to its parts.
         parts: Vec<Part>,
     },
-    /// So many alarms were cleared.
+    /// This many alarms were cleared.
     Cleared(usize),
 }
 
 impl Op {
-    /// Whether it changes nothing and goes without the log.
+    /// Whether it changes nothing and is not ordered.
     #[must_use]
     pub fn is_read(&self) -> bool {
         matches!(self, Op::Get { .. } | Op::Look { .. })
     }
 
-    /// The bytes of the command, or of the query if it is a read. `id` makes the bytes of a command unlike those of
-    /// every other; `padding` is the number of bytes that a written value is longer than it need be.
+    /// The bytes of the command, or of the query if it is a read. `id` makes the bytes of a command differ
+    /// from those of every other; `padding` is the number of additional bytes of a written value.
     #[must_use]
     pub fn encode(&self, id: u64, padding: usize) -> Bytes {
         let command = match self {
@@ -284,7 +284,7 @@ impl Op {
         };
         // Without a quota the store looks at the member only to name an alarm.
         let quota_bytes = u64::from(matches!(self, Op::Exceed { .. }));
-        // Room for three operations, and not for what the last one finds.
+        // There is room for three operations, but not for what the last one finds.
         let answer_bytes_max = if matches!(self, Op::Overrun { .. }) { 3 * 64 } else { 0 };
         KvCommand { command: Some(command), answer_bytes_max, quota_bytes, member_id: id }
             .encode_to_vec()
@@ -333,7 +333,7 @@ impl Answer {
         }
     }
 
-    /// What the answer says about keys.
+    /// The keys in the answer.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         let parts: &[Part] = match self {
             Answer::Done { parts, .. } => parts,

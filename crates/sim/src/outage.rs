@@ -1,5 +1,5 @@
-//! For how long an election leaves a group without a leader when a fault lasts: the rows of a table, and `synod sim
-//! outages`, which prints it. `world/outage.rs` says how one fault is played; the bounds are checked by a test.
+//! How long an election leaves a group without a leader while a fault lasts: the rows of a table, and `synod
+//! sim outages`, which prints it. `world/outage.rs` plays one fault; a test checks the bounds.
 
 use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
@@ -15,110 +15,110 @@ use crate::{
     world::{OUTAGE_REPLICAS, World},
 };
 
-/// A fault that lasts to the end. Replicas are named by their distance from the leader in the ring of their numbers; 0
-/// is the leader.
+/// A fault that lasts to the end. Replicas are given by their distance from the leader in the ring of their
+/// numbers; 0 is the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
-    /// All is well.
+    /// No fault.
     Nothing,
-    /// Every message takes half of the round trip longer; it is the leader's process that ends, and its machine refuses
-    /// the others at once.
+    /// Every message takes half of the round trip longer; then the leader's process ends, and its machine
+    /// refuses the others at once.
     Process {
         /// The round trip, in percent of the election time-out.
         percent: u32,
     },
-    /// Nothing becomes durable there any more; it goes on talking.
+    /// A disk hangs: no record becomes durable there any more, and the replica keeps sending messages.
     HungDisk {
-        /// Where.
+        /// The replica with the disk.
         place: usize,
     },
     /// Every message takes half of the round trip longer, and a disk hangs from the crash of the leader on.
     HangsAtCrash {
-        /// Whose.
+        /// The replica with the disk.
         place: usize,
         /// The round trip, in percent of the election time-out.
         percent: u32,
     },
-    /// Every message takes half of this longer.
+    /// Every message takes half of the round trip longer.
     SlowLinks {
         /// The round trip, in percent of the election time-out.
         percent: u32,
     },
-    /// Messages from and to one replica do.
+    /// Messages from and to one replica take half of the round trip longer.
     SlowReplica {
-        /// Which.
+        /// The replica.
         place: usize,
         /// The round trip, in percent of the election time-out.
         percent: u32,
     },
     /// One direction of one link is cut.
     OneWay {
-        /// Who is not heard...
+        /// The replica that is not heard.
         from: usize,
-        /// ...by whom.
+        /// The replica that does not hear it.
         to: usize,
     },
     /// One link is cut.
     Link {
-        /// One end...
+        /// One end of the link.
         a: usize,
-        /// ...and the other.
+        /// The other end of the link.
         b: usize,
     },
-    /// The link between the leader and another replica is cut, in one direction or both; it is the clients of that
-    /// replica who count.
+    /// The link between the leader and another replica is cut, in one direction or both. The waiting time of
+    /// that replica's clients is measured.
     Unlinked {
-        /// Which.
+        /// The other replica.
         place: usize,
-        /// Whether it does not hear the leader...
+        /// Whether the other replica does not hear the leader.
         deaf: bool,
-        /// ...and whether the leader does not hear it.
+        /// Whether the leader does not hear the other replica.
         mute: bool,
     },
-    /// A replica hears everybody, and nobody hears it.
+    /// A replica hears all others, and none hears it.
     Mute {
-        /// Which.
+        /// The replica.
         place: usize,
     },
-    /// Everybody hears a replica, and it hears nobody.
+    /// All others hear a replica, and it hears none.
     Deaf {
-        /// Which.
+        /// The replica.
         place: usize,
     },
     /// A replica is cut off.
     CutOff {
-        /// Which.
+        /// The replica.
         place: usize,
     },
-    /// A replica is stopped, and goes on after a while.
+    /// A replica is stopped, and continues after a while.
     Sleep {
-        /// Which.
+        /// The replica.
         place: usize,
         /// How long it sleeps, in percent of the election time-out; a multiple of 100.
         percent: u32,
     },
 }
 
-/// How long nobody served; or, if one replica's clients count, how long one of these waited.
+/// How long service was missing or, if one replica's clients are measured, how long one of these waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outage {
-    /// Because of the fault.
+    /// The time that the fault caused.
     pub from_fault: Duration,
-    /// Because the leader crashed, while the fault lasted.
+    /// The time that the crash of the leader caused while the fault lasted.
     pub from_crash: Duration,
-    /// How often somebody began to lead between the fault and the crash.
+    /// How many times a replica began to lead between the fault and the crash.
     pub elections: u64,
 }
 
-/// A row of the table: a fault, wherever it may strike.
+/// A row of the table: a fault, at every place where it may strike.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// For people.
+    /// The row's name in the table.
     pub name: &'static str,
     /// Each place where it may strike.
     pub cases: Vec<Lasting>,
-    /// Within how many election time-outs somebody serves again: after the fault, and after the crash of the leader
-    /// while the fault lasts. For the elections `rotating`, `ballot` and `randomized`.
+    /// Within how many election time-outs some replica must serve again: after the fault, and after the crash of
+    /// the leader while the fault lasts. The elements are for the elections `rotating`, `ballot` and `randomized`.
     pub bounds: [(u32, u32); 3],
 }
 
@@ -228,7 +228,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// A group in calm, with small delays that a seed draws.
+/// A group without other faults, with small delays that a seed draws.
 fn plan(cast: Cast, seed: u64) -> Plan {
     let mut plan = calm_plan(OUTAGE_REPLICAS, cast);
     let timeout = plan.settings.consensus.election_timeout;
@@ -248,7 +248,7 @@ fn plan(cast: Cast, seed: u64) -> Plan {
 /// Plays one case once.
 ///
 /// # Errors
-/// If an invariant does not hold.
+/// An invariant is violated.
 pub fn play(
     cast: Cast,
     lasting: Lasting,
@@ -260,12 +260,12 @@ pub fn play(
     World::new(plan, Trace::Off).outage(lasting)
 }
 
-/// What the cases of a row came to.
+/// The results of a row.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// The longest of each, and in which case and with which seed it was.
+    /// The longest time after the fault and after the crash, each with its case and seed.
     pub longest: [(Duration, Option<(Lasting, u64)>); 2],
-    /// All of them.
+    /// All times.
     all: [Vec<Duration>; 2],
 }
 
@@ -289,7 +289,7 @@ impl Measured {
 /// Plays all cases of a row.
 ///
 /// # Errors
-/// If an invariant does not hold.
+/// An invariant is violated.
 pub fn measure(
     cast: Cast,
     row: &Row,
@@ -311,17 +311,17 @@ pub fn election_timeout() -> Duration {
     calm_plan(OUTAGE_REPLICAS, CASTS[0]).settings.consensus.election_timeout
 }
 
-/// Plays faults that last, in calm groups of five, for each protocol and election, and prints for how long nobody
-/// served: the longest and the median over all places and seeds, in election time-outs; first because of the fault, then
-/// because the leader crashed while it lasted.
+/// Plays faults that last, in groups of five without other faults, for each protocol and election, and prints
+/// how long service was missing: the longest time and the median over all places and seeds, in election
+/// time-outs; first because of the fault, then because the leader crashed while it lasted.
 #[derive(Args, Clone, Debug)]
 pub struct OutagesArgs {
-    /// How often each case is played, each time with other small delays and clocks.
+    /// How many times each case is played, each time with other small delays and clocks.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub seeds: u64,
 }
 
-/// Prints the table. The exit code is 1 if a bound or an invariant does not hold.
+/// Prints the table. The exit code is 1 if a bound is exceeded or an invariant is violated.
 #[must_use]
 pub fn print(args: &OutagesArgs) -> ExitCode {
     let timeout = election_timeout();

@@ -1,4 +1,4 @@
-//! What a seed draws: a cluster, its settings, its clients and what goes wrong.
+//! What a seed draws: a cluster, its settings, its clients and its faults.
 
 mod families;
 
@@ -19,44 +19,45 @@ pub use synod_storage::{Durability, Ending};
 /// A span from which durations are drawn, both ends included.
 pub type Span = (Duration, Duration);
 
-/// Everything about a run but its random numbers.
+/// Everything about a run except its random numbers.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The seed of all random numbers.
     pub seed: u64,
     /// How many replicas there are.
     pub replicas: usize,
-    /// The settings with which the group begins, and of all replicas that have no others.
+    /// The settings with which the group begins, and of all replicas that have no settings of their own.
     pub settings: Settings,
-    /// Settings of their own, by replica; see [`Plan::settings_of`]. What belongs to the group counts for nothing here.
+    /// Settings of single replicas, by index; see [`Plan::settings_of`]. Settings that belong to the group
+    /// have no effect here.
     pub own: Vec<Settings>,
-    /// The priority of each replica; 0 for those that the list does not reach.
+    /// The priority of each replica; 0 for replicas beyond the end of the list.
     pub priorities: Vec<u8>,
-    /// What of their logs survives.
+    /// The durability of their logs.
     pub durability: Durability,
     /// The network between replicas.
     pub network: NetworkPlan,
     /// Their disks.
     pub disk: DiskPlan,
-    /// A clock runs at most so many parts per million too fast or too slow.
+    /// By how many parts per million a clock may run too fast or too slow.
     pub clock_drift_ppm: u64,
     /// How late a timer may fire.
     pub timer_late: Duration,
     /// How long it takes to execute a few batches.
     pub execute: Span,
-    /// After an event, a replica's burst ends so much later; zero: every event is a burst.
+    /// How long after an event a replica's burst ends; with zero every event is a burst.
     pub burst: Duration,
-    /// What goes wrong.
+    /// The faults.
     pub faults: FaultPlan,
-    /// What an operator does.
+    /// The changes that an operator makes.
     pub changes: ChangePlan,
-    /// What it is about.
+    /// The family of the seed.
     pub family: Family,
-    /// How often only some links work for a long while; see [`Topology`].
+    /// How many times only some links work for a long while; see [`Topology`].
     pub trials: u32,
-    /// Who asks for what.
+    /// The clients.
     pub clients: ClientPlan,
-    /// For how long faults happen and clients ask.
+    /// How long faults happen and clients send requests.
     pub duration: Duration,
 }
 
@@ -67,19 +68,20 @@ pub struct DiskPlan {
     pub sync: Span,
     /// How long it takes to write, read or install a snapshot or a piece of one.
     pub snapshot: Span,
-    /// How often a snapshot or a piece of it can not be written.
+    /// How often a snapshot or a piece of it cannot be written.
     pub snapshot_fails: Odds,
     /// How often the log is not trimmed although it could be: whole segments are removed in practice.
     pub trim_waits: Odds,
-    /// After the loss of a log in memory, snapshot files are lost as well.
+    /// How often snapshot files are lost as well, after the loss of a log in memory.
     pub snapshots_lost: Odds,
-    /// What the rest of a damaged log proves is kept, as a server does; otherwise the rest is what it is.
+    /// Whether a damaged log is repaired as a server does it: what the rest proves is kept. Otherwise the
+    /// rest stays as it is.
     pub repairs: bool,
-    /// Replicas have real files, on disks that fail like this; otherwise a model of them.
+    /// How the disks of real files fail; `None` if replicas have a model of files.
     pub files: Option<FilesPlan>,
 }
 
-/// How the disks fail that hold real files: numbers are thousandths of the operations of a kind.
+/// The faults of disks with real files. Numbers are thousandths of the operations of a kind.
 #[derive(Clone, Copy, Debug)]
 pub struct FilesPlan {
     /// An fsync of a file fails.
@@ -98,26 +100,26 @@ impl FilesPlan {
         FilesPlan { sync_fails: 0, dir_sync_fails: 0, full: 0, starts_fail: Odds::NEVER };
 }
 
-/// What goes wrong, and how often.
+/// The faults, and how often each happens.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultPlan {
     /// Time from one fault to the next.
     pub gap: Span,
     /// How long a fault lasts.
     pub lasts: Span,
-    /// How often a pause lasts far beyond every time-out.
+    /// How often a pause lasts far longer than every time-out.
     pub long_pauses: Odds,
-    /// How often the leader is hit by what hits one replica.
+    /// How often the leader is the victim of a fault that hits one replica.
     pub leader: Odds,
-    /// How often a replica crashes right after it has done something: between any two of its steps.
+    /// How often a replica crashes between any two of its steps.
     pub any_step: Odds,
-    /// The weight of each kind; zero: it does not happen.
+    /// The weight of each kind of fault; zero if it does not happen.
     pub weights: FaultWeights,
     /// How often a replica crashes right after it has sent a page of a promise that is not the last.
     pub between_pages: Odds,
-    /// What else happens with a bridge.
+    /// What happens together with a bridge.
     pub bridge: BridgePlan,
-    /// What happens as soon as two groups of voters have to agree.
+    /// What happens as soon as two groups of voters must agree.
     pub joint: JointPlan,
 }
 
@@ -128,23 +130,23 @@ pub struct BridgePlan {
     pub transfer: Odds,
     /// The disk of the leader stalls.
     pub stall: Odds,
-    /// One on the leader's side is asked to lead as well: it becomes a candidate that reaches no quorum.
+    /// A replica on the leader's side is asked to lead as well: it becomes a candidate that reaches no quorum.
     pub rival: Odds,
-    /// An operator on the other side wants the epoch to end.
+    /// An operator on the other side asks for a new epoch.
     pub epoch: Odds,
-    /// Only a leader that is patient is cut off, and the others elect another by themselves while it leads on. Mostly the
-    /// bridge reaches its side only after that, and brings much at once.
+    /// Whether only a leader with a long time-out is cut off, so that the others elect another by themselves
+    /// while it goes on. Mostly the bridge reaches its side only after that, and brings many slots at once.
     pub elects: bool,
 }
 
-/// Who crashes within some time after a change of voters has begun that takes two steps.
+/// Crashes within some time after a change of voters has begun that takes two steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JointPlan {
-    /// The leader.
+    /// How often the leader crashes.
     pub leader: Odds,
-    /// All replicas.
+    /// How often all replicas crash.
     pub all: Odds,
-    /// How long after.
+    /// The longest time from the beginning of the change to the crash.
     pub wait_max: Duration,
 }
 
@@ -159,7 +161,7 @@ pub struct FaultWeights {
     pub lose_log: u32,
     /// A replica crashes and finds its newest snapshot damaged.
     pub lose_snapshot: u32,
-    /// A replica stops, and goes on with its old state.
+    /// A replica stops, and continues with its old state.
     pub pause: u32,
     /// A replica's clock jumps forward, by up to many time-outs.
     pub jump: u32,
@@ -167,7 +169,7 @@ pub struct FaultWeights {
     pub split: u32,
     /// Some pairs of replicas do not reach each other, in both directions or in one.
     pub partial: u32,
-    /// A replica reaches nobody, or nobody reaches it.
+    /// A replica reaches no other, or no other reaches it.
     pub one_way: u32,
     /// The leader and some others are cut off from a quorum, and one replica reaches both sides; mostly the leader is asked
     /// to hand over to the other side just before.
@@ -182,33 +184,33 @@ pub struct FaultWeights {
     pub transfer: u32,
     /// A replica's disk is copied, or an older copy takes its place.
     pub restore: u32,
-    /// A replica loses all its data, and is started as if it never was.
+    /// A replica loses all its data, and is started as if it had never run.
     pub wipe: u32,
 }
 
-/// What an operator does besides the faults, when [`FaultWeights::change`] has its turn.
+/// The changes that an operator makes when [`FaultWeights::change`] has its turn.
 #[derive(Clone, Copy, Debug)]
 pub struct ChangePlan {
-    /// Machines beyond those of the first group: as many replicas may be added.
+    /// Machines beyond those of the first group, which bounds how many replicas may be added.
     pub spares: usize,
-    /// Before anything else, so many learners are added that are to stay learners.
+    /// How many learners are added at the very beginning, to stay learners.
     pub learners: usize,
-    /// Most changes that are asked for at once, each at another replica perhaps.
+    /// Most changes that are asked for at once, perhaps at different replicas.
     pub burst_max: usize,
-    /// How often a change is made for a group that is no more, or not yet.
+    /// How often a change is made for a version of the group that is over, or has not come yet.
     pub stale: Odds,
     /// How often a change whose outcome is not known is asked for again.
     pub again: Odds,
-    /// Whether what orders may change as well; otherwise more members are replaced.
+    /// Whether the protocol and election may change as well; otherwise more members are replaced.
     pub orders: bool,
-    /// How often the change is that a voter is readmitted, most of all one that lost its memory.
+    /// How often the change readmits a voter, preferably one that lost its memory.
     pub readmit: Odds,
-    /// How long after it was added a replica is started.
+    /// The time from the addition of a replica to its start.
     pub joins: Span,
 }
 
 impl ChangePlan {
-    /// Nobody changes anything.
+    /// A plan without changes.
     pub const NONE: ChangePlan = ChangePlan {
         spares: 0,
         learners: 0,
@@ -224,28 +226,28 @@ impl ChangePlan {
 /// Which links work in a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// Those of one replica, which did not lead: with five replicas the leader loses its quorum, though the hub still
-    /// hears it.
+    /// The links of one replica, which did not lead: with five replicas the leader loses its quorum, though
+    /// the hub still hears it.
     Hub,
-    /// Those of one replica, which lags; with more than three, one other is cut off.
+    /// The links of one replica, which lags; with more than three replicas, one other is cut off.
     LaggingHub,
-    /// From one replica to the next.
+    /// A link from each replica to the next.
     Chain,
-    /// From one replica to the next, and from the last to the first.
+    /// A link from each replica to the next, and one from the last to the first.
     Ring,
-    /// All but those of the leader.
+    /// All links but those of the leader.
     LeaderCutOff,
-    /// All but those between the leader and the third and the fourth replica, and between the second and the fifth
-    /// (Driftwood 2023, section 2.3.5).
+    /// All links but those between the leader and the third and the fourth replica, and between the second
+    /// and the fifth (Driftwood 2023, section 2.3.5).
     Driftwood,
-    /// Every second one.
+    /// Every second link.
     Some,
-    /// Some, and some in one direction only.
+    /// Some links, and some in one direction only.
     OneWay,
 }
 
 impl Topology {
-    /// All of them.
+    /// All topologies.
     pub const ALL: &'static [Topology] = &[
         Topology::Hub,
         Topology::LaggingHub,
@@ -273,14 +275,14 @@ impl fmt::Display for Topology {
     }
 }
 
-/// Who asks for what.
+/// The clients of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientPlan {
-    /// Clients that have no session of their own.
+    /// How many clients have no session of their own.
     pub direct: usize,
-    /// Clients that have one, and ask again elsewhere.
+    /// How many clients have a session, and send a command again to another replica.
     pub sessions: usize,
-    /// How many commands a client of the second kind has outstanding.
+    /// How many outstanding commands a client with a session has.
     pub pipeline: usize,
     /// The number of keys.
     pub keys: u8,
@@ -290,21 +292,21 @@ pub struct ClientPlan {
     pub think: Span,
     /// When a client gives an attempt up.
     pub timeout: Duration,
-    /// How often a client gives a request up at once, while it is on its way or being worked on.
+    /// How often a client gives a request up at once, while it is in flight or being executed.
     pub cancels: Odds,
-    /// Values are longer than they need be by at most so many bytes.
+    /// The most additional bytes of a value.
     pub padding_max: usize,
-    /// How many reads are served from whatever state a replica has.
+    /// How many reads accept whatever state a replica has.
     pub stale_reads: Odds,
 }
 
 /// Most replicas that are added in a run.
 pub const SPARES_MAX: usize = 4;
 
-/// The most by which values are longer than they need be where they are large.
+/// The most additional bytes of a value, where values are large.
 const LARGE_PADDING: usize = 6_000;
 
-/// About the largest snapshot that a run has whose values are small.
+/// About the largest snapshot of a run with small values.
 const SNAPSHOT_BYTES: usize = 100_000;
 
 const MS: Duration = Duration::from_millis(1);
@@ -333,8 +335,8 @@ impl Plan {
         Plan::draw_with(seed, protocol, Plan::draw_election(seed, protocol))
     }
 
-    /// The election that a seed draws, of a protocol's. Drawn apart, so that the rest of a seed's plan is the same with every
-    /// election.
+    /// The election that a seed draws from those of a protocol. It is drawn separately, so that the rest of a
+    /// seed's plan is the same with every election.
     #[must_use]
     pub fn draw_election(seed: u64, protocol: ProtocolKind) -> ElectionKind {
         pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), protocol.elections())
@@ -356,7 +358,7 @@ impl Plan {
         let disk = draw_disk(rng);
         let mut settings = draw_settings(rng, protocol, network.delay_max);
         settings.consensus.election = election;
-        // Drawn apart, so that the rest of a seed's plan does not depend on it.
+        // It is drawn separately, so that the rest of a seed's plan does not depend on it.
         settings.state_transfer =
             pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
 
@@ -372,16 +374,16 @@ impl Plan {
         let execute = pick(rng, &[(Duration::ZERO, 20 * US), (20 * US, 500 * US), (MS, 20 * MS)]);
         let burst = pick(rng, &[Duration::ZERO, Duration::ZERO, 50 * US]);
         let mut faults = draw_faults(rng, settings.consensus.election_timeout);
-        // Drawn apart, so that the rest of a seed's plan does not depend on it.
+        // It is drawn separately, so that the rest of a seed's plan does not depend on it.
         let mut strange = Rng::with_seed(seed ^ 0x1d_e7_71);
         faults.weights.restore = pick(&mut strange, &[0, 0, 3, 12]);
         faults.weights.wipe = pick(&mut strange, &[0, 0, 2, 4]);
         draw_time(seed, &mut faults);
-        // Drawn last, and for every second seed: the others show what a group that never changes does.
+        // Changes are drawn last, and for every second seed: the others show a group that never changes.
         let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
         let mut durability = draw_durability(seed, durability);
         if protocol == ProtocolKind::Raft && draw_raft(seed, &mut settings) {
-            // Stop-signs would hide what voters do that change within an epoch.
+            // Stop-signs would prevent changes of voters within an epoch.
             (changes.orders, changes.readmit, changes.spares) = (false, Odds::NEVER, SPARES_MAX);
             faults.weights.change *= 2;
             faults.weights.lose_log = 0;
@@ -409,7 +411,7 @@ impl Plan {
             own,
             duration,
         };
-        // Families of their own, for what the others hardly ever reach.
+        // Families make situations frequent that the other seeds hardly ever reach.
         let plan = match seed % 32 {
             _ if trials > 0 => plan.with_trials(trials),
             6 if protocol.recovers_itself() => plan.with_overlapping_recoveries(seed),
@@ -425,7 +427,7 @@ impl Plan {
             return self;
         }
         if self.trials > 0 {
-            // One that stopped would be missing in every trial that follows.
+            // A replica that stopped would be missing in every later trial.
             self.durability = Durability::Memory;
             return self;
         }
@@ -445,8 +447,8 @@ impl Plan {
     }
 }
 
-/// Other durabilities than the two of which one was drawn with the rest; drawn apart, so that the rest of a seed's plan does
-/// not depend on it.
+/// Draws other durabilities than the two of which one was drawn with the rest. It is drawn separately, so
+/// that the rest of a seed's plan does not depend on it.
 fn draw_durability(seed: u64, drawn: Durability) -> Durability {
     let rng = &mut Rng::with_seed(seed ^ 0xd0_7a_b1);
     if drawn.writes() {
@@ -460,8 +462,9 @@ fn draw_durability(seed: u64, drawn: Durability) -> Durability {
     }
 }
 
-/// A laggard is never helped if a newer snapshot always replaces the one that it is being sent, or if slots come faster
-/// than it fetches them; a server that is configured sensibly keeps more slots than that takes.
+/// Keeps enough slots for lagging replicas. A lagging replica never catches up if a newer snapshot always
+/// replaces the one that it is receiving, or if slots come faster than it fetches them; a sensibly configured
+/// server keeps more slots than that takes.
 fn keep_up(settings: &mut Settings, network: &NetworkPlan, disk: &DiskPlan, clients: &ClientPlan) {
     settings.clock_interval = settings.clock_interval.max(network.delay_max * 6);
     let piece = network.delay_max * 2 + disk.snapshot.1 * 2;
@@ -488,19 +491,19 @@ fn draw_network(rng: &mut Rng) -> NetworkPlan {
         loss: few(rng, 200_000),
         duplicate: few(rng, 100_000),
         reset: few(rng, 2_000),
-        // From a generator of its own, so that the rest does not depend on it.
+        // It has a generator of its own, so that the rest does not depend on it.
         damage: pick(&mut Rng::with_seed(rng.clone().u64(..)), &[Odds::NEVER, Odds::per_million(300)]),
         keep_max: pick(rng, &[0, 3, 1_000]),
     }
 }
 
 fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> Settings {
-    // What a server would be configured with: well above a few round trips.
+    // As on a sensibly configured server: well above a few round trips.
     let election_timeout = pick(rng, &[150 * MS, 300 * MS, 1_000 * MS]).max(delay_max * 12);
     let window_max = pick(rng, &[1, 2, 4, 16, 32]);
     let snapshot_slots = pick(rng, &[5, 20, 50, 1_000]);
     let snapshot_log_bytes = pick(rng, &[2_000, 1 << 20]);
-    // Drawn apart, so that the rest of a seed's plan does not depend on it.
+    // It is drawn separately, so that the rest of a seed's plan does not depend on it.
     let reply_bytes_max = pick(&mut rng.clone(), &[150, 400, 1 << 20]);
     Settings {
         consensus: Options {
@@ -547,12 +550,12 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
         undurable_bytes_max: 1 << 20,
         held_bytes_max: 1 << 20,
         caught_up_slots: pick(rng, &[0, 3, 100]),
-        // A laggard that fetches slot by slot must be faster than the ticks of the clock.
+        // A lagging replica that fetches slot by slot must be faster than the ticks of the clock.
         clock_interval: pick(rng, &[100 * MS, 1_000 * MS]).max(delay_max * 6),
     }
 }
 
-/// From a generator of their own, so that the rest of a seed's plan does not depend on them.
+/// They have a generator of their own, so that the rest of a seed's plan does not depend on them.
 fn draw_optimisations(mut rng: Rng) -> sequence_paxos::Tuning {
     let mut on = || rng.u8(0..4) > 0;
     sequence_paxos::Tuning {
@@ -598,7 +601,7 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
         restore: 0,
         wipe: 0,
     };
-    // From a fault now and then to one before the last has been got over.
+    // The time from one fault to the next ranges from rare faults to faults before the last one is over.
     let gap = election_timeout * pick(rng, &[1, 3, 6]);
     FaultPlan {
         gap: (gap / 4, gap * 2),
@@ -613,7 +616,7 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
     }
 }
 
-/// Bounds in bytes, values that are large beside them, and clients that give up at once; drawn apart.
+/// Draws bounds in bytes, values that are large compared with them, and clients that give up at once; separately.
 fn draw_bytes(seed: u64, settings: &mut Settings, clients: &mut ClientPlan) {
     let rng = &mut Rng::with_seed(seed ^ 0xb0_07_d5);
     settings.backlog_bytes_max = pick(rng, &[300, 5_000, 1 << 20]);
@@ -625,15 +628,15 @@ fn draw_bytes(seed: u64, settings: &mut Settings, clients: &mut ClientPlan) {
     }
 }
 
-/// What becomes of time itself, drawn apart.
+/// Draws pauses and jumps of clocks, separately.
 fn draw_time(seed: u64, faults: &mut FaultPlan) {
     let mut rng = Rng::with_seed(seed ^ 0xc1_0c_45);
     faults.long_pauses = pick(&mut rng, &[Odds::NEVER, Odds::percent(20), Odds::percent(60)]);
     faults.weights.jump = pick(&mut rng, &[0, 1, 4]);
 }
 
-/// For every second pair of seeds, settings that every replica draws for itself: what docs/operating.md calls the
-/// replica's. Time-outs stay near each other, as an operator is told to keep them.
+/// For every second pair of seeds, draws settings for each replica: those that docs/operating.md calls the
+/// replica's. Time-outs stay near each other, as that page demands.
 fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration) -> Vec<Settings> {
     if (seed / 2).is_multiple_of(2) {
         return Vec::new();
@@ -659,7 +662,7 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
             batch_delay_max: other.batch_delay_max,
             queue_bytes_max: other.queue_bytes_max,
             forward_window_max: other.forward_window_max,
-            // As slow as the group's, or slower: see there.
+            // It is as slow as the group's, or slower; `Settings::clock_interval` says why.
             clock_interval: settings.clock_interval * pick(&mut rng, &[1, 2]),
             fetch_bytes_max: other.fetch_bytes_max,
             state_transfer: pick(&mut rng, &[StateTransfer::Pull, StateTransfer::Eager]),
@@ -671,7 +674,7 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
     (0..replicas).map(|_| draw()).collect()
 }
 
-/// What only Raft has, drawn apart; and whether its epoch should last.
+/// Draws what only Raft has, separately. Returns whether its epoch should last.
 fn draw_raft(seed: u64, settings: &mut Settings) -> bool {
     let mut rng = Rng::with_seed(seed ^ 0xc_4a_96);
     settings.consensus.raft = draw_appends(&mut rng);
@@ -686,7 +689,7 @@ fn draw_appends(rng: &mut Rng) -> raft::Tuning {
     }
 }
 
-/// An operator for seeds that are odd.
+/// Draws an operator for odd seeds.
 fn draw_changes(seed: u64, election_timeout: Duration, weights: &mut FaultWeights) -> ChangePlan {
     if seed.is_multiple_of(2) {
         return ChangePlan::NONE;
@@ -712,7 +715,7 @@ fn draw_clients(rng: &mut Rng, duration: Duration, election_timeout: Duration) -
     let pipeline = pick(rng, &[1, 1, 3]);
     let operations = rng.usize(40..=160);
     let workers = u32::try_from(direct + sessions * pipeline).expect("a few");
-    // Spread over about the first three quarters of the run.
+    // Operations are spread over about the first three quarters of the run.
     let pause = duration * 3 / 2 * workers / u32::try_from(operations).expect("a few hundred");
     ClientPlan {
         direct,

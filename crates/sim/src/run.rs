@@ -1,4 +1,4 @@
-//! Running a plan, and telling what went wrong.
+//! Runs a plan, and reports violations.
 
 use std::{
     cell::RefCell,
@@ -21,14 +21,14 @@ use crate::{
 /// Lines of the trace that a failure shows.
 const TRACE_LINES: usize = 60;
 
-/// A run in which something did not hold.
+/// A run with a violation.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// What its run was about.
+    /// The family of its plan.
     pub family: Family,
-    /// What did not hold.
+    /// The violation.
     pub violation: Violation,
     /// The dangerous situations that the run had reached by then.
     pub reached: Reached,
@@ -37,7 +37,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The whole story, with the command that replays it. An election is named if the seed did not draw it.
+    /// The report, with the command that replays the run. An election is given if the seed did not draw it.
     #[must_use]
     pub fn report(&self, protocol: ProtocolKind, election: Option<ElectionKind>) -> String {
         let mut text = String::new();
@@ -57,7 +57,7 @@ impl Failure {
     }
 }
 
-/// Runs a plan. If something does not hold, the run is repeated with a trace: runs are repeatable.
+/// Runs a plan. After a violation the run is repeated with a trace, since runs are repeatable.
 pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     let seed = plan.seed;
     let (result, ..) = attempt(plan, Trace::Off);
@@ -82,7 +82,7 @@ pub fn run_with_trace(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     })
 }
 
-/// Runs a plan, and records what a chart shows of it. The run is the same as without.
+/// Runs a plan, and records it for a chart. The run is the same as without.
 pub fn record(plan: &Plan, window: Window) -> (Result<Outcome, Violation>, Recorder) {
     let mut world = World::new(plan.clone(), Trace::Off);
     world.record(Recorder::new(window));
@@ -105,7 +105,7 @@ fn play(world: &mut World) -> Result<Outcome, Violation> {
 }
 
 thread_local! {
-    /// While a run is watched, the message of a panic comes here instead of to the terminal.
+    /// While a run is watched, the message of a panic goes here instead of to the terminal.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 

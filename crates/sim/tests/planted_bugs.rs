@@ -213,7 +213,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.faults.weights = FaultWeights { crash_all: 1, ..no_faults };
             plan.durability = Durability::Sync;
         }
-        // A leader that is dead, and leads for ever.
+        // A leader that is dead, and leads forever.
         Bug::ElectionEchoesHighest => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 1, ..no_faults };

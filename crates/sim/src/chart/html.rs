@@ -1,4 +1,4 @@
-//! The page around pictures: filters, and the fields of what one points at. It needs no other file.
+//! The page around the pictures: filters, and the fields of the message under the pointer. It needs no other file.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 

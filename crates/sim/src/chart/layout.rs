@@ -1,8 +1,8 @@
-//! Where everything stands in a chart: rows from top to bottom, lifelines from left to right.
+//! The places of everything in a chart: rows from top to bottom, lifelines from left to right.
 //!
-//! A row belongs to one step of one replica. It begins with what made the replica act (a message that arrives, a
-//! deadline, an fsync that ends) and holds what the replica did because of it, as long as no two labels share a
-//! place. Rows are in the order of events; their distance says nothing of time, which stands beside them.
+//! A row belongs to one step of one replica. It begins with the cause of the step (a message that arrives, a
+//! deadline, an fsync that ends) and holds the effects, as long as no two labels share a place. Rows are in
+//! the order of events; their distance does not show time, which is written beside them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,23 +22,23 @@ pub(super) enum Side {
     Right,
 }
 
-/// What became of something that travels.
+/// What happened to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It arrived in this row.
     Arrived(usize, Moment),
-    /// It arrived once more.
+    /// It arrived again.
     Again(usize, Moment),
-    /// It was lost; that was certain in this row.
+    /// It was lost, which was certain in this row.
     Lost(usize, Moment, Loss),
-    /// It was still on its way when the chart ends.
+    /// It was still in flight at the end of the chart.
     UnderWay,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Arrow {
     pub(super) sent: Sent,
-    /// The row that it leaves in; none if that was before the chart begins.
+    /// The row that it leaves in; `None` if that was before the chart begins.
     pub(super) leaves: Option<usize>,
     pub(super) fate: Fate,
     /// Several arrows of one row with the same text share one label.
@@ -56,7 +56,7 @@ pub(super) struct Placed {
     pub(super) at: Moment,
 }
 
-/// What stands across all lifelines.
+/// A text across all lifelines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Across {
     Said(String),
@@ -76,9 +76,9 @@ pub(super) struct Span {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) at: Moment,
-    /// How much time went by since the row before.
+    /// How much time passed since the row before.
     pub(super) gap: Duration,
-    /// Time is written beside it.
+    /// Whether the time is written beside it.
     pub(super) shows_time: bool,
     lane: Option<Lane>,
     left: Option<String>,
@@ -86,18 +86,18 @@ pub(super) struct Row {
     glyph: bool,
 }
 
-/// See the module.
+/// The rows, lifelines and arrows of a chart.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     pub(super) lanes: Vec<Lane>,
     pub(super) rows: Vec<Row>,
     pub(super) arrows: Vec<Arrow>,
     pub(super) marks: Vec<Placed>,
-    /// Each with its row, and the number of its event if it is one.
+    /// Texts across all lifelines, each with its row, and with the number of its event if it is one.
     pub(super) across: Vec<(usize, Option<u64>, Across)>,
     pub(super) spans: Vec<Span>,
     conditions: BTreeMap<Lane, (usize, Condition)>,
-    /// The arrow of each key that left in the chart.
+    /// Arrows of the chart that have left and not arrived, by key.
     open: BTreeMap<Key, usize>,
     early: BTreeMap<Key, Sent>,
 }
@@ -186,7 +186,7 @@ impl Layout {
         self.open.contains_key(&key) || self.early.contains_key(&key)
     }
 
-    /// Something that left does not travel any more.
+    /// Ends the arrow of a message that is no longer in flight.
     fn end(&mut self, key: Key, quiet: bool, row: usize, fate: Fate) {
         let incoming = |sent: &Sent| if sent.to < sent.from { Side::Right } else { Side::Left };
         let sent = match self.open.get(&key) {
@@ -212,7 +212,7 @@ impl Layout {
             }
         };
         if let (Fate::Arrived(..), false) = (fate, quiet) {
-            // Where an arrow comes in there is no room for a label.
+            // An arrow that comes in leaves no room for a label.
             *self.rows[row].label_mut(incoming(&sent)) = Some(String::new());
         }
     }
@@ -271,7 +271,7 @@ impl Layout {
 }
 
 impl Row {
-    /// Whether it is of this replica at this instant.
+    /// Whether the row is of this replica at this instant.
     fn is(&self, lane: Lane, at: Moment) -> bool {
         self.lane == Some(lane) && self.at == at
     }
@@ -291,7 +291,7 @@ impl Row {
     }
 }
 
-/// Everybody who is there or does something.
+/// The lifelines of all that are present or act.
 fn lanes(recorder: &Recorder) -> Vec<Lane> {
     let mut lanes: BTreeSet<Lane> = recorder.before.keys().map(|of| Lane::Replica(*of)).collect();
     for entry in recorder.entries.iter().filter(|entry| !entry.quiet) {

@@ -11,9 +11,9 @@
 //! | `svg.rs`, `chart.css` | the picture |
 //! | `html.rs`, `page.css`, `chart.js` | the page around it |
 //!
-//! A world that is told to record ([`Recorder`]) goes the same way as one that is not: a recorder hears of events, draws
-//! no random number and decides nothing. What replicas tell of their histories (`PeerMessage::History`) goes beside all
-//! else that they say, and is not shown.
+//! A world with a [`Recorder`] runs in the same way as one without: a recorder receives events, draws no
+//! random number and decides nothing. Messages about histories (`PeerMessage::History`) are independent of
+//! all others, and are not shown.
 
 mod html;
 mod layout;
@@ -32,30 +32,30 @@ pub(crate) use record::{Key, Lane, Mark};
 use style::{NOISE, NOISE_OF_RUNS};
 pub use window::{Bound, Window, WindowArgs};
 
-/// What a chart says besides what was recorded.
+/// The texts of a chart besides what was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// What it is a chart of.
+    /// Its title.
     pub title: String,
-    /// More about that, a paragraph each.
+    /// Its description, a paragraph each.
     pub about: Vec<String>,
     /// The command that draws it again.
     pub command: Option<String>,
-    /// What did not hold.
+    /// The violation, if there was one.
     pub violation: Option<String>,
-    /// It is of the run of a seed, and not of a story that a script tells.
+    /// Whether it shows the run of a seed, and not the story of a script.
     pub of_run: bool,
 }
 
 impl Chart {
-    /// The page: a picture for each world that was recorded, with filters, and all fields of the message that one points at.
+    /// The page: a picture of each recorded world, with filters, and all fields of the message under the pointer.
     #[must_use]
     pub fn html(&self, recorded: &[Recorder]) -> String {
         let layouts: Vec<Layout> = recorded.iter().map(|recorder| Layout::new(recorder, &[])).collect();
         html::page(self, &layouts)
     }
 
-    /// The bare picture of one world. It has no filters: what a page does not show at first is left out.
+    /// The bare picture of one world. It has no filters: kinds that a page hides at first are left out.
     #[must_use]
     pub fn svg(&self, recorded: &Recorder) -> String {
         svg::draw(&Layout::new(recorded, self.hidden()), &self.title, None)
@@ -85,10 +85,10 @@ impl Chart {
     }
 }
 
-/// Whether a file can be written, before a long run: what is there already stays.
+/// Checks before a long run whether a file can be written; an existing file stays.
 ///
 /// # Errors
-/// If it cannot.
+/// It cannot be written.
 pub fn check_writable(path: &Path) -> io::Result<()> {
     let known = path.exists();
     fs::OpenOptions::new().append(true).create(true).open(path)?;

@@ -1,4 +1,4 @@
-//! What a world tells a chart while it runs. Nothing here draws a random number or changes the run.
+//! Records a world for a chart. Nothing here draws a random number or changes the run.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,13 +23,13 @@ pub(crate) enum Lane {
 pub(crate) enum Key {
     /// A message between replicas, by its number.
     Message(u64),
-    /// What a client asks in an attempt.
+    /// A client's request in an attempt.
     Question(u64),
-    /// What it is answered.
+    /// The answer to it.
     Answer(u64),
 }
 
-/// What happens at a replica besides messages.
+/// An event at a replica that is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// A life begins.
@@ -52,18 +52,18 @@ pub(crate) enum Mark {
     Timer,
     /// A slot is delivered.
     Delivers {
-        /// No replica has delivered it before.
+        /// Whether no replica has delivered it before.
         first: bool,
     },
     /// The replica takes itself for the leader of a ballot.
     Leads(Ballot),
-    /// The replica takes another one for the leader, or nobody.
+    /// The replica takes another one for the leader, or knows none.
     Follows(LeaderView),
     /// Anything else.
     Note,
 }
 
-/// What travels.
+/// The contents of something that travels.
 #[derive(Clone, Debug)]
 pub(super) enum What {
     /// A message between replicas, and its bytes.
@@ -119,7 +119,7 @@ pub(super) enum Event {
         mark: Mark,
         text: String,
     },
-    /// Something that is said across all lifelines.
+    /// A text across all lifelines.
     Across {
         text: String,
     },
@@ -127,7 +127,7 @@ pub(super) enum Event {
     Command {
         text: String,
     },
-    /// What did not hold, and where that was seen.
+    /// A violation, with where it was seen.
     Violates {
         lane: Option<Lane>,
         text: String,
@@ -138,12 +138,12 @@ pub(super) enum Event {
 pub(super) struct Entry {
     pub(super) number: u64,
     pub(super) at: Moment,
-    /// A story does without it.
+    /// Whether a story hides it.
     pub(super) quiet: bool,
     pub(super) event: Event,
 }
 
-/// What a replica is, as far as its lifeline shows it.
+/// The state of a replica, as far as its lifeline shows it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Condition {
     pub(super) up: bool,
@@ -153,7 +153,7 @@ pub(super) struct Condition {
 }
 
 impl Condition {
-    /// What it is after a mark.
+    /// The state after a mark.
     pub(super) fn after(self, mark: Mark) -> Condition {
         match mark {
             Mark::Starts => Condition { up: true, paused: false, leads: false, ..self },
@@ -169,10 +169,10 @@ impl Condition {
     }
 }
 
-/// So many messages that left before the window are remembered: one of them may arrive within it.
+/// How many messages that left before the window are remembered, since they may arrive within it.
 const EARLY_MAX: usize = 20_000;
 
-/// Collects what happens within a window; of what was before it only what a chart needs to begin with.
+/// Collects the events within a window, and what a chart needs from before it.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     pub(crate) now: Moment,
@@ -180,18 +180,18 @@ pub struct Recorder {
     window: Window,
     last: u64,
     pub(super) entries: VecDeque<Entry>,
-    /// What replicas were when the window began.
+    /// The states of replicas when the window began.
     pub(super) before: BTreeMap<usize, Condition>,
-    /// What had left by then.
+    /// Messages that had left by then.
     pub(super) early: BTreeMap<Key, Sent>,
-    /// Events before the window, and behind it.
+    /// How many events were before the window, and how many after it.
     pub(super) left_out: (u64, u64),
-    /// Which replica was asked in each attempt that is not answered.
+    /// The replica of each attempt that is not answered.
     asked: BTreeMap<u64, usize>,
 }
 
 impl Recorder {
-    /// A recorder for what happens within a window.
+    /// A recorder for the events within a window.
     #[must_use]
     pub fn new(window: Window) -> Recorder {
         Recorder {
@@ -225,7 +225,7 @@ impl Recorder {
         self.leaves(Key::Question(attempt), Lane::Clients, Lane::Replica(of), What::Text(text));
     }
 
-    /// A replica answers what it was asked.
+    /// A replica answers an attempt.
     pub(crate) fn answers(&mut self, attempt: u64, text: String) {
         if let Some(of) = self.asked.remove(&attempt) {
             self.leaves(Key::Answer(attempt), Lane::Replica(of), Lane::Clients, What::Text(text));
@@ -252,22 +252,22 @@ impl Recorder {
         self.add(Event::Marks { lane: Lane::Replica(of), mark, text });
     }
 
-    /// Clients find something out by themselves.
+    /// Clients notice something by themselves.
     pub(crate) fn marks_clients(&mut self, text: String) {
         self.add(Event::Marks { lane: Lane::Clients, mark: Mark::Note, text });
     }
 
-    /// Something happens to all.
+    /// An event concerns all replicas.
     pub(crate) fn marks_all(&mut self, text: String) {
         self.add(Event::Across { text });
     }
 
-    /// A script says what happens next.
+    /// A command of a script begins.
     pub(crate) fn begins(&mut self, command: &str) {
         self.add(Event::Command { text: command.to_owned() });
     }
 
-    /// An invariant does not hold. It is seen where the last thing happened, unless only the whole run shows it.
+    /// An invariant is violated. The chart shows that at the last event, unless only the whole run shows the violation.
     pub(crate) fn violates(&mut self, violation: &Violation) {
         let seen = |entry: &&Entry| violation.invariant.is_seen_at_once() && entry.at == self.now;
         let lane = self.entries.back().filter(seen);
@@ -284,7 +284,7 @@ impl Recorder {
         self.add(Event::Violates { lane: None, text: error.to_owned() });
     }
 
-    /// What has happened so far is what the chart begins with, under the command of a script that did it.
+    /// Makes everything so far the beginning of the chart, under the command of the script that caused it.
     pub(crate) fn begin_with(&mut self, command: &str) {
         while let Some(entry) = self.entries.pop_front() {
             self.forget(entry);
@@ -314,7 +314,7 @@ impl Recorder {
         self.forget(entry);
     }
 
-    /// Keeps of an event what a chart that begins behind it needs.
+    /// Keeps what a chart that begins after this event needs of it.
     fn forget(&mut self, entry: Entry) {
         match entry.event {
             Event::Leaves { key, sent } => {

@@ -1,22 +1,22 @@
-//! How kinds of messages look. The colours are those of Okabe and Ito, which people who see colours differently can tell
-//! apart, some a little darker; what answers is dashed, so that a chart can be read without colours as well.
+//! The styles of kinds of messages. The colours are those of Okabe and Ito, some a little darker, which people
+//! with any kind of sight can tell apart. Answers are dashed, so that a chart can be read without colours as well.
 
 use super::record::Mark;
 
 /// A family of kinds, with one colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Family {
-    /// Who leads, and what may be decided already.
+    /// Elections, and what may be decided already.
     Lead,
     /// Proposals and votes.
     Propose,
-    /// What is decided.
+    /// Decisions.
     Decide,
-    /// What somebody lacks.
+    /// Catch-up.
     CatchUp,
-    /// Clients, and what is passed on for them.
+    /// Requests of clients, and what is passed on for them.
     Client,
-    /// Signs of life.
+    /// Heartbeats.
     Life,
 }
 
@@ -74,9 +74,9 @@ pub(super) fn mark_kind(mark: Mark) -> &'static str {
     }
 }
 
-/// What a chart of a story leaves to a box on its page: it says little, and there is much of it.
+/// Kinds that a chart of a story hides at first, since there are many and they tell little.
 pub(super) const NOISE: &[&str] = &["heartbeat", "heartbeat-answer", "election", "standing", "timer"];
-/// The same for the run of a seed, which is not about disks.
+/// Kinds that a chart of a seed's run hides at first: the same, and those of disks.
 pub(super) const NOISE_OF_RUNS: &[&str] =
     &["heartbeat", "heartbeat-answer", "election", "standing", "timer", "write", "fsync"];
 

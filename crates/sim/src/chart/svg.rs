@@ -1,4 +1,4 @@
-//! The picture: an SVG that needs nothing else.
+//! The picture: an SVG that needs no other file.
 
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::clock::Moment;
 
-/// What a page and a picture have in common.
+/// The style of pages and pictures.
 const STYLE: &str = include_str!("chart.css");
 
 /// All lengths are in pixels.
@@ -22,7 +22,7 @@ const RIGHT: f64 = 230.0;
 const LONG: Duration = Duration::from_millis(1000);
 /// How wide a character of a label is, about.
 const CHARACTER: f64 = 5.7;
-/// The fields of a message are cut behind so many characters.
+/// The fields of a message are cut after this many characters.
 const FIELDS_MAX: usize = 2_000;
 
 /// Where things are, in pixels.
@@ -30,10 +30,11 @@ struct Picture<'a> {
     layout: &'a Layout,
     rows: Vec<f64>,
     spacing: f64,
-    /// The picture's number on a page, whose script shows what one points at; otherwise that is a title, which viewers show.
+    /// The picture's number on a page, whose script shows the fields of a message. Without a page they are a
+    /// title, which viewers show.
     on_page: Option<usize>,
     text: String,
-    /// Labels are drawn behind all lines, so that no line goes through them.
+    /// Labels are drawn after all lines, so that no line crosses them.
     labels: String,
     /// Arrows and marks have numbers, so that labels can name them.
     last: usize,
@@ -70,7 +71,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // XML has no way to say these.
+            // XML cannot represent these characters.
             control if control < ' ' && control != '\n' && control != '\t' => safe.push('\u{fffd}'),
             other => safe.push(other),
         }
@@ -78,7 +79,7 @@ pub(super) fn escaped(text: &str) -> String {
     safe
 }
 
-/// The name of a lifeline, and how the page's script calls it.
+/// The name of a lifeline, and its name in the page's script.
 pub(super) fn name(lane: Lane) -> String {
     match lane {
         Lane::Clients => "clients".to_owned(),
@@ -119,7 +120,7 @@ impl Picture<'_> {
         LEFT + self.spacing * place as f64
     }
 
-    /// Half way between two lifelines, but on none that is between them.
+    /// A place between two lifelines that is not on a third.
     fn half_way(&self, from: Lane, to: Lane) -> f64 {
         let (from, to) = (self.x(from), self.x(to));
         let lanes = ((to - from).abs() / self.spacing).round();
@@ -276,7 +277,7 @@ impl Picture<'_> {
         let half = self.half_way(sent.from, sent.to);
         let kind = sent.what.kind();
         let family = Family::of(kind).name();
-        // The arrow's end: how it looks, its row, where that is, and so many pixels below the row.
+        // The end of the arrow: its style, its row, its place, and its distance below the row in pixels.
         let (fate, head, end, x2, below) = match arrow.fate {
             Fate::Arrived(row, _) => ("arrived", "to", row, to, 0.0),
             Fate::Again(row, _) => ("again", "to", row, to, 0.0),
@@ -285,12 +286,12 @@ impl Picture<'_> {
             }
             Fate::UnderWay => ("open", "open", self.rows.len(), half, 0.0),
         };
-        // What left before the chart begins comes from half way, ...
+        // An arrow that left before the chart begins starts half-way.
         let (begin, x1, above) = match arrow.leaves {
             Some(row) => (row, from, 0.0),
             None => (end, half, ROW * 0.7),
         };
-        // ...and what is under way at its end goes a little way down.
+        // An arrow in flight at the end of the chart goes a little way down.
         let (end, below) = match arrow.fate {
             Fate::UnderWay => (begin, ROW * 0.8),
             _ => (end, below),
@@ -345,8 +346,7 @@ impl Picture<'_> {
         if side == Side::Right && last { RIGHT - 16.0 } else { self.spacing - 18.0 }
     }
 
-    /// The end of a group's first tag, and what is shown while one points at the group: by the script of a page, or by
-    /// whatever shows the picture.
+    /// The end of a group's first tag, with the details that the page's script, or a viewer, shows for the group.
     fn shown(&self, details: &str) -> String {
         let details = escaped(details);
         if self.on_page.is_some() {
@@ -427,7 +427,7 @@ impl Picture<'_> {
         self.add(&drawn);
     }
 
-    /// What the lines mean, at the foot; only those that there are.
+    /// The legend of the lines that occur, at the foot.
     fn legend(&mut self, height: f64) {
         let arrows = &self.layout.arrows;
         let families: BTreeSet<Family> =
@@ -479,7 +479,7 @@ impl Picture<'_> {
     }
 }
 
-/// What stands on a lifeline.
+/// The symbol of a mark on a lifeline.
 fn glyph(mark: Mark) -> &'static str {
     match mark {
         Mark::Starts => "<circle r=\"6\"/><path class=\"solid\" d=\"M-2 -3 L3.5 0 L-2 3 z\"/>",

@@ -24,7 +24,7 @@ fn is_message(arrow: &&Arrow) -> bool {
     matches!(arrow.sent.what, What::Message(..))
 }
 
-/// What a chart shows of a seed, the lines of its trace, and the messages that were under way at its end.
+/// A seed's chart, the lines of its trace, and the messages in flight at its end.
 fn recorded(plan: &Plan) -> (Layout, Vec<String>, BTreeSet<u64>) {
     let mut world = World::new(plan.clone(), Trace::Script(Vec::new()));
     world.record(Recorder::new(EVERYTHING));
@@ -85,7 +85,7 @@ fn a_story_has_an_arrow_for_each_message_and_a_cross_for_each_that_is_dropped() 
         let layout = Layout::new(&recorded[0], &[]);
         let sent = |line: &&str| line.contains("  → r") && !line.contains("  lost: ");
         let sent = story.lines().filter(sent).count();
-        // What is sent to a replica that is down is no line of the story, nor what was sent when the cluster started.
+        // The story omits messages to a replica that is down, and those of the start of the cluster.
         let down = |arrow: &Arrow| matches!(arrow.fate, Fate::Lost(_, _, Loss::NoSession));
         let shown = |arrow: &&Arrow| arrow.leaves.is_some() && !down(arrow);
         let messages: Vec<&Arrow> = layout.arrows.iter().filter(is_message).filter(shown).collect();
@@ -94,7 +94,7 @@ fn a_story_has_an_arrow_for_each_message_and_a_cross_for_each_that_is_dropped() 
         let dropped = story.lines().filter(|line| line.contains("  lost: ")).count();
         let by_script = |arrow: &&&Arrow| matches!(arrow.fate, Fate::Lost(_, _, Loss::Script));
         assert!(dropped >= 2, "{story}");
-        // Rehearsals are answered by the script.
+        // The script answers rehearsals.
         let rehearsals = story.lines().filter(|line| line.contains("  Rehearse ")).count();
         assert_eq!(messages.iter().filter(by_script).count(), dropped + rehearsals, "{}", cast.name);
         let picture = Chart::default().svg(&recorded[0]);
@@ -122,7 +122,7 @@ fn quiet_commands_are_named_and_not_shown() {
     assert_eq!(commands.collect::<Vec<_>>(), ["cluster 3", "quietly elect 1", "put 1 k1=7"]);
     let kinds: BTreeSet<&str> = layout.arrows.iter().map(|arrow| arrow.sent.what.kind()).collect();
     assert_eq!(kinds, BTreeSet::from(["client", "proposal"]));
-    // It leads all the same.
+    // The chart shows the leader all the same.
     assert!(layout.spans.iter().any(|span| span.lane == Lane::Replica(0) && span.condition.leads));
 }
 
@@ -174,7 +174,7 @@ fn a_chart_is_bounded_and_says_what_it_leaves_out() {
     let numbers: Vec<u64> = some.entries.iter().map(|entry| entry.number).collect();
     assert_eq!(numbers, (501..=520).collect::<Vec<u64>>());
     assert_eq!(some.left_out, (500, total as u64 - 520));
-    // Who was up, and who led, is known from before.
+    // The recorder knows from before the window which replicas were up, and which one led.
     assert_eq!(some.before.values().filter(|condition| condition.up).count(), plan.replicas);
     let by_time = WindowArgs { html_from: Some(Bound::At(all.entries[500].at)), html_to: None };
     let (_, later) = crate::record(&plan, by_time.of_run());

@@ -1,4 +1,4 @@
-//! Which part of a run a chart shows.
+//! The part of a run that a chart shows.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,9 +6,9 @@ use clap::Args;
 
 use crate::clock::Moment;
 
-/// So many events a chart of a run of a seed shows, unless it is told what to show.
+/// How many events the chart of a seed's run shows by default.
 const LAST_EVENTS: usize = 400;
-/// No chart shows more; browsers draw so many without trouble.
+/// The most events of a chart; browsers draw this many without trouble.
 const EVENTS_MAX: usize = 20_000;
 
 /// A place in a run.
@@ -55,7 +55,7 @@ pub struct WindowArgs {
 }
 
 impl WindowArgs {
-    /// For a run of a seed: by default the last events before its end, or before what did not hold.
+    /// The window of a seed's run: by default the last events before its end, or before the violation.
     #[must_use]
     pub fn of_run(&self) -> Window {
         let bounded = self.html_from.is_some() || self.html_to.is_some();
@@ -63,23 +63,23 @@ impl WindowArgs {
         Window { from: self.html_from, to: self.html_to, events_max }
     }
 
-    /// For a story: all of it by default.
+    /// The window of a story: all of it by default.
     #[must_use]
     pub fn of_story(&self) -> Window {
         Window { from: self.html_from, to: self.html_to, events_max: EVENTS_MAX }
     }
 }
 
-/// Which events are kept for a chart.
+/// The events that are kept for a chart.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     from: Option<Bound>,
     to: Option<Bound>,
-    /// Of the events between both the last ones are kept, so many at most.
+    /// The most events that are kept; of those between both bounds the last ones are.
     pub(super) events_max: usize,
 }
 
-/// Where an event is.
+/// The place of an event relative to a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Before,

@@ -1,19 +1,21 @@
-//! The group's history: one group a version, who entered which epoch, and which epochs are still needed.
+//! The history of the group: one group for each version, the epochs that replicas have entered, and the
+//! epochs that are still needed.
 //!
 //! # Which logs may be lost
 //!
-//! What an epoch decided is held by a quorum of its voters, so a minority of them may lose their logs at a time. How
-//! long does that bind? An epoch is **established** once a quorum of its voters has durably entered it: each of them
-//! then holds everything that was decided before (its [`LogRecord::Entered`] comes behind it in its log). From then
-//! on the voters of older epochs are not needed any more; a minority of the new ones may lose their logs, and one at
-//! least keeps what was decided before, from which the others fetch it. Until then both the old epoch's voters and
-//! the new one's bind.
+//! A quorum of an epoch's voters holds what the epoch decided, so a minority of them may lose their logs at a
+//! time. This restriction ends with a later epoch. An epoch is **established** once a quorum of its voters
+//! has durably entered it: each of them then holds everything that was decided before (its
+//! [`LogRecord::Entered`] comes after that in its log). From then on the voters of older epochs are not
+//! needed any more. A minority of the new voters may lose their logs, and at least one keeps what was decided
+//! before, from which the others fetch it. Until then the restriction holds for both the old epoch's voters
+//! and the new one's.
 //!
-//! Where voters change within an epoch, a majority of the new ones holds the entry with which the change is settled, and
-//! with it everything before it, when that is decided. So such a version of the group is established at once; one that
-//! is not settled never is, and the voters before it bind as well. So at any time at most a minority may be lost of the
-//! voters of **each version of the group from the newest established one on** ([`Groups::needed`]), and of each group
-//! that may come next.
+//! Where voters change within an epoch, a majority of the new voters holds the entry that settles the change,
+//! and everything before it, when that entry is decided. So such a version of the group is established at
+//! once. An unsettled version never is, and the restriction holds for the voters before it as well. So at any
+//! time at most a minority may be lost of the voters of **each version of the group from the newest
+//! established one on** ([`Groups::needed`]), and of each group that may come next.
 
 use std::collections::VecDeque;
 
@@ -26,34 +28,35 @@ use super::invariant::{Checked, Invariant, demand};
 /// The first epoch is entered without a record.
 const FIRST: Epoch = Epoch(1);
 
-/// What is known of one replica.
+/// What one replica's log says about epochs.
 #[derive(Debug)]
 struct Entries {
     /// Records that are not durable yet.
     pending: VecDeque<(Lsn, Epoch)>,
-    /// The newest epoch that its log says it entered ...
+    /// The newest epoch that its durable log says it entered.
     durable: Epoch,
-    /// ... and the newest that it ever said so of.
+    /// The newest epoch that its durable log ever said it entered.
     ever: Epoch,
 }
 
-/// See the module. Replicas are named by index, their id without one.
+/// The versions of the group, and the epochs that replicas have entered. Replicas are named by index, which
+/// is their id less one.
 #[derive(Debug)]
 pub struct Groups {
-    /// Version 1, 2, ... and the slot that made it; of some an unsettled edition first.
+    /// Version 1, 2, and so on, each with the slot that made it. Some versions have an unsettled edition first.
     versions: Vec<(Slot, Group)>,
     replicas: Vec<Entries>,
 }
 
 impl Groups {
-    /// So many replicas at most.
+    /// The history of a group with at most this many replicas.
     #[must_use]
     pub fn new(first: Group, replicas: usize) -> Groups {
         let entries = || Entries { pending: VecDeque::new(), durable: FIRST, ever: FIRST };
         Groups { versions: vec![(Slot::ZERO, first)], replicas: (0..replicas).map(|_| entries()).collect() }
     }
 
-    /// The group as it is behind everything that was delivered.
+    /// The group after everything that was delivered.
     #[must_use]
     pub fn latest(&self) -> &Group {
         &self.versions.last().expect("there is a first").1
@@ -119,7 +122,7 @@ impl Groups {
         }
     }
 
-    /// A replica's records through `lsn` are durable; the epoch that they newly say it entered.
+    /// A replica's records through `lsn` are durable. Returns the epoch that they newly say it entered.
     pub fn durable(&mut self, replica: usize, lsn: Lsn) -> Option<Epoch> {
         let before = self.replicas[replica].durable;
         let entries = &mut self.replicas[replica];
@@ -140,7 +143,7 @@ impl Groups {
         group.map_or(Slot::ZERO, |(_, group)| group.first)
     }
 
-    /// A replica starts, with these records durable; the newest epoch that they say it entered.
+    /// A replica starts with these durable records. Returns the newest epoch that they say it entered.
     pub fn restarted(&mut self, replica: usize, records: impl Iterator<Item = (Lsn, LogRecord)>) -> Epoch {
         let entered = records.filter_map(|(_, record)| match record {
             LogRecord::Entered { group, .. } => Some(group.epoch),
@@ -190,7 +193,7 @@ impl Groups {
         group.outgoing.is_empty() && (group.epoch == FIRST || quorum)
     }
 
-    /// The groups whose voters' memory still counts: see the module.
+    /// The groups of whose voters at most a minority may lose their logs; the file's head explains which.
     pub fn needed(&self) -> impl Iterator<Item = &Group> {
         let established = self.versions.iter().rposition(|(_, group)| self.is_established(group));
         self.versions[established.unwrap_or(0)..].iter().map(|(_, group)| group)

@@ -1,25 +1,25 @@
-//! Is a history of operations linearizable?
+//! Checks whether a history of operations is linearizable.
 //!
-//! The search is that of Wing and Gong (1993), with the memory of Lowe (2017): operations are put into an order one
-//! after the other, such that each comes after all that had returned before it was invoked, and that a sequential
-//! object gives the answers that were seen. A pair of "which operations are placed" and "the object's state" that
-//! was met before needs no second visit. An operation without an answer may have happened at any time since it was
-//! invoked, or not at all.
+//! The search is that of Wing and Gong (1993), with the memory of Lowe (2017): operations are put into an
+//! order one after another, such that each comes after all operations that had returned before it was
+//! invoked, and that a sequential object gives the answers that were seen. A pair of "operations that are
+//! placed" and "the object's state" needs no second visit. An operation without an answer may have happened
+//! at any time since it was invoked, or not at all.
 //!
-//! Every operation may carry a **hint**: where it probably belongs. Hints only say what to try first, so wrong ones
-//! cost time and nothing else. The simulator takes them from the decided log, with the effect that histories of a
-//! correct system need no search at all.
+//! Every operation may carry a **hint** of its place. Hints only decide what to try first, so wrong ones cost
+//! time and nothing else. The simulator takes them from the decided log, so that histories of a correct
+//! system need no search at all.
 
 use std::{collections::HashSet, hash::Hash};
 
 /// A sequential object: the specification that a history is checked against.
 pub trait Sequential: Clone + Eq + Hash {
-    /// What can be asked of it.
+    /// An operation.
     type Op;
-    /// What it answers.
+    /// The answer to an operation.
     type Answer: PartialEq;
 
-    /// Does one operation.
+    /// Executes one operation.
     fn apply(&mut self, op: &Self::Op) -> Self::Answer;
 
     /// Whether an operation with this answer changes nothing, whatever the state is.
@@ -29,11 +29,11 @@ pub trait Sequential: Clone + Eq + Hash {
 /// One operation of a history.
 #[derive(Clone, Debug)]
 pub struct Operation<O, A> {
-    /// What was asked.
+    /// The operation.
     pub op: O,
-    /// When, counted in events of the history.
+    /// When it was invoked, counted in events of the history.
     pub invoked: u64,
-    /// When it was answered and with what; `None`: nobody knows whether it happened.
+    /// When it was answered, and the answer; `None` if it may or may not have happened.
     pub returned: Option<(u64, A)>,
     /// Operations with lower hints are tried first.
     pub hint: u64,
@@ -44,11 +44,11 @@ pub struct Operation<O, A> {
 pub enum Verdict {
     /// There is an order.
     Linearizable,
-    /// There is none. At the end of the longest order found, this operation (by index) had to come next.
+    /// There is no order. At the end of the longest order found, an operation had to come next that could not.
     NotLinearizable {
-        /// Operations in the longest order.
+        /// How many operations the longest order has.
         longest: usize,
-        /// One that could not follow.
+        /// The index of an operation that could not follow.
         stuck_at: usize,
     },
     /// The search was given up after too many steps.
@@ -63,12 +63,12 @@ struct Search<'a, S: Sequential> {
     /// Indices in the order of invocation.
     by_invocation: Vec<usize>,
     placed: Placed,
-    /// Answered operations that are not placed.
+    /// How many answered operations are not placed.
     missing: usize,
     visited: HashSet<(Placed, S)>,
 }
 
-/// One operation placed, and what else could have been.
+/// An operation that is placed, with the other operations that could have come there.
 struct Frame<S> {
     before: S,
     candidates: Vec<usize>,
@@ -124,7 +124,7 @@ impl<S: Sequential> Search<'_, S> {
                 continue;
             }
             if operation.returned.as_ref().is_some_and(|(_, answer)| S::is_inert(&operation.op, answer)) {
-                // What changes nothing and can come now may as well: no other choice gains anything by its delay.
+                // An operation that changes nothing and can come now is placed now: delaying it helps no other choice.
                 frame.next = frame.candidates.len();
             }
             frame.placed = Some(index);
@@ -149,7 +149,7 @@ impl<S: Sequential> Search<'_, S> {
         }
     }
 
-    /// What can come next: everything that was invoked before the first of the missing returned.
+    /// The operations that can come next: those that were invoked before the first unplaced one returned.
     fn frame(&self, before: S) -> Frame<S> {
         let mut first_return = u64::MAX;
         let mut candidates = Vec::new();
@@ -222,7 +222,7 @@ mod tests {
 
     type History = Vec<Operation<Op, u8>>;
 
-    /// The definition, without any thought of speed: every order of every choice of unanswered operations.
+    /// The definition itself, slow: every order of every choice of unanswered operations.
     fn brute_force(history: &History) -> bool {
         fn extend(history: &History, order: &mut Vec<usize>) -> bool {
             let complete = (0..history.len()).all(|i| history[i].returned.is_none() || order.contains(&i));
@@ -260,7 +260,7 @@ mod tests {
         extend(history, &mut Vec::new())
     }
 
-    /// A random history: some are made by a real register, some have answers that are made up.
+    /// A random history: some are made by a real register, some have invented answers.
     fn random_history(rng: &mut Rng) -> History {
         let count = rng.usize(1..=6);
         let mut stamps: Vec<u64> = (0..2 * count as u64).collect();

@@ -1,4 +1,4 @@
-//! One life of a replica: what may only grow, and what must stay small.
+//! Checks one life of a replica: what may only grow, and what must stay small.
 
 use synod_consensus::{LeaderView, Role};
 use synod_replica::{ReplicaStatus, SEGMENTS_MAX, SessionLimits, Settings};
@@ -6,18 +6,18 @@ use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
-/// What waits in front of a replica's executor and behind its disk, in bytes.
+/// Bytes that wait for a replica's executor and for its disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
     /// Batches that the executor has not executed.
     pub batches: u64,
     /// Messages that wait for records to become durable.
     pub messages: u64,
-    /// The largest message that ever did, in this life.
+    /// The largest message that ever waited in this life.
     pub largest_message: u64,
 }
 
-/// What one life has shown so far.
+/// The observations of one life so far.
 #[derive(Debug)]
 pub struct Watch {
     id: ReplicaId,
@@ -28,22 +28,23 @@ pub struct Watch {
     ballot: Ballot,
     /// The last slot that a snapshot on stable storage holds.
     snapshot: Slot,
-    /// The newest epoch that it wrote down to have entered.
+    /// The newest epoch that it has written to have entered.
     entered: Epoch,
-    /// How often it forgot who leads, because it went on to another epoch.
+    /// How many times it forgot the leader because it went on to another epoch.
     fresh_views: u64,
-    /// Bytes of the largest batch delivered...
+    /// Bytes of the largest batch that was delivered.
     largest_batch: u64,
-    /// ...and of all that were delivered before the first step: the replica found them decided when it started.
+    /// Bytes of the batches that were delivered before the first step, since the replica found them decided
+    /// when it started.
     found: u64,
-    /// Bytes of records that are not durable, as of the last step, and the most that a step added.
+    /// Bytes of records that are not durable, after the last step, and the most that a step added.
     undurable: (u64, u64),
-    /// Bytes of decided batches that are not executed, in the same way.
+    /// Bytes of decided batches that are not executed, after the last step, and the most that a step added.
     unexecuted: (u64, u64),
 }
 
 impl Watch {
-    /// A life that begins with a snapshot, and with a log that says which epoch was entered last.
+    /// A life that begins with a snapshot, and with a log that names the epoch entered last.
     #[must_use]
     pub fn new(id: ReplicaId, snapshot: Slot, entered: Epoch) -> Watch {
         let (delivered, decided, executed) = (snapshot, snapshot, snapshot);
@@ -81,7 +82,7 @@ impl Watch {
         })
     }
 
-    /// What the replica delivered so far it found decided when it started, and it executes all of it at once.
+    /// The replica found what it delivered so far decided when it started, and executes all of it at once.
     pub fn started(&mut self, status: &ReplicaStatus) {
         self.found = status.unexecuted_bytes;
     }
@@ -96,7 +97,7 @@ impl Watch {
         Ok(())
     }
 
-    /// A snapshot of this slot was installed: what it holds is not delivered any more.
+    /// A snapshot of this slot was installed: the slots that it covers are not delivered any more.
     pub fn installed(&mut self, slot: Slot) {
         self.delivered = self.delivered.max(slot);
         self.snapshot = self.snapshot.max(slot);
@@ -117,8 +118,8 @@ impl Watch {
         })
     }
 
-    /// The replica reports a leader. Ballots of different epochs have nothing to do with each other: when it goes on to
-    /// the next one, and when it begins to vote there, it forgets who leads.
+    /// The replica reports a leader. Ballots of different epochs are not compared: when it goes on to the
+    /// next one, and when it begins to vote there, it forgets the leader.
     pub fn leader(&mut self, view: LeaderView, epoch: Epoch) -> Checked {
         if view == LeaderView::default() && self.fresh_views < 2 * epoch.0 {
             self.fresh_views += 1;
@@ -138,7 +139,7 @@ impl Watch {
         })
     }
 
-    /// After a step.
+    /// Checks the replica after a step.
     pub fn stepped(
         &mut self,
         status: &ReplicaStatus,
@@ -167,7 +168,7 @@ impl Watch {
         self.bounded(status, held, settings, batches_max)
     }
 
-    /// What the replies count that the session table caches: all of them, and those of one session at most.
+    /// The bytes of the session table's cached replies: of all sessions, and the most of one session.
     pub fn caches(&self, (all, of_one): (u64, u64), limits: &SessionLimits) -> Checked {
         self.bounds([
             ("bytes of cached replies", all, limits.reply_bytes_max),
@@ -193,7 +194,7 @@ impl Watch {
         let most_undurable = most_added(&mut self.undurable, status.undurable_bytes);
         let most_unexecuted = most_added(&mut self.unexecuted, status.unexecuted_bytes);
         let ahead_max = settings.consensus.accept_ahead_max();
-        // A new leader takes over what others accepted, also if it lags behind them.
+        // A new leader takes over what others accepted, even if it lags.
         let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
         // One command may always enter.
         let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;
@@ -202,13 +203,14 @@ impl Watch {
         let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
         // One message may always wait.
         let messages_max = settings.held_bytes_max.max(held.largest_message);
-        // What was accepted before there was too much is decided all the same, and so is what a follower takes over at once
-        // from a new leader of Sequence Paxos. A restart finds its log decided.
+        // What was accepted before there was too much is still decided, and so is what a follower takes over
+        // at once from a new leader of Sequence Paxos. A restart finds its log decided.
         let accepted_max = (ahead_max + 1) * self.largest_batch;
         let adopted_max = SYNC_SPANS_MAX * ahead_max * self.largest_batch;
         let unexecuted_max =
             self.found.max(settings.backlog_bytes_max) + accepted_max + most_unexecuted.min(adopted_max);
-        // The step with which it becomes too much, that with which a leader takes over what others accepted, and states.
+        // The bound allows for the step that exceeds the limit, the step in which a leader takes over what
+        // others accepted, and states.
         let undurable_max = settings.undurable_bytes_max + 2 * most_undurable + STATES_BYTES_MAX;
         self.bounds([
             ("slots in flight", status.protocol.in_flight as u64, ahead_max.saturating_add(lag)),
@@ -216,7 +218,7 @@ impl Watch {
             ("bytes of batches of followers", status.forwarded_bytes as u64, queue_max.max(batches_max)),
             ("questions of other replicas", status.remote_reads as u64, REMOTE_READS_MAX),
             ("bytes not executed", status.unexecuted_bytes, unexecuted_max),
-            // A snapshot that is installed counts for batches that still wait behind it.
+            // An installed snapshot counts for batches that wait after it.
             ("bytes of batches for its executor", held.batches, 2 * unexecuted_max),
             ("bytes of messages for its disk to release", held.messages, status.held_bytes.min(messages_max)),
             ("bytes not durable", status.undurable_bytes, undurable_max),
@@ -227,14 +229,14 @@ impl Watch {
     }
 }
 
-/// The most that a step added to an amount, given what it is after another step.
+/// The most that a step added to an amount, given the amount after another step.
 fn most_added((before, most): &mut (u64, u64), now: u64) -> u64 {
     *most = (*most).max(now.saturating_sub(*before));
     *before = now;
     *most
 }
 
-/// A follower of Sequence Paxos takes over at most so many times what it accepts ahead.
+/// A follower of Sequence Paxos takes over at most this many times what it accepts ahead.
 const SYNC_SPANS_MAX: u64 = 4;
 
 /// No simulated command is larger.
@@ -243,8 +245,8 @@ const COMMAND_BYTES_MAX: u64 = 16 << 10;
 /// Questions of other replicas that may wait at one.
 const REMOTE_READS_MAX: u64 = 1024;
 
-/// Records of what was promised and the like, which are small, are written whatever waits.
+/// Records of promises and other states, which are small, are written whatever else waits.
 const STATES_BYTES_MAX: u64 = 64 << 10;
 
-/// More slots than one answer to a fetch brings in a simulation.
+/// An upper bound of the slots that one answer to a fetch brings in a simulation.
 const FETCH_SLOTS_MAX: u64 = 4096;

@@ -1,18 +1,19 @@
-//! Replicas that lost their logs: whether they are silent, and when they vote again, whether promises still bind and the
-//! others remember.
+//! Checks replicas that lost their logs: whether they are silent, and, once they vote again, whether promises
+//! still bind and the others remember.
 //!
-//! - **Silence.** In an epoch that had begun when it lost its log, in which an earlier life may have voted, a replica says
-//!   nothing but what it must ask in order to vote again.
+//! - **Silence.** In an epoch that had begun when it lost its log, and in which an earlier life may have
+//!   voted, a replica sends only the questions that it must ask in order to vote again.
 //!
 //! Only MultiPaxos lets such a replica vote again in the same epoch; docs/recovery-without-a-log.md says how, and why it may:
 //!
-//! - **Answers of the latest life.** When it votes again, n - q + 1 others have answered it in the latest life that it knows
-//!   of each, where q is the size of a quorum of the n voters.
+//! - **Answers of the latest life.** When it votes again, n - q + 1 others have answered it, each in the
+//!   latest life that it knows of, where q is the size of a quorum of the n voters.
 //!
-//! Two statements of the argument are checked as they stand there, whatever a protocol counts and does not count:
+//! Two statements of the argument are checked literally, whatever a protocol itself counts:
 //!
-//! - **Promises bind.** When a candidate begins to lead, a quorum has promised its ballot, each replica in full and in
-//!   one life. From then on the replicas of that quorum remember it, do not vote, or have promised as much again.
+//! - **Promises bind.** When a candidate begins to lead, a quorum has promised its ballot, each replica in
+//!   full and in one life. From then on each replica of that quorum remembers it, does not vote, or has
+//!   promised as much again.
 //! - **Lives are remembered.** When a replica votes again in a new life, and from then on, n - q + 1 others know of that
 //!   life or do not vote.
 
@@ -24,7 +25,7 @@ use synod_wire::{Ballot, Epoch, Incarnation, Lsn, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
-/// What replicas that lost their logs may say. Replicas are named by index.
+/// The messages that replicas without logs may send. Replicas are named by index.
 #[derive(Debug)]
 pub struct Memory {
     replicas: Vec<Lives>,
@@ -33,18 +34,18 @@ pub struct Memory {
 
 #[derive(Debug, Default)]
 struct Lives {
-    /// The life that it lives, or lived last.
+    /// Its present or last life.
     present: u64,
-    /// The latest life that began without a whole log; 0: none.
+    /// The latest life that began without a whole log; 0 if there was none.
     forgot: u64,
-    /// The last record that life found: what records through this one say of the log being whole is not true any more.
+    /// The last record that this life found. Records through it that say that the log is whole are not true any more.
     found: Lsn,
-    /// What it wrote down and is not durable yet.
+    /// What it has written and is not durable yet.
     pending: VecDeque<(Lsn, Epoch, Recollection)>,
 }
 
 impl Memory {
-    /// So many replicas at most.
+    /// The memory of at most this many replicas.
     #[must_use]
     pub fn new(replicas: usize) -> Memory {
         Memory { replicas: (0..replicas).map(|_| Lives::default()).collect(), epochs: BTreeMap::new() }
@@ -67,7 +68,7 @@ impl Memory {
         self.replicas[replica].pending.push_back((lsn, epoch, record));
         let epoch = self.epoch(epoch);
         if whole && std::mem::take(&mut epoch.voters[replica].silent) {
-            // Whatever it says from now on rests on older records, or waits for this one.
+            // Its messages from now on rest on older records, or wait for this one.
             return epoch.was_answered(replica);
         }
         Ok(())
@@ -82,7 +83,7 @@ impl Memory {
         due.into_iter().try_for_each(|(_, epoch, record)| self.remembers(epoch, replica, life, record))
     }
 
-    /// A replica starts, with these records durable. `amnesia`: others may be missing.
+    /// A replica starts with these durable records. `amnesia` means that others may be missing.
     pub fn restarted(
         &mut self,
         replica: usize,
@@ -137,7 +138,7 @@ impl Memory {
         Ok(())
     }
 
-    /// A replica says something in an epoch.
+    /// A replica sends a message in an epoch.
     pub fn said(&mut self, epoch: Epoch, replica: usize, message: &Message, claims: &[Claim<'_>]) -> Checked {
         let Memory { replicas, epochs } = self;
         let votes = epochs.get_mut(&epoch).expect("an epoch begins before anything happens in it");
@@ -190,11 +191,12 @@ struct Voter {
     promised: Ballot,
     /// The lives of others.
     lives: BTreeMap<ReplicaId, Incarnation>,
-    /// It lost its log, and has not durably begun to vote again...
+    /// Whether it lost its log, and has not durably begun to vote again.
     forgetful: bool,
-    /// ...nor written that it does.
+    /// Whether it has not even written that it votes again.
     silent: bool,
-    /// Who has answered this life what it must know in order to vote again, and in which latest life.
+    /// The replicas that have told this life what it must know in order to vote again, each with the latest
+    /// of its lives.
     answers: BTreeMap<usize, Incarnation>,
     /// The life in which it began to vote again.
     recovered: Option<u64>,
@@ -206,26 +208,26 @@ impl Voter {
     }
 }
 
-/// Where each page begins, and the next one.
+/// For each page, where it begins, and where the next one does.
 type Pages = BTreeSet<(Slot, Option<Slot>)>;
 
-/// How a ballot came to be led.
+/// A candidacy: how a ballot came to have a leader.
 #[derive(Debug)]
 struct Candidacy {
-    /// The life in which its owner asked for promises. (One that lost its log may do so again if it never led.)
+    /// The life in which its owner asked for promises. (A replica that lost its log may do so again if it never led.)
     life: u64,
     /// The first slot that it asked about.
     first: Slot,
     /// The pages that have arrived from a replica in one of its lives.
     pages: BTreeMap<(usize, u64), Pages>,
-    /// Once its owner leads: who had promised in full, and in which life.
+    /// Once its owner leads: the replicas that had promised in full, and in which life.
     counted: Option<BTreeMap<usize, u64>>,
 }
 
 impl Candidacy {
-    /// Whether these pages are a whole promise.
+    /// Whether these pages are a complete promise.
     fn is_whole(&self, pages: &Pages) -> bool {
-        // Each page begins where one before it says that the next does.
+        // Each page begins where an earlier one says that the next one does.
         let mut reached = BTreeSet::from([self.first]);
         for (first, next) in pages {
             match next {
@@ -242,7 +244,7 @@ impl Candidacy {
 struct EpochMemory {
     group: Group,
     ballots: BTreeMap<Ballot, Candidacy>,
-    /// By index, those who vote among them.
+    /// By index, including replicas that do not vote.
     voters: Vec<Voter>,
 }
 
@@ -260,7 +262,7 @@ impl EpochMemory {
         if let Some(Recovery::PageWanted { first }) = question
             && self.ballots.get(&ballot).is_none_or(|candidacy| candidacy.life != life)
         {
-            // What it asks first is the first page.
+            // The first page is the one that it asks for first.
             let candidacy = Candidacy { life, first, pages: BTreeMap::new(), counted: None };
             self.ballots.insert(ballot, candidacy);
         }
@@ -273,14 +275,14 @@ impl EpochMemory {
         };
         let pages = std::mem::take(&mut candidacy.pages);
         let whole = pages.iter().filter(|(_, pages)| candidacy.is_whole(pages));
-        // Of several lives that promised in full the latest stays.
+        // Of several lives of a replica that promised in full, the latest counts.
         let mut counted: BTreeMap<usize, u64> = whole.map(|(&(replica, life), _)| (replica, life)).collect();
         counted.insert(owner, candidacy.life);
         candidacy.counted = Some(counted);
         self.binds(ballot, replicas)
     }
 
-    /// Those whose promise made a ballot's owner lead still make a quorum.
+    /// The replicas whose promises made a ballot's owner lead still form a quorum.
     fn binds(&self, ballot: Ballot, replicas: &[Lives]) -> Checked {
         let Some(counted) = &self.ballots[&ballot].counted else { return Ok(()) };
         let bound = |&(&replica, &life): &(&usize, &u64)| {
@@ -298,7 +300,7 @@ impl EpochMemory {
         })
     }
 
-    /// A replica that had lost its log has answers enough to vote again.
+    /// A replica that had lost its log has enough answers to vote again.
     fn was_answered(&self, replica: usize) -> Checked {
         let voter = &self.voters[replica];
         let latest = |(from, life): &(&usize, &Incarnation)| {
@@ -323,7 +325,7 @@ impl EpochMemory {
         (0..self.voters.len()).try_for_each(|replica| self.is_remembered(replica))
     }
 
-    /// Enough others know in which life a replica votes again.
+    /// Enough others know the life in which a replica votes again.
     fn is_remembered(&self, of: usize) -> Checked {
         let Some(life) = self.voters[of].recovered else { return Ok(()) };
         let id = ReplicaId(of as u64 + 1);

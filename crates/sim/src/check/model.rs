@@ -1,8 +1,8 @@
-//! The key-value store as a sequential specification, small enough to be seen to be right.
+//! The key-value store as a sequential specification, small enough to be checked by reading.
 //!
-//! Revisions are part of the answers, and one revision counts the changes of all keys. So a history can not be split
-//! by key as it could without them; but revisions also say nearly everything about the order, and with the hints
-//! from the decided log ([`super::linear`]) a whole history is checked in about as many steps as it has operations.
+//! Revisions are part of the answers, and one revision counts the changes of all keys. So a history cannot be split
+//! by key as it could without them. But revisions also determine nearly the whole order, and with the hints from
+//! the decided log ([`super::linear`]) a whole history is checked in about as many steps as it has operations.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use crate::ops::{Answer, Entry, Key, Op, Order, Other, Part};
 
 /// gRPC's OUT_OF_RANGE, with which etcd refuses revisions.
 const OUT_OF_RANGE: i32 = 11;
-/// gRPC's RESOURCE_EXHAUSTED, with which etcd refuses what there is no space for.
+/// gRPC's RESOURCE_EXHAUSTED, with which etcd refuses operations for which there is no space.
 const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// The keys at a revision, and before it.
@@ -34,7 +34,7 @@ pub struct Model {
     compacted: i64,
     alarm: bool,
     past: Option<Arc<Past>>,
-    /// Stands for `past` where states are compared: a hash of everything that ever was.
+    /// Stands for `past` where states are compared: a hash of the whole history.
     digest: u64,
 }
 
@@ -84,7 +84,7 @@ impl Model {
         Part::Delete(gone)
     }
 
-    /// What was changed becomes a part of the past.
+    /// Makes the present contents a part of the past.
     fn remember(&mut self) {
         let (revision, keys) = (self.revision, self.keys.clone());
         let mut hasher = DefaultHasher::new();
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// The specification and the real store agree; also a test that operations and answers survive their encoding.
+    /// The specification and the real store agree. This also tests that operations and answers survive their encoding.
     #[test]
     fn model_and_store_give_the_same_answers() {
         let mut rng = Rng::with_seed(7);

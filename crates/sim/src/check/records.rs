@@ -1,11 +1,11 @@
-//! What records hold, whichever layer wrote them.
+//! The contents of records, whichever layer wrote them.
 
 use std::ops::Range;
 
 use synod_replica::LogRecord;
 use synod_wire::{Batch, Slot};
 
-/// Whether a record remembers what a peer told.
+/// Whether a record holds what a peer told.
 pub fn is_learned(record: &LogRecord) -> bool {
     match record {
         LogRecord::Protocol { record, .. } => record.is_decision(),

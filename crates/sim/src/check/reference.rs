@@ -16,21 +16,21 @@ use synod_wire::{Ballots, Batch, Command, CommandKind, Epoch, SessionId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
-/// See the module.
+/// The reference: one log, and one state.
 #[derive(Debug)]
 pub struct Reference {
     executor: Executor<KvStore>,
-    /// The batch of slot 1, 2, ... and the epoch that decided it.
+    /// The batch of slot 1, 2, and so on, with the epoch and the protocol that decided it.
     log: Vec<(Batch, Epoch, ProtocolKind)>,
-    /// The outcomes of their commands ...
+    /// The outcomes of the commands of each slot.
     outcomes: Vec<Vec<Outcome>>,
-    /// ... and the state's digest after them.
+    /// The state's digest after each slot.
     digests: Vec<u64>,
     /// The payloads that clients have submitted.
     submitted: HashSet<Bytes>,
-    /// Where each command was executed first, and the reply.
+    /// The slot in which each command was first executed, and the reply.
     executed: HashMap<(SessionId, u64), (Slot, Bytes)>,
-    /// Where among all commands one with this payload was executed, and what it was answered.
+    /// For each payload, the place of its command among all executed commands, and the reply.
     replies: BTreeMap<Bytes, (u64, Bytes)>,
     commands: u64,
 }
@@ -57,19 +57,19 @@ impl Reference {
         Slot(self.log.len() as u64)
     }
 
-    /// Counts time twice, as the replicas do.
+    /// Counts time twice, as replicas with that planted bug do.
     #[cfg(feature = "planted-bugs")]
     pub fn count_twice(&mut self) {
         self.executor.count_twice();
     }
 
-    /// What the replicated clock shows.
+    /// The time of the replicated clock.
     #[must_use]
     pub fn clock(&self) -> Duration {
         self.executor.clock()
     }
 
-    /// The group as it is behind the last slot.
+    /// The group after the last slot.
     #[must_use]
     pub fn group(&self) -> &Group {
         self.executor.group()
@@ -105,7 +105,7 @@ impl Reference {
         })?;
         demand(batch.is_intact(), Invariant::Validity, || format!("the batch of slot {slot} is damaged"))?;
         for command in batch.commands() {
-            // Replicas ask for these themselves.
+            // Replicas propose these commands themselves.
             let known = command.kind == CommandKind::AdvanceClock
                 || matches!(command.kind, CommandKind::Reconfigure | CommandKind::Settle)
                 || self.submitted.contains(&command.payload);
@@ -129,7 +129,7 @@ impl Reference {
     fn outcome(&mut self, slot: Slot, command: Command, outcome: &Outcome) -> Checked {
         let Outcome::Reply(reply) = outcome else { return Ok(()) };
         if matches!(command.kind, CommandKind::Reconfigure | CommandKind::Settle) {
-            // One that is ordered again is refused: it was made for an earlier group.
+            // A change that is ordered again is refused, since it was made for an earlier group.
             return Ok(());
         }
         match self.executed.entry((command.session, command.sequence)) {
@@ -157,7 +157,7 @@ impl Reference {
         Ok(())
     }
 
-    /// A replica has executed a slot. The outcome is known there unless a snapshot brought the slot.
+    /// A replica has executed a slot. Its outcome is known there unless a snapshot brought the slot.
     pub fn executed(&self, who: impl std::fmt::Display, slot: Slot, outcomes: &[Outcome]) -> Checked {
         demand(
             self.outcomes.get(index_of(slot)).is_some_and(|known| {

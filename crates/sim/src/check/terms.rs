@@ -1,4 +1,4 @@
-//! Terms, the votes in them, and logs: what leaves a replica against what its disk holds, and what was said before.
+//! Checks terms, votes in them, and logs: compares messages with the sender's disk and with earlier messages.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,12 +11,13 @@ use synod_wire::{Ballot, Batch, Epoch, Lsn, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
-/// A log, as its records tell.
+/// A log, reconstructed from its records.
 #[derive(Clone, Debug, Default)]
 struct Log {
     /// The terms of its entries; those that a snapshot covers may be missing.
     ballots: BTreeMap<Slot, Ballot>,
-    /// Through this slot it begins with what is decided: covered by a snapshot, or learned outside of the protocol.
+    /// Through this slot the log holds decided entries only: a snapshot covers them, or they were learned
+    /// outside of the protocol.
     base: Slot,
 }
 
@@ -30,7 +31,7 @@ impl Log {
             TermFact::Truncated { from } => {
                 self.ballots.split_off(from);
             }
-            // What the log before holds may have been replaced by what is lost.
+            // The lost records may have replaced what the log before holds.
             TermFact::Lost => self.ballots.clear(),
             TermFact::Term { .. } | TermFact::Nothing => {}
         }
@@ -50,43 +51,43 @@ fn placed(start: Slot, entries: &[Entry]) -> impl Iterator<Item = (Slot, &Entry)
     (start.0..).map(Slot).zip(entries)
 }
 
-/// One replica.
+/// What is known of one replica.
 #[derive(Debug, Default)]
 struct Server {
     pending: VecDeque<(Lsn, TermFact)>,
-    /// The last durable record that was taken in.
+    /// The last durable record that was processed.
     seen: Lsn,
-    /// What durable records say ...
+    /// The log that the durable records give.
     durable: Log,
     term: u64,
     voted_for: Option<ReplicaId>,
     /// How far its durable log went when it left a term for a higher one.
     left_at: BTreeMap<u64, Slot>,
-    /// ... and the log with those that are not.
+    /// The log that all records give, durable or not.
     log: Log,
-    /// The term, durable or not.
+    /// The term of all records, durable or not.
     latest_term: u64,
-    /// The term that its present life led last.
+    /// The last term that its present life led.
     led: u64,
-    /// To whom it told its vote of a term, in any life.
+    /// For each term, the replica that it told to have its vote, in any life.
     told: BTreeMap<u64, ReplicaId>,
 }
 
-/// An entry that somebody appended.
+/// An entry that a replica appended.
 #[derive(Debug)]
 struct Known {
     batch: Batch,
-    /// The term of the entry before it, once somebody had both.
+    /// The term of the entry before it, once a replica had both.
     prev: Option<Ballot>,
-    /// Who votes on it.
+    /// The voters that count for it.
     voters: Rc<VoterSets>,
-    /// Whether it says so itself.
+    /// Whether the entry itself names these voters.
     brings: bool,
-    /// Who had it durably while in its own term, as a set of bits.
+    /// The replicas that had it durably while in its own term, as a set of bits.
     acknowledged: u64,
 }
 
-/// See the module. Replicas are named by index. Terms of different epochs have nothing to do with each other.
+/// The terms of all epochs. Replicas are named by index. Terms of different epochs are not compared.
 #[derive(Debug)]
 pub struct Terms {
     replicas: usize,
@@ -94,7 +95,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// So many replicas at most.
+    /// The terms of at most this many replicas.
     #[must_use]
     pub fn new(replicas: usize) -> Terms {
         Terms { replicas, epochs: BTreeMap::new() }
@@ -107,7 +108,7 @@ impl Terms {
         self.epochs.entry(group.epoch).or_insert_with(|| EpochTerms::new(replicas, group));
     }
 
-    /// A replica has all through this slot, decided and outside of the protocol's log.
+    /// A replica has everything through this slot, decided and outside of the protocol's log.
     pub fn covered(&mut self, replica: usize, slot: Slot) {
         for terms in self.epochs.values_mut() {
             let server = &mut terms.servers[replica];
@@ -116,13 +117,13 @@ impl Terms {
         }
     }
 
-    /// The group behind a slot that an epoch of Raft decided: its voters are those that the log says.
+    /// Checks the group after a slot that an epoch of Raft decided: its voters are those that the log names.
     pub fn agrees(&self, epoch: Epoch, slot: Slot, group: &Group) -> Checked {
         let known = self.epochs.get(&epoch).and_then(|terms| {
             let (ballot, _) = terms.committed.get(&slot)?;
             terms.entries.get(&(slot, *ballot))
         });
-        // Behind a stop-sign the next epoch's voters count.
+        // After a stop-sign the next epoch's voters count.
         let Some(known) = known.filter(|_| group.epoch == epoch) else { return Ok(()) };
         demand(*known.voters == group.voter_sets(), Invariant::OneGroup, || {
             format!(
@@ -166,8 +167,8 @@ impl Terms {
         self.epochs.values_mut().try_for_each(|epoch| epoch.durable(replica, lsn))
     }
 
-    /// A replica starts, with a snapshot through a slot and these records durable. `lost`: it may have lost others, so
-    /// that what it said before binds it no longer.
+    /// A replica starts with a snapshot through a slot and these durable records. If `lost`, it may have lost
+    /// others, so its earlier messages no longer bind it.
     pub fn restarted(
         &mut self,
         replica: usize,
@@ -194,8 +195,7 @@ impl Terms {
         Ok(())
     }
 
-    /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be
-    /// decided.
+    /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be decided.
     pub fn said(
         &mut self,
         epoch: Epoch,
@@ -214,21 +214,21 @@ impl Terms {
 struct EpochTerms {
     /// The slot with which it began.
     first: Slot,
-    /// A later epoch has begun: what is committed behind its end is void.
+    /// Whether a later epoch has begun, so that entries committed after its end are void.
     ended: bool,
     servers: Vec<Server>,
     first_voters: Rc<VoterSets>,
     entries: BTreeMap<(Slot, Ballot), Known>,
-    /// Who leads in a term, in which life.
+    /// The leader of each term, and its life.
     leaders: BTreeMap<u64, (ReplicaId, u64)>,
-    /// What is committed, and in which term it became so.
+    /// The committed entries, each with the term in which it was committed.
     committed: BTreeMap<Slot, (Ballot, u64)>,
-    /// Through which slot the leader of a term said that all is committed.
+    /// For each term, the slot through which its leader said that everything is committed.
     announced: BTreeMap<u64, Slot>,
 }
 
 impl EpochTerms {
-    /// So many replicas, of which those vote who do in this group.
+    /// The terms of an epoch with this many replicas and the voters of this group.
     fn new(replicas: usize, group: &Group) -> EpochTerms {
         EpochTerms {
             first: group.first,
@@ -265,7 +265,7 @@ impl EpochTerms {
             let before = self.servers[replica].log.ballots.get(&slot.prev()).copied();
             self.log_matches(slot, entry, before, decided >= slot)?;
             if entry.voters.is_some() && entry.ballot.replica.0 == replica as u64 + 1 {
-                // From now on other voters count for what is not committed yet.
+                // From now on these voters count for entries that are not committed yet.
                 let last = self.committed.last_key_value().map_or(Slot::ZERO, |(&slot, _)| slot);
                 (last.0 + 1..=slot.0).try_for_each(|slot| self.commit(Slot(slot), entry.ballot))?;
             }
@@ -288,8 +288,8 @@ impl EpochTerms {
     fn log_matches(&mut self, slot: Slot, entry: &Entry, before: Option<Ballot>, learned: bool) -> Checked {
         let before = if slot == self.first { Some(Ballot::ZERO) } else { before };
         let Some(known) = self.entries.get_mut(&(slot, entry.ballot)) else {
-            // Only its leader makes an entry; what is learned or sent on was made before.
-            // Behind a snapshot its maker may not know the entry before it; but that is committed.
+            // Only its leader makes an entry; an entry that is learned or sent on was made before. After a
+            // snapshot its maker may not know the entry before it, but that one is committed.
             let committed = self.committed.get(&slot.prev()).map(|&(ballot, _)| ballot);
             let inherited = before.or(committed).and_then(|before| self.entries.get(&(slot.prev(), before)));
             let inherited = inherited.map_or(&self.first_voters, |known| &known.voters);
@@ -303,7 +303,7 @@ impl EpochTerms {
         };
         let votes = entry.voters.as_ref().map_or(!known.brings, |voters| *voters == *known.voters);
         let same = known.batch == entry.batch && votes;
-        // Who has it behind a snapshot may not know the entry before it.
+        // A replica that has the entry after a snapshot may not know the entry before it.
         known.prev = known.prev.or(before);
         let follows = before.is_none_or(|before| known.prev == Some(before));
         demand(same && follows, Invariant::LogMatching, || {
@@ -376,7 +376,8 @@ impl EpochTerms {
                 if term <= ballot.round {
                     return Ok(());
                 }
-                // A lower term may reach its quorum after a higher one: those in it knew the entry before.
+                // A lower term may reach its quorum after a higher one: the replicas of that quorum knew the
+                // entry before.
             }
             self.committed.insert(slot, (at, ballot.round));
             let Some(known) = self.entries.get(&(slot, at)) else { break };
@@ -386,8 +387,8 @@ impl EpochTerms {
         Ok(())
     }
 
-    /// A replica starts, with these records durable. `lost`: it may have lost others, so that what it said before
-    /// binds it no longer.
+    /// A replica starts with these durable records. If `lost`, it may have lost others, so its earlier
+    /// messages no longer bind it.
     fn restarted(
         &mut self,
         replica: usize,
@@ -409,7 +410,7 @@ impl EpochTerms {
         }
         let server = &mut self.servers[replica];
         server.log = server.durable.clone();
-        // What an earlier life led is led no more, even if nobody has led since.
+        // A term that an earlier life led has no leader any more, even if no replica has led since.
         (server.latest_term, server.led) = (server.term, 0);
         Ok(())
     }
@@ -447,7 +448,8 @@ impl EpochTerms {
             }
             TermClaim::Acknowledges { ballot, through } => {
                 let server = &self.servers[replica];
-                // What became durable together with its removal in a later term was held all the same, before that term.
+                // An entry that became durable together with its removal in a later term was still held
+                // before that term.
                 let left_at = server.left_at.get(&ballot.round);
                 let held = left_at.is_some_and(|last| last >= through);
                 let durable = server.durable.ballots.contains_key(through) || server.durable.base >= *through;
@@ -462,7 +464,7 @@ impl EpochTerms {
         }
     }
 
-    /// A leader says in its term what is committed: in no higher one, and as its log has it.
+    /// A leader tells in its term what is committed: it was committed in no higher term, and is the entry of its log.
     fn announces(&mut self, replica: usize, id: ReplicaId, ballot: Ballot, commit: Slot) -> Checked {
         let known = self.announced.entry(ballot.round).or_default();
         let news = known.next()..=commit;

@@ -1,4 +1,4 @@
-//! Promises, proposals and votes: what leaves a replica against what its disk holds, and what was said before.
+//! Checks promises, proposals and votes: compares messages with the sender's disk and with earlier messages.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,25 +8,25 @@ use synod_wire::{Ballot, Batch, Epoch, Lsn, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
-/// What is known of one replica's log, and of what it told others.
+/// What is known of one replica's log, and of its messages.
 #[derive(Debug, Default)]
 struct Acceptor {
-    /// What records say that are not durable yet.
+    /// The contents of records that are not durable yet.
     pending: VecDeque<(Lsn, Fact)>,
-    /// What durable records say.
+    /// The promise in the durable records.
     promised: Ballot,
     accepted: BTreeMap<Slot, Ballot>,
-    /// The highest ballot that it told anybody to follow.
+    /// The highest ballot that it told another replica to follow.
     told: Ballot,
     /// The votes for slots that were not chosen when it told of them.
     told_votes: BTreeMap<Slot, Ballot>,
-    /// Of a protocol that orders sequences: the accepted one as durable records tell...
+    /// For a protocol that orders sequences: the accepted sequence that the durable records give.
     held: Held,
-    /// ...and as all records do.
+    /// The accepted sequence that all records give, durable or not.
     latest: Held,
 }
 
-/// A sequence, as records tell.
+/// A sequence, reconstructed from records.
 #[derive(Debug, Default)]
 struct Held {
     /// The ballot in which it is accepted.
@@ -76,26 +76,26 @@ fn placed(start: Slot, batches: &[Batch]) -> impl Iterator<Item = (Slot, Batch)>
 /// The proposals for one slot.
 #[derive(Debug, Default)]
 struct Proposed {
-    /// In ascending order of ballots: the batch, and who has durably accepted it, as a set of bits.
+    /// In ascending order of ballots: the batch, and the replicas that have durably accepted it, as a set of bits.
     ballots: BTreeMap<Ballot, (Batch, u64)>,
-    /// The lowest ballot in which a quorum has accepted, and what.
+    /// The lowest ballot in which a quorum has accepted, and the batch.
     chosen: Option<(Ballot, Batch)>,
 }
 
-/// See the module. Replicas are named by index. Ballots of different epochs have nothing to do with each other.
+/// The votes of all epochs. Replicas are named by index. Ballots of different epochs are not compared.
 #[derive(Debug)]
 pub struct Votes {
     replicas: usize,
     epochs: BTreeMap<Epoch, EpochVotes>,
-    /// What a replica appended that is not durable yet: which epoch it belongs to.
+    /// For each replica, the epochs of the records that it appended and that are not durable yet.
     pending: Vec<VecDeque<(Lsn, Epoch)>>,
-    /// Through this record a replica's log has gaps: it does not say which sequence its owner held, since what was between
-    /// two records may have changed what the later one kept. The replica makes no use of it either.
+    /// Through this record a replica's log has gaps. It does not determine the sequence that its owner held,
+    /// since a lost record may have changed what a later one kept. The replica does not use it either.
     gaps: Vec<Lsn>,
 }
 
 impl Votes {
-    /// So many replicas at most.
+    /// The votes of at most this many replicas.
     #[must_use]
     pub fn new(replicas: usize) -> Votes {
         Votes {
@@ -136,7 +136,7 @@ impl Votes {
         }
     }
 
-    /// A snapshot holds all through this slot, whatever the records say.
+    /// A snapshot covers everything through this slot, whatever the records say.
     fn covered(&mut self, replica: usize, slot: Slot) {
         for epoch in self.epochs.values_mut() {
             let latest = &mut epoch.acceptors[replica].latest;
@@ -158,8 +158,8 @@ impl Votes {
         Ok(())
     }
 
-    /// A replica starts, with these records durable. `lost`: it may have lost others, so that what it said before
-    /// binds it no longer.
+    /// A replica starts with these durable records. If `lost`, it may have lost others, so its earlier
+    /// messages no longer bind it.
     pub fn restarted(
         &mut self,
         replica: usize,
@@ -215,15 +215,14 @@ impl Votes {
         proposed.chosen.as_ref().map(|(ballot, _)| *ballot)
     }
 
-    /// The epoch before this one that chose a batch for a slot, if one did: behind its end, that is.
+    /// The earlier epoch that chose a batch for a slot, if there is one: it did so after its end.
     #[must_use]
     pub fn chosen_before(&self, epoch: Epoch, slot: Slot, batch: &Batch) -> Option<Epoch> {
         let mut before = self.epochs.range(..epoch);
         before.find(|(_, votes)| votes.chosen(slot) == Some(batch)).map(|(&before, _)| before)
     }
 
-    /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be
-    /// decided.
+    /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be decided.
     pub fn said(
         &mut self,
         epoch: Epoch,
@@ -237,27 +236,27 @@ impl Votes {
     }
 }
 
-/// Who said and did what in one epoch.
+/// The messages and votes of one epoch.
 #[derive(Debug)]
 struct EpochVotes {
     quorum: u32,
-    /// Who votes, as a set of bits.
+    /// The voters, as a set of bits.
     voters: u64,
-    /// A later epoch has begun.
+    /// Whether a later epoch has begun.
     ended: bool,
     acceptors: Vec<Acceptor>,
     /// The slots from 1 on.
     slots: BTreeMap<Slot, Proposed>,
-    /// Which life of its owner speaks in a ballot.
+    /// For each ballot, the life of its owner that leads in it.
     lives: BTreeMap<Ballot, u64>,
-    /// Through which slot its leader said in a ballot that all is decided...
+    /// For each ballot, the slot through which its leader said that everything is decided.
     announced: BTreeMap<Ballot, Slot>,
-    /// ...and through which anybody did in a promise of it.
+    /// For each ballot, the slot through which any replica said so in a promise of it.
     promised: BTreeMap<Ballot, Slot>,
 }
 
 impl EpochVotes {
-    /// Those vote who vote in this group.
+    /// The votes of an epoch with the voters of this group.
     fn new(replicas: usize, group: &Group) -> EpochVotes {
         let voters = group.voters().fold(0_u64, |set, id| set | 1 << (id.0 - 1));
         EpochVotes {
@@ -285,14 +284,14 @@ impl EpochVotes {
         if adopted { self.is_synchronised(replica) } else { Ok(()) }
     }
 
-    /// A replica has adopted the sequence of a ballot: what its leader holds.
+    /// A replica has adopted the sequence of a ballot, which is the one that its leader holds.
     fn is_synchronised(&self, replica: usize) -> Checked {
         let follower = &self.acceptors[replica].latest;
         let ballot = follower.accepted_in;
         let owner = usize::try_from(ballot.replica.0 - 1).unwrap_or(usize::MAX);
         let Some(leader) = self.acceptors.get(owner).map(|owner| &owner.latest) else { return Ok(()) };
         if leader.accepted_in != ballot {
-            // It has gone on.
+            // The replica has gone on to another ballot.
             return Ok(());
         }
         let differs = |(slot, batch): &(&Slot, &Batch)| {
@@ -329,14 +328,14 @@ impl EpochVotes {
                 }
             }
             Fact::Learned { slot, .. } => {
-                // Stands for every vote: the slot was decided.
+                // This ballot stands for every vote: the slot was decided.
                 acceptor.accepted.insert(slot, Ballot { round: u64::MAX, replica: ReplicaId(u64::MAX) });
             }
             Fact::Extended { ballot, start, batches } => {
                 self.holds(replica, ballot, placed(start, &batches))?;
             }
             Fact::Adopted { ballot, decided, .. } => {
-                // All of it is accepted again, in this ballot; what is decided needs no vote.
+                // The whole sequence is accepted again, in this ballot; decided elements need no vote.
                 let kept = acceptor.held.elements.range(decided.next()..);
                 let kept: Vec<(Slot, Batch)> = kept.map(|(&slot, batch)| (slot, batch.clone())).collect();
                 self.holds(replica, ballot, kept.into_iter())?;
@@ -366,7 +365,7 @@ impl EpochVotes {
             format!("slot {slot} has two different batches in ballot {ballot}")
         })?;
         *votes |= 1 << replica;
-        // What a leader accepts itself is not always sent to anybody.
+        // A leader's own acceptance is not always sent to another replica.
         if let Some((chosen_in, chosen)) = &proposed.chosen {
             demand(ballot < *chosen_in || *chosen == batch, Invariant::ChosenStays, || {
                 format!(
@@ -383,7 +382,8 @@ impl EpochVotes {
         demand(chosen.is_none_or(|(_, chosen)| *chosen == batch), Invariant::Agreement, || {
             format!("two different batches are chosen for slot {slot}, one of them in ballot {ballot}")
         })?;
-        // The last vote of a quorum may come after a higher ballot has decided the same: then both decided it.
+        // The last vote of a quorum may come after a higher ballot has decided the same batch: then both
+        // ballots decided it.
         if chosen.is_some_and(|(chosen_in, _)| *chosen_in <= ballot) {
             return Ok(());
         }
@@ -401,7 +401,7 @@ impl EpochVotes {
         if lost {
             *acceptor = Acceptor::default();
         }
-        // What a sequence holds is what the records say, in their order.
+        // The records, in their order, determine what a sequence holds.
         acceptor.held = Held::default();
         acceptor.latest = Held::default();
     }
@@ -433,7 +433,7 @@ impl EpochVotes {
             Claim::Vote { ballot, slot } => self.vote_leaves(replica, id, *ballot, *slot),
             Claim::VoteThrough { ballot, last } => {
                 self.follows(replica, id, *ballot)?;
-                // What is decided needs no vote any more.
+                // A decided slot needs no vote any more.
                 (decided.0 + 1..=last.0)
                     .try_for_each(|slot| self.vote_leaves(replica, id, *ballot, Slot(slot)))
             }
@@ -472,7 +472,7 @@ impl EpochVotes {
         news.try_for_each(|slot| self.is_from_below(id, ballot, Slot(slot)))
     }
 
-    /// A replica that acts in a ballot knows of no decision in a higher one.
+    /// Checks that a replica that acts in a ballot knows of no decision in a higher one.
     fn is_from_below(&self, id: ReplicaId, ballot: Ballot, slot: Slot) -> Checked {
         let chosen = self.slots.get(&slot).and_then(|proposed| proposed.chosen.as_ref());
         let above = chosen.filter(|(chosen_in, _)| *chosen_in > ballot);
@@ -482,7 +482,7 @@ impl EpochVotes {
         })
     }
 
-    /// What a ballot proposed where its leader says that the slot is decided.
+    /// Checks what a ballot proposed in a slot that its leader says is decided.
     fn is_announced_truly(&self, ballot: Ballot, slot: Slot, proposed: Option<&Batch>) -> Checked {
         let (Some(proposed), Some(chosen)) = (proposed, self.chosen(slot)) else { return Ok(()) };
         demand(proposed == chosen, Invariant::AnnouncedIsProposed, || {
@@ -492,8 +492,8 @@ impl EpochVotes {
         })
     }
 
-    /// What is announced is decided; behind the end of an epoch that is over its protocol may go on deciding for a
-    /// while, what nobody delivers.
+    /// Checks that an announced slot is decided. After the end of an epoch its protocol may decide further
+    /// slots for a while, which no replica delivers.
     fn is_decided(&self, id: ReplicaId, announced: Slot, decided: Slot) -> Checked {
         let void = |slot: u64| self.ended && self.chosen(Slot(slot)).is_some();
         let known = (decided.next().0..=announced.0).all(void);
@@ -527,7 +527,7 @@ impl EpochVotes {
         if announced { self.is_announced_truly(ballot, slot, Some(batch)) } else { Ok(()) }
     }
 
-    /// A replica speaks as one that follows a ballot.
+    /// A replica sends a message as a follower of a ballot.
     fn follows(&mut self, replica: usize, id: ReplicaId, ballot: Ballot) -> Checked {
         let acceptor = &mut self.acceptors[replica];
         demand(ballot >= acceptor.told, Invariant::PromiseKept, || {

@@ -11,19 +11,19 @@ use synod_consensus::ProtocolKind;
 
 use super::{Bounds, Count, Incomplete, Report, Walks, explore, walk};
 
-/// How often the line of progress is written anew.
+/// How often the line of progress is written again.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// The steps of a random walk.
 const STEPS: usize = 200;
 
-/// Goes every way that a small configuration of a protocol can go: model checking of the code that ships.
+/// Explores all states of a small configuration of a protocol: model checking of the code that ships.
 ///
-/// Messages arrive in any order or never; records become durable when they like; timers fire, replicas crash and start
-/// again, sessions break, messages come twice, as often as these bounds allow. In every state that can be reached the
-/// invariants are checked; what does not hold is shown with a shortest way to it.
+/// Messages arrive in any order or never; records become durable at any time; timers fire, replicas crash and
+/// start again, sessions break, messages come twice, as often as these bounds allow. The invariants are
+/// checked in every state that can be reached; a violation is shown with a shortest way to it.
 #[derive(Args, Clone, Debug)]
 pub struct ExploreArgs {
-    /// The protocol that orders; with the rotating election where it does not bring its own.
+    /// The protocol, with the rotating election where it does not bring its own.
     #[arg(long, default_value_t = ProtocolKind::MultiPaxos)]
     protocol: ProtocolKind,
     /// Replicas, all of which vote.
@@ -37,10 +37,10 @@ pub struct ExploreArgs {
     /// Timers that fire, on all replicas together: elections, and what leaders do from time to time.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().timeouts)]
     timeouts: u8,
-    /// Times that an election time-out goes by on a replica's clock, and its timer is late.
+    /// Times that an election time-out passes on a replica's clock while its timer is late.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().waits)]
     waits: u8,
-    /// Replicas that crash and start again from what their disks hold.
+    /// Replicas that crash and start again with the records on their disks.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().crashes)]
     crashes: u8,
     /// Sessions that break, so that a replica sends again. (Any message may be lost besides.)
@@ -52,10 +52,10 @@ pub struct ExploreArgs {
     /// Decided slots that a replica learns from another, as by catch-up.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().catch_ups)]
     catch_ups: u8,
-    /// Promises, and what leaders send to followers that lack something, come in pages of one batch.
+    /// Promises, and what leaders send to lagging followers, come in pages of one batch.
     #[arg(long)]
     pages: bool,
-    /// Take so many random walks instead, for what is too large to be gone through.
+    /// Take this many random walks instead, for configurations that are too large to explore.
     #[arg(long, value_name = "WALKS")]
     random: Option<u64>,
     /// The seed of random walks.
@@ -64,7 +64,7 @@ pub struct ExploreArgs {
     /// Go no further than this many steps from the beginning; random walks: 200.
     #[arg(long, value_name = "N")]
     depth: Option<usize>,
-    /// Stop at so many different states; they take about 120 bytes each.
+    /// Stop at this many different states; they take about 120 bytes each.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().states_max as u64,
         value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
     states_max: u64,
@@ -89,7 +89,7 @@ impl ExploreArgs {
     }
 }
 
-/// Explores and reports. The exit code is 1 if something does not hold, and only then.
+/// Explores and reports. The exit code is 1 if an invariant is violated, and only then.
 #[must_use]
 pub fn run(args: &ExploreArgs) -> ExitCode {
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Telling states apart by numbers that are the same in every run.
+//! Fingerprints of states, which are the same in every run.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,18 +7,18 @@ use std::{
 
 use synod_wire::Time;
 
-/// Tables that hash in the same way in every run. Nothing iterates over them.
+/// A table that hashes in the same way in every run. Nothing iterates over it.
 pub(super) type Table<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
-/// See [`Table`].
+/// A set that hashes in the same way in every run. Nothing iterates over it.
 pub(super) type Set<K> = HashSet<K, BuildHasherDefault<Mixer>>;
 
-/// 128-bit FNV-1a of what a value shows of itself, its instants taken relative to `now`.
+/// 128-bit FNV-1a of a value's `Debug` output, with its instants relative to `now`.
 pub(super) fn of_debug(value: &impl std::fmt::Debug, now: Time) -> u128 {
     of_text(&format!("{value:?}"), now)
 }
 
-/// Instants are rewritten as how far they are from `now`: two states that differ only in when they came about have the
-/// same future, since pure code compares instants with `now` and with each other, and with nothing else.
+/// Instants are replaced by their distance from `now`: two states that differ only in when they came about
+/// have the same future, since pure code compares instants only with `now` and with each other.
 fn of_text(text: &str, now: Time) -> u128 {
     const INSTANT: &str = "Time(";
     let mut hash = Fnv::default();
@@ -40,7 +40,7 @@ fn of_text(text: &str, now: Time) -> u128 {
     hash.0
 }
 
-/// 128 bits for a state, which is a few numbers. Two lanes of 64 bits with different constants.
+/// A 128-bit fingerprint of a state, which is a few numbers. It has two lanes of 64 bits with different constants.
 pub(super) fn of_words(words: &[u32]) -> u128 {
     let (mut low, mut high) = (0x243f_6a88_85a3_08d3_u64, 0x1319_8a2e_0370_7344_u64);
     for &word in words {

@@ -1,4 +1,4 @@
-//! What the replicas of a state must agree on.
+//! Checks what the replicas of a state must agree on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use super::{
 };
 use crate::check::{Checked, Invariant, Violation, demand};
 
-/// What one replica did that matters to the others.
+/// The deeds of one replica that matter to the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Deeds {
-    /// From slot 1 on, in any life.
+    /// The values that it delivered from slot 1 on, in any life.
     delivered: Vec<Value>,
-    /// Proposed here, or accepted.
+    /// The elements that it proposed or accepted.
     elements: BTreeMap<Place, Element>,
-    /// Durably accepted.
+    /// The elements that it durably accepted.
     votes: BTreeSet<Place>,
-    /// In which ballots it led, and with what in its log (Raft only).
+    /// The ballots in which it led, each with the ballots of its log's entries (Raft only).
     led: BTreeMap<Ballot, Vec<Ballot>>,
 }
 
@@ -36,21 +36,21 @@ impl Deeds {
     }
 }
 
-/// What a state has come to.
+/// The result of judging a state.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     chosen: BTreeMap<Slot, Chosen>,
-    /// How many slots the replica that is furthest has delivered.
+    /// How many slots the most advanced replica has delivered.
     delivered: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
     value: Value,
-    /// The ballot in which it was proposed...
+    /// The ballot in which it was proposed.
     ballot: Ballot,
-    /// ...and the lowest in which it was chosen. Of Raft, that may be higher: entries of a later term commit those before
-    /// them.
+    /// The lowest ballot in which it was chosen. With Raft that may be a higher one, since entries of a later
+    /// term commit those before them.
     since: Ballot,
 }
 
@@ -92,7 +92,7 @@ pub(super) fn judge(deeds: &[&Deeds]) -> Result<Verdict, Violation> {
 }
 
 impl Verdict {
-    /// Whether the others have done what a replica relies on.
+    /// Checks that the others have done what a replica relies on.
     pub(super) fn fulfils(&self, owed: &Owed) -> Checked {
         let holds = match owed.what {
             Fulfilled::Chosen(slot, value) => {
@@ -113,7 +113,7 @@ impl Verdict {
     }
 }
 
-/// One batch a slot, on all replicas and in all lives.
+/// Checks that there is one batch for each slot, on all replicas and in all lives.
 fn agree(deeds: &[&Deeds]) -> Checked {
     let longest = deeds.iter().map(|deeds| &deeds.delivered).max_by_key(|delivered| delivered.len());
     let Some(longest) = longest else { return Ok(()) };
@@ -125,7 +125,7 @@ fn agree(deeds: &[&Deeds]) -> Checked {
     })
 }
 
-/// Whatever was proposed: one batch a ballot and a slot. Of Raft, with equal logs before it.
+/// All proposed elements: one batch for each ballot and slot. With Raft the logs before it must be equal, too.
 fn elements(deeds: &[&Deeds]) -> Result<BTreeMap<Place, Element>, Violation> {
     let mut all: BTreeMap<Place, Element> = BTreeMap::new();
     for (&place, &element) in deeds.iter().flat_map(|deeds| &deeds.elements) {
@@ -146,7 +146,7 @@ fn one_proposal((slot, ballot): Place, one: Element, other: Element) -> Checked 
     })
 }
 
-/// What a quorum has durably accepted in one ballot and, of Raft, what is before that.
+/// The elements that a quorum has durably accepted in one ballot. With Raft also those before them.
 fn chosen(
     deeds: &[&Deeds],
     elements: &BTreeMap<Place, Element>,

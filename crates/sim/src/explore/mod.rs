@@ -1,9 +1,9 @@
 //! Exhaustive exploration of small configurations: model checking of the protocols that ship.
 //!
-//! The simulator runs whole replicas on long, random ways. This takes bare protocols
-//! ([`synod_consensus::Protocol`], the very code that a server runs), a few of them, and goes **every** way: whatever
-//! can happen next is tried in every state that can be reached, until there is no other within the bounds. A state in
-//! which something does not hold is shown with a shortest way to it.
+//! The simulator runs whole replicas in long random runs. Exploration takes a few bare protocols
+//! ([`synod_consensus::Protocol`], the very code that a server runs) and goes through **all** their states:
+//! in every state that can be reached it tries everything that can happen next, until there is no other state
+//! within the bounds. A violation is shown with a shortest way to it.
 //!
 //! ```
 //! use synod_consensus::ProtocolKind;
@@ -28,48 +28,52 @@
 //!
 //! # What a state is
 //!
-//! The replicas; the messages on their way, a multiset; how many commands were proposed, and how many time-outs,
-//! crashes, losses and duplicates are left. A replica is its protocol, its log with a durable part, the messages that
-//! wait for a record to be durable, and what it said and did in earlier lives. Two replicas are one if everything that
-//! they show of themselves is equal (`Debug` shows the whole state of a protocol), and two states are one if 128 bits of
-//! them are: with 10^8 states the chance that any two are confused is below 10^-22.
+//! A state consists of the replicas; the messages in flight, a multiset; how many commands were proposed; and
+//! how many time-outs, crashes, losses and duplicates are left. A replica consists of its protocol, its log
+//! with a durable part, the messages that wait for a record to be durable, and its messages and deeds in
+//! earlier lives. Two replicas are the same if their `Debug` output is (it shows the whole state of a
+//! protocol), and two states are the same if 128 bits of them are: with 10^8 states the chance that any two
+//! are confused is below 10^-22.
 //!
 //! # What can happen
 //!
-//! - A message arrives: any, in any order. It may also stay on its way for ever. So **loss needs no step of its own**:
-//!   a lost message is one that never arrives. The same goes for cut links, for replicas that are down for a while, and
-//!   for messages that arrive after a crash of their sender or of their receiver.
-//! - A message arrives and stays on its way, to arrive again (`duplicates`).
-//! - A session breaks and begins anew, and the replica at one end is told (`losses`). What was sent before may arrive
-//!   nevertheless.
-//! - Records become durable, one or several, in their order; what waited for them leaves, and the protocol is told.
+//! - A message arrives: any, in any order. It may also stay in flight forever. So **loss needs no step of its
+//!   own**: a lost message is one that never arrives. The same holds for cut links, for replicas that are
+//!   down for a while, and for messages that arrive after a crash of their sender or of their receiver.
+//! - A message arrives and stays in flight, to arrive again (`duplicates`).
+//! - A session breaks and begins again, and the replica at one end is told (`losses`). Messages sent before
+//!   may arrive nevertheless.
+//! - Records become durable, one or several, in their order; the messages that waited for them leave, and the
+//!   protocol is told.
 //! - A replica's timer fires (`timeouts`), at its deadline.
-//! - An election time-out goes by on a replica's clock and its timer does not fire (`waits`): it is late then, as that of a
-//!   process that was paused. What is not said or answered twice within a time-out is from then on.
+//! - An election time-out passes on a replica's clock and its timer does not fire (`waits`): it is late then,
+//!   like that of a process that was paused. Messages and answers that are not repeated within a time-out may
+//!   be repeated from then on.
 //! - A leader with room is given the next command (`commands`).
-//! - A replica learns from another, as by catch-up, what that one delivered in the first slot that it has not delivered
-//!   itself (`catch_ups`).
-//! - A replica crashes and starts again (`crashes`) from its durable records and any number of those behind them.
+//! - A replica learns from another, as by catch-up, what that one delivered in the first slot that it has not
+//!   delivered itself (`catch_ups`).
+//! - A replica crashes and starts again (`crashes`) with its durable records and any number of the records after those.
 //!
 //! # What is left out, and why
 //!
-//! - **Time.** Each replica has its own clock, which moves only when its timer fires, to the deadline, and as often as
-//!   `waits` allows. So time-outs come in any order among replicas and at any moment among messages, but a timer is late
-//!   only by an election time-out, and so often. States that differ only in *when* are one (see `fingerprint.rs`).
-//! - **Sending again after a while.** The time after which something is sent again is set so long that it does not pass;
-//!   a message that was sent may be late anyway. What is sent again when a session begins is explored.
-//! - **Who lets whom try.** With the rotating election a replica first asks the others. Here they are always willing, at
-//!   once: that leaves more ways to go, not fewer.
-//! - **Bursts.** Each input is flushed at once; what several inputs make together is not explored.
-//! - **Answers to heartbeats** are lost. They confirm reads, which nobody asks for here, and keep a leader from giving
-//!   up: with these bounds it gives up at its second time-out. They would multiply the states by ten.
-//! - **Steps without effect** are not taken: if a replica and what is on its way are the same after a step, only a
-//!   message or a piece of bad luck less is left, and everything that can happen then can happen before.
-//! - What the replica layer adds: snapshots, trimming, reads, epochs, changes of members, lost logs; and the
-//!   election by ballots. These are the simulator's.
+//! - **Time.** Each replica has its own clock, which moves only when its timer fires, to the deadline, and as
+//!   often as `waits` allows. So time-outs come in any order among replicas and at any moment among messages,
+//!   but a timer is late only by an election time-out, a bounded number of times. States that differ only in
+//!   *when* they came about are the same (see `fingerprint.rs`).
+//! - **Retransmission.** The time after which something is sent again is set so long that it does not pass; a
+//!   message that was sent may be late anyway. What is sent again when a session begins is explored.
+//! - **Consent to a candidacy.** With the rotating election a replica first asks the others. Here they always
+//!   consent, at once: that allows more runs, not fewer.
+//! - **Bursts.** Each input is flushed at once; the combined effects of several inputs are not explored.
+//! - **Answers to heartbeats** are lost. They confirm reads, of which there are none here, and keep a leader from
+//!   giving up: with these bounds it gives up at its second time-out. They would multiply the states by ten.
+//! - **Steps without effect** are not taken: if a replica and the messages in flight are the same after a
+//!   step, only a message or a fault less is left, and everything that can happen then can happen before.
+//! - The replica layer: snapshots, trimming, reads, epochs, changes of members, lost logs; and the election
+//!   by ballots. The simulator covers these.
 //!
-//! All replicas begin with their first records durable, and with sessions to each other. Decisions are announced at
-//! once.
+//! All replicas begin with their first records durable, and with sessions to each other. Decisions are
+//! announced at once.
 
 pub mod cli;
 mod fingerprint;
@@ -99,7 +103,7 @@ use search::{End, Search, Taken};
 use space::{Move, Space};
 pub use walks::Walks;
 
-/// How much can happen. Small numbers: each multiplies the states by ten and more.
+/// The bounds of an exploration. Keep them small: each increment multiplies the states by ten and more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Replicas, all of which vote; 1 to [`Bounds::REPLICAS_MAX`].
@@ -108,7 +112,8 @@ pub struct Bounds {
     pub commands: u8,
     /// Timers that fire, on all replicas together.
     pub timeouts: u8,
-    /// Times that a replica's clock goes on by an election time-out without its timer, which is late if it was due then.
+    /// Times that a replica's clock advances by an election time-out without its timer, which is late if it
+    /// was due then.
     pub waits: u8,
     /// Replicas that crash and start again.
     pub crashes: u8,
@@ -118,9 +123,9 @@ pub struct Bounds {
     pub duplicates: u8,
     /// Decided slots that a replica learns from another, outside its protocol.
     pub catch_ups: u8,
-    /// Whether promises, and what leaders send to followers that lack something, come in pages of one batch.
+    /// Whether promises, and what leaders send to lagging followers, come in pages of one batch.
     pub pages: bool,
-    /// Steps from the beginning; `None`: any number.
+    /// Steps from the beginning; `None` for any number.
     pub depth: Option<usize>,
     /// Different states, at most 2^32 - 1. About 120 bytes each.
     pub states_max: usize,
@@ -151,60 +156,60 @@ impl Default for Bounds {
     }
 }
 
-/// What an exploration came to.
+/// The result of an exploration.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// How much was looked at.
+    /// How much was explored.
     pub count: Count,
-    /// What kept it from looking at everything within the bounds, if something did.
+    /// The bound that kept it from exploring everything, if there was one.
     pub incomplete: Option<Incomplete>,
-    /// What does not hold, if something does not.
+    /// The violation, if one was found.
     pub found: Option<Found>,
 }
 
 impl Report {
-    /// Whether there is no state within the bounds that was not looked at.
+    /// Whether every state within the bounds was explored.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.incomplete.is_none() && self.found.is_none()
     }
 }
 
-/// Why not everything was looked at.
+/// Why not everything was explored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incomplete {
     /// [`Bounds::depth`] was reached.
     Depth,
     /// [`Bounds::states_max`] was reached.
     States,
-    /// Random walks leave out most ways.
+    /// Random walks visit only some states.
     Random,
 }
 
-/// Something that does not hold.
+/// A violation, and how to reach it.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What.
+    /// The violation.
     pub violation: Violation,
-    /// The steps that lead there, each with what comes of it: as few as can be, or after a random walk such that none can be
-    /// left out.
+    /// The steps that lead to it, each with its effects: as few as possible or, after a random walk, such
+    /// that none can be left out.
     pub story: Vec<String>,
 }
 
-/// Explores a protocol. `watch` is told now and then how far that is.
+/// Explores a protocol. `watch` is called from time to time with the progress.
 ///
 /// # Panics
-/// If the bounds are not those that [`Bounds`] allows.
+/// The bounds are not those that [`Bounds`] allows.
 #[must_use]
 pub fn explore(protocol: ProtocolKind, bounds: Bounds, watch: &mut dyn FnMut(Count)) -> Report {
     explore_with(options(protocol), bounds, watch)
 }
 
-/// Takes random walks through what a protocol can do. A violation is shown with a way there from which no step can be left
-/// out, which need not be a shortest one.
+/// Takes random walks through the states of a protocol. A violation is shown with a run from which no step
+/// can be left out, which need not be a shortest one.
 ///
 /// # Panics
-/// If the bounds are not those that [`Bounds`] allows.
+/// The bounds are not those that [`Bounds`] allows.
 #[must_use]
 pub fn walk(protocol: ProtocolKind, bounds: Bounds, walks: Walks, watch: &mut dyn FnMut(Count)) -> Report {
     walk_with(options(protocol), bounds, walks, watch)
@@ -213,7 +218,7 @@ pub fn walk(protocol: ProtocolKind, bounds: Bounds, walks: Walks, watch: &mut dy
 /// Takes random walks with other options than [`options`].
 ///
 /// # Panics
-/// If the bounds are not those that [`Bounds`] allows.
+/// The bounds are not those that [`Bounds`] allows.
 #[must_use]
 pub fn walk_with(options: Options, bounds: Bounds, walks: Walks, watch: &mut dyn FnMut(Count)) -> Report {
     let (mut space, count, end) = walks::walk(|| setting(options.clone(), bounds), bounds, walks, watch);
@@ -223,7 +228,7 @@ pub fn walk_with(options: Options, bounds: Bounds, walks: Walks, watch: &mut dyn
 /// Explores a protocol with other options than [`options`].
 ///
 /// # Panics
-/// If the bounds are not those that [`Bounds`] allows.
+/// The bounds are not those that [`Bounds`] allows.
 #[must_use]
 pub fn explore_with(options: Options, bounds: Bounds, watch: &mut dyn FnMut(Count)) -> Report {
     let mut space = Space::new(setting(options, bounds));
@@ -231,7 +236,7 @@ pub fn explore_with(options: Options, bounds: Bounds, watch: &mut dyn FnMut(Coun
     report(&mut space, count, end)
 }
 
-/// What is the same for all replicas.
+/// The setting that all replicas share.
 fn setting(mut options: Options, bounds: Bounds) -> Setting {
     assert!((1..=Bounds::REPLICAS_MAX).contains(&bounds.replicas), "so many replicas are not explored");
     assert!(bounds.commands <= Bounds::COMMANDS_MAX, "so many commands are not explored");
@@ -255,8 +260,8 @@ fn report(space: &mut Space, count: Count, end: End) -> Report {
     Report { count, incomplete, found }
 }
 
-/// The options with which a protocol is explored: the rotating election, where there is a choice, and times that keep
-/// each time-out to one thing.
+/// The options with which a protocol is explored: the rotating election, where there is a choice, and times
+/// that let each time-out mean one thing.
 #[must_use]
 pub fn options(protocol: ProtocolKind) -> Options {
     let defaults = Options::of(protocol);
@@ -267,7 +272,7 @@ pub fn options(protocol: ProtocolKind) -> Options {
         election,
         election_timeout,
         heartbeat_interval: election_timeout,
-        // Longer than a replica is ever patient.
+        // Longer than any wait of a replica.
         retransmit_after: election_timeout * 100,
         ..defaults
     }
@@ -282,7 +287,7 @@ fn command(n: u8) -> Batch {
     batch.finish()
 }
 
-/// Steps as people read them.
+/// The steps as text.
 fn tell(space: &mut Space, path: &[Taken]) -> Vec<String> {
     let mut lines = Vec::new();
     let Ok((mut nodes, _)) = space.begin() else { return lines };
@@ -291,7 +296,7 @@ fn tell(space: &mut Space, path: &[Taken]) -> Vec<String> {
         lines.push(format!("{:>3}  {} {}", place + 1, space.setting.ids[at], title(space, nodes[at], taken)));
         let mut notes = Vec::new();
         let happening = space.happening(taken.made);
-        // The last step is the one that fails, or after which something does not hold.
+        // The last step is the one that fails, or the one that leads to a violation.
         let _ = space.node(nodes[at]).node.step(&space.setting, &happening, Some(&mut notes));
         lines.extend(notes.iter().map(|note| format!("         {note}")));
         match space.outcome(at, nodes[at], taken.made) {

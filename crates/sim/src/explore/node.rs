@@ -1,4 +1,4 @@
-//! One replica: its protocol, its clock and its log, and what one thing that happens makes of them.
+//! One replica: its protocol, its clock and its log, and the effects of one event on them.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ use crate::{
     run::catch,
 };
 
-/// What is the same for all replicas all the time.
+/// The setting that all replicas share at all times.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub(super) options: Options,
@@ -28,18 +28,18 @@ pub(super) struct Setting {
     pub(super) values: Values,
 }
 
-/// A replica at a moment. It does not change: what happens makes another one.
+/// A replica at a moment. It does not change: an event makes another one.
 pub(super) struct Node {
     id: ReplicaId,
     protocol: Box<dyn Protocol>,
-    /// The replica's own clock: it moves only when its timer fires, and then to the deadline.
+    /// The replica's own clock, which moves only when its timer fires, to the deadline.
     now: Time,
     deadline: Time,
-    /// Record n has place n - 1.
+    /// The records; record n has index n - 1.
     log: Vec<Record>,
-    /// So many of them are durable.
+    /// How many of them are durable.
     durable: usize,
-    /// What leaves once a record is durable.
+    /// Messages that leave once a record is durable.
     held: Vec<(Lsn, ReplicaId, Message)>,
     /// How many lives have begun.
     life: u64,
@@ -48,47 +48,47 @@ pub(super) struct Node {
     past: Past,
 }
 
-/// What happens to a replica.
+/// An event at a replica.
 #[derive(Clone, Debug)]
 pub(super) enum Happening {
     Receive(ReplicaId, Message),
-    /// The session to a peer has ended, and another one begun.
+    /// The session to a peer has ended, and another one has begun.
     Session(ReplicaId),
-    /// So many records of the log are durable.
+    /// This many records of the log are durable.
     Durable(usize),
     /// The deadline has come.
     Timer,
-    /// An election time-out goes by, and the timer, if it was due, is late.
+    /// An election time-out passes, and the timer, if it was due, is late.
     Wait,
     Propose(Batch),
-    /// A peer has delivered this, and says so.
+    /// A peer has delivered this batch, and hands it out.
     Learn(Slot, Ballots, Batch),
-    /// It crashes, so many records of its log are left, and it starts again.
+    /// The replica crashes, this many records of its log are left, and it starts again.
     Restart(usize),
 }
 
-/// What something that happened has led to.
+/// The effects of an event.
 pub(super) struct Step {
     pub(super) node: Node,
     pub(super) sent: Vec<(ReplicaId, Message)>,
-    /// What must hold of the others.
+    /// What must hold of the other replicas.
     pub(super) owed: Vec<Owed>,
 }
 
-/// Lines for people, if anybody reads them.
+/// Lines for people, if they are wanted.
 pub(super) type Notes<'a> = Option<&'a mut Vec<String>>;
 
 impl Node {
     /// A replica at the beginning: started for the first time, and what it wrote then is durable.
     pub(super) fn first(id: ReplicaId, setting: &Setting) -> Result<Step, Violation> {
-        // Far from the origin of its clock, so that subtracting from an instant never meets it.
+        // The start is far from the origin of the clock, so that subtracting from an instant never reaches it.
         let now = Time::from_nanos(1 << 50);
         let mut work = Work::live(id, setting, now, Vec::new(), 1, Past::default(), None)?;
         work.durable(work.node.log.len())?;
         work.finish()
     }
 
-    /// What happens leads to another replica. Fails if an invariant does not hold.
+    /// Applies an event, which makes another replica. Fails if an invariant is violated.
     pub(super) fn step(
         &self,
         setting: &Setting,
@@ -129,7 +129,7 @@ impl Node {
             Happening::Learn(slot, ballots, batch) => {
                 work.input(Input::Control(Control::Learn { slot, ballots, batch, voters: None }))?;
             }
-            // That is what its new life begins with.
+            // The new life begins with the restart.
             Happening::Restart(_) => {}
         }
         work.finish()
@@ -178,20 +178,20 @@ impl Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The clock itself does not tell states apart: instants are shown relative to it.
+        // The clock itself does not distinguish states: instants are shown relative to it.
         let Node { id, protocol, now: _, deadline, log, durable, held, life, delivered, past } = self;
         write!(f, "{id:?} {protocol:?} {deadline:?} {log:?} {durable} {held:?} {life} {delivered} {past:?}")
     }
 }
 
-/// A step under way.
+/// A step in progress.
 struct Work<'a> {
     node: Node,
     setting: &'a Setting,
     disk: OnDisk,
     sent: Vec<(ReplicaId, Message)>,
     owed: Vec<Owed>,
-    /// Who is asked whether this replica may try to lead, and in which ballot.
+    /// The replicas that are asked for consent to a candidacy, with its ballot.
     rehearsed: Vec<(ReplicaId, Ballot)>,
     notes: Notes<'a>,
 }
@@ -202,7 +202,7 @@ impl<'a> Work<'a> {
         Work { node, setting, disk, sent: Vec::new(), owed: Vec::new(), rehearsed: Vec::new(), notes }
     }
 
-    /// A life begins with what the log holds.
+    /// A life begins with the records of the log.
     fn live(
         id: ReplicaId,
         setting: &'a Setting,
@@ -244,8 +244,8 @@ impl<'a> Work<'a> {
         self.node.protocol.step(self.node.now, input, &mut effects);
         self.node.protocol.flush(self.node.now, &mut effects);
         self.carry_out(effects)?;
-        // Whoever is asked whether somebody may try to lead is willing, at once: an election only suggests, so anybody
-        // may try at any time, and a refusal is a timer that does not fire.
+        // A replica that is asked for consent to a candidacy gives it at once: an election only suggests, so
+        // a replica may stand at any time, and a refusal is like a timer that does not fire.
         for (from, ballot) in std::mem::take(&mut self.rehearsed) {
             let highest = Ballot::ZERO;
             let willing = election::Message::RehearseReply { ballot, willing: true, highest };
@@ -254,7 +254,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// So many records are durable: what waited for them leaves.
+    /// This many records are durable: the messages that waited for them leave.
     fn durable(&mut self, records: usize) -> Checked {
         self.node.durable = records;
         self.disk = self.node.disk(&self.setting.values);
@@ -302,7 +302,7 @@ impl<'a> Work<'a> {
                     })?;
                 }
                 Effect::Deadline(deadline) => self.node.deadline = deadline,
-                // Nobody reads here, or changes who votes.
+                // There are no reads here, and no changes of voters.
                 Effect::ReadIndex { .. } | Effect::ChangeRefused(_) => {}
             }
         }
@@ -348,7 +348,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Answers to heartbeats never arrive; see the module.
+/// Answers to heartbeats never arrive; the head of `mod.rs` says why.
 fn is_lost(message: &Message) -> bool {
     describe::class(&between_peers(message)) == "heartbeat-answer"
 }

@@ -1,11 +1,11 @@
-//! What the durable part of a log says, to the checks.
+//! The contents of the durable part of a log, for the checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use synod_consensus::{Fact, Record, TermFact};
 use synod_wire::{Ballot, Batch, ReplicaId, Slot};
 
-/// A batch, by its place in the list of those that may be decided; [`Values::STRANGE`] for any other.
+/// A batch as its index in the list of those that may be decided; [`Values::STRANGE`] for any other batch.
 pub(super) type Value = u8;
 
 /// Where a batch was proposed: the slot, and the ballot.
@@ -24,7 +24,7 @@ pub(super) struct Element {
 pub(super) struct Values(Vec<Batch>);
 
 impl Values {
-    /// A batch that nobody proposed.
+    /// A batch that was never proposed.
     pub(super) const STRANGE: Value = Value::MAX;
 
     pub(super) fn new(commands: Vec<Batch>) -> Values {
@@ -42,33 +42,34 @@ impl Values {
     }
 }
 
-/// See the module.
+/// The promises, votes and elements in a log's durable records.
 #[derive(Debug, Default)]
 pub(super) struct OnDisk {
-    /// No lower ballot is followed.
+    /// The promise: no lower ballot is followed.
     pub(super) promised: Ballot,
-    /// For each slot, the ballot of what was accepted there last.
+    /// For each slot, the ballot of the last value that was accepted there.
     pub(super) accepted: BTreeMap<Slot, Ballot>,
     /// The term, and the vote in it.
     pub(super) term: u64,
     pub(super) voted_for: Option<ReplicaId>,
-    /// Whatever was accepted at some time...
+    /// All elements that were accepted at some time.
     pub(super) elements: BTreeMap<Place, Element>,
-    /// ...and where that was a vote: with terms, only for an entry of the replica's term (Ongaro 2014, section 3.6.2).
+    /// The places of those elements that were votes: with terms, only entries of the replica's term (Ongaro
+    /// 2014, section 3.6.2).
     pub(super) votes: BTreeSet<Place>,
 }
 
-/// The elements of a sequence, as its records tell.
+/// A sequence, reconstructed from its records.
 #[derive(Default)]
 struct Held {
     accepted: BTreeMap<Slot, Value>,
-    /// What may become a part of it, for a ballot and a start.
+    /// Elements that may become a part of it, for a ballot and a start.
     staged: BTreeMap<Slot, Value>,
     staged_for: (Ballot, Slot),
 }
 
 impl OnDisk {
-    /// What these records say.
+    /// Reads these records.
     pub(super) fn of(records: &[Record], values: &Values) -> OnDisk {
         let mut disk = OnDisk::default();
         let mut held = Held::default();
@@ -110,7 +111,7 @@ impl OnDisk {
                 held.accepted.split_off(&start);
                 held.accepted.extend(staged.into_iter().filter(|(slot, _)| start <= *slot && *slot < from));
                 held.accepted.extend(run(from, &batches));
-                // All of it is accepted again, in this ballot; what is decided needs no vote.
+                // The whole sequence is accepted again, in this ballot; decided elements need no vote.
                 for (&slot, &value) in held.accepted.range(decided.next()..) {
                     self.vote(slot, ballot, value);
                 }

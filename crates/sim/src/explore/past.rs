@@ -1,7 +1,7 @@
-//! What one replica has said and done in all its lives, and whether it may say what it says next.
+//! The messages and deeds of one replica in all its lives, and checks of its next ones against these.
 //!
-//! A replica's memory ends with its life; this does not. It is a part of the state that is explored, so that two
-//! states in which different things were said are never taken for one.
+//! A replica's memory ends with its life; this does not. It is a part of the explored state, so that two
+//! states with different pasts are never taken for one.
 
 use std::collections::BTreeMap;
 
@@ -11,52 +11,52 @@ use synod_wire::{Ballot, Ballots, Batch, ReplicaId, Slot};
 use super::on_disk::{Element, OnDisk, Place, Value, Values};
 use crate::check::{Checked, Invariant, Violation, demand};
 
-/// See the module.
+/// The messages and deeds of one replica in all its lives.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Past {
-    /// What any life delivered, from slot 1 on, and the ballots with which it was delivered last.
+    /// The values that any life delivered, from slot 1 on, and the ballots with which each was delivered last.
     pub(super) delivered: Vec<(Value, Ballots)>,
-    /// What it proposed.
+    /// The elements that it proposed.
     pub(super) proposed: BTreeMap<Place, Element>,
-    /// In which ballots it led, in which life, and with what in its log (the ballots of the entries, if it has terms).
+    /// The ballots in which it led, each with the life and the ballots of its log's entries (if it has terms).
     pub(super) led: BTreeMap<Ballot, (u64, Vec<Ballot>)>,
-    /// The highest ballot that it told anybody to follow.
+    /// The highest ballot that it told another replica to follow.
     told: Ballot,
-    /// The votes of which it told.
+    /// The votes that it told of.
     told_votes: BTreeMap<Slot, Ballot>,
-    /// Whom it told to have its vote in a term.
+    /// For each term, the replica that it told to have its vote.
     told_candidates: BTreeMap<u64, ReplicaId>,
 }
 
-/// What must hold of the other replicas at this moment, or something is wrong.
+/// What must hold of the other replicas at this moment.
 #[derive(Clone, Debug)]
 pub(super) struct Owed {
     pub(super) what: Fulfilled,
     pub(super) otherwise: Violation,
 }
 
-/// See [`Owed`].
+/// A condition on the other replicas.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fulfilled {
     /// The slot was chosen, with this value if one is named.
     Chosen(Slot, Option<Value>),
-    /// Somebody has delivered all slots through this one, and none of them was chosen in a higher ballot only.
+    /// A replica has delivered all slots through this one, and none of them was chosen in a higher ballot only.
     Delivered(Slot, Ballot),
 }
 
-/// Who speaks.
+/// The replica that sends a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speaker<'a> {
     pub(super) id: ReplicaId,
     pub(super) life: u64,
     pub(super) disk: &'a OnDisk,
-    /// The log, with what is not durable yet.
+    /// Its log, including records that are not durable.
     pub(super) log: &'a [Record],
     pub(super) values: &'a Values,
 }
 
 impl Past {
-    /// A replica delivers a slot, having delivered all before it in this life.
+    /// A replica delivers a slot, after all slots before it in this life.
     pub(super) fn delivers(&mut self, id: ReplicaId, slot: Slot, ballots: Ballots, value: Value) -> Checked {
         demand(value != Values::STRANGE, Invariant::Validity, || {
             format!("{id} delivers in slot {slot} what nobody proposed")
@@ -76,7 +76,7 @@ impl Past {
         }
     }
 
-    /// A message leaves; what is owed by the others is added to `owed`.
+    /// A message leaves; the conditions on the others are added to `owed`.
     pub(super) fn says(
         &mut self,
         by: Speaker<'_>,
@@ -108,7 +108,7 @@ impl Past {
             }
             Claim::VoteThrough { ballot, last } => {
                 self.follows(by, *ballot, "votes in")?;
-                // What it has delivered needs no vote any more.
+                // Delivered slots need no vote any more.
                 let first = self.delivered.len() as u64 + 1;
                 (first..=last.0).for_each(|slot| self.votes(by, Slot(slot), *ballot, owed));
                 Ok(())
@@ -135,7 +135,7 @@ impl Past {
         }
     }
 
-    /// The votes of which a replica told are in its promise, those in the slots from `first` on and before `next`.
+    /// Checks that a promise has the votes of which the replica told, in the slots from `first` on and before `next`.
     fn reports_votes(
         &self,
         by: Speaker<'_>,
@@ -189,7 +189,8 @@ impl Past {
                 self.proposes(by, (*slot, *ballot), batch, Some(*before))
             }
             TermClaim::Acknowledges { ballot, through } => {
-                // What became durable together with its removal in a later term was held all the same, before that term.
+                // An entry that became durable together with its removal in a later term was still held
+                // before that term.
                 let mut votes = by.disk.votes.range((*through, Ballot::ZERO)..=(*through, *ballot));
                 let held = by.disk.term > ballot.round && votes.next().is_some();
                 let holds = by.disk.accepted.contains_key(through)
@@ -220,7 +221,7 @@ impl Past {
         })
     }
 
-    /// A replica speaks as the leader of a ballot.
+    /// A replica sends a message as the leader of a ballot.
     fn leads(&mut self, by: Speaker<'_>, ballot: Ballot, log: impl FnOnce() -> Vec<Ballot>) -> Checked {
         owns(by.id, ballot)?;
         let (life, _) = self.led.entry(ballot).or_insert_with(|| (by.life, log()));
@@ -237,7 +238,7 @@ impl Past {
         })
     }
 
-    /// A replica speaks as one that follows a ballot.
+    /// A replica sends a message as a follower of a ballot.
     fn follows(&mut self, by: Speaker<'_>, ballot: Ballot, how: &str) -> Checked {
         demand(ballot >= self.told, Invariant::PromiseKept, || {
             format!("{} {how} ballot {ballot}, but has told of ballot {}", by.id, self.told)
@@ -255,7 +256,7 @@ impl Past {
             self.told_votes.insert(slot, ballot);
             return;
         }
-        // Where something is chosen, a vote changes nothing any more and needs no record of its own.
+        // Where a value is chosen, a vote changes nothing any more and needs no record of its own.
         let detail = format!(
             "{} votes for slot {slot} in ballot {ballot}; its log holds ballot {durable} there",
             by.id
@@ -264,7 +265,7 @@ impl Past {
         owed.push(Owed { what: Fulfilled::Chosen(slot, None), otherwise });
     }
 
-    /// What is said in a ballot to be decided was decided in it or in a lower one.
+    /// Slots that a message of a ballot says to be decided were decided in it or in a lower one.
     fn announces(&self, id: ReplicaId, ballot: Ballot, decided: Slot, owed: &mut Vec<Owed>) {
         let delivered = usize::try_from(decided.0).ok().and_then(|count| self.delivered.get(..count));
         let from_below = |ballots: &Ballots| ballots.decided <= ballot;
@@ -281,7 +282,7 @@ fn owns(id: ReplicaId, ballot: Ballot) -> Checked {
     demand(ballot.replica == id, Invariant::OneLeader, || format!("{id} speaks in ballot {ballot}"))
 }
 
-/// The ballots of a log's entries, from slot 1 on; none without terms.
+/// The ballots of a log's entries, from slot 1 on; empty without terms.
 fn ballots(log: &[Record]) -> Vec<Ballot> {
     let mut ballots = Vec::new();
     for record in log {

@@ -1,4 +1,4 @@
-//! Breadth-first: every state that can be reached within the bounds is seen once, on a shortest path.
+//! Breadth-first search: every state that can be reached within the bounds is visited once, on a shortest path.
 
 use super::{
     Bounds,
@@ -7,17 +7,17 @@ use super::{
 };
 use crate::check::Violation;
 
-/// After so many states somebody is told how far that is.
+/// The progress is reported after this many states.
 const WATCH_INTERVAL: usize = 4096;
 
-/// What has been looked at so far.
+/// The progress of an exploration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Different states.
     pub states: usize,
-    /// Steps from one state to another, or to one seen before.
+    /// Steps from one state to another one, new or visited before.
     pub transitions: u64,
-    /// The most steps that a state is away from the beginning.
+    /// The largest distance of a state from the beginning, in steps.
     pub depth: usize,
     /// Different replicas, with their logs and pasts.
     pub replicas: usize,
@@ -34,7 +34,7 @@ pub(super) enum End {
     Depth,
     /// There are more states than the bound.
     States,
-    /// All walks were walked.
+    /// All walks were taken.
     Walked,
     /// These steps end in a violation.
     Violated(Vec<Taken>, Violation),
@@ -43,24 +43,24 @@ pub(super) enum End {
 /// A step that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// The index of the replica to which it happened.
+    /// The index of the replica at which it happened.
     pub(super) at: u8,
-    /// The parcel stays on its way, too.
+    /// Whether the parcel also stays in flight.
     pub(super) doubled: bool,
     pub(super) made: Move,
 }
 
-/// See the module.
+/// A breadth-first search.
 pub(super) struct Search<'a> {
     space: &'a mut Space,
     bounds: Bounds,
     states: States,
     transitions: u64,
-    /// Where the state that is made next is put together.
+    /// The buffer in which the next state is put together.
     scratch: Vec<u32>,
 }
 
-/// A state did not hold, or there are too many.
+/// Why the search stops: a violation, or too many states.
 enum Stop {
     Violation(Violation),
     States,
@@ -78,12 +78,12 @@ impl<'a> Search<'a> {
         Search { space, bounds, states, transitions: 0, scratch: Vec::new() }
     }
 
-    /// Looks at every state within the bounds; `watch` is told now and then how far that is.
+    /// Visits every state within the bounds; `watch` is called from time to time with the progress.
     pub(super) fn run(mut self, watch: &mut dyn FnMut(Count)) -> (Count, End) {
         if let Err(violation) = self.begin() {
             return (self.count(0), End::Violated(Vec::new(), violation));
         }
-        // The states of one depth follow those of the depth before.
+        // States of the same depth are consecutive.
         let (mut depth, mut state, mut deeper) = (0, 0, 1);
         while state < self.states.len() {
             if state == deeper {
@@ -122,7 +122,7 @@ impl<'a> Search<'a> {
         self.space.judge(&nodes, &[])?;
         let left = everything(&self.bounds);
         let words: Vec<u32> = nodes.into_iter().chain(parcels).collect();
-        // Nobody asks for the step to the first.
+        // The step to the first state is never read.
         self.states.add(&words, left, 0, Taken { at: 0, doubled: false, made: Move::Timer });
         self.states.next_level();
         Ok(())
@@ -163,13 +163,13 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What can still happen in the beginning.
+/// What may still happen at the beginning.
 pub(super) fn everything(bounds: &Bounds) -> Left {
     let Bounds { timeouts, waits, crashes, losses, duplicates, catch_ups, .. } = *bounds;
     Left { proposed: 0, timeouts, waits, crashes, losses, duplicates, catch_ups }
 }
 
-/// What can happen in a state, and what can still happen after that.
+/// The steps from a state, each with what may still happen after it.
 pub(super) fn steps(
     space: &Space,
     bounds: &Bounds,
@@ -230,7 +230,8 @@ pub(super) fn steps(
     steps
 }
 
-/// Puts together the state to which a step leads. False if the state before covers it: then it is not looked at.
+/// Puts together the state to which a step leads. Returns false if the state before covers it, so that it
+/// need not be visited.
 pub(super) fn advance(
     space: &mut Space,
     nodes: &[u32],

@@ -1,4 +1,4 @@
-//! Replicas and messages by number, and what each thing that can happen makes of them, worked out once.
+//! Replicas and messages by number. The effect of each event on a replica is computed once.
 //!
 //! There are far fewer different replicas than states, so most steps of an exploration are looked up.
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::check::{Checked, Violation};
 
-/// A message on its way, or late, or lost: it may arrive, and need not.
+/// A message in flight, late, or lost: it may arrive, or not.
 #[derive(Debug)]
 pub(super) struct Parcel {
     pub(super) from: ReplicaId,
@@ -22,7 +22,7 @@ pub(super) struct Parcel {
     pub(super) message: Message,
 }
 
-/// What happens to a replica, in numbers.
+/// An event at a replica, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Move {
     /// A parcel arrives.
@@ -32,14 +32,14 @@ pub(super) enum Move {
     Durable(u32),
     Timer,
     Wait,
-    /// The command after so many others is proposed.
+    /// The command with this index is proposed.
     Propose(u32),
     /// A decision comes by catch-up.
     Learn(u32),
     Restart(u32),
 }
 
-/// A replica, and what is asked of it often.
+/// A replica, with properties that are often needed.
 pub(super) struct Known {
     pub(super) node: Node,
     fingerprint: u128,
@@ -48,16 +48,16 @@ pub(super) struct Known {
     pub(super) records: u32,
     pub(super) has_timer: bool,
     pub(super) has_room: bool,
-    /// How many slots its present life has delivered...
+    /// How many slots its present life has delivered.
     pub(super) delivered: usize,
-    /// ...and what all its lives have, from slot 1 on.
+    /// What all its lives have delivered, from slot 1 on.
     pub(super) decisions: Vec<u32>,
 }
 
-/// What was delivered somewhere: the slot, the ballot with which it was, and the value.
+/// A delivery: the slot, its ballots, and the value.
 pub(super) type Decision = (Slot, Ballots, Value);
 
-/// What a move makes of a replica.
+/// The effect of a move on a replica.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) node: u32,
@@ -66,7 +66,7 @@ pub(super) struct Outcome {
     pub(super) owed: Vec<Owed>,
 }
 
-/// See the module.
+/// All replicas and messages that were met.
 pub(super) struct Space {
     pub(super) setting: Setting,
     nodes: Vec<Known>,
@@ -80,7 +80,7 @@ pub(super) struct Space {
     deed_numbers: Table<Deeds, u32>,
     outcomes: Vec<Outcome>,
     outcome_numbers: Table<(u32, Move), u32>,
-    /// The deeds of all replicas together that were found to be right.
+    /// Combinations of all replicas' deeds that were found to be right.
     judged: Set<u128>,
 }
 
@@ -125,12 +125,12 @@ impl Space {
         self.parcels.len()
     }
 
-    /// Tells a state apart from all others, also of other spaces: its replicas, and its parcels in any order.
+    /// A fingerprint of a state, which is the same in other spaces: of its replicas, and of its parcels in any order.
     pub(super) fn fingerprint(&self, words: &[u32]) -> u128 {
         let (nodes, parcels) = words.split_at(self.setting.ids.len());
         let nodes = nodes.iter().map(|&node| self.node(node).fingerprint);
         let nodes = nodes.fold(0, |all: u128, one| all.rotate_left(17) ^ one);
-        // Adding does not care for order, and the same parcel twice counts twice.
+        // Addition ignores the order, and counts a parcel that occurs twice twice.
         let parcels = parcels.iter().map(|&parcel| self.parcel_fingerprints[parcel as usize]);
         nodes ^ parcels.fold(0, u128::wrapping_add).rotate_left(64)
     }
@@ -148,7 +148,7 @@ impl Space {
         Ok((nodes, parcels))
     }
 
-    /// What a move makes of a replica, which has this index.
+    /// The effect of a move on the replica with this index.
     pub(super) fn outcome(&mut self, index: usize, node: u32, made: Move) -> Result<&Outcome, Violation> {
         let number = match self.outcome_numbers.get(&(node, made)) {
             Some(&number) => number,
@@ -189,7 +189,7 @@ impl Space {
         }
     }
 
-    /// Whether these replicas agree, and what is owed is so.
+    /// Whether these replicas agree, and fulfil the conditions in `owed`.
     pub(super) fn judge(&mut self, nodes: &[u32], owed: &[Owed]) -> Checked {
         let all: Vec<u32> = nodes.iter().map(|&node| self.node(node).deeds).collect();
         let key = fingerprint::of_words(&all);
@@ -212,7 +212,7 @@ impl Space {
 
     fn parcel_number(&mut self, parcel: Parcel) -> u32 {
         let next = number(self.parcels.len());
-        // No message holds an instant.
+        // Messages contain no instants.
         let fingerprint = fingerprint::of_debug(&parcel, synod_wire::Time::ZERO);
         *self.parcel_numbers.entry(fingerprint).or_insert_with(|| {
             self.parcels.push(parcel);

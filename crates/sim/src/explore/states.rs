@@ -1,10 +1,10 @@
-//! The states that were reached, and those among them that need not be looked at because another covers them.
+//! The states that were reached, and those among them that need not be explored because another covers them.
 //!
-//! One state **covers** another if the replicas are the same, as many commands were proposed, no less is left to go wrong,
-//! and every message that is on its way in the other is on its way in it, as often. Whatever can happen in the other can
-//! then happen in it, in the same number of steps: a message may always be late. So the other is not looked at, unless it
-//! is nearer to the beginning: what is found must be found on a shortest way. Mostly it is not, since a message that is
-//! gone took a step to arrive.
+//! One state **covers** another if the replicas are the same, as many commands were proposed, no less is left
+//! to go wrong, and every message in flight in the other is in flight in it, as often. Everything that can
+//! happen in the other can then happen in it, in the same number of steps: a message may always be late. So
+//! the other is not explored, unless it is nearer to the beginning, since a violation must be found on a
+//! shortest way. That is rare, since a message that is gone took a step to arrive.
 
 use super::{
     fingerprint::{self, Table},
@@ -14,10 +14,10 @@ use super::{
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// What can still happen.
+/// What may still happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Left {
-    /// So many commands were proposed.
+    /// How many commands were proposed.
     pub(super) proposed: u8,
     pub(super) timeouts: u8,
     pub(super) waits: u8,
@@ -40,9 +40,9 @@ impl Left {
 /// One state.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Where its words begin; they end where those of the next state begin.
+    /// The index of its first word; its words end where those of the next state begin.
     begin: usize,
-    /// A bit for each parcel, so that most states that do not cover each other are told apart at a glance.
+    /// A bit for each parcel, so that most states that do not cover each other are told apart quickly.
     signature: u64,
     left: Left,
     /// Another state with the same replicas.
@@ -53,7 +53,7 @@ struct Entry {
     covered: bool,
 }
 
-/// See the module.
+/// The states that were reached.
 #[derive(Debug)]
 pub(super) struct States {
     replicas: usize,
@@ -62,7 +62,7 @@ pub(super) struct States {
     entries: Vec<Entry>,
     /// For the fingerprint of some replicas, the state with them that was found last.
     heads: Table<u128, u32>,
-    /// The first state that is as far from the beginning as those that are added now.
+    /// The first state with the distance from the beginning of those that are added now.
     level: usize,
 }
 
@@ -75,12 +75,12 @@ impl States {
         self.entries.len()
     }
 
-    /// The states that are added from now on are a step further from the beginning.
+    /// The states that are added from now on are one step further from the beginning.
     pub(super) fn next_level(&mut self) {
         self.level = self.len();
     }
 
-    /// A state's replicas and parcels, and what can still happen.
+    /// A state's replicas and parcels, and what may still happen.
     pub(super) fn get(&self, state: usize) -> (&[u32], &[u32], Left) {
         let (nodes, parcels) = self.words_of(state).split_at(self.replicas);
         (nodes, parcels, self.entries[state].left)
@@ -136,7 +136,7 @@ impl States {
     }
 }
 
-/// Whether one multiset holds all of another; both in ascending order.
+/// Whether one multiset includes another; both are in ascending order.
 fn includes(all: &[u32], some: &[u32]) -> bool {
     if some.len() > all.len() {
         return false;

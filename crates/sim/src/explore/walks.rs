@@ -1,9 +1,9 @@
-//! Random walks: for configurations that are too large to go through, such as five replicas.
+//! Random walks, for configurations that are too large to explore, such as five replicas.
 //!
-//! A walk takes random steps from the beginning. By itself that would hardly ever lead anywhere: everything would happen
-//! everywhere at once, and nothing far enough. So for a while only some links work (all; those inside of two groups; these
-//! and those of one replica that reaches both; half of them), and then others. What is not delivered meanwhile stays on its
-//! way, as ever.
+//! A walk takes random steps from the beginning. Independent steps would hardly ever lead anywhere:
+//! everything would happen everywhere at once, and nothing far enough. So for a while only some links work
+//! (all; those inside of two groups; these and those of one replica that reaches both; half of them), and
+//! then others. Messages on the other links stay in flight.
 
 use fastrand::Rng;
 
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::check::Violation;
 
-/// How many different replicas are kept before all are forgotten; about ten kilobytes each.
+/// How many different replicas are kept before all are dropped; each takes about ten kilobytes.
 const REPLICAS_MAX: usize = 100_000;
-/// Links change after about so many steps.
+/// Links change after about this many steps.
 const LINKS_LAST: u32 = 24;
 
-/// How much is walked.
+/// The extent of random walks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walks {
     /// How many walks.
@@ -33,7 +33,7 @@ pub struct Walks {
     pub seed: u64,
 }
 
-/// Walks at random through a space. Returns the space in which a path is to be read.
+/// Takes random walks through a space. Returns the space in which a path is to be read.
 pub(super) fn walk(
     setting: impl Fn() -> Setting,
     bounds: Bounds,
@@ -69,7 +69,7 @@ pub(super) fn walk(
     (space, count, End::Walked)
 }
 
-/// One walk; its steps are added to the path, also the one that fails.
+/// Takes one walk; its steps are added to the path, including one that fails.
 fn one(
     space: &mut Space,
     bounds: &Bounds,
@@ -99,7 +99,7 @@ fn one(
             std::mem::swap(&mut words, &mut next);
             seen.insert(space.fingerprint(&words));
         } else {
-            // A step without effect is not looked at again.
+            // A step without effect is dropped from the path.
             path.pop();
             if let Move::Receive(parcel) = taken.made {
                 let place = parcels.iter().position(|&other| other == parcel);
@@ -111,7 +111,7 @@ fn one(
     Ok(())
 }
 
-/// A step: first of what kind, so that what there is most of does not crowd out everything else.
+/// Chooses a step, first by its kind, so that frequent kinds do not crowd out the others.
 fn choose(steps: &[(Taken, Left)], rng: &mut Rng) -> Option<(Taken, Left)> {
     let weight = |made: Move| match made {
         Move::Receive(_) => (0, 16),
@@ -141,7 +141,7 @@ fn choose(steps: &[(Taken, Left)], rng: &mut Rng) -> Option<(Taken, Left)> {
     steps.iter().filter(|(taken, _)| weight(taken.made).0 == kind).nth(nth).copied()
 }
 
-/// Which links work for a while.
+/// The links that work for a while.
 struct Links {
     replicas: usize,
     cut: Vec<bool>,
@@ -177,7 +177,7 @@ impl Links {
     }
 }
 
-/// Leaves out steps without which the same does not hold, from the last to the first.
+/// Removes steps without which the same violation occurs, from the last to the first.
 fn shorten(
     space: &mut Space,
     bounds: &Bounds,
@@ -200,7 +200,8 @@ fn shorten(
     (path, violation)
 }
 
-/// Whether steps can be taken one after the other, until something does not hold; how many steps that takes.
+/// Takes steps one after another until a violation occurs. Returns the violation and how many steps led to
+/// it; `None` if a step cannot be taken or there is no violation.
 fn fails(space: &mut Space, bounds: &Bounds, path: &[Taken]) -> Option<(usize, Violation)> {
     let (nodes, parcels) = space.begin().ok()?;
     let replicas = nodes.len();

@@ -1,5 +1,6 @@
-//! Families of seeds: what takes several things at once hardly ever happens in a plan that draws everything by itself, so a
-//! family changes what was drawn such that it happens often. `docs/simulating.md` says how many seeds each has.
+//! Families of seeds: a situation that takes several things at once hardly ever occurs in a plan that draws
+//! everything independently. A family changes the plan such that it occurs often. `docs/simulating.md` tells
+//! how many seeds each has.
 
 use std::{fmt, time::Duration};
 
@@ -12,28 +13,28 @@ use super::{
 };
 use crate::{network::Wire, odds::Odds};
 
-/// What the runs of a seed are about. Most seeds draw everything by itself; what takes several things at once hardly ever
-/// happens then, and has a family of seeds.
+/// The subject of a seed's run. Most seeds draw everything independently. Situations that take several things
+/// at once then hardly ever occur, and have a family of seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Anything.
+    /// No particular subject.
     General,
-    /// Five or seven voters, learners, and cuts across which only one replica carries what is decided, while leaders change.
+    /// Five or seven voters, learners, and cuts across which only one replica carries decisions, while leaders change.
     Bridge,
-    /// Leaders that sleep, or whose disks do, for much longer than anybody waits for them.
+    /// Leaders that sleep, or whose disks stall, for much longer than the others wait.
     Sleep,
-    /// Candidates that need long to hear everybody out, while those crash and lose their logs.
+    /// Candidates that take long to collect promises, while the promising replicas crash and lose their logs.
     Recovery,
-    /// Groups that change all the time, while everything else goes wrong.
+    /// Groups that change all the time, among all other faults.
     Change,
-    /// Logs that rot: what is left of them is kept, and only what is lost comes from others. No seed draws it by itself.
+    /// Logs that rot: what is left of them is kept, and only what is lost comes from others. It runs only by name.
     Disk,
-    /// Real files on disks that fail: what a crash leaves of them, and what a start makes of it. No seed draws it by itself.
+    /// Real files on disks that fail: what a crash leaves of them, and what a start makes of it. It runs only by name.
     Files,
 }
 
 impl Family {
-    /// All of them, with their names.
+    /// All families, with their names.
     pub const ALL: &'static [(&'static str, Family)] = &[
         ("general", Family::General),
         ("bridge", Family::Bridge),
@@ -44,7 +45,7 @@ impl Family {
         ("files", Family::Files),
     ];
 
-    /// That of a seed.
+    /// The family of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Family {
         match Rng::with_seed(seed ^ 0xfa_41_17).u8(0..16) {
@@ -75,14 +76,14 @@ impl std::str::FromStr for Family {
 }
 
 impl Plan {
-    /// Changes what is drawn such that what the family is about happens often.
+    /// Changes the plan such that the family's subject occurs often.
     #[must_use]
     pub fn of_family(mut self, family: Family) -> Plan {
         let rng = &mut Rng::with_seed(self.seed ^ 0xb_1a_5e);
         let timeout = self.settings.consensus.election_timeout;
         let weights = self.faults.weights;
         let none = FaultWeights::default();
-        // There is always something that is not decided yet.
+        // Some slot is always undecided.
         let mut busy = None;
         self.family = family;
         match family {
@@ -110,7 +111,7 @@ impl Plan {
                 };
                 self.network.delay_max = self.network.delay_max.min(timeout / 40);
                 self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
-                // A laggard learns slot by slot, many at once, or by a snapshot.
+                // A lagging replica learns slot by slot, many slots at once, or by a snapshot.
                 self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
                 if rng.bool() {
                     self.settings.snapshot_slots = pick(rng, &[2, 5]);
@@ -160,7 +161,8 @@ impl Plan {
                 self.faults.lasts = (timeout / 20, timeout);
                 self.faults.any_step = Odds::per_million(1_000);
                 if rng.bool() {
-                    // Who tries to lead lacks much that others hold: that takes several pages, while those crash.
+                    // A candidate lacks much that others hold, so that promises take several pages while
+                    // their senders crash.
                     self.faults.weights =
                         FaultWeights { crash: 6, partial: 4, one_way: 3, transfer: 2, lose_log: 1, ..none };
                     self.faults.between_pages = Odds::percent(10);
@@ -182,7 +184,7 @@ impl Plan {
                 let changes = draw_changes(1 | self.seed, timeout, &mut weights);
                 self.changes = ChangePlan { spares: SPARES_MAX, learners: rng.usize(0..2), ..changes };
                 if self.settings.consensus.protocol.changes_voters_itself() && rng.bool() {
-                    // A stop-sign would hide what voters do that change within an epoch.
+                    // A stop-sign would prevent changes of voters within an epoch.
                     (self.changes.orders, self.changes.readmit) = (false, Odds::NEVER);
                 }
                 self.faults.bridge = BridgePlan {
@@ -235,7 +237,7 @@ impl Plan {
                 self.faults.gap = (timeout / 8, timeout);
                 self.faults.lasts = (timeout / 8, timeout);
                 self.faults.any_step = Odds::per_million(pick(rng, &[0, 1_000]));
-                // Segments fill, and go.
+                // Segments fill up and are removed.
                 self.clients.padding_max = pick(rng, &[50, 400]);
                 self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
                 self.settings.snapshot_log_bytes = 1 << 20;
@@ -265,7 +267,7 @@ impl Plan {
                 };
                 self.faults.gap = (timeout / 8, timeout);
                 self.faults.lasts = (timeout / 8, timeout * 2);
-                // Mostly the log is all that there is.
+                // Mostly there is a log and no snapshot.
                 self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
                 self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
                 self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
@@ -276,7 +278,7 @@ impl Plan {
             consensus.retransmit_after = consensus.retransmit_after.max(self.network.delay_max * 2);
             keep_up(settings, &self.network, &self.disk, &self.clients);
         }
-        // Each family brings its own trouble.
+        // Each family brings its own faults.
         self.trials = 0;
         self.duration = self.duration.max(timeout * 12);
         self.clients.operations = self.clients.operations.max(150);
@@ -288,7 +290,8 @@ impl Plan {
         self.fit_for_its_durability()
     }
 
-    /// Some miss nobody for longer than the others do: as leaders they do not know for long that they are replaced.
+    /// Gives some replicas longer time-outs than the others: as leaders they do not know for long that they
+    /// are replaced.
     fn some_are_patient(&mut self) {
         let some = self.replicas / 2;
         let mut patient = self.settings.clone();
@@ -297,9 +300,9 @@ impl Plan {
         self.priorities = vec![1; some];
     }
 
-    /// A leader of Raft that hands over proposes nothing until it gives up leading, so the next one proposes behind all that it
-    /// did. For both to propose in one slot, the leader must be patient, and be cut off for so long that the others elect
-    /// another by themselves.
+    /// A leader of Raft that hands over proposes nothing until it gives up leading, so the next one proposes
+    /// after everything that it proposed. For both to propose in one slot, the leader must have a long
+    /// time-out, and be cut off for so long that the others elect another by themselves.
     fn raft_elects_across_a_bridge(&mut self) {
         let timeout = self.settings.consensus.election_timeout;
         let epoch = self.faults.bridge.epoch;
@@ -308,18 +311,18 @@ impl Plan {
         self.faults.gap = (timeout, timeout * 3);
         self.faults.lasts = (timeout * 7 / 2, timeout * 4);
         self.settings.consensus.window_max = 16;
-        // It learns by snapshots, which are many, and slots of which some are gone.
+        // It learns by snapshots, which are frequent, and from slots of which some are gone.
         (self.settings.snapshot_slots, self.settings.keep_slots, self.settings.keep_bytes) = (2, 0, 1_000);
         (self.settings.chunk_bytes_max, self.settings.fetch_bytes_max) = (1 << 20, 1 << 20);
         self.disk.snapshot = (Duration::ZERO, 50 * US);
         self.some_are_patient();
-        // There are commands for as long as there are cuts.
+        // Clients send commands for as long as there are cuts.
         self.duration = self.duration.max(timeout * 18);
         self.clients.operations = self.clients.operations.max(400);
     }
 
-    /// Candidates that lag are told sequences by replicas that hold more than their snapshots will leave them when they start
-    /// again, and crash between two pages.
+    /// Lagging candidates receive sequences in pages from replicas that hold more than their snapshots leave
+    /// them when they start again, and that crash between two pages.
     fn tellers_drop_what_they_held(&mut self) {
         let timeout = self.settings.consensus.election_timeout;
         self.settings.snapshot_slots = 2;
@@ -329,7 +332,7 @@ impl Plan {
         (self.network.delay_min, self.network.delay_max) = (timeout / 50, timeout / 12);
         self.disk.snapshot = (Duration::ZERO, timeout / 1_000);
         self.disk.trim_waits = Odds::NEVER;
-        // Anybody is asked to lead, also one that lags.
+        // Any replica may be asked to lead, also a lagging one.
         self.faults.leader = Odds::percent(10);
         self.faults.weights = FaultWeights {
             crash: 3,
@@ -347,7 +350,7 @@ impl Plan {
         self.own.clear();
     }
 
-    /// Adds trials, and makes the rest such that a cluster without faults answers at once: in a trial there are
+    /// Adds trials, and adapts the plan such that a cluster without faults answers at once, since a trial has
     /// bounds on time.
     #[must_use]
     pub fn with_trials(mut self, trials: u32) -> Plan {
@@ -355,10 +358,10 @@ impl Plan {
         let timeout = consensus.election_timeout;
         self.trials = trials;
         self.own.clear();
-        // Time that a change takes would count as the election's.
+        // The time of a change would count as the election's.
         self.changes = ChangePlan::NONE;
         (self.faults.weights.change, self.faults.weights.transfer) = (0, 0);
-        // One that lost all its data would be missing in every trial that follows.
+        // A replica that lost all its data would be missing in every later trial.
         self.faults.weights.wipe = 0;
         self.duration = self.duration.max(crate::world::trial_duration(trials, timeout));
         self.network.delay_max = self.network.delay_max.min(timeout / 24);
@@ -381,13 +384,13 @@ impl Plan {
         self.settings.undurable_bytes_max = 1 << 20;
         self.settings.held_bytes_max = 1 << 20;
         self.clients.cancels = Odds::NEVER;
-        // The clients may have asked for everything that they wanted: then its ticks show that a leader serves.
+        // The clients may have finished; then ticks of the replicated clock show that a leader serves.
         self.settings.clock_interval = self.settings.clock_interval.min(timeout / 3);
         self
     }
 
-    /// Makes it a family of its own: five or seven replicas, with logs in memory or lost, of which several are started
-    /// again within one time-out, while leaders change.
+    /// Makes it a family of its own: five or seven replicas, with logs in memory or lost, of which several
+    /// are restarted within one time-out, while leaders change.
     #[must_use]
     pub fn with_overlapping_recoveries(mut self, seed: u64) -> Plan {
         let rng = &mut Rng::with_seed(seed ^ 0x0_7e_1a);
@@ -400,7 +403,8 @@ impl Plan {
         let (lose_log, crash) = if self.durability.keeps_votes(Ending::Machine) { (8, 1) } else { (0, 8) };
         self.faults.weights =
             FaultWeights { crash, lose_log, partial: 2, one_way: 1, ..FaultWeights::default() };
-        // Some answers are lost, and asked for again late, so that a replica recovers while those who answered it crash.
+        // Some answers are lost, and asked for again late, so that a replica recovers while those that
+        // answered it crash.
         self.faults.gap = (timeout / 20, timeout / 4);
         self.faults.lasts = (timeout / 100, timeout / 10);
         self.faults.leader = Odds::percent(10);
@@ -409,14 +413,14 @@ impl Plan {
         self.network.delay_min = timeout / 100;
         self.network.delay_max = timeout / 12;
         self.settings.consensus.retransmit_after = timeout / 2;
-        // What else a recovery takes is over soon.
+        // The other parts of a recovery take little time.
         (self.settings.fetch_bytes_max, self.settings.chunk_bytes_max) = (1 << 20, 1 << 20);
         self.clients.operations = self.clients.operations.max(100);
         self
     }
 
-    /// Makes it a family of its own: a replica without memory comes to a later epoch by a snapshot, and crashes within
-    /// the first sync behind that, or loses the snapshot.
+    /// Makes it a family of its own: a replica without memory comes to a later epoch by a snapshot, and
+    /// crashes within the first sync after that, or loses the snapshot.
     #[must_use]
     pub fn with_forgotten_epochs(mut self) -> Plan {
         let timeout = self.settings.consensus.election_timeout;

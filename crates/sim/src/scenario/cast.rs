@@ -1,4 +1,4 @@
-//! Who plays in a script: a protocol with an election.
+//! The protocol and the election that play a script.
 
 use std::sync::LazyLock;
 
@@ -7,14 +7,14 @@ use synod_consensus::{ElectionKind, ProtocolKind};
 /// A protocol with an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cast {
-    /// Its name, which is that of the folder of its golden files: the protocol's, and the election's if that is not
-    /// the protocol's own choice.
+    /// Its name, which is that of the folder of its golden files: the protocol's, followed by the election's
+    /// unless that is the protocol's default.
     pub name: &'static str,
-    /// What orders.
+    /// The protocol.
     pub protocol: ProtocolKind,
-    /// What elects.
+    /// The election.
     pub election: ElectionKind,
-    /// Whether scripts that are for all are for it.
+    /// Whether it plays scripts with the head `all`.
     in_all: bool,
 }
 
@@ -31,11 +31,11 @@ pub static CASTS: LazyLock<Vec<Cast>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The casts that a script is for, by the words of its head: `all` (every protocol with the election that it has by
-/// default), the name of an election (every protocol with that election), or the name of a cast.
+/// The casts that play a script, given the words of its head: `all` (every protocol with its default
+/// election), the name of an election (every protocol with that election), or the name of a cast.
 ///
 /// # Errors
-/// If a word means none of these.
+/// A word is none of these.
 pub(super) fn casts(words: &[&str]) -> Result<Vec<&'static Cast>, String> {
     let means = |word: &str, cast: &Cast| {
         word == cast.name || (word == "all" && cast.in_all) || word == cast.election.to_string()
@@ -44,7 +44,7 @@ pub(super) fn casts(words: &[&str]) -> Result<Vec<&'static Cast>, String> {
         if !CASTS.iter().any(|cast| means(word, cast)) {
             let names: Vec<&str> = CASTS.iter().map(|cast| cast.name).collect();
             return Err(format!(
-                "line 1: a script can not be for '{word}'; it can be for: all, {}, or the name of an election",
+                "line 1: a script cannot be for '{word}'; it can be for: all, {}, or the name of an election",
                 names.join(", ")
             ));
         }

@@ -21,7 +21,7 @@ use crate::{
     world::{UnderWay, World, member_info},
 };
 
-/// Every command, with what it does.
+/// Every command, with its description.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("cluster N [SETTING=VALUE ...]", "start N replicas with empty disks and sessions between all of them"),
     ("quietly COMMAND", "do it, and print nothing: for what the story is not about"),
@@ -88,9 +88,9 @@ type Result<T> = std::result::Result<T, String>;
 pub(super) struct Stage {
     cast: Cast,
     world: Option<World>,
-    /// What of each cluster is recorded for a chart, if one is wanted.
+    /// The window of each cluster that is recorded for a chart, if one is wanted.
     window: Option<Window>,
-    /// What was recorded of the clusters before the present one.
+    /// The recordings of the clusters before the present one.
     recorded: Vec<Recorder>,
 }
 
@@ -102,18 +102,18 @@ impl Stage {
         Stage { cast, world: None, window: None, recorded: Vec::new() }
     }
 
-    /// From now on clusters are recorded.
+    /// Records clusters from now on.
     pub(super) fn record(&mut self, window: Window) {
         self.window = Some(window);
     }
 
-    /// What was recorded, a recorder for each cluster.
+    /// The recordings, one for each cluster.
     pub(super) fn into_recorded(mut self) -> Vec<Recorder> {
         self.recorded.extend(self.world.as_mut().and_then(World::take_recorder));
         self.recorded
     }
 
-    /// Plays one command; the lines that it prints.
+    /// Plays one command. Returns the lines that it prints.
     pub(super) fn play(&mut self, command: &str) -> Result<Vec<String>> {
         let (quiet, said) = match command.strip_prefix("quietly ") {
             Some(command) => (true, command),
@@ -179,7 +179,7 @@ impl Stage {
 
 #[cfg(test)]
 impl Stage {
-    /// The situations that the cluster has come to so far.
+    /// The situations that the cluster has reached so far.
     pub(super) fn reached(&self) -> crate::situations::Reached {
         self.world.as_ref().map(World::reached).unwrap_or_default()
     }
@@ -343,11 +343,11 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             consensus: Options {
                 protocol: cast.protocol,
                 election: cast.election,
-                // Time stands still in a script, so what is to be seen must not wait for it.
+                // Time passes in a script only when a command lets it, so announcements must not wait.
                 announce_delay_max: Duration::ZERO,
                 ..Options::default()
             },
-            // A replicated clock that ticks would get into stories that are about something else.
+            // Ticks of the replicated clock would appear in stories about other subjects.
             clock_interval: Duration::from_secs(3600),
             ..Settings::default()
         },
@@ -529,13 +529,13 @@ fn between_groups(world: &World, words: &[&str]) -> Result<Vec<(usize, usize)>> 
 }
 
 fn elect(world: &mut World, of: usize) -> Result<()> {
-    // Its next deadline may be about something else than the election.
+    // The replica's next deadline may have another purpose than the election.
     for tries in 1..=20 {
         if world.leads(of) {
             return Ok(());
         }
         if tries > 4 {
-            // Others may hold on to a leader whom they have heard not long ago.
+            // Others may keep to a leader that they have heard recently.
             checked(world.let_patience_end())?;
         }
         checked(world.let_time_out(of))?;
@@ -552,7 +552,7 @@ fn transmit(world: &mut World, from: usize, to: usize, rest: &[&str], arrives: b
             Err(_) => kind = word,
         }
     }
-    // Only what is under way now; answers to it are another matter.
+    // Only messages that are in flight now are delivered, not answers to them.
     let waiting = world.under_way(from, to);
     let is_meant = |&place: &usize| {
         let message: &UnderWay = &waiting[place];
@@ -572,7 +572,7 @@ fn transmit(world: &mut World, from: usize, to: usize, rest: &[&str], arrives: b
     Ok(())
 }
 
-/// A session's command: `as s1#2`. The lowest number outstanding is taken to be this one.
+/// A session's command: `as s1#2`. Its number counts as the lowest outstanding one.
 fn session<'a>(words: &[&'a str]) -> Result<(Vec<&'a str>, Option<SessionCommand>)> {
     let Some(place) = words.iter().position(|word| *word == "as") else { return Ok((words.to_vec(), None)) };
     let wrong = || "write 'as s1#2' at the end: session 1, command 2".to_owned();

@@ -1,8 +1,8 @@
-//! Scenario scripts: stories of a cluster, told by a script and checked against what really happens.
+//! Scenario scripts: stories about a cluster, told by a script and compared with what the cluster does.
 //!
-//! A script is a text file. It begins with the protocols that it is for ([`Cast`]); a line that begins with `> ` is a
-//! **command**; everything else is **prose**. For each of its casts there is a **golden file** with the same story and,
-//! below each command, indented by four spaces, what it prints:
+//! A script is a text file. Its first line names the protocols that play it ([`Cast`]). A line that begins
+//! with `> ` is a **command**; everything else is **prose**. For each of its casts there is a **golden file**
+//! with the same story and, below each command, indented by four spaces, the command's output:
 //!
 //! ```text
 //! for: all
@@ -18,12 +18,12 @@
 //! ```
 //!
 //! The replicas are real ([`synod_replica::Replica`] on the simulated disk and clock), and every invariant is
-//! checked as in a random run; but nothing is random, no message arrives by itself, and time stands still until the
-//! script lets it pass. The commands are listed in [`COMMANDS`]; they name no protocol, so that one script serves
-//! many: `drop 1->2 proposal` loses what each protocol proposes with.
+//! checked as in a random run. But nothing is random, no message arrives by itself, and time passes only when
+//! a command lets it. The commands are listed in [`COMMANDS`]; they name no protocol, so that one script
+//! serves many: `drop 1->2 proposal` loses the message with which a protocol proposes.
 //!
-//! With the environment variable `SYNOD_BLESS=1` the test of all scripts writes the golden files instead of comparing
-//! with them; what has changed is then to be read in the diff.
+//! With the environment variable `SYNOD_BLESS=1` the test of all scripts writes the golden files instead of
+//! comparing with them. Read the diff then.
 
 mod cast;
 mod commands;
@@ -46,15 +46,15 @@ use script::{Block, parse};
 /// The folder, beside the scripts, that holds a folder of golden files for each cast.
 const GOLDEN: &str = "golden";
 
-/// Plays a script with a cast. Returns the story as it goes: the script with the outputs in it.
+/// Plays a script with a cast. Returns the story: the script with the outputs in it.
 ///
 /// # Errors
-/// With the line's number, if a command makes no sense, or an invariant does not hold.
+/// A command is not valid, or an invariant is violated. The error names the line.
 pub fn play(text: &str, cast: &Cast) -> Result<String, String> {
     play_on(&mut Stage::new(*cast), text)
 }
 
-/// Plays a script with a cast, and records what a chart shows of it: a recorder for each cluster of the story.
+/// Plays a script with a cast, and records it for a chart: a recorder for each cluster of the story.
 pub fn record(text: &str, cast: &Cast, window: Window) -> (Result<String, String>, Vec<Recorder>) {
     let mut stage = Stage::new(*cast);
     stage.record(window);
@@ -62,10 +62,10 @@ pub fn record(text: &str, cast: &Cast, window: Window) -> (Result<String, String
     (story, stage.into_recorded())
 }
 
-/// The casts that a script is for.
+/// The casts that play a script.
 ///
 /// # Errors
-/// If its head names others than there are.
+/// The script's head names an unknown cast.
 pub fn casts_of(text: &str) -> Result<Vec<&'static Cast>, String> {
     parse(text).and_then(|(head, _)| cast::casts(&head))
 }
@@ -99,10 +99,10 @@ fn play_on(stage: &mut Stage, text: &str) -> Result<String, String> {
     Ok(story)
 }
 
-/// Plays commands with a cast; what the world has reached after each.
+/// Plays commands with a cast. Returns the situations that the world has reached after each.
 ///
 /// # Errors
-/// With the command, if one makes no sense, or an invariant does not hold.
+/// A command is not valid, or an invariant is violated. The error names the command.
 #[cfg(test)]
 pub(crate) fn reach(commands: &[&str], cast: &Cast) -> Result<Vec<crate::situations::Reached>, String> {
     let mut stage = Stage::new(*cast);
@@ -113,24 +113,24 @@ pub(crate) fn reach(commands: &[&str], cast: &Cast) -> Result<Vec<crate::situati
     played.by_ref().collect()
 }
 
-/// What playing came to.
+/// The results of playing scripts.
 #[derive(Clone, Debug, Default)]
 pub struct Played {
     /// Scripts that were played.
     pub scripts: usize,
-    /// Stories: a script with a cast is one.
+    /// How many stories were played: a script with a cast is one.
     pub stories: usize,
-    /// What is wrong with which.
+    /// The stories that differ from their golden files, each with the difference.
     pub wrong: Vec<String>,
     /// The golden files that belong to the scripts.
     golden: BTreeSet<PathBuf>,
 }
 
-/// Plays all scripts (`*.txt`) of a folder in the order of their names. With `bless`, the golden files that differ are
-/// written, and those without a script removed.
+/// Plays all scripts (`*.txt`) of a folder in the order of their names. With `bless`, golden files that
+/// differ are written, and those without a script removed.
 ///
 /// # Errors
-/// If the folder or a file can not be read or written.
+/// The folder or a file cannot be read or written.
 pub fn play_folder(folder: &Path, bless: bool) -> io::Result<Played> {
     let mut played = Played::default();
     for path in texts(folder)? {
@@ -149,10 +149,10 @@ pub fn play_folder(folder: &Path, bless: bool) -> io::Result<Played> {
     Ok(played)
 }
 
-/// Plays the script in a file with each cast that it is for. With `bless`, golden files that differ are written.
+/// Plays the script in a file with each of its casts. With `bless`, golden files that differ are written.
 ///
 /// # Errors
-/// If a file can not be read or written.
+/// A file cannot be read or written.
 pub fn play_file(path: &Path, bless: bool, played: &mut Played) -> io::Result<()> {
     let text = fs::read_to_string(path)?;
     played.scripts += 1;
@@ -177,7 +177,7 @@ pub fn play_file(path: &Path, bless: bool, played: &mut Played) -> io::Result<()
     Ok(())
 }
 
-/// Compares a story with its golden file, or writes that; says what is wrong.
+/// Compares a story with its golden file, or writes that. Returns the difference, if there is one.
 fn check_or_write(golden: &Path, story: &str, bless: bool) -> io::Result<Option<String>> {
     let known = match fs::read_to_string(golden) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,

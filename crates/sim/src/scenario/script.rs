@@ -20,10 +20,10 @@ const MARK: &str = "> ";
 pub(super) const INDENT: &str = "    ";
 const HEAD: &str = "for: ";
 
-/// Takes a script apart: for whom it is, in the words of its head, and its blocks. The head is prose as well.
+/// Parses a script into the words of its head and its blocks. The head is prose as well.
 ///
 /// # Errors
-/// If there is no head, or an output, which belongs into the golden files.
+/// The script has no head, or has output, which belongs into the golden files.
 pub(super) fn parse(text: &str) -> Result<(Vec<&str>, Vec<Block>), String> {
     let head = text.lines().next().and_then(|line| line.strip_prefix(HEAD));
     let head = head.ok_or("line 1: a script begins with the protocols that it is for, such as 'for: all'")?;
@@ -41,12 +41,12 @@ pub(super) fn parse(text: &str) -> Result<(Vec<&str>, Vec<Block>), String> {
     Ok((head.split(',').map(str::trim).collect(), blocks))
 }
 
-/// A command as it stands in a script.
+/// A command as it is written in a script.
 pub(super) fn marked(command: &str) -> String {
     format!("{MARK}{command}")
 }
 
-/// Shows where a story as it goes now differs from the golden one: the first command at which it does.
+/// Shows the first command at which a story differs from the golden one.
 pub(super) fn difference(golden: &str, now: &str) -> Option<String> {
     if golden == now {
         return None;

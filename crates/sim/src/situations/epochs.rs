@@ -1,4 +1,4 @@
-//! Changes of the group in the midst of other trouble.
+//! Situations in which the group changes during other faults.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ pub(super) mod tests {
         *,
     };
 
-    /// What is reached, by whom, and how.
+    /// Situations, the casts that reach them, and how.
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::EpochUnderBridge],

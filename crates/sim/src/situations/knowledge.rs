@@ -1,4 +1,4 @@
-//! What comes to a replica from outside its ballot: slots learned from peers, and snapshots.
+//! Situations in which a replica learns from outside its ballot: slots from peers, and snapshots.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::check::{is_learned, slots};
 
-/// What peers handed out, by replica: slots that are not delivered there.
+/// For each replica, the slots that peers handed out to it and that it has not delivered.
 #[derive(Debug)]
 pub(super) struct Watcher {
     offered: Vec<BTreeMap<Slot, (Ballot, Batch)>>,
@@ -74,7 +74,7 @@ impl Watcher {
             reached.mark(Situation::LeaderLearnsOther, own.is_some_and(|own| own != batch));
             reached.mark(Situation::CandidateLearnsHigher, higher && role == Role::Candidate);
             reached.mark(Situation::FollowerLearnsHigher, higher && follows(scene, of));
-            // As far as it knew, nobody led in its term.
+            // As far as it knew, its term had no leader.
             let nobody = Ballot { round: ballot.round, replica: ReplicaId::default() };
             let won = role == Role::Candidate && actor.face.ballot == nobody && ballot.replica != actor.id;
             reached.mark(Situation::CandidateLearnsWinner, won && scene.orders.has_terms());
@@ -107,7 +107,7 @@ fn follows(scene: &Scene, of: usize) -> bool {
 pub(super) mod tests {
     use super::{super::stories::Story, *};
 
-    /// What is reached, by whom, and how.
+    /// Situations, the casts that reach them, and how.
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::LearnerAhead],

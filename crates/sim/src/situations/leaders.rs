@@ -1,4 +1,4 @@
-//! Several leaders and candidates at once.
+//! Situations with several leaders and candidates at once.
 
 use synod_consensus::Role;
 use synod_replica::Event;
@@ -62,7 +62,7 @@ fn leads(scene: &Scene, of: usize, reached: &mut Reached) {
     }
 }
 
-/// Whether a leader needs everybody that it reaches, and a disk among them does not answer.
+/// Whether a leader needs every replica that it reaches, and the disk of one of them does not answer.
 fn has_hung_quorum(scene: &Scene, of: usize) -> bool {
     let peers = scene.voters.iter().filter(|&&voter| voter != of && scene.linked(of, voter));
     let (mut quorum, mut hung) = (1, false);
@@ -80,7 +80,7 @@ pub(super) mod tests {
         *,
     };
 
-    /// What is reached, by whom, and how.
+    /// Situations, the casts that reach them, and how.
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::DeposedUnknowing],

@@ -1,4 +1,4 @@
-//! Cuts that leave some links.
+//! Situations with cuts that leave some links.
 
 use synod_consensus::Role;
 use synod_replica::{Event, PeerMessage, Routed};
@@ -63,7 +63,7 @@ pub(super) fn is_bridged(scene: &Scene, of: usize) -> bool {
     )
 }
 
-/// Whether a quorum hears a leader, and no quorum is heard by it.
+/// Whether a quorum hears a leader, and the leader hears no quorum.
 fn is_deaf(scene: &Scene, of: usize) -> bool {
     let voters = scene.voters.iter().filter(|&&voter| voter != of);
     let (mut hear, mut heard) = (1, 1);
@@ -81,7 +81,7 @@ pub(super) mod tests {
         *,
     };
 
-    /// What is reached, by whom, and how.
+    /// Situations, the casts that reach them, and how.
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::Bridge],

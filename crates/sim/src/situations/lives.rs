@@ -1,4 +1,4 @@
-//! Crashes, restarts and lost logs.
+//! Situations with crashes, restarts and lost logs.
 
 use synod_consensus::Role;
 use synod_wire::{Ballot, Slot};
@@ -8,12 +8,12 @@ use super::{
     scene::{Actor, Scene},
 };
 
-/// What replicas were when they crashed, and what they held when they started again.
+/// The state of replicas when they crashed, and when they started again.
 #[derive(Debug)]
 pub(super) struct Watcher {
-    /// The ballot that each knew when it crashed, ...
+    /// The ballot that each replica knew when it crashed.
     ballots: Vec<Ballot>,
-    /// ... and the last slot of its log, if it was not delivered.
+    /// The last slot of each replica's log, if it was not delivered.
     tails: Vec<Option<Slot>>,
 }
 
@@ -71,7 +71,7 @@ pub(super) mod tests {
         *,
     };
 
-    /// What is reached, by whom, and how.
+    /// Situations, the casts that reach them, and how.
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::RecoveriesOverlap],

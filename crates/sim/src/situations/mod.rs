@@ -1,9 +1,9 @@
-//! Dangerous situations: how many runs reached each of them is the measure of what running seeds has shown.
+//! Dangerous situations. The number of runs that reached each of them measures what running seeds has shown.
 //!
-//! Seeds by themselves prove little: a fault that needs five voters, a learner that bridges a cut, and a change of
-//! leadership within one time-out is not found by runs that never come there. So each situation from which a protocol is
-//! known to go wrong, ours or another, has a row here, and `synod sim run` tells how many runs reached it.
-//! A row is covered by [`MARK`] runs.
+//! Seeds by themselves prove little: an error that takes five voters, a learner that bridges a cut, and a
+//! change of leadership within one time-out is not found by runs that never reach this. So each situation
+//! from which protocols, ours or others, are known to go wrong has a row here, and `synod sim run` tells how
+//! many runs reached it. A row is covered by [`MARK`] runs.
 //!
 //! | file | which |
 //! | --- | --- |
@@ -16,9 +16,9 @@
 //! | `epochs.rs` | changes of the group in the midst of all that |
 //! | `table.rs` | the rows of many runs, for people |
 //!
-//! Situations are told from outside, by effects, messages and what a replica shows of itself, as far as that goes: so a
-//! protocol that is added has them too. Each has a story, a script that reaches it with its last command and not before
-//! (see the tests of each file).
+//! Situations are recognised from outside, by effects, messages and what a replica shows of itself, as far as
+//! that is possible. So a protocol that is added has them too. Each has a story, a script that reaches it
+//! with its last command and not before (see the tests of each file).
 
 mod epochs;
 mod knowledge;
@@ -79,17 +79,17 @@ situations! {
     CommandRelayed = "a command reaches the leader by way of another voter";
     /// A learner has delivered a slot that a leader has not.
     LearnerAhead = "a learner ahead of a leader";
-    /// A leader writes down a slot that it learned from a peer.
+    /// A leader writes a slot that it learned from a peer.
     LeaderLearns = "learned while leading";
     /// A leader learns what a ballot above its own decided.
     LeaderLearnsHigher = "a leader learns what a higher ballot decided";
     /// A leader learns for a slot another batch than it proposed there.
     LeaderLearnsOther = "a leader learns another value than it proposed";
-    /// A candidate writes down a slot that it learned from a peer.
+    /// A candidate writes a slot that it learned from a peer.
     CandidateLearns = "learned while candidate";
     /// A candidate learns what a ballot above its own decided.
     CandidateLearnsHigher = "a candidate learns what a higher ballot decided";
-    /// A candidate learns what somebody else decided as the leader of its own term.
+    /// A candidate learns what another replica decided as the leader of its own term.
     CandidateLearnsWinner = "a candidate learns who won its own term";
     /// A follower learns what a ballot above the one that it follows decided.
     FollowerLearnsHigher = "learned while following a lower ballot";
@@ -107,11 +107,12 @@ situations! {
     TwoLeadersOneSlot = "two leaders with proposals for one slot";
     /// A leader is asked for a linearizable read after a higher ballot has decided more than it knows of.
     DeposedRead = "a read at a leader that others have replaced";
-    /// A leader goes on after a pause beyond the election time-out, and a higher ballot has a leader.
+    /// A leader continues after a pause beyond the election time-out, and a higher ballot has a leader.
     PausedLeaderReturns = "a leader that slept while others elected another";
     /// A replica whose disk is stalled leads while another leads in a higher ballot.
     StalledLeader = "a leader with a stalled disk while another leads";
-    /// A leader reaches a quorum of voters and no more, one of which has a stalled disk, and something waits for them.
+    /// A leader reaches a quorum of voters and no more, the disk of one of them is stalled, and something
+    /// waits for them.
     HungQuorum = "a hung follower in the leader's only quorum";
     /// The clock of a leader jumps by more than the election time-out.
     ClockJump = "the clock of a leader jumps";
@@ -130,7 +131,7 @@ situations! {
     AmnesiaWithSnapshot = "a log lost and a snapshot left";
     /// A replica starts with its promises, and knows that it lost votes.
     VotesLost = "a promise survives whose votes were lost";
-    /// One of those votes was for a slot that nobody knows to be decided.
+    /// One of those votes was for a slot that no replica knows to be decided.
     VotesLostUndecided = "a replica lost its vote for a slot that is undecided";
     /// A learner starts without its log.
     LearnerAmnesia = "a learner without its log";
@@ -142,9 +143,9 @@ situations! {
     OvertakenByDecided = "a gated message overtaken by decided slots";
     /// An answer to an earlier candidacy reaches a candidate.
     LateAnswer = "an answer to a candidacy that is over";
-    /// A page of a promise behind the first was sent in another life than the page before it.
+    /// A page of a promise after the first was sent in another life than the page before it.
     PagesOfTwoLives = "promise pages of two lives";
-    /// A page of a promise behind the first begins with a slot that its sender has delivered since the page before it.
+    /// A page of a promise after the first begins with a slot that its sender has delivered since the page before it.
     DropsBetweenPages = "a teller drops elements between two pages";
     /// A request is refused for its size.
     RefusedForSize = "a request refused for its size";
@@ -166,19 +167,19 @@ situations! {
     EndInstalled = "the end of an epoch behind a snapshot";
     /// A replica hands out a slot of an epoch that was over before its present life began.
     OldSlotOfLaterLife = "a slot of an ended epoch told by a later life";
-    /// The replica that leads is taken out of the group.
+    /// The leading replica is removed from the group.
     LeaderRemoved = "the leader is removed";
-    /// A learner gets a vote, and has not delivered everything.
+    /// A learner is promoted before it has delivered everything.
     LaggingVoter = "a learner that lags gets a vote";
-    /// A replica begins to lead while two groups of voters have to agree.
+    /// A replica begins to lead while two groups of voters must agree.
     JointLeader = "a new leader during a joint configuration";
 }
 
 impl Situation {
-    /// Whether it can come to be with a protocol.
+    /// Whether it can occur with a protocol.
     ///
     /// # Errors
-    /// With the reason why not.
+    /// It cannot, for this reason.
     pub fn applies(self, protocol: ProtocolKind) -> Result<(), &'static str> {
         match self {
             Situation::PagesOfTwoLives | Situation::DropsBetweenPages if protocol.has_terms() => {
@@ -229,7 +230,7 @@ impl Reached {
     }
 }
 
-/// Watches a run, and notes which situations it reaches while the protocol that it is about orders.
+/// Watches a run, and records the situations that it reaches while the run's protocol is the present one.
 #[derive(Debug)]
 pub(crate) struct Situations {
     protocol: ProtocolKind,
@@ -242,7 +243,7 @@ pub(crate) struct Situations {
 }
 
 impl Situations {
-    /// A run that begins with this group, and has at most so many replicas.
+    /// The beginning of a run with this group, and at most this many replicas.
     pub(crate) fn new(group: &Group, capacity: usize) -> Situations {
         let protocol = group.protocol;
         Situations {
@@ -256,20 +257,20 @@ impl Situations {
         }
     }
 
-    /// What was reached so far.
+    /// The situations that were reached so far.
     pub(crate) fn reached(&self) -> Reached {
         self.reached
     }
 
     /// Something happens.
     pub(crate) fn see(&mut self, sight: &Sight<'_>) {
-        // What ends an epoch is of the epoch that ends.
+        // The end of an epoch belongs to the epoch that ends.
         let counts = self.scene.orders == self.protocol;
         self.scene.take_in(sight);
         let (scene, mut now) = (&self.scene, self.reached);
         links::see(scene, sight, &mut now);
         leaders::see(scene, sight, &mut now);
-        // These remember what they saw, also while another protocol orders.
+        // These watchers remember what they saw, also while another protocol is the present one.
         self.knowledge.see(scene, sight, &mut now);
         self.lives.see(scene, sight, &mut now);
         self.order.see(scene, sight, &mut now);
@@ -290,7 +291,7 @@ mod stories {
     use super::*;
     use crate::scenario::{self, CASTS};
 
-    /// Three replicas that run; what is seen of them is up to the test.
+    /// Three running replicas; the test decides what is seen of them.
     pub(crate) fn three() -> Situations {
         let options = synod_consensus::Options::default();
         let mut seen = Situations::new(&Group::of(&options, (1..=3).map(ReplicaId)), 3);
@@ -325,7 +326,8 @@ mod stories {
     pub(crate) const ALL: &[&str] =
         &["multipaxos", "multipaxos+rotating", "sequence-paxos", "sequence-paxos+rotating", "raft"];
 
-    /// Situations, the casts that reach them in this way, and how: the last command reaches them, and none before.
+    /// Situations, the casts that reach them in this way, and the script: its last command reaches them, and
+    /// none before.
     pub(crate) type Story = (&'static [Situation], &'static [&'static str], &'static str);
 
     /// Plays stories.
@@ -348,7 +350,7 @@ mod stories {
         }
     }
 
-    /// Those that no script comes to, since its network is too orderly. They have tests of their own.
+    /// Situations that no script reaches, since its network is too orderly. They have tests of their own.
     const SHOWN: &[Situation] = &[
         Situation::LateCatchUp,
         Situation::FollowerInstallsHigher,

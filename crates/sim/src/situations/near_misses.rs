@@ -1,7 +1,7 @@
-//! What is nearly a situation, and is not: each test comes within one fact of it, and mostly adds that fact at the end.
+//! Near misses: each test comes within one fact of a situation, and mostly adds that fact at the end.
 //!
-//! Stories show that a predicate holds when it should. These show that no weaker one would do: they kill the mutants that
-//! stories leave alive ([docs/mutants.md](../../../../docs/mutants.md)).
+//! Stories show that a predicate holds when it should. Near misses show that no weaker predicate would do:
+//! they kill the mutants that stories leave alive ([docs/mutants.md](../../../../docs/mutants.md)).
 
 use synod_consensus::{Options, ProtocolKind, Record, Role, multipaxos, raft};
 use synod_replica::{
@@ -37,7 +37,7 @@ fn group_of(protocol: ProtocolKind, voters: usize) -> Group {
     Group::of(&Options { protocol, ..Options::default() }, (0..voters).map(id))
 }
 
-/// So many voters and learners, which run.
+/// A cluster of this many running voters and learners.
 fn cluster(protocol: ProtocolKind, voters: usize, learners: usize) -> Situations {
     let all = voters + learners;
     let mut seen = Situations::new(&group_of(protocol, voters), all);
@@ -49,7 +49,7 @@ fn paxos(voters: usize, learners: usize) -> Situations {
     cluster(ProtocolKind::MultiPaxos, voters, learners)
 }
 
-/// A batch that is like no other number's.
+/// A batch that differs from that of every other number.
 fn batch(number: u64) -> Batch {
     let mut builder = synod_wire::BatchBuilder::default();
     builder.push(synod_wire::SessionId(1), number, 0, b"");
@@ -130,7 +130,7 @@ impl Situations {
         self.takes(of, &Event::Receive { from: id(1), message });
     }
 
-    /// A replica writes down what it heard of a slot.
+    /// A replica writes a slot that it learned.
     fn writes_down(&mut self, of: usize, slot: u64) {
         let record = LogRecord::Learned { slot: Slot(slot), ballots: Ballots::ZERO, batch: batch(slot) };
         self.see(&Sight::Appends { of, record: &record });
@@ -162,15 +162,15 @@ fn two_leaders_without_a_bridge_between_them() {
         seen.steps(3, leader(3, 2));
         seen.is(Situation::BridgedLeaders)
     };
-    // They reach each other, and somebody else is cut off from others.
+    // They reach each other, and another replica is cut off from others.
     let mut seen = paxos(5, 0);
     seen.cuts(&[(1, 4)]);
     assert!(!lead(&mut seen));
-    // Nobody reaches both.
+    // No replica reaches both.
     let mut seen = paxos(5, 0);
     seen.cuts(&[(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]);
     assert!(!lead(&mut seen));
-    // Two do.
+    // Two replicas reach both.
     let mut seen = paxos(5, 0);
     seen.cuts(&[(0, 3), (0, 4)]);
     assert!(!lead(&mut seen));
@@ -303,7 +303,7 @@ fn proposals_for_one_slot_in_two_epochs_or_by_one_that_leads_no_more() {
     seen.proposes(0, leader(0, 1), 7, batch(1));
     seen.proposes(1, Face { epoch: Epoch(2), ..leader(1, 2) }, 7, batch(2));
     assert!(!seen.is(Situation::TwoLeadersOneSlot), "of two epochs");
-    // What it proposed in a ballot is forgotten with the ballot, and with the office.
+    // Proposals of a ballot are forgotten with the ballot, and when the replica no longer leads.
     for then in [leader(0, 3), follower(0, 1)] {
         let mut seen = paxos(3, 0);
         seen.proposes(0, leader(0, 1), 7, batch(1));
@@ -454,7 +454,7 @@ fn what_hands_out_nothing_is_no_catch_up() {
     assert!(seen.is(Situation::LateCatchUp));
 }
 
-/// Which of some rows a replica comes to that learns slot 7, decided in this ballot.
+/// The rows that a replica reaches when it learns slot 7, decided in this ballot.
 fn learns(protocol: ProtocolKind, of: usize, face: Face, decided: Ballot) -> Vec<Situation> {
     let mut seen = cluster(protocol, 3, 1);
     seen.steps(of, face);
@@ -556,7 +556,7 @@ fn a_slot_of_an_epoch_that_is_not_over_or_in_the_life_that_saw_it_end() {
     let later = Group { version: 7, ..second.clone() };
     let mut seen = paxos(3, 0);
     seen.see(&Sight::Regroups { slot: Slot(9), before: &group, group: &second });
-    // Another change, and the epoch goes on.
+    // The group changes again, and the epoch continues.
     seen.see(&Sight::Regroups { slot: Slot(19), before: &second, group: &later });
     let face = Face { epoch: Epoch(2), ..follower(0, 1) };
     seen.steps(1, face);

@@ -1,4 +1,4 @@
-//! Messages that overtake others, come late, or do not fit.
+//! Situations with messages that overtake others, come late, or do not fit.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use synod_wire::{Ballot, Epoch, Slot};
 
 use super::{Reached, Sight, Situation, scene::Scene};
 
-/// What was said before.
+/// Earlier messages that matter.
 #[derive(Debug)]
 pub(super) struct Watcher {
-    /// The pages of promises, by who sent them and to whom: of the ballot that was answered last, the life that sent the page
-    /// with this first slot. A page that was lost is sent again.
+    /// The pages of promises, by sender and receiver: for the ballot that was answered last, the life that
+    /// sent the page with this first slot. A lost page is sent again.
     pages: BTreeMap<(usize, usize), (Ballot, BTreeMap<Slot, u64>)>,
-    /// The epoch in which each replica asked last for decided slots.
+    /// The epoch in which each replica last asked for decided slots.
     asked: Vec<Epoch>,
 }
 
@@ -84,7 +84,7 @@ pub(super) mod tests {
     use synod_consensus::sequence_paxos;
     use synod_wire::ReplicaId;
 
-    /// What is reached, by whom, and how.
+    /// Situations, the casts that reach them, and how.
     pub(crate) const STORIES: &[Story] = &[
         (
             &[Situation::Overtaken],

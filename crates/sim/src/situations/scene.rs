@@ -1,4 +1,4 @@
-//! What is seen of a world: what happens, and what replicas and links are like at the moment.
+//! What can be seen of a world: events, and the present state of replicas and links.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,15 +13,15 @@ use crate::check::{is_learned, values};
 pub(crate) struct Face {
     pub(super) role: Role,
     pub(super) ballot: Ballot,
-    /// Whom it takes to lead.
+    /// The replica that it takes for the leader.
     pub(super) leader: Option<ReplicaId>,
     pub(super) decided: Slot,
     pub(super) epoch: Epoch,
-    /// A snapshot is on its way to it.
+    /// Whether it is receiving a snapshot.
     pub(super) receiving: bool,
-    /// Records were lost, and it has not made up for them.
+    /// Whether it lost records, and has not made that good.
     pub(super) lost: bool,
-    /// Its disk does not answer.
+    /// Whether its disk does not answer.
     pub(super) stalled: bool,
 }
 
@@ -38,7 +38,7 @@ impl Face {
         stalled: false,
     };
 
-    /// A replica that says this of itself, with a disk that lost records, or is stalled.
+    /// A replica with this status, and a disk that lost records, or is stalled.
     pub(crate) fn of(status: &ReplicaStatus, lost: bool, stalled: bool) -> Face {
         Face {
             role: status.protocol.role,
@@ -53,20 +53,20 @@ impl Face {
     }
 }
 
-/// Something that happens. Replicas are named by index.
+/// An event. Replicas are named by index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sight<'a> {
-    /// A life begins, with what the log and the snapshots hold: the last slot for which there is a record, the last that a
-    /// snapshot covers. `amnesia`: the log is lost.
-    /// `votes_lost`: it is lost as far as the disk was not waited for, and its last record was of this slot.
+    /// A life begins. `tail` is the last slot for which the log has a record, `snapshot` the last slot that a
+    /// snapshot covers. `amnesia` means that the log is lost. If only records are lost for which the disk was
+    /// not waited for, `votes_lost` is the slot of the last of them.
     Starts { of: usize, tail: Slot, snapshot: Slot, amnesia: bool, votes_lost: Option<Slot> },
     /// A life ends.
     Ends { of: usize },
     /// A process stops for a while.
     Pauses { of: usize },
-    /// It goes on. `long`: after more than the election time-out.
+    /// The process continues. `long` means after more than the election time-out.
     Resumes { of: usize, long: bool },
-    /// Its clock jumps forward. `long`: by more than the election time-out.
+    /// Its clock jumps forward. `long` means by more than the election time-out.
     Jumps { of: usize, long: bool },
     /// A request is refused for its size.
     Refuses,
@@ -74,17 +74,17 @@ pub(crate) enum Sight<'a> {
     Takes { of: usize, event: &'a Event },
     /// It writes a record because of it.
     Appends { of: usize, record: &'a LogRecord },
-    /// It delivers a slot because of it. `first`: nobody has before.
+    /// It delivers a slot because of it. `first` means that no replica delivered it before.
     Delivers { of: usize, first: bool },
     /// A message leaves at once, although others to that peer wait for records.
     Overtakes { message: &'a PeerMessage },
     /// A message leaves a replica.
     Sends { from: usize, to: usize, message: &'a PeerMessage },
-    /// It has taken the event, and is like this now.
+    /// It has handled the event, and shows this now.
     Stepped { of: usize, face: Face },
-    /// Links are cut, each perhaps not for the first time...
+    /// Links are cut, each of them perhaps more than once.
     Cuts(&'a [(usize, usize)]),
-    /// ... and one cut of each is taken back.
+    /// One cut of each of these links is taken back.
     Mends(&'a [(usize, usize)]),
     /// A slot that was delivered for the first time made another group.
     Regroups { slot: Slot, before: &'a Group, group: &'a Group },
@@ -94,30 +94,30 @@ pub(crate) enum Sight<'a> {
 #[derive(Debug)]
 pub(super) struct Actor {
     pub(super) id: ReplicaId,
-    /// It runs, paused or not.
+    /// Whether it runs, paused or not.
     pub(super) up: bool,
     pub(super) paused: bool,
     /// How many lives have begun.
     pub(super) lives: u64,
-    /// As it was after the last event; while it takes one, as it was before.
+    /// What it showed after the last event; while it handles an event, what it showed before.
     pub(super) face: Face,
-    /// As it was before the last event.
+    /// What it showed before the last event.
     pub(super) before: Face,
     /// What it proposed in the ballot in which it leads, and has not delivered.
     pub(super) proposed: BTreeMap<Slot, Batch>,
-    /// What it wrote because of the present event, not counting what it learned.
+    /// What it wrote because of the present event, except what it learned.
     writes: Vec<(Slot, Batch)>,
-    /// Whether it wrote down something that it learned because of the present event.
+    /// Whether it wrote something that it learned because of the present event.
     pub(super) learns: bool,
 }
 
-/// What a world is like at the moment.
+/// The present state of a world.
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) actors: Vec<Actor>,
-    /// The protocol that orders now.
+    /// The present protocol.
     pub(super) orders: ProtocolKind,
-    /// Who votes, of the newest group; by index.
+    /// The voters of the newest group, by index.
     pub(super) voters: Vec<usize>,
     /// Whether there are two groups of voters at the moment.
     pub(super) joint: bool,
@@ -128,7 +128,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Before anything happens.
+    /// The state before any event.
     pub(super) fn new(group: &Group, capacity: usize) -> Scene {
         let actor = |index: usize| Actor {
             id: ReplicaId(index as u64 + 1),
@@ -160,7 +160,7 @@ impl Scene {
         self.voters = group.voters().map(index_of).collect();
     }
 
-    /// What happens changes what is to be seen, ...
+    /// Applies an event, before the watchers see it.
     pub(super) fn take_in(&mut self, sight: &Sight<'_>) {
         match *sight {
             Sight::Starts { of, .. } => {
@@ -191,7 +191,7 @@ impl Scene {
         }
     }
 
-    /// ... and some of it is over once everybody has seen it.
+    /// Removes what is over once all watchers have seen an event.
     pub(super) fn done(&mut self, sight: &Sight<'_>) {
         if let Sight::Stepped { of, .. } = sight {
             self.actors[*of].learns = false;
@@ -214,7 +214,7 @@ impl Scene {
         self.cut_links > 0
     }
 
-    /// Whether what one replica sends reaches another that runs.
+    /// Whether messages of one replica reach another running one.
     pub(super) fn reaches(&self, from: usize, to: usize) -> bool {
         self.actors[from].runs() && self.actors[to].runs() && self.cuts[from * self.actors.len() + to] == 0
     }
@@ -242,17 +242,17 @@ impl Scene {
         false
     }
 
-    /// Who leads, as they themselves think, and runs.
+    /// The running replicas that take themselves for the leader.
     pub(super) fn leaders(&self) -> impl Iterator<Item = (usize, &Actor)> {
         self.running().filter(|(_, actor)| actor.face.role == Role::Leader)
     }
 
-    /// Who runs.
+    /// The running replicas.
     pub(super) fn running(&self) -> impl Iterator<Item = (usize, &Actor)> {
         self.actors.iter().enumerate().filter(|(_, actor)| actor.runs())
     }
 
-    /// Whether a ballot is above another. Terms have one leader each: whose is no matter.
+    /// Whether a ballot is above another. Of terms only the rounds are compared, since a term has one leader.
     pub(super) fn above(&self, higher: Ballot, lower: Ballot) -> bool {
         if self.orders.has_terms() { higher.round > lower.round } else { higher > lower }
     }
@@ -265,12 +265,12 @@ impl Scene {
 }
 
 impl Actor {
-    /// Whether it does anything.
+    /// Whether it runs and is not paused.
     pub(super) fn runs(&self) -> bool {
         self.up && !self.paused
     }
 
-    /// Whether it has begun to do this with the last event.
+    /// Whether it has taken this role with the last event.
     pub(super) fn becomes(&self, role: Role) -> bool {
         self.face.role == role && self.before.role != role
     }
@@ -303,7 +303,7 @@ pub(super) fn index_of(id: ReplicaId) -> usize {
     usize::try_from(id.0).expect("a small number") - 1
 }
 
-/// Whether a pause is longer than a leader is missed.
+/// Whether a pause is longer than it takes to miss a leader.
 pub(crate) fn is_long(pause: Duration, election_timeout: Duration) -> bool {
     pause > election_timeout
 }

@@ -1,4 +1,4 @@
-//! The situations that many runs reached, as a table.
+//! A table of the situations that many runs reached.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// No runs yet, of a protocol.
+    /// A table without runs, for a protocol.
     #[must_use]
     pub fn new(protocol: ProtocolKind) -> Table {
         Table { protocol, runs: vec![0; Situation::ALL.len()] }

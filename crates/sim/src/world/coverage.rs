@@ -1,4 +1,4 @@
-//! How much of what can happen did happen: a world in which nothing happens would pass every check.
+//! Counts of what happened in a run: a world in which nothing happens would pass every check.
 
 use std::fmt;
 
@@ -32,15 +32,15 @@ coverage! {
     crashes = "crashes",
     /// Pauses of replicas.
     pauses = "pauses",
-    /// Those among them that lasted for many time-outs.
+    /// Pauses that lasted for many time-outs.
     long_pauses = "long pauses",
     /// Clocks of replicas that jumped forward.
     jumps = "clock jumps",
     /// Partitions of the network.
     partitions = "partitions",
-    /// Trials with only some links, ...
+    /// Trials with only some links.
     trials = "trials",
-    /// ... and those that were not held, since the cluster did not work before.
+    /// Trials that were not held, since the cluster did not work before.
     trials_skipped = "trials skipped",
     /// Cuts that leave a bridge, each with a leader on its smaller side.
     bridges = "bridges",
@@ -48,29 +48,29 @@ coverage! {
     stalls = "stalls",
     /// Logs lost or damaged.
     logs_lost = "logs lost",
-    /// Those of which what was left proved something, ...
+    /// Damaged logs of which the rest proved something.
     logs_repaired = "logs repaired",
-    /// ... and the slots that were kept by that.
+    /// Slots of damaged logs that were kept.
     slots_kept = "slots kept of damaged logs",
-    /// Replicas that ended since their log could not be written.
+    /// Replicas that ended because their log could not be written.
     logs_failed = "logs that failed",
-    /// Starts that a disk, or a crash, did not let come to their end.
+    /// Starts that a disk or a crash interrupted.
     starts_failed = "starts that failed",
-    /// Machines that went down with votes that the disk was not waited for with, while promises stayed.
+    /// Machines that failed and lost votes for which the disk was not waited for, while promises stayed.
     votes_lost = "votes lost and promises kept",
-    /// Replicas that ended and must not start again, ...
+    /// Replicas that ended and must not start again.
     stopped = "replicas stopped for good",
-    /// ... and those among them that were removed or replaced.
+    /// Replicas among these that were removed or replaced.
     stopped_replaced = "stopped replicas replaced",
     /// Newest snapshots lost at a crash.
     snapshots_damaged = "snapshots damaged",
-    /// Replicas that had lost their log and vote again.
+    /// Replicas that lost their log and vote again.
     recoveries = "recoveries",
-    /// Disks in whose place an older copy was put, ...
+    /// Disks that were replaced by an older copy.
     copies_restored = "copies restored",
-    /// ... and how often a peer noticed.
+    /// How often a peer noticed such a copy.
     copies_found = "copies found out",
-    /// Replicas that lost everything, and began as if they never were.
+    /// Replicas that lost everything, and began as if they had never run.
     wiped = "replicas wiped",
     /// Messages lost or dropped with their session.
     messages_lost = "messages lost",
@@ -80,7 +80,7 @@ coverage! {
     histories_compared = "histories compared",
     /// Slots that replicas learned from others.
     slots_fetched = "slots fetched",
-    /// Slots that replicas sent to others that join, unasked.
+    /// Slots that replicas sent unsolicited to joining replicas.
     slots_pushed = "slots pushed",
     /// Snapshots taken.
     snapshots_taken = "snapshots taken",
@@ -92,15 +92,15 @@ coverage! {
     retries = "session retries",
     /// Sessions that were gone when they were used.
     sessions_expired = "sessions expired",
-    /// Commands that were asked for again after their reply was gone.
+    /// Commands that were sent again after their reply was gone.
     replies_gone = "replies gone",
-    /// Times when a replica took nothing in, because its executor or its disk was too far behind.
+    /// Times when a replica accepted nothing, because too much waited for its executor or its disk.
     backlogs = "backlogs",
     /// Messages that were not sent because too much waited for a disk.
     sends_given_up = "sends given up",
     /// Requests that clients gave up right after they had sent them.
     requests_cancelled = "requests cancelled",
-    /// Values that are large, measured by the bounds on bytes.
+    /// Values that are large compared with the bounds on bytes.
     large_values = "large values",
     /// Linearizable reads answered by replicas that do not lead.
     follower_reads = "follower reads",
@@ -108,27 +108,27 @@ coverage! {
     stale_reads = "stale reads",
     /// Changes that an operator asked for.
     changes_asked = "changes asked",
-    /// Answers that refused one.
+    /// Answers that refused a change.
     changes_refused = "changes refused",
-    /// Changes made, those among them that replicas asked for themselves.
+    /// Changes that were made, including those that replicas asked for themselves.
     changes_made = "changes made",
     /// Epochs begun.
     epochs = "epochs",
     /// Epochs begun with another protocol or election.
     reorderings = "reorderings",
-    /// Changes of voters within an epoch, ...
+    /// Changes of voters within an epoch.
     revotes = "changes of voters within an epoch",
-    /// ... and those among them for which both groups had to decide for a while.
+    /// Changes among these for which both groups had to decide for a while.
     unsettled = "joint changes",
     /// Replicas that were added and started.
     joiners = "joiners",
-    /// Learners that vote.
+    /// Learners that were promoted.
     promotions = "promotions",
     /// Voters that were removed or replaced.
     removals = "removals",
     /// Voters readmitted.
     readmissions = "readmissions",
-    /// Replicas that nobody needed any more.
+    /// Removed replicas that were no longer needed.
     retirements = "retirements",
 }
 

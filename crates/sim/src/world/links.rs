@@ -188,7 +188,7 @@ impl World {
         self.chart(|chart| chart.arrives(Key::Message(number), Lane::Replica(to)));
         let message = PeerMessage::decode(body).map_err(|error| Violation {
             invariant: Invariant::Sound,
-            detail: format!("r{} can not read a message of r{}: {error}", to + 1, from + 1),
+            detail: format!("r{} cannot read a message of r{}: {error}", to + 1, from + 1),
         })?;
         let brief = self.network.wire() == Wire::Manual;
         let shown = !(self.idles && describe::is_sign_of_life(&message));

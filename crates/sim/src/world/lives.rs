@@ -391,7 +391,7 @@ const HELD_MAX: usize = 20_000;
 pub(super) fn restore(executor: &mut Executor<KvStore>, slot: Slot, bytes: &[u8]) -> Checked {
     executor.restore(&mut &bytes[..]).map_err(|error| Violation {
         invariant: Invariant::Sound,
-        detail: format!("the snapshot of slot {slot} can not be restored: {error}"),
+        detail: format!("the snapshot of slot {slot} cannot be restored: {error}"),
     })?;
     demand(executor.applied() == slot, Invariant::SnapshotCovers, || {
         format!("the snapshot of slot {slot} holds the state of slot {}", executor.applied())

@@ -1,4 +1,4 @@
-//! An operator: asks for changes of the group, and sets up and takes away the machines that come and go with them.
+//! An operator: asks for changes of the group, and sets up and removes the machines that come and go with them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,15 +29,15 @@ pub(super) struct Asked {
     request: ChangeRequest,
 }
 
-/// See the module.
+/// The operator of a world.
 #[derive(Debug)]
 pub(super) struct Operator {
     rng: Rng,
-    /// Without an answer.
+    /// Changes without an answer.
     asked: BTreeMap<RequestId, Asked>,
-    /// Those whose outcome is not known, for another time.
+    /// Changes whose outcome is not known, to be asked for again later.
     unknown: Vec<ChangeRequest>,
-    /// The voters that a change makes if it is decided, and the version of the group for which that is so.
+    /// For each change that may be decided, the version of the group for which it was made, and its voters.
     possible: Vec<(u64, Vec<ReplicaId>)>,
 }
 
@@ -52,7 +52,7 @@ impl Operator {
         self.asked.remove(&request)
     }
 
-    /// A replica crashed: what it was asked may have happened or not.
+    /// A replica crashed: a change that it was asked for may have been made or not.
     pub(super) fn hangs_up(&mut self, of: usize) {
         let lost: Vec<Asked> =
             self.asked.extract_if(.., |_, asked| asked.of == of).map(|(_, asked)| asked).collect();
@@ -83,7 +83,7 @@ impl World {
     fn draw_request(&mut self, group: &Group) -> Option<ChangeRequest> {
         let change = self.draw_change(group)?;
         let mut request = ChangeRequest { expected: group.version, change };
-        // Enough must be left that remember, and a group must not grow without end.
+        // Enough replicas with their memory must remain, and a group must not grow without end.
         let next = group.apply(Slot(1), &request).ok();
         if next.as_ref().is_some_and(|next| !self.is_sensible(next)) {
             return None;
@@ -92,7 +92,7 @@ impl World {
             if self.operator.rng.bool() {
                 request.expected -= 1;
             } else {
-                // The group may come to be at that version, and nobody has looked at what the change makes of it.
+                // The group may reach that version, and the change was not examined for it.
                 request = ChangeRequest {
                     expected: group.version + 1,
                     change: Change::Remove(ReplicaId(u64::MAX)),
@@ -167,7 +167,7 @@ impl World {
                 let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
                     protocol.elections().iter().map(|election| (*protocol, *election))
                 });
-                // Mostly another than now, if there is another.
+                // Mostly another protocol or election than the present one, if there is another.
                 let others = orders.clone().filter(|order| *order != (group.protocol, group.election));
                 let order = if rng.u8(0..8) > 0 { rng.choice(others.collect::<Vec<_>>()) } else { None };
                 let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
@@ -185,7 +185,7 @@ impl World {
         })
     }
 
-    /// Who leads, as the world sees it.
+    /// The leader, as the world sees it.
     pub(super) fn leader(&self) -> Option<ReplicaId> {
         let leads = |machine: &&Machine| {
             let life = machine.life.as_ref();
@@ -229,7 +229,7 @@ impl World {
         };
         let result = decode_reply(reply).map_err(|error| Violation {
             invariant: Invariant::Sound,
-            detail: format!("the reply to {request:?} can not be read: {error}"),
+            detail: format!("the reply to {request:?} cannot be read: {error}"),
         })?;
         match result {
             Ok(made) => {
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// An operator asks for another order of things, for the group as this replica knows it.
+    /// An operator asks for another protocol and election, for the group as this replica knows it.
     pub(crate) fn reorder(&mut self, of: usize, protocol: ProtocolKind, election: ElectionKind) -> Checked {
         let Some(life) = &self.machines[of].life else { return Ok(()) };
         let change = Change::Order { protocol, election, overrides: Overrides::default() };
@@ -255,7 +255,7 @@ impl World {
         self.settle()
     }
 
-    /// An operator asks a replica for another epoch of the same order, once it leads.
+    /// An operator asks a replica for another epoch with the same protocol, once it leads.
     pub(super) fn end_epoch(&mut self, of: usize, tries: u32) -> Checked {
         let running = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running());
         let Some(group) = running.map(|life| life.replica.group()) else { return Ok(()) };
@@ -264,7 +264,7 @@ impl World {
             self.queue.push(self.now + wait, Happening::EpochEnds { of, tries: tries - 1 });
             return Ok(());
         }
-        // An order that is as it was would be refused. Each version asks for a window of its own.
+        // A change that changes nothing would be refused, so each version asks for a different window.
         let overrides = format!("window-max={}", 4 + group.version).parse().expect("it is accepted");
         let change = Change::Order { protocol: group.protocol, election: group.election, overrides };
         let request = ChangeRequest { expected: group.version, change };
@@ -282,7 +282,7 @@ impl World {
         self.step(of, Event::Transfer(to))
     }
 
-    /// The voters of every group that the present one may become, for all that is known here.
+    /// The voters of every group that the present one may become, as far as is known here.
     pub(super) fn possible_voters(&self) -> Vec<Vec<ReplicaId>> {
         let group = self.reference.group();
         let current = |(version, _): &&(u64, Vec<ReplicaId>)| *version >= group.version;
@@ -292,7 +292,7 @@ impl World {
         possible
     }
 
-    /// A slot was delivered for the first time: if it made a new group, machines come up for who joins.
+    /// A slot was delivered for the first time. If it made a new group, machines are started for the joining replicas.
     pub(super) fn group_moves(&mut self, slot: Slot) -> Checked {
         let before = self.groups.latest();
         let group = self.reference.group();
@@ -326,7 +326,7 @@ impl World {
         Ok(())
     }
 
-    /// Two groups of voters have to agree from now on: some crash before that is over.
+    /// Two groups of voters must agree from now on: some replicas crash before that is over.
     fn crash_while_joint(&mut self) {
         let plan = self.plan.faults.joint;
         let all = plan.all.hit(&mut self.operator.rng);
@@ -342,7 +342,7 @@ impl World {
 
     fn count_change(&mut self, before: &Group, group: &Group) {
         let coverage = &mut self.coverage;
-        // The second half of a change is no other change.
+        // The second half of a change is not a change of its own.
         let settles = group.version == before.version;
         coverage.changes_made += u64::from(!settles);
         coverage.unsettled += u64::from(!group.outgoing.is_empty());
@@ -363,7 +363,7 @@ impl World {
         self.note_for_all(|| format!("group     {}", describe::group(group)));
     }
 
-    /// A replica finds that nobody needs it any more.
+    /// A replica finds that it is no longer needed.
     pub(super) fn retires(&mut self, of: usize, delivered: Slot) -> Checked {
         self.note(of, Mark::Note, || "is not needed any more".to_owned());
         let (id, group) = (self.machines[of].id, self.groups.after(delivered));
@@ -381,7 +381,7 @@ impl World {
         Ok(())
     }
 
-    /// A replica that nobody needs stops for good.
+    /// A replica that is no longer needed stops for good.
     pub(super) fn stop_for_good(&mut self, of: usize) {
         self.crash(of);
         self.machines[of].retired = true;
@@ -389,14 +389,14 @@ impl World {
     }
 }
 
-/// What a member is known by; no two have the same address.
+/// The description of a member; no two have the same address.
 pub(crate) fn info(id: ReplicaId, edition: u64) -> MemberInfo {
     let url = format!("http://{id}.{edition}:2380");
     MemberInfo { name: format!("{id}"), peer_urls: vec![url], client_urls: Vec::new() }
 }
 
-/// The voters of a group, and of those that it becomes without anybody asking: a leader promotes the learners that are
-/// there to vote, in any order.
+/// The voters of a group, and of the groups that it becomes without further requests: a leader promotes the
+/// learners that are to vote, in any order.
 fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
     let learners: Vec<_> = group.learners().filter(|(_, goal)| *goal != Goal::Learn).collect();
     let with = |subset: usize| {
@@ -410,7 +410,7 @@ fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
     (0..1_usize << learners.len()).map(with).collect()
 }
 
-/// Options that a protocol heeds, now and then.
+/// Options of a protocol, now and then.
 fn overrides(version: u64, protocol: ProtocolKind) -> Overrides {
     let chosen = protocol.options_to_try().get(usize::try_from(version % 8).unwrap_or_default());
     chosen.map_or_else(Overrides::default, |text| text.parse().expect("these are accepted"))

@@ -1,10 +1,11 @@
-//! Outages: one fault lasts for good, and while it does the leader crashes. For how long does nobody serve?
+//! Outages: one fault lasts for good, and meanwhile the leader crashes. How long is service missing?
 //!
-//! A group of five works in calm until the fault begins. Then nothing else goes wrong for [`SETTLES`] election
-//! time-outs, the replica that leads by then crashes, and for [`LASTS`] more nothing happens. So at most two of five
-//! are gone or hit at a time, and a quorum is well. What counts is the longest time without a newly decided slot, from
-//! the fault on and from the crash on: the leader's replicated clock gives it something to order all the time. Where a
-//! follower misses nothing but the leader, what counts is how long its own clients wait for a command or a read.
+//! A group of five works without faults until the fault begins. Then nothing else happens for [`SETTLES`]
+//! election time-outs, the replica that leads by then crashes, and for [`LASTS`] more nothing happens. So at
+//! most two of five are gone or hit at a time, and a quorum is well. The longest time without a newly decided
+//! slot is measured, from the fault on and from the crash on: the leader's replicated clock always gives it
+//! something to order. If a follower misses only the leader, its own clients' waiting time for a command or a
+//! read is measured instead.
 
 use std::time::Duration;
 
@@ -20,15 +21,15 @@ use crate::{
 
 /// Replicas of the group.
 pub(crate) const REPLICAS: usize = 5;
-/// Election time-outs in which a group must begin to work, ...
+/// Election time-outs in which a group must begin to work.
 const STARTS_WITHIN: u32 = 20;
-/// ...in which it then works before the fault, at least, ...
+/// Election time-outs for which it then works at least before the fault.
 const WORKS: u32 = 2;
-/// ...from the fault to the crash of the leader, ...
+/// Election time-outs from the fault to the crash of the leader.
 const SETTLES: u32 = 12;
-/// ...and from there to the end.
+/// Election time-outs from there to the end.
 const LASTS: u32 = 24;
-/// How often it is looked whether something was decided, in an election time-out.
+/// How many times in an election time-out it is checked whether something was decided.
 const LOOKS: u32 = 20;
 
 impl World {
@@ -47,7 +48,7 @@ impl World {
                 return Err(Violation { invariant: Invariant::Liveness, detail });
             }
         }
-        // The fault comes at any moment between two signs of life.
+        // The fault comes at any moment between two heartbeats.
         let wait = self.rng.u32(0..1000);
         self.run_until(self.now + timeout / 10 * wait / 1000)?;
         let leader = self.settled_leader().unwrap_or_default();
@@ -74,14 +75,14 @@ impl World {
         Ok(Outage { from_fault, from_crash, elections })
     }
 
-    /// The fault begins. If that takes time: the longest gap meanwhile.
+    /// Begins the fault. Returns the longest gap meanwhile, if that takes time.
     fn begin_lasting(
         &mut self,
         lasting: Lasting,
         leader: usize,
         timeout: Duration,
     ) -> Result<Duration, Violation> {
-        // By their distance from the leader: 0 is the leader itself.
+        // Replicas are given by their distance from the leader; 0 is the leader itself.
         let place = |of: usize| (leader + of) % REPLICAS;
         let all = || {
             (0..REPLICAS)
@@ -130,7 +131,7 @@ impl World {
         Ok(Duration::ZERO)
     }
 
-    /// How long nobody served, or no client of the replica that is asked, in so many election time-outs from now on.
+    /// How long service is missing, or the clients of one replica wait, in this many election time-outs from now on.
     fn longest(&mut self, asked: Option<usize>, timeouts: u32) -> Result<Duration, Violation> {
         match asked {
             Some(of) => self.longest_wait(of, timeouts),
@@ -138,7 +139,7 @@ impl World {
         }
     }
 
-    /// The longest that a client of a replica waits. There is always one that wants to write, and one that wants to read.
+    /// The longest waiting time of a client of a replica. One client always wants to write, and one wants to read.
     fn longest_wait(&mut self, of: usize, timeouts: u32) -> Result<Duration, Violation> {
         let timeout = self.plan.settings.consensus.election_timeout;
         let mut longest = Duration::ZERO;
@@ -152,14 +153,14 @@ impl World {
                 }
             }
             self.run_until(self.now + timeout / LOOKS)?;
-            // A question that fails has waited for the request time-out.
+            // A request that failed had waited for the request time-out.
             let since = waiting.iter().flatten().map(|(_, since)| self.now.since(*since));
             longest = longest.max(since.max().unwrap_or_default());
         }
         Ok(longest)
     }
 
-    /// The longest time without a newly decided slot, in so many election time-outs from now on.
+    /// The longest time without a newly decided slot, in this many election time-outs from now on.
     fn longest_gap(&mut self, timeouts: u32) -> Result<Duration, Violation> {
         let timeout = self.plan.settings.consensus.election_timeout;
         let (mut known, mut since, mut longest) = (Slot::ZERO, self.now, Duration::ZERO);

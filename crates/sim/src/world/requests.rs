@@ -1,4 +1,4 @@
-//! What becomes of clients' questions at replicas.
+//! Requests of clients at replicas.
 
 use bytes::Bytes;
 use synod_consensus::Role;
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl World {
-    /// A question reaches a replica.
+    /// A request arrives at a replica.
     pub(super) fn asked(&mut self, of: usize, ask: Ask) -> Checked {
         if !self.machines[of].is_alive() {
             self.chart(|chart| chart.loses(Key::Question(ask.attempt), Loss::Down));
@@ -40,12 +40,12 @@ impl World {
         self.step(of, Event::Request { request, kind, session, payload })
     }
 
-    /// Whether what a script asked for in an attempt is not answered yet.
+    /// Whether a script's attempt is not answered yet.
     pub(super) fn is_asked_in_script(&self, attempt: u64) -> bool {
         self.clients.scripted.contains_key(&attempt)
     }
 
-    /// A script asks a replica for something; what it is answered shows in the trace. Returns the number of the attempt.
+    /// A script sends a request to a replica; the answer shows in the trace. Returns the number of the attempt.
     pub(crate) fn ask_in_script(
         &mut self,
         of: usize,
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// A replica crashes: whoever waits for it notices.
+    /// A replica crashes, which the clients that wait for it notice.
     pub(super) fn hang_up_clients(&mut self, of: usize) {
         let gone = |pending: &&mut Pending| pending.at == of;
         let requests = self.clients.requests.values_mut().filter(gone).map(|pending| pending.ask.clone());
@@ -166,8 +166,8 @@ impl World {
         self.operator.hangs_up(of);
     }
 
-    /// A read of whatever state a replica has: it must be the state after some slot, and no older than one seen
-    /// at this replica before.
+    /// A read of whatever state a replica has: it must be the state after some slot, and no older than one
+    /// seen at this replica before.
     pub(super) fn peek(&mut self, of: usize) -> Checked {
         let keys = self.plan.clients.keys;
         self.coverage.stale_reads += 1;
@@ -183,7 +183,7 @@ impl World {
     }
 }
 
-/// A response, for people.
+/// The text of a response.
 pub(super) fn describe_response(response: &Response) -> String {
     match response {
         Response::Reply(reply) => format!("a reply of {} bytes", reply.len()),
