@@ -2,16 +2,27 @@
 //! (package `synod.v1`), generated from the files in `proto/`.
 //!
 //! By default this crate holds the messages only. With the feature `grpc` the same modules also hold tonic's clients
-//! and servers, such as [`etcdserverpb::kv_server`] and [`synod::v1::native_client`].
+//! and servers, such as [`etcdserverpb::kv_server`] and [`synod::v1::native_client`]. Messages and fields are documented
+//! in `proto/`, as far as their names do not say it.
 
 /// Keys, values and events of the etcd v3 API.
-#[allow(clippy::all, missing_debug_implementations)]
+#[allow(
+    clippy::all,
+    missing_debug_implementations,
+    missing_docs,
+    reason = "generated; the files in proto/ have the docs"
+)]
 pub mod mvccpb {
     include!(concat!(env!("OUT_DIR"), "/mvccpb.rs"));
 }
 
 /// Requests, responses and services of the etcd v3 API.
-#[allow(clippy::all, missing_debug_implementations)]
+#[allow(
+    clippy::all,
+    missing_debug_implementations,
+    missing_docs,
+    reason = "generated; the files in proto/ have the docs"
+)]
 pub mod etcdserverpb {
     include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
 }
@@ -20,7 +31,12 @@ pub mod etcdserverpb {
 /// `KvReply`, `KvQuery`, `KvAnswer`).
 pub mod synod {
     /// Package `synod.v1`.
-    #[allow(clippy::all, missing_debug_implementations)]
+    #[allow(
+        clippy::all,
+        missing_debug_implementations,
+        missing_docs,
+        reason = "generated; the files in proto/ have the docs"
+    )]
     pub mod v1 {
         include!(concat!(env!("OUT_DIR"), "/synod.v1.rs"));
     }

@@ -29,24 +29,24 @@ use crate::{
 
 /// Failures that are listed in the summary.
 const FAILURES_LISTED: usize = 30;
-/// Failures that are told in full; more are only counted.
+/// Failures that are described in full; further ones are only counted.
 const FAILURES_TOLD: usize = 3;
 
-/// Attacks clusters of real replicas in a simulated world, one seed after the other.
+/// Attacks clusters of real replicas in a simulated world, one seed after another.
 ///
-/// Each seed draws a cluster of 1 to 7 replicas, its settings, its clients, and what goes wrong: lost, late and
+/// Each seed draws a cluster of 1 to 7 replicas, its settings, its clients, and the faults: lost, late and
 /// doubled messages, partitions, crashes, stalled disks, lost logs, clocks that differ. After every event the
 /// invariants are checked; at the end the clients' history must be linearizable, and the cluster must recover.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// The protocol that orders.
+    /// The protocol.
     #[arg(long, default_value_t = ProtocolKind::MultiPaxos)]
     pub protocol: ProtocolKind,
     /// The election; by default each seed draws one of the protocol's.
     #[arg(long)]
     pub election: Option<ElectionKind>,
-    /// What all seeds are about: general, bridge, sleep, recovery, change, disk or files; by default each seed draws one of
-    /// the first five.
+    /// The family of all seeds: general, bridge, sleep, recovery, change, disk or files; by default each seed
+    /// draws one of the first five.
     #[arg(long)]
     pub family: Option<Family>,
     /// The seeds to run, from A up to and without B; a single number is one seed.
@@ -58,17 +58,18 @@ pub struct RunArgs {
     /// Begin no new seed after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub time_limit: Option<u64>,
-    /// Print every event, of one seed after the other.
+    /// Print every event, of one seed after another.
     #[arg(long)]
     pub trace: bool,
-    /// Write a message-sequence chart of the first seed that fails, or of the seed if only one is run: a page that needs no
-    /// other file, or the bare picture if the name ends in .svg. It shows the last 400 events, unless --html-from or
-    /// --html-to says what.
+    /// Write a message-sequence chart of the first seed that fails, or of the seed if only one is run: a page
+    /// that needs no other file, or the bare picture if the name ends in .svg. It shows the last 400 events,
+    /// unless --html-from or --html-to choose others.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// The part of the run or story that the chart shows.
     #[command(flatten)]
     pub window: WindowArgs,
-    /// Go on after the first failure, and count.
+    /// Go on after the first failure, and count failures.
     #[arg(long)]
     pub keep_going: bool,
     /// Fail unless every dangerous situation that applies to the protocol was reached by 20 runs.
@@ -76,8 +77,8 @@ pub struct RunArgs {
     pub require_coverage: bool,
 }
 
-/// Plays scenario scripts with each protocol that they are for, and shows where a story goes another way than in its
-/// golden file (golden/PROTOCOL/NAME.txt beside the script).
+/// Plays scenario scripts with each of their protocols, and shows where the output differs from the golden
+/// file (golden/PROTOCOL/NAME.txt beside the script).
 #[derive(Args, Clone, Debug)]
 pub struct ScenarioArgs {
     /// Scripts to play.
@@ -86,14 +87,15 @@ pub struct ScenarioArgs {
     /// Write the golden files.
     #[arg(long)]
     pub bless: bool,
-    /// Write a message-sequence chart of the story of one script, and do not compare: a page that needs no other file, or
-    /// the bare picture if the name ends in .svg.
+    /// Write a message-sequence chart of the story of one script, and compare nothing: a page that needs no
+    /// other file, or the bare picture if the name ends in .svg.
     #[arg(long, value_name = "FILE", conflicts_with = "bless")]
     pub html: Option<PathBuf>,
-    /// The protocol whose story the chart shows, named as the folders of the golden files are; by default the first that the
-    /// script is for.
+    /// The protocol whose story the chart shows, named like the folders of the golden files; by default the
+    /// first protocol of the script.
     #[arg(long, value_name = "NAME", requires = "html")]
     pub protocol: Option<String>,
+    /// The part of the run or story that the chart shows.
     #[command(flatten)]
     pub window: WindowArgs,
 }
@@ -142,7 +144,7 @@ fn unwritable(path: &Path, error: &std::io::Error) -> String {
     format!("--html {}: cannot be written: {error}", path.display())
 }
 
-/// Plays the scripts. The exit code is 1 if one of them goes another way than it is written.
+/// Plays the scripts. The exit code is 1 if the output of one of them differs from its golden file.
 #[must_use]
 pub fn play_scenarios(args: &ScenarioArgs) -> ExitCode {
     if let Some(path) = &args.html {
@@ -187,7 +189,7 @@ impl FromStr for Seeds {
     }
 }
 
-/// What all runs came to.
+/// The results of all runs.
 #[derive(Debug)]
 struct Totals {
     runs: u64,
@@ -221,7 +223,7 @@ impl Totals {
     }
 }
 
-/// Runs the seeds and reports. The exit code is 1 if something did not hold.
+/// Runs the seeds and reports. The exit code is 1 if an invariant was violated.
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
     let begun = Instant::now();
@@ -342,7 +344,7 @@ fn chart_seed(args: &RunArgs, seed: u64, path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Histories that are too hard to check may hide what the others show: there may be one, or one in so many runs.
+/// Histories that are too hard to check may hide violations: one is allowed, or one in this many runs.
 const RUNS_PER_UNDECIDED_MIN: u64 = 500;
 
 fn too_many_undecided(totals: &Totals) -> bool {
