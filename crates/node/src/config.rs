@@ -1,10 +1,11 @@
 //! What a replica needs to be told to run.
 
-use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, sync::Arc};
 
 use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
-use synod_storage::{Durability, Ending};
-use synod_wire::{ClusterId, Incarnation, ReplicaId};
+use synod_storage::{Disk, Durability, Ending, the_disk};
+use synod_transport::{Network, Tcp};
+use synod_wire::{ClusterId, ReplicaId};
 
 use crate::Origin;
 
@@ -68,6 +69,10 @@ pub struct Config {
     pub versions: RangeInclusive<u16>,
     /// The protocol's and the replica's settings.
     pub settings: Settings,
+    /// What carries messages between replicas: TCP, unless a program has one of its own.
+    pub network: Arc<dyn Network>,
+    /// Where `data_dir` is: on the disk of this machine, unless a program has one of its own.
+    pub disk: Arc<dyn Disk>,
     /// Execute commands on a thread of its own (`true`), or on the protocol's thread: one hand-over less a
     /// command, but a slow state machine then delays the protocol.
     pub executor_thread: bool,
@@ -92,6 +97,8 @@ impl Config {
             begin_without_all: false,
             versions: synod_transport::VERSION_OLDEST..=synod_transport::VERSION,
             settings: Settings::default(),
+            network: Arc::new(Tcp),
+            disk: the_disk(),
             executor_thread: true,
         }
     }
@@ -151,8 +158,7 @@ impl Config {
                 return invalid(format!("{key} is 0; it must be longer"));
             }
         }
-        let frame_bytes_max =
-            synod_transport::Config::new(self.cluster, self.me, Incarnation(0), 0).frame_bytes_max;
+        let frame_bytes_max = self.network.message_bytes_max();
         if self.message_bytes_max() > frame_bytes_max {
             return invalid(format!(
                 "a message between replicas may have {} bytes, which exceeds the {frame_bytes_max} of a frame; lower \

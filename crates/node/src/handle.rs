@@ -67,7 +67,7 @@ pub(crate) struct Inner {
     pub(crate) admission: Arc<Semaphore>,
     pub(crate) permits_max: usize,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) transport: synod_transport::Sender,
+    pub(crate) transport: Arc<dyn synod_transport::Sender>,
 }
 
 type Answered = oneshot::Receiver<Result<Answer, RequestError>>;

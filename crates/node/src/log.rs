@@ -1,7 +1,6 @@
 //! The log writer's thread: everything that waits goes into one commit, and what was to be sent after it leaves.
 
 use std::{
-    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -61,13 +60,13 @@ const IDLE: Duration = Duration::from_millis(50);
 pub(crate) struct LogStage {
     pub(crate) wal: Wal,
     pub(crate) events: Sender<Input>,
-    pub(crate) transport: synod_transport::Sender,
+    pub(crate) transport: Arc<dyn synod_transport::Sender>,
     pub(crate) shared: Arc<Shared>,
     /// What peers are told to be durable, with every message.
     pub(crate) told: Arc<AtomicU64>,
     /// Bounded by the replica, which sends no more than `Settings::held_bytes_max` bytes of them before it hears that
     /// records are durable. So are the records that wait in the queue in front of this stage.
-    pub(crate) gated: VecDeque<GatedSend>,
+    pub(crate) gated: Vec<GatedSend>,
     /// Messages that have left so far.
     pub(crate) released: u64,
     pub(crate) trim: Option<Slot>,
@@ -119,22 +118,16 @@ impl LogStage {
         Ok(job.stop)
     }
 
-    /// Lets those messages leave that waited for records through `durable`.
+    /// Lets the messages leave that waited for records. A job brings records before what waits for them, and a commit is
+    /// of all records, so none of these waits for a later one.
     fn release(&mut self, durable: Lsn) {
-        // Messages wait in the order in which they were produced, each for a record that was appended before
-        // it; the first that still waits ends the search only for its own record.
-        let mut waiting = VecDeque::new();
         for send in self.gated.drain(..) {
-            if send.after <= durable {
-                #[cfg(feature = "shuttle")]
-                send.to.iter().for_each(|&to| self.shared.watch.leaves(to, &send.body, send.after));
-                self.transport.send_in(send.version, &send.to, send.body);
-                self.released += 1;
-            } else {
-                waiting.push_back(send);
-            }
+            assert!(send.after <= durable, "a message waits for a record that the log was not given");
+            #[cfg(feature = "shuttle")]
+            send.to.iter().for_each(|&to| self.shared.watch.leaves(to, &send.body, send.after));
+            self.transport.send_in(send.version, &send.to, send.body);
+            self.released += 1;
         }
-        self.gated = waiting;
         self.shared.released.publish(self.released);
     }
 

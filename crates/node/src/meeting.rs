@@ -140,7 +140,7 @@ pub(crate) fn forked(me: &ReplicaId, fork: &Fork) -> String {
 /// Writes down how far peers have told, and how far this replica knows the log to be decided, until the other end of `stop` is gone.
 pub(crate) fn write_what_is_heard(
     book: &PeerBook,
-    transport: &synod_transport::Sender,
+    transport: &dyn synod_transport::Sender,
     shared: &Shared,
     stop: &Receiver<()>,
 ) {

@@ -11,7 +11,7 @@ use crate::{executor::JobSender, log::LogJob, protocol::Input, status::Shared};
 /// Collects the numbers of a running replica; register it with a [`prometheus_client::registry::Registry`].
 pub struct NodeMetrics {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) transport: synod_transport::Sender,
+    pub(crate) transport: Arc<dyn synod_transport::Sender>,
     pub(crate) queues: Queues,
 }
 

@@ -1,7 +1,6 @@
 //! Starting and stopping a replica: data directory, log, snapshots, connections, threads.
 
 use std::{
-    collections::VecDeque,
     io,
     sync::atomic::{AtomicBool, AtomicU64},
     time::Duration,
@@ -18,7 +17,7 @@ use synod_sync::{
     channel::{Sender, bounded, unbounded},
     thread::{self, JoinHandle},
 };
-use synod_transport::{Transport, Unreadable};
+use synod_transport::{Connections, Unreadable};
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 use tokio::sync::Semaphore;
 
@@ -52,7 +51,7 @@ pub struct Node {
     log: Sender<crate::log::LogJob>,
     /// Dropping it ends the thread that writes down what peers tell.
     peers_stop: Option<Sender<()>>,
-    transport: Option<Transport>,
+    connections: Option<Box<dyn Connections>>,
     protocol_thread: Option<JoinHandle<()>>,
     threads: Vec<JoinHandle<()>>,
     log_thread: Option<JoinHandle<()>>,
@@ -116,14 +115,15 @@ pub(crate) fn open<S: StateMachine>(
     machine: S,
     recovering: bool,
 ) -> Result<Found<S>, StartError> {
-    let data_dir =
-        DataDir::open(&config.data_dir, config.cluster, config.me, &config.name, config.durability)?;
+    let disk = || Arc::clone(&config.disk);
+    let Config { cluster, me, name, durability, .. } = config;
+    let data_dir = DataDir::open_on(disk(), &config.data_dir, *cluster, *me, name, *durability)?;
     let identity = data_dir.identity();
     let origin = origin(config, &data_dir)?;
     let peers = PeerBook::open(&data_dir)?;
     let lives = Lives::begin(&data_dir)?;
 
-    let store = Arc::new(SnapshotStore::open(&data_dir.snapshots(), config.cluster)?);
+    let store = Arc::new(SnapshotStore::open_on(disk(), &data_dir.snapshots(), config.cluster)?);
     let mut executor = Executor::new(machine, origin.first.clone());
     let latest = store.latest()?;
     if matches!(Company::of(config.me, &origin.present), Company::Voters) && !recovering {
@@ -148,7 +148,7 @@ pub(crate) fn open<S: StateMachine>(
         segment_bytes: config.segment_bytes,
         ..synod_storage::Options::default()
     };
-    let (mut wal, found) = Wal::open(&data_dir.wal(), identity, options)?;
+    let (mut wal, found) = Wal::open_on(disk(), &data_dir.wal(), identity, options)?;
     if found.loss == Some(Loss::Stopped) && !recovering {
         return Err(StartError::Stopped(data_dir.path().to_owned()));
     }
@@ -339,7 +339,8 @@ impl Node {
             let missing = meeting.publish_missing();
             tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
         }
-        let transport = start_transport(&config, &origin, &meeting, lives, &told, &end)?;
+        let connections = connect(&config, &origin, &meeting, lives, &told, &end)?;
+        let transport = connections.sender();
         let (peers_stop, stopped) = bounded(0);
         let mut parting = Parting::new(config.settings.consensus.election_timeout);
         let group = replica.group();
@@ -367,10 +368,10 @@ impl Node {
         let log_stage = LogStage {
             wal,
             events: inputs.clone(),
-            transport: transport.sender(),
+            transport: Arc::clone(&transport),
             shared: Arc::clone(&shared),
             told,
-            gated: VecDeque::new(),
+            gated: Vec::new(),
             released: 0,
             trim: None,
             loss_made_good: false,
@@ -390,10 +391,10 @@ impl Node {
             snapshot_stage.run(&snapshots_end);
             Ok(())
         }));
-        let (heard, sender) = (Arc::clone(&meeting.book), transport.sender());
+        let (heard, sender) = (Arc::clone(&meeting.book), Arc::clone(&transport));
         let reached = Arc::clone(&shared);
         threads.push(spawn(name("peers"), &end, move || {
-            write_what_is_heard(&heard, &sender, &reached, &stopped);
+            write_what_is_heard(&heard, &*sender, &reached, &stopped);
             Ok(())
         }));
         let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
@@ -403,7 +404,7 @@ impl Node {
             clock,
             inputs: inputs_end,
             log: log.clone(),
-            transport: transport.sender(),
+            transport: Arc::clone(&transport),
             execution,
             snapshots: snapshots.clone(),
             shared: Arc::clone(&shared),
@@ -429,7 +430,7 @@ impl Node {
             admission: Arc::new(Semaphore::new(permits_max)),
             permits_max,
             shared,
-            transport: transport.sender(),
+            transport: Arc::clone(&transport),
         });
         let spawned = |thread: io::Result<JoinHandle<()>>| {
             thread.map_err(|error| StartError::Config(format!("a thread can not be started: {error}")))
@@ -442,7 +443,7 @@ impl Node {
             snapshots,
             log,
             peers_stop: Some(peers_stop),
-            transport: Some(transport),
+            connections: Some(connections),
             protocol_thread: Some(spawned(protocol_thread)?),
             threads: threads.into_iter().map(spawned).collect::<Result<_, _>>()?,
             log_thread: Some(spawned(log_thread)?),
@@ -461,7 +462,7 @@ impl Node {
     /// Where other replicas reach this one.
     #[must_use]
     pub fn peer_addresses(&self) -> Vec<std::net::SocketAddr> {
-        self.transport.as_ref().map_or_else(Vec::new, |transport| transport.local_addresses().to_vec())
+        self.connections.as_ref().map_or_else(Vec::new, |connections| connections.local_addresses())
     }
 
     /// The numbers of this replica, for a registry of Prometheus metrics.
@@ -509,9 +510,7 @@ impl Node {
         join(self.log_thread.take());
         self.peers_stop = None;
         self.threads.drain(..).for_each(|thread| join(Some(thread)));
-        if let Some(transport) = self.transport.take() {
-            transport.shutdown();
-        }
+        self.connections = None;
         self.end.set(Ok(()));
         #[cfg(feature = "shuttle")]
         if self.end.wait(Duration::ZERO) == Some(Ok(())) {
@@ -557,14 +556,14 @@ impl Notes {
     }
 }
 
-fn start_transport(
+fn connect(
     config: &Config,
     origin: &Origin,
     meeting: &Arc<Meetings>,
     lives: Lives,
     durable: &Arc<AtomicU64>,
     end: &Arc<End>,
-) -> Result<Transport, StartError> {
+) -> Result<Box<dyn Connections>, StartError> {
     let (shared, inputs) = (&meeting.shared, meeting.inputs.clone());
     let who = lives.introduction(Lsn::ZERO);
     let mut transport = synod_transport::Config::new(config.cluster, config.me, who.incarnation, who.birth);
@@ -607,7 +606,7 @@ fn start_transport(
         let _ = inputs.send(Input::Event(event));
         Ok(())
     };
-    Ok(Transport::start(transport, sink)?)
+    Ok(config.network.start(transport, Box::new(sink))?)
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) clock: Clock,
     pub(crate) inputs: Receiver<Input>,
     pub(crate) log: Sender<LogJob>,
-    pub(crate) transport: synod_transport::Sender,
+    pub(crate) transport: Arc<dyn synod_transport::Sender>,
     pub(crate) execution: Execution<S>,
     pub(crate) snapshots: Sender<SnapshotJob>,
     pub(crate) shared: Arc<Shared>,

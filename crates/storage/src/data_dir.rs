@@ -99,7 +99,11 @@ impl DataDir {
         DataDir::open_on(the_disk(), path, cluster, replica, name, durability)
     }
 
-    pub(crate) fn open_on(
+    /// The same on another disk than the one of this machine.
+    ///
+    /// # Errors
+    /// As those of [`DataDir::open`].
+    pub fn open_on(
         disk: Arc<dyn Disk>,
         path: &Path,
         cluster: ClusterId,

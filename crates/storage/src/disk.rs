@@ -1,4 +1,5 @@
-//! Every operation on a file system that storage uses, as a trait, so that tests can substitute one that fails.
+//! Every operation on a file system that storage uses, as a trait, so that a program can substitute another one:
+//! one in memory, or one that fails.
 
 use std::{
     fmt::Debug,
@@ -12,17 +13,24 @@ use std::{
 
 use crate::StorageError;
 
-/// A file system. The default methods are those of the real one; tests replace some or all of them.
+/// A file system. The default methods are those of this machine's; an implementation replaces some or
+/// all of them.
 ///
 /// A name is durable once its directory was synced, contents once their file was. Nothing here relies on
 /// more: neither on the order in which operations become durable, nor on a file's sync keeping its name.
-pub(crate) trait Disk: Debug + Send + Sync {
+pub trait Disk: Debug + Send + Sync {
     /// Opens a file.
+    ///
+    /// # Errors
+    /// There is none, there must be none, or the file system fails.
     fn open(&self, path: &Path, how: How) -> io::Result<Box<dyn DiskFile>> {
         Ok(Box::new(open_real(path, how)?))
     }
 
     /// Bytes of the file with this name.
+    ///
+    /// # Errors
+    /// There is none, or the file system fails.
     fn file_bytes(&self, path: &Path) -> io::Result<u64> {
         Ok(fs::metadata(path)?.len())
     }
@@ -33,12 +41,18 @@ pub(crate) trait Disk: Debug + Send + Sync {
     }
 
     /// Creates a directory in one that exists.
+    ///
+    /// # Errors
+    /// It exists, its parent does not, or the file system fails.
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         fs::create_dir(dir)
     }
 
     /// Names of a directory's entries, in any order. A name that is not valid text is not one of Synod's and
     /// is left out.
+    ///
+    /// # Errors
+    /// There is no such directory, or the file system fails.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir)? {
@@ -48,28 +62,43 @@ pub(crate) trait Disk: Debug + Send + Sync {
     }
 
     /// Makes the directory's entries durable.
+    ///
+    /// # Errors
+    /// The names may not be durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         File::open(dir)?.sync_all()
     }
 
     /// Renames a file within its directory, or a directory within its own.
+    ///
+    /// # Errors
+    /// The old name may still be there.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
     }
 
     /// Exchanges the names of two directories atomically. An error of kind [`io::ErrorKind::Unsupported`] or
     /// [`io::ErrorKind::InvalidInput`] means that this file system has no such operation.
+    ///
+    /// # Errors
+    /// The names are as they were.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         exchange_real(one, other)
     }
 
     /// Removes a file.
+    ///
+    /// # Errors
+    /// There is none, or the file system fails.
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }
 
     /// Locks a file, which is created if it does not exist. Returns `None` if another process holds the lock.
     /// The system releases it when the process ends, in whatever way.
+    ///
+    /// # Errors
+    /// The file cannot be opened or locked.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Guard>>> {
         let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
         match file.try_lock() {
@@ -98,28 +127,40 @@ pub(crate) trait Disk: Debug + Send + Sync {
 }
 
 /// An open file. Reading returns what was written, durable or not.
-pub(crate) trait DiskFile: Debug + Send + Sync {
+pub trait DiskFile: Debug + Send + Sync {
     /// Reads at most the buffer's length from `offset` on; 0 bytes at the end.
+    ///
+    /// # Errors
+    /// The file system fails; what the disk cannot read is an `EIO` or `EBADMSG` of the system.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Writes a prefix of `parts` at `offset`, and returns its length in bytes.
+    ///
+    /// # Errors
+    /// The file system fails or is full.
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
 
     /// Makes the file's contents durable, with the metadata that reading them needs.
+    ///
+    /// # Errors
+    /// Contents may not be durable, and a later call must not be believed.
     fn sync(&self) -> io::Result<()>;
 
     /// Bytes of the file.
+    ///
+    /// # Errors
+    /// The file system fails.
     fn bytes(&self) -> io::Result<u64>;
 }
 
 /// Holds a lock until it is dropped.
-pub(crate) trait Guard: Debug + Send + Sync {}
+pub trait Guard: Debug + Send + Sync {}
 
 impl Guard for File {}
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub enum How {
     /// For reading; the file must exist.
     Read,
     /// For reading and writing; the file must exist.
@@ -132,19 +173,21 @@ pub(crate) enum How {
 
 /// The real file system.
 #[derive(Debug)]
-pub(crate) struct RealDisk;
+pub struct RealDisk;
 
 impl Disk for RealDisk {}
 
 /// The file system of this machine.
 #[cfg(not(feature = "shuttle"))]
-pub(crate) fn the_disk() -> Arc<dyn Disk> {
+#[must_use]
+pub fn the_disk() -> Arc<dyn Disk> {
     Arc::new(RealDisk)
 }
 
 /// The file system that the test has set.
 #[cfg(feature = "shuttle")]
-pub(crate) fn the_disk() -> Arc<dyn Disk> {
+#[must_use]
+pub fn the_disk() -> Arc<dyn Disk> {
     Arc::new(crate::explored::disk())
 }
 

@@ -482,6 +482,13 @@ impl FaultyDisk {
 
 #[cfg(feature = "faulty-disk")]
 impl FaultyDisk {
+    /// From now on threads may work on it, as those of a running replica do. What a seed draws then depends on their order.
+    #[must_use]
+    pub fn with_threads(self) -> FaultyDisk {
+        self.lock_state().threads = true;
+        self
+    }
+
     /// Does what [`DataDir::open`] does, on this disk.
     ///
     /// # Errors

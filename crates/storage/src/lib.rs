@@ -14,6 +14,8 @@
 //! - Files of another cluster, replica or birth, or of a later version, are refused.
 //! - What a replica records about its peers ([`PeerBook`]) and its first group survives a crash.
 //!
+//! All of that rests on what [`Disk`] demands of a file system; a program may substitute another one.
+//!
 //! # Example
 //!
 //! ```
@@ -61,6 +63,7 @@ mod wal;
 
 pub use damage::{Damage, DamageSpot, Loss};
 pub use data_dir::{DataDir, Identity, Marker};
+pub use disk::{Disk, DiskFile, Guard, How, RealDisk, the_disk};
 pub use durability::{Durability, Ending};
 pub use error::StorageError;
 #[cfg(feature = "faulty-disk")]

@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_transport::{Config, Event, Peer, Sender, Transport};
+use synod_transport::{Config, Event, Peer, TcpSender, Transport};
 use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId, Writer};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -67,8 +67,8 @@ fn message(size: usize) -> Encoded {
 
 /// Two connected replicas; the second hands what it receives to `pong`, the first to `ping`.
 fn start(
-    ping: impl Fn(&Sender) + Send + Sync + 'static,
-    pong: impl Fn(&Sender) + Send + Sync + 'static,
+    ping: impl Fn(&TcpSender) + Send + Sync + 'static,
+    pong: impl Fn(&TcpSender) + Send + Sync + 'static,
 ) -> Result<(Transport, Transport)> {
     let listeners = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
     let addresses = [listeners[0].local_addr()?.to_string(), listeners[1].local_addr()?.to_string()];
@@ -86,10 +86,10 @@ fn start_one(
     peer: Peer,
     listener: TcpListener,
     up: mpsc::Sender<()>,
-    received: impl Fn(&Sender) + Send + Sync + 'static,
+    received: impl Fn(&TcpSender) + Send + Sync + 'static,
 ) -> Result<Transport> {
     let config = Config { peers: vec![peer], ..Config::new(ClusterId(1), me, Incarnation(1), me.0) };
-    let sender = Arc::new(OnceLock::<Sender>::new());
+    let sender = Arc::new(OnceLock::<TcpSender>::new());
     let own = Arc::clone(&sender);
     let transport = Transport::start_on(config, vec![listener], move |event| {
         match event {
@@ -109,7 +109,7 @@ fn transport_round_trips() -> Result<Vec<Duration>> {
     let body = message(ROUND_TRIP_BYTES);
     let (next, echo) = (body.clone(), body.clone());
     // The answer causes the next question in the receiver thread itself, as in a protocol that lives there.
-    let ping = move |sender: &Sender| {
+    let ping = move |sender: &TcpSender| {
         if done.send(Instant::now()).is_ok() {
             sender.send(PONG, next.clone());
         }

@@ -136,7 +136,7 @@ impl Config {
             answer: Arc::new(Bytes::new),
             listen: Vec::new(),
             peers: Vec::new(),
-            frame_bytes_max: 64 * MIB,
+            frame_bytes_max: default_frame_bytes_max(),
             message_bytes_max: 0,
             send_queue_bytes_max: 64 * MIB,
             send_queue_frames_max: 65_536,
@@ -208,6 +208,11 @@ impl fmt::Debug for Config {
             .field("peers", &self.peers)
             .finish_non_exhaustive()
     }
+}
+
+/// See [`Config::frame_bytes_max`].
+pub(crate) const fn default_frame_bytes_max() -> usize {
+    64 * MIB
 }
 
 /// Says what is wrong with a list of peers of `me`, if anything is.

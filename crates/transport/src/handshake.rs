@@ -341,7 +341,7 @@ pub(crate) fn receive(
 }
 
 /// The highest version that is in both ranges.
-fn common(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> Option<u16> {
+pub(crate) fn common(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> Option<u16> {
     let highest = *one.end().min(other.end());
     (one.contains(&highest) && other.contains(&highest)).then_some(highest)
 }

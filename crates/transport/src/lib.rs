@@ -1,4 +1,4 @@
-//! Frames between replicas over TCP.
+//! Messages between replicas: what a replica asks of a [`Network`], and frames over TCP.
 //!
 //! A [`Transport`] carries message bodies from this replica to its peers and back. It knows nothing about what is
 //! in them. Its promise is that of `Link` inputs in the protocols:
@@ -14,7 +14,7 @@
 //! - **Bad input harms nobody.** Strangers, other clusters, other versions, replaced lives of a peer, malformed,
 //!   oversized or corrupted frames, and bodies that the owner of the transport cannot read, cost that connection, and
 //!   leave one log line.
-//! - **Peers come, go and move while it runs** ([`Sender::set_peers`]); those that stay notice nothing.
+//! - **Peers come, go and move while it runs** ([`TcpSender::set_peers`]); those that stay notice nothing.
 //! - **A replica is its id and its birth**, a number that is as old as its data. One that comes back under its id
 //!   with other data is refused, and one that forgot what it told, if [`Config::recognise`] says so. Every frame says
 //!   how far the sender's log is durable, and so does a quiet connection once a second.
@@ -26,8 +26,8 @@
 //! As in Santos 2012 (section 9.4), each peer has one sender thread and one receiver thread, with blocking I/O:
 //! nobody shares a loop with a slow peer. A sleeping third thread a peer waits in `read` on the outgoing
 //! connection, where nothing ever arrives, to notice the peer's death at once. One more thread accepts, and one starts
-//! and ends the threads of peers that come and go. Calling [`Sender::send`] does no I/O, and wakes the sender thread
-//! only if that one sleeps; [`Sender::set_peers`] waits for nothing either.
+//! and ends the threads of peers that come and go. Calling [`TcpSender::send`] does no I/O, and wakes the sender thread
+//! only if that one sleeps; [`TcpSender::set_peers`] waits for nothing either.
 
 #![cfg(unix)]
 
@@ -40,6 +40,8 @@ mod handshake;
 mod inbound;
 mod inquiry;
 mod link;
+mod memory;
+mod network;
 mod peers;
 mod queue;
 mod socket;
@@ -49,4 +51,6 @@ mod transport;
 pub use config::{Config, Meeting, Outlived, Peer, Recognise, TransportError, Unrecognised};
 pub use handshake::{ANSWER_BYTES_MAX, VERSION, VERSION_OLDEST};
 pub use inquiry::{InquireError, inquire};
-pub use transport::{Event, Metrics, PeerMetrics, Sender, Transport, Unreadable};
+pub use memory::MemoryNetwork;
+pub use network::{Connections, Network, Sender, Sink, Tcp};
+pub use transport::{Event, Metrics, PeerMetrics, TcpSender, Transport, Unreadable};

@@ -21,6 +21,7 @@ use crate::{
     complaint::LogLimit,
     handshake::Welcome,
     inbound,
+    network::Sink,
     peers::{self, Peers, Supervisor},
 };
 
@@ -62,9 +63,6 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message makes no sense: {0}")]
 pub struct Unreadable(pub String);
-
-/// What the owner of a transport is told with.
-pub(crate) type Sink = dyn Fn(Event) -> Result<(), Unreadable> + Send + Sync;
 
 /// What all threads of a transport share.
 pub(crate) struct Shared {
@@ -119,7 +117,7 @@ impl Shared {
 /// Dropping it is a [`shutdown`](Transport::shutdown).
 pub struct Transport {
     shared: Arc<Shared>,
-    sender: Sender,
+    sender: TcpSender,
     local_addresses: Vec<SocketAddr>,
     /// Dropping it wakes the accepting thread.
     wake: Option<net::Waker>,
@@ -177,7 +175,7 @@ impl Transport {
             listener.set_nonblocking(true)?;
             local_addresses.push(listener.local_addr()?);
         }
-        let sender = Sender {
+        let sender = TcpSender {
             routes: Arc::new(Routes {
                 frame_bytes_max: config.frame_bytes_max,
                 oldest: *config.versions.start(),
@@ -220,14 +218,14 @@ impl Transport {
 
     /// A handle to send with. It may outlive the transport, and then drops everything.
     #[must_use]
-    pub fn sender(&self) -> Sender {
+    pub fn sender(&self) -> TcpSender {
         self.sender.clone()
     }
 
-    /// Changes who the peers are; see [`Sender::set_peers`].
+    /// Changes who the peers are; see [`TcpSender::set_peers`].
     ///
     /// # Errors
-    /// As those of [`Sender::set_peers`].
+    /// As those of [`TcpSender::set_peers`].
     pub fn set_peers(&self, peers: Vec<Peer>) -> Result<(), TransportError> {
         self.sender.set_peers(peers)
     }
@@ -263,7 +261,7 @@ impl Drop for Transport {
 
 /// Sends frames to peers; cheap to clone, usable from any thread.
 #[derive(Clone, Debug)]
-pub struct Sender {
+pub struct TcpSender {
     /// Apart from the sink, which may hold a sender itself.
     routes: Arc<Routes>,
 }
@@ -278,7 +276,7 @@ struct Routes {
     complaints: LogLimit,
 }
 
-impl Sender {
+impl TcpSender {
     /// Queues a message for `to`, and never blocks.
     ///
     /// If the queue is full its oldest frames are dropped and the session to the peer is ended, since a session has
@@ -287,12 +285,12 @@ impl Sender {
     /// ends the session too; one for a replica that is no peer is dropped with a log line. Everything dropped is
     /// counted.
     ///
-    /// The message is written in the oldest version that this build speaks; see [`Sender::send_in`].
+    /// The message is written in the oldest version that this build speaks; see [`TcpSender::send_in`].
     pub fn send(&self, to: ReplicaId, body: Encoded) {
         self.send_many(&[to], body);
     }
 
-    /// Queues a message for several peers that is written in this version, as [`Sender::version`] named it a moment ago. If
+    /// Queues a message for several peers that is written in this version, as [`TcpSender::version`] named it a moment ago. If
     /// that is not spoken any more when it would leave, it is lost with the session that it was made for. Its buffers are
     /// shared, not copied.
     pub fn send_in(&self, version: u16, to: &[ReplicaId], body: Encoded) {

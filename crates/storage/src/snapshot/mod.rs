@@ -88,7 +88,11 @@ impl SnapshotStore {
         SnapshotStore::open_on(the_disk(), dir, cluster)
     }
 
-    pub(crate) fn open_on(
+    /// The same on another disk than the one of this machine.
+    ///
+    /// # Errors
+    /// As those of [`SnapshotStore::open`].
+    pub fn open_on(
         disk: Arc<dyn Disk>,
         dir: &Path,
         cluster: ClusterId,

@@ -41,7 +41,11 @@ pub(crate) struct ReadSegment {
 }
 
 impl Wal {
-    pub(crate) fn open_on(
+    /// As [`Wal::open`], on another disk than the one of this machine.
+    ///
+    /// # Errors
+    /// As those of [`Wal::open`].
+    pub fn open_on(
         disk: Arc<dyn Disk>,
         dir: &Path,
         identity: Identity,

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_transport::{
-    Config, Event, Peer, PeerMetrics, Sender, Transport, Unreadable, VERSION, VERSION_OLDEST,
+    Config, Event, Peer, PeerMetrics, TcpSender, Transport, Unreadable, VERSION, VERSION_OLDEST,
 };
 use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId, Writer};
 
@@ -26,7 +26,7 @@ pub const UNREADABLE: &[u8] = b"xyzzy";
 
 pub struct Replica {
     pub transport: Transport,
-    pub sender: Sender,
+    pub sender: TcpSender,
     pub events: Receiver<Event>,
     pub address: SocketAddr,
 }
