@@ -8,7 +8,7 @@
 //! # How to read it
 //!
 //! 1. [`Protocol`]: the contract, with the three rules that carry safety.
-//! 2. [`Members`] and [`ReplicaSet`]: what a quorum is.
+//! 2. [`Members`], [`VoterSets`] and [`ReplicaSet`]: what a quorum is.
 //! 3. [`multipaxos`], [`sequence_paxos`], [`raft`]: the protocols; each folder has the same files.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 //! 5. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`: which
@@ -43,7 +43,7 @@ pub use claims::{
     Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact,
 };
 pub use describe::{BatchText, Class, Describe};
-pub use members::{MEMBERS_MAX, Members, ReplicaSet};
+pub use members::{MEMBERS_MAX, Members, ReplicaSet, VoterSets};
 pub use message::{Body, Logged};
 pub use multipaxos::Decision;
 pub use options::{MESSAGE_HEAD_BYTES, Options, Restart, UnknownName};
@@ -53,5 +53,5 @@ pub use proofs::{Proofs, Prove};
 pub use protocol::{
     ChangeRefused, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Role, Status, To,
 };
-pub use raft::{Entries, Entry, VoterSets};
+pub use raft::{Entries, Entry};
 pub use registry::{ElectionKind, Message, ProtocolKind, Record};

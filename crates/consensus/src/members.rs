@@ -9,10 +9,123 @@ use crate::To;
 /// The most replicas a group may have.
 pub const MEMBERS_MAX: usize = 63;
 
-/// The voting members of a group, in ascending order, and this replica's place among them, if it has one.
+/// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VoterSets {
+    /// Shared, and small where it stands: there is room for them in every entry of a log, and nearly no entry has any.
+    halves: Arc<Halves>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Halves {
+    incoming: Vec<ReplicaId>,
+    outgoing: Vec<ReplicaId>,
+}
+
+impl VoterSets {
+    /// One group.
+    #[must_use]
+    pub fn simple(voters: Vec<ReplicaId>) -> VoterSets {
+        VoterSets::joint(voters, Vec::new())
+    }
+
+    /// The group to be, and the one that was. Each is put in order, and nobody counts twice.
+    #[must_use]
+    pub fn joint(mut incoming: Vec<ReplicaId>, mut outgoing: Vec<ReplicaId>) -> VoterSets {
+        for half in [&mut incoming, &mut outgoing] {
+            half.sort_unstable();
+            half.dedup();
+        }
+        VoterSets { halves: Arc::new(Halves { incoming, outgoing }) }
+    }
+
+    /// Who votes once the change, if there is one, is complete.
+    #[must_use]
+    pub fn incoming(&self) -> &[ReplicaId] {
+        &self.halves.incoming
+    }
+
+    /// During a change, who voted before it; otherwise empty.
+    #[must_use]
+    pub fn outgoing(&self) -> &[ReplicaId] {
+        &self.halves.outgoing
+    }
+
+    /// Whether a change is under way.
+    #[must_use]
+    pub fn is_joint(&self) -> bool {
+        !self.outgoing().is_empty()
+    }
+
+    /// Whether a replica votes.
+    #[must_use]
+    pub fn contains(&self, id: ReplicaId) -> bool {
+        self.incoming().binary_search(&id).is_ok() || self.outgoing().binary_search(&id).is_ok()
+    }
+
+    /// Everybody who votes, in ascending order.
+    #[must_use]
+    pub fn all(&self) -> Vec<ReplicaId> {
+        let mut all: Vec<_> = self.incoming().iter().chain(self.outgoing()).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Whether these replicas decide: a majority of each group.
+    pub fn is_quorum(&self, mut has: impl FnMut(ReplicaId) -> bool) -> bool {
+        self.quorum_value(|id| u64::from(has(id))) >= 1
+    }
+
+    /// The largest number that a quorum reaches, each replica having reached `value`.
+    pub fn quorum_value(&self, value: impl FnMut(ReplicaId) -> u64) -> u64 {
+        self.quorum_value_with(0, value)
+    }
+
+    /// [`VoterSets::quorum_value`], if `missing` votes are taken for given in each group. Only a planted bug does that.
+    pub(crate) fn quorum_value_with(&self, missing: usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
+        let mut of = |half: &[ReplicaId]| reached_by(half, majority(half.len()) - missing, &mut value);
+        match (self.incoming().is_empty(), self.outgoing().is_empty()) {
+            (false, true) => of(self.incoming()),
+            (false, false) => of(self.incoming()).min(of(self.outgoing())),
+            // Nobody: never made by a leader, and nothing is decided by nobody.
+            (true, _) => 0,
+        }
+    }
+
+    /// A planted bug: the two groups taken for one.
+    pub(crate) fn union(&self) -> VoterSets {
+        VoterSets::simple(self.all())
+    }
+}
+
+fn majority(of: usize) -> usize {
+    of / 2 + 1
+}
+
+/// The largest number that `count` of these replicas reach, each having reached `value`.
+fn reached_by(ids: &[ReplicaId], count: usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
+    debug_assert!(count <= ids.len(), "so many there are");
+    if count == 0 {
+        return u64::MAX;
+    }
+    let mut values = [0; MEMBERS_MAX];
+    let values = &mut values[..ids.len()];
+    for (value_of, &id) in values.iter_mut().zip(ids) {
+        *value_of = value(id);
+    }
+    values.sort_unstable();
+    values[ids.len() - count]
+}
+
+/// The voting members of a group, in ascending order, as one replica sees them: it may be one of them, or only observe.
+/// While a change is under way they are those of both groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
+    voters: VoterSets,
     ids: Vec<ReplicaId>,
+    incoming: ReplicaSet,
+    outgoing: ReplicaSet,
     me: ReplicaId,
     /// All but this replica.
     peers: Arc<[ReplicaId]>,
@@ -22,30 +135,33 @@ impl Members {
     /// A group of these members, as seen by `me`.
     ///
     /// # Panics
-    /// If `me` is not a member, a member is named twice, or there are more than [`MEMBERS_MAX`]: whoever reads a
-    /// configuration checks that first.
+    /// If `me` is not a member, a member is named twice, or there are more than [`MEMBERS_MAX`]: a configuration is
+    /// checked for that when it is read.
     #[must_use]
     pub fn new(ids: impl IntoIterator<Item = ReplicaId>, me: ReplicaId) -> Members {
-        let mut ids: Vec<_> = ids.into_iter().collect();
-        ids.sort_unstable();
-        assert!(ids.len() <= MEMBERS_MAX, "at most {MEMBERS_MAX} members");
-        assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "members are distinct");
-        assert!(ids.binary_search(&me).is_ok(), "this replica is a member");
-        let peers = ids.iter().copied().filter(|&id| id != me).collect();
-        Members { ids, me, peers }
+        let ids: Vec<_> = ids.into_iter().collect();
+        let named = ids.len();
+        let members = Members::seen_by(me, VoterSets::simple(ids));
+        assert_eq!(members.count(), named, "members are distinct");
+        assert!(members.index(me).is_some(), "this replica is a member");
+        members
     }
 
-    /// A group of these members, as seen by a replica that does not vote (yet): it only follows. For protocols that
-    /// change voters themselves.
+    /// The replicas that vote, as seen by `me`, which need not vote (yet): then it only follows. For protocols that change
+    /// voters themselves.
     ///
     /// # Panics
-    /// As [`Members::new`], and if `me` is a member.
+    /// If one of the groups has more than [`MEMBERS_MAX`] members.
     #[must_use]
-    pub fn observed(ids: impl IntoIterator<Item = ReplicaId>, me: ReplicaId) -> Members {
-        let mut all: Vec<_> = ids.into_iter().collect();
-        all.push(me);
-        let mut members = Members::new(all, me);
-        members.ids.retain(|&id| id != me);
+    pub fn seen_by(me: ReplicaId, voters: VoterSets) -> Members {
+        let ids = voters.all();
+        let halves = [voters.incoming(), voters.outgoing()];
+        assert!(halves.iter().all(|half| half.len() <= MEMBERS_MAX), "at most {MEMBERS_MAX} members");
+        let peers = ids.iter().copied().filter(|&id| id != me).collect();
+        let none = ReplicaSet::default();
+        let mut members = Members { voters, ids, incoming: none, outgoing: none, me, peers };
+        members.incoming = members.those(|id| members.voters.incoming().contains(&id));
+        members.outgoing = members.those(|id| members.voters.outgoing().contains(&id));
         members
     }
 
@@ -62,6 +178,12 @@ impl Members {
     #[must_use]
     pub fn my_index(&self) -> usize {
         self.index(self.me).expect("this replica is a member")
+    }
+
+    /// The members as they are for everybody.
+    #[must_use]
+    pub fn voters(&self) -> &VoterSets {
+        &self.voters
     }
 
     /// All members, this replica among them unless it only observes.
@@ -87,65 +209,74 @@ impl Members {
         self.ids.len()
     }
 
-    /// How many members make a majority.
-    #[must_use]
-    pub fn quorum(&self) -> usize {
-        self.ids.len() / 2 + 1
-    }
-
     /// A member's place, from 0.
     #[must_use]
     pub fn index(&self, id: ReplicaId) -> Option<usize> {
         self.ids.binary_search(&id).ok()
     }
 
-    /// Whether these replicas are a majority of the members.
+    /// Whether these replicas decide: a majority of the members, or of each group while a change is under way.
     #[must_use]
     pub fn is_quorum(&self, set: ReplicaSet) -> bool {
-        set.len() >= self.quorum()
+        self.is_quorum_with(0, set)
     }
 
-    /// The largest number that a majority of the members reaches, each having reached `value`.
+    /// [`Members::is_quorum`], if `missing` votes are taken for given in each group. Only a planted bug does that.
+    pub(crate) fn is_quorum_with(&self, missing: usize, set: ReplicaSet) -> bool {
+        let has = |half: ReplicaSet| set.intersection(half).len() + missing >= majority(half.len());
+        has(self.incoming) && (self.outgoing.is_empty() || has(self.outgoing))
+    }
+
+    /// Whether every quorum has a member among these.
+    #[must_use]
+    pub fn meets_quorums(&self, set: ReplicaSet) -> bool {
+        !self.is_quorum(self.those(|id| !self.contains(set, id)))
+    }
+
+    /// The largest number that a quorum of the members reaches, each having reached `value`.
     #[must_use]
     pub fn quorum_value(&self, value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        reached_by(&self.ids, self.quorum(), value)
+        self.voters.quorum_value(value)
     }
 
-    /// Adds a member to a set; a replica that is no member changes nothing.
-    pub fn add(&self, set: &mut ReplicaSet, id: ReplicaId) {
-        if let Some(index) = self.index(id) {
-            set.0 |= 1 << index;
-        }
+    /// The members of whom this is true.
+    #[must_use]
+    pub fn those(&self, mut is_so: impl FnMut(ReplicaId) -> bool) -> ReplicaSet {
+        let bits = self.ids.iter().enumerate().map(|(index, &id)| u128::from(is_so(id)) << index);
+        ReplicaSet(bits.sum())
+    }
+
+    /// A set of one; empty if the replica is no member.
+    #[must_use]
+    pub fn only(&self, id: ReplicaId) -> ReplicaSet {
+        ReplicaSet(self.index(id).map_or(0, |index| 1 << index))
     }
 
     /// Whether a member is in a set.
     #[must_use]
     pub fn contains(&self, set: ReplicaSet, id: ReplicaId) -> bool {
-        self.index(id).is_some_and(|index| set.0 & (1 << index) != 0)
+        !set.intersection(self.only(id)).is_empty()
     }
-}
-
-/// The largest number that `count` of these replicas reach, each having reached `value`.
-pub(crate) fn reached_by(ids: &[ReplicaId], count: usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
-    debug_assert!(0 < count && count <= ids.len(), "so many there are");
-    let mut values = [0; MEMBERS_MAX];
-    let values = &mut values[..ids.len()];
-    for (value_of, &id) in values.iter_mut().zip(ids) {
-        *value_of = value(id);
-    }
-    values.sort_unstable();
-    values[ids.len() - count]
 }
 
 /// A set of members of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplicaSet(u64);
+pub struct ReplicaSet(u128);
+
+const _: () =
+    assert!(2 * MEMBERS_MAX <= u128::BITS as usize, "a bit for each, also while a change is under way");
 
 impl ReplicaSet {
     /// Who is in either of two sets.
     #[must_use]
     pub fn union(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 | other.0)
+    }
+
+    /// Who is in both of two sets.
+    #[must_use]
+    pub fn intersection(self, other: ReplicaSet) -> ReplicaSet {
+        ReplicaSet(self.0 & other.0)
     }
 
     /// How many are in it.
@@ -169,37 +300,90 @@ mod tests {
         Members::new((1..=n).map(ReplicaId), ReplicaId(1))
     }
 
-    /// Any two quorums share a member: checked against all pairs of subsets.
+    /// Any two quorums share a member, and a set meets every quorum if it shares a member with each: against all pairs of
+    /// subsets.
     #[test]
     fn quorums_intersect() {
         for n in 1..=7 {
             let members = members(n);
-            let quorums: Vec<u64> =
-                (0..1u64 << n).filter(|&bits| members.is_quorum(ReplicaSet(bits))).collect();
-            for a in &quorums {
-                assert!(quorums.iter().all(|b| a & b != 0), "{n} members");
+            let sets = || (0..1u128 << n).map(ReplicaSet);
+            let quorums: Vec<_> = sets().filter(|&set| members.is_quorum(set)).collect();
+            for &a in &quorums {
+                assert!(quorums.iter().all(|b| !a.intersection(*b).is_empty()), "{n} members");
+            }
+            for set in sets() {
+                let meets = quorums.iter().all(|quorum| !set.intersection(*quorum).is_empty());
+                assert_eq!(members.meets_quorums(set), meets, "{n} members, {set:?}");
             }
         }
     }
 
-    /// A group of 2f+1 makes progress without any f of its members.
+    /// A group of 2f+1 makes progress without any f of its members, and not without one more.
     #[test]
     fn a_minority_is_not_needed() {
         for (n, f) in [(1, 0), (3, 1), (5, 2), (7, 3)] {
-            assert_eq!(members(n).quorum() + f, n as usize);
+            for bits in 0..1u128 << n {
+                let missing = n - bits.count_ones();
+                assert_eq!(members(n.into()).is_quorum(ReplicaSet(bits)), missing <= f);
+            }
         }
     }
 
-    /// Against a count of who reaches what.
+    fn ids(bits: u32) -> Vec<ReplicaId> {
+        (0..6).filter(|bit| bits & (1 << bit) != 0).map(|bit| ReplicaId(bit + 1)).collect()
+    }
+
+    /// A majority, by the definition: more than half.
+    fn majority(of: u32, has: u32) -> bool {
+        2 * (of & has).count_ones() > of.count_ones()
+    }
+
+    /// All pairs of groups of at most six replicas, against all sets of supporters.
     #[test]
-    fn a_quorum_value_is_reached_by_a_quorum_and_no_higher_one_is() {
-        for n in 1..=5 {
-            let members = members(n);
-            for seed in 0..3_u64.pow(n as u32) {
-                let value = |id: ReplicaId| seed / 3_u64.pow(id.0 as u32 - 1) % 3;
-                let reach = |least| members.ids().iter().filter(|&&id| value(id) >= least).count();
-                let found = members.quorum_value(value);
-                assert!(reach(found) >= members.quorum() && reach(found + 1) < members.quorum());
+    fn a_quorum_is_a_majority_of_each_group() {
+        for incoming in 1..64u32 {
+            for outgoing in (0..64u32).step_by(3) {
+                let sets = VoterSets::joint(ids(incoming), ids(outgoing));
+                let members = Members::seen_by(ReplicaId(7), sets.clone());
+                for has in 0..64u32 {
+                    let expected = majority(incoming, has) && (outgoing == 0 || majority(outgoing, has));
+                    let found = sets.is_quorum(|id| has & (1 << (id.0 - 1)) != 0);
+                    assert_eq!(found, expected, "{incoming:b} {outgoing:b} {has:b}");
+                    let these = members.those(|id| has & (1 << (id.0 - 1)) != 0);
+                    assert_eq!(members.is_quorum(these), expected, "{incoming:b} {outgoing:b} {has:b}");
+                }
+            }
+        }
+    }
+
+    /// The value of a quorum against its definition: the largest that a quorum has reached.
+    #[test]
+    fn the_value_of_a_quorum_is_the_largest_that_one_reaches() {
+        let mut seed = 7u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed >> 33
+        };
+        for _ in 0..20_000 {
+            let sets = VoterSets::joint(ids(random() as u32 % 63 + 1), ids(random() as u32 % 64));
+            let values: Vec<u64> = (0..6).map(|_| random() % 5).collect();
+            let value = |id: ReplicaId| values[id.0 as usize - 1];
+            let brute = (0..5).rev().find(|&bound| sets.is_quorum(|id| value(id) >= bound)).unwrap_or(0);
+            assert_eq!(sets.quorum_value(value), brute, "{sets:?} {values:?}");
+        }
+    }
+
+    /// What joint consensus rests on: a quorum of the joint configuration meets every quorum of both.
+    #[test]
+    fn joint_quorums_meet_those_before_and_after() {
+        let (old, new) = (0b00111u32, 0b11100u32);
+        let joint = VoterSets::joint(ids(new), ids(old));
+        let quorums = |sets: &VoterSets| -> Vec<u32> {
+            (0..32).filter(|has| sets.is_quorum(|id| has & (1 << (id.0 - 1)) != 0)).collect()
+        };
+        for one in quorums(&joint) {
+            for other in [VoterSets::simple(ids(old)), VoterSets::simple(ids(new)), joint.clone()] {
+                assert!(quorums(&other).iter().all(|quorum| one & quorum != 0));
             }
         }
     }
@@ -207,12 +391,10 @@ mod tests {
     #[test]
     fn strangers_are_not_counted() {
         let members = members(3);
-        let mut set = ReplicaSet::default();
-        members.add(&mut set, ReplicaId(9));
-        assert!(set.is_empty());
-        members.add(&mut set, ReplicaId(2));
-        members.add(&mut set, ReplicaId(2));
-        assert_eq!(set.len(), 1);
+        assert!(members.only(ReplicaId(9)).is_empty());
+        let set = members.only(ReplicaId(2));
+        assert_eq!(set.union(set).len(), 1);
         assert!(members.contains(set, ReplicaId(2)) && !members.contains(set, ReplicaId(3)));
+        assert!(!members.contains(set, ReplicaId(9)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use synod_wire::{Ballots, Incarnation, ReplicaId, Slot, Time};
+use synod_wire::{Ballots, Incarnation, Slot, Time};
 
 use crate::{Bug, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, registry::protocols};
 
@@ -147,9 +147,6 @@ impl Options {
 pub struct Restart {
     /// The records of its write-ahead log, in order.
     pub records: Vec<Record>,
-    /// While voters change (see [`crate::ProtocolKind::changes_voters_itself`]): who voted before, as of `base`. The
-    /// members that the protocol is started with are those who are to vote.
-    pub outgoing: Vec<ReplicaId>,
     /// Everything through this slot is decided and need not be delivered: a snapshot holds it, or an earlier
     /// epoch decided it.
     pub base: Slot,
@@ -175,7 +172,6 @@ impl Restart {
     pub fn first(incarnation: Incarnation) -> Restart {
         Restart {
             records: Vec::new(),
-            outgoing: Vec::new(),
             base: Slot::ZERO,
             base_ballots: Ballots::ZERO,
             begin: Slot::ZERO,

@@ -238,7 +238,6 @@ fn decide_accepted<S: StateMachine>(
         amnesia: false,
         incarnation,
         head_start: true,
-        outgoing: Vec::new(),
     };
     let mut now = beginning();
     let mut effects = Effects::new(synod_wire::Lsn::ZERO);

@@ -42,7 +42,7 @@ use std::{
 };
 
 use synod_consensus::{
-    Bug, Control, Effect, Effects, Input, LeaderView, Link, Record, Restart, Role, Status,
+    Bug, Control, Effect, Effects, Input, LeaderView, Link, Members, Record, Restart, Role, Status, VoterSets,
 };
 use synod_wire::{Ballot, Ballots, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
@@ -287,7 +287,7 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         let epoch = self.group.epoch;
-        let Some(members) = self.group.voting(self.me) else { return };
+        let Some(members) = self.voting() else { return };
         let mut unwritten = Effects::new(Lsn::ZERO);
         let restart =
             Restart { records, decided: through, amnesia: false, head_start: false, ..self.restart() };
@@ -305,12 +305,20 @@ impl Replica {
         }
     }
 
+    /// The voters, if this replica runs the protocol of the present epoch.
+    fn voting(&self) -> Option<Members> {
+        let members = self.group.voting(self.me)?;
+        if self.has(Bug::RestartUnsettled) {
+            let voters = VoterSets::simple(self.group.voters().collect());
+            return Some(Members::seen_by(self.me, voters));
+        }
+        Some(members)
+    }
+
     /// The start of the present epoch's protocol, from where this replica is.
     fn restart(&self) -> Restart {
-        let outgoing = if self.has(Bug::RestartUnsettled) { Vec::new() } else { self.group.outgoing.clone() };
         Restart {
             records: Vec::new(),
-            outgoing,
             base: self.decided.last(),
             base_ballots: self.decided.ballots(),
             begin: self.group.first.prev(),
@@ -436,7 +444,7 @@ impl Replica {
             && hears
             && (!self.known.waits || self.has(Bug::VoteBeforeAllMet))
             && (self.decided.last() >= self.known.needed() || self.has(Bug::EnterTooSoon));
-        let Some(members) = self.group.voting(self.me).filter(|_| here && self.protocol.is_none()) else {
+        let Some(members) = self.voting().filter(|_| here && self.protocol.is_none()) else {
             return;
         };
         if self.view != LeaderView::default() {

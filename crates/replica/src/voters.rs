@@ -78,11 +78,8 @@ impl Group {
     /// changes voters itself.
     #[must_use]
     pub fn voting(&self, me: ReplicaId) -> Option<Members> {
-        if self.votes(me) {
-            return Some(Members::new(self.voters(), me));
-        }
         let learns = self.protocol.changes_voters_itself() && self.member(me).is_some();
-        (learns || self.counts(me)).then(|| Members::observed(self.voters(), me))
+        (learns || self.counts(me)).then(|| Members::seen_by(me, self.voter_sets()))
     }
 
     /// Who has to decide together with the voters of `next`, for a while: any majority of these meets any of those if

@@ -81,7 +81,7 @@
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::Message;
-use crate::{Bug, Effects, Link, Members, Options, departures::Departures};
+use crate::{Bug, Effects, Link, Members, Options, ReplicaSet, departures::Departures};
 
 use std::time::Duration;
 
@@ -402,10 +402,12 @@ impl BallotLeaderElection {
         heard.filter(move |(_, heard)| self.round - heard.came < patience)
     }
 
-    /// Whether this many peers and this replica are a quorum (E3).
-    fn is_quorum(&self, peers: usize) -> bool {
-        let one_more = usize::from(self.has(Bug::ElectionMajorityOffByOne));
-        peers + 1 >= self.members.quorum() + one_more
+    /// Whether these peers and this replica are a quorum (E3).
+    fn is_quorum(&self, peers: impl Iterator<Item = ReplicaId>) -> bool {
+        let peers = peers.fold(ReplicaSet::default(), |set, id| set.union(self.members.only(id)));
+        let needs_peers_alone = self.has(Bug::ElectionMajorityOffByOne);
+        let me = self.members.only(self.members.me());
+        self.members.is_quorum(if needs_peers_alone { peers } else { peers.union(me) })
     }
 
     /// Whether this replica owns the ballot that it follows.
@@ -460,7 +462,7 @@ impl BallotLeaderElection {
 
     /// Whether a quorum follows this replica, or would.
     fn has_followers(&self) -> bool {
-        self.is_quorum(self.fresh().filter(|(_, heard)| heard.leader <= self.own).count())
+        self.is_quorum(self.fresh().filter(|(_, heard)| heard.leader <= self.own).map(|(id, _)| id))
     }
 
     /// At the end of a round: bids, suggests the bid, or takes it back.
@@ -480,7 +482,7 @@ impl BallotLeaderElection {
             leads || self.round < self.abstains_until || self.gives_way() || self.leaves_it_to_its_leader();
         // A group of one has nobody to wait for.
         let alone = self.members.count() == 1;
-        if content || waits || !self.fit || !self.is_quorum(self.fresh().count()) {
+        if content || waits || !self.fit || !self.is_quorum(self.fresh().map(|(id, _)| id)) {
             self.bid = None;
             return;
         }
@@ -488,13 +490,13 @@ impl BallotLeaderElection {
         let bid = bid.unwrap_or_else(|| Bid { ballot: self.next_ballot(self.highest), since: self.round });
         self.bid = Some(bid);
         let answers = self.fresh().filter(|(_, heard)| heard.round > bid.since);
-        let (mut answered, mut outbid) = (0, false);
+        let (mut answered, mut outbid) = (Vec::new(), false);
         for (id, heard) in answers {
-            answered += 1;
+            answered.push(id);
             outbid |= heard.ballot > bid.ballot && !self.departures.is_gone(now, id);
         }
         let ripe = self.round >= bid.since + BID_ROUNDS || alone;
-        if ripe && self.is_quorum(answered) && !outbid {
+        if ripe && self.is_quorum(answered.into_iter()) && !outbid {
             self.suggestion = Some(bid.ballot);
         }
     }

@@ -242,8 +242,9 @@ impl Rotating {
         let timeout = self.timeout;
         let is_willing =
             |index: usize| rehearsal.willing[index].is_some_and(|said: Time| now.since(said) <= timeout);
-        let willing = (0..self.members.count()).filter(|&index| is_willing(index)).count();
-        if willing + 1 >= self.members.quorum() {
+        let me = self.members.me();
+        let would = |id| id == me || self.members.index(id).is_some_and(is_willing);
+        if self.members.voters().is_quorum(would) {
             return Some(ballot);
         }
         if asks {
@@ -317,11 +318,14 @@ impl Rotating {
     /// Whether a quorum, this replica included, answered within the last time-out.
     #[must_use]
     pub fn reaches_quorum(&self, now: Time) -> bool {
-        let recent = |index: usize| {
-            index == self.members.my_index()
-                || now.since(self.answered[index].unwrap_or_default().max(self.led_since)) <= self.timeout
+        let recent = |answered: Option<Time>| {
+            now.since(answered.unwrap_or_default().max(self.led_since)) <= self.timeout
         };
-        (0..self.members.count()).filter(|&index| recent(index)).count() >= self.members.quorum()
+        let answers = |id| {
+            id == self.members.me()
+                || self.members.index(id).is_some_and(|index| recent(self.answered[index]))
+        };
+        self.members.voters().is_quorum(answers)
     }
 
     /// See [`super::Election::answers`].

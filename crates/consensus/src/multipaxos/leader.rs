@@ -6,7 +6,7 @@ use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, MultiPaxos, Promise, State, lives::Lives};
 use crate::{
-    Batches, Bug, Decision, Effect, Effects, Protocol, ReadToken, ReplicaSet,
+    Batches, Bug, Decision, Effect, Effects, Protocol, ReadToken,
     batches::{fitting, last_of},
     leadership::Leadership,
     resend::Resend,
@@ -163,13 +163,8 @@ impl MultiPaxos {
         if candidate.lsn > self.durable {
             return;
         }
-        let mut promised = ReplicaSet::default();
-        self.members.add(&mut promised, self.members.me());
-        for (&replica, answer) in &candidate.answers {
-            if answer.next.is_none() {
-                self.members.add(&mut promised, replica);
-            }
-        }
+        let told_all = |id| candidate.answers.get(&id).is_some_and(|answer| answer.next.is_none());
+        let promised = self.members.those(|id| id == self.members.me() || told_all(id));
         if !self.members.is_quorum(promised) {
             return;
         }

@@ -353,10 +353,9 @@ impl MultiPaxos {
         // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
         let bound = proposed.0.max(self.decided().0 + self.options.accept_ahead_max());
-        let quorum = self.members.quorum() - usize::from(self.options.has(crate::Bug::CommitWithMinority));
+        let missing = usize::from(self.options.has(crate::Bug::CommitWithMinority));
         let before = self.decided_ahead;
-        let mut voter = ReplicaSet::default();
-        self.members.add(&mut voter, who);
+        let voter = self.members.only(who);
         let last = Slot(last.0.min(bound));
         if last < first.max(self.slots.first()) {
             return;
@@ -373,7 +372,7 @@ impl MultiPaxos {
             }
             instance.votes = instance.votes.union(voter);
             let known = instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == instance.voted);
-            if known && instance.votes.len() >= quorum {
+            if known && self.members.is_quorum_with(missing, instance.votes) {
                 instance.decided = true;
                 self.decided_ahead += 1;
             }

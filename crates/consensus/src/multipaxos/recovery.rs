@@ -359,12 +359,11 @@ impl MultiPaxos {
         }
         recovering.answers.insert(from, answer);
         let answers = &recovering.answers;
-        let mut answered = ReplicaSet::default();
-        answers.keys().for_each(|&replica| self.members.add(&mut answered, replica));
+        let answered = self.members.those(|id| answers.contains_key(&id));
         let highest = answers.values().map(|answer| answer.promised).max().unwrap_or_default();
         let leader = answers.get(&highest.replica).filter(|answer| answer.promised == highest);
         let Some(next_slot) = leader.and_then(|answer| answer.next_slot) else { return };
-        if answered.len() < self.members.count() - self.members.quorum() + 1 {
+        if !self.members.meets_quorums(answered) {
             return;
         }
         let target = Target { promised: highest, next_slot };

@@ -2,9 +2,9 @@
 
 use synod_wire::{Ballot, ReplicaId};
 
-use super::{Entry, Message, Record, VoterSets};
+use super::{Entry, Message, Record};
 use crate::{
-    BatchText, Describe, Logged,
+    BatchText, Describe, Logged, VoterSets,
     batches::last_of,
     describe::{amnesia, run},
 };

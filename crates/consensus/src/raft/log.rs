@@ -5,11 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 use synod_wire::{Ballot, Lsn, Slot};
 
-use super::{
-    membership::VoterSets,
-    messages::{Configuration, Entries, Entry},
-};
-use crate::batches::last_of;
+use super::messages::{Configuration, Entries, Entry};
+use crate::{VoterSets, batches::last_of};
 
 /// Stretches of one term that are remembered at most. Each takes an election, so more are a curiosity; what is
 /// forgotten is the oldest, and whoever asks about it has to catch up by other means.
@@ -57,7 +54,7 @@ const ENTRY_BYTES: usize = 32;
 pub(super) fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     for entry in entries {
-        let size = entry.batch.bytes().len() + ENTRY_BYTES + entry.voters.as_ref().map_or(0, VoterSets::size);
+        let size = entry.batch.bytes().len() + ENTRY_BYTES + entry.voters.as_ref().map_or(0, voters_bytes);
         if count > 0 && bytes + size > bytes_max {
             break;
         }
@@ -65,6 +62,11 @@ pub(super) fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: u
         bytes += size;
     }
     (count, bytes)
+}
+
+/// What voters take in a message, in bytes.
+pub(super) fn voters_bytes(voters: &VoterSets) -> usize {
+    8 * (1 + voters.incoming().len() + voters.outgoing().len())
 }
 
 impl Log {
@@ -300,7 +302,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::membership::VoterSets;
+    use crate::VoterSets;
     use synod_wire::{Batch, ReplicaId};
 
     fn ballot(round: u64) -> Ballot {

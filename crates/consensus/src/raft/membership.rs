@@ -22,104 +22,12 @@
 //!
 //! In return the replica layer can say who votes behind any decided slot. An entry that was fetched from a peer comes
 //! with its voters, and a snapshot with those of its slot ([`Control::Learn`](crate::Control::Learn),
-//! [`Control::Installed`](crate::Control::Installed), [`Restart::outgoing`](crate::Restart::outgoing)).
-
-use std::sync::Arc;
+//! [`Control::Installed`](crate::Control::Installed), [`Members::seen_by`](crate::Members::seen_by)).
 
 use synod_wire::{Batch, ReplicaId, Time};
 
 use super::{Message, Raft, State, messages::Entry};
-use crate::{ChangeRefused, Effect, Effects, members::reached_by};
-
-/// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VoterSets {
-    /// Shared, and small where it stands: there is room for them in every entry, and nearly no entry has any.
-    halves: Arc<Halves>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Halves {
-    incoming: Vec<ReplicaId>,
-    outgoing: Vec<ReplicaId>,
-}
-
-impl VoterSets {
-    /// What it takes in a message, in bytes.
-    pub(super) fn size(&self) -> usize {
-        8 * (1 + self.incoming().len() + self.outgoing().len())
-    }
-
-    /// One group.
-    #[must_use]
-    pub fn simple(voters: Vec<ReplicaId>) -> VoterSets {
-        VoterSets::joint(voters, Vec::new())
-    }
-
-    /// The group to be, and the one that was. Each is put in order, and nobody counts twice.
-    #[must_use]
-    pub fn joint(mut incoming: Vec<ReplicaId>, mut outgoing: Vec<ReplicaId>) -> VoterSets {
-        for half in [&mut incoming, &mut outgoing] {
-            half.sort_unstable();
-            half.dedup();
-        }
-        VoterSets { halves: Arc::new(Halves { incoming, outgoing }) }
-    }
-
-    /// Who votes once the change, if there is one, is complete.
-    #[must_use]
-    pub fn incoming(&self) -> &[ReplicaId] {
-        &self.halves.incoming
-    }
-
-    /// During a change, who voted before it; otherwise empty.
-    #[must_use]
-    pub fn outgoing(&self) -> &[ReplicaId] {
-        &self.halves.outgoing
-    }
-
-    /// Whether a change is under way.
-    #[must_use]
-    pub fn is_joint(&self) -> bool {
-        !self.outgoing().is_empty()
-    }
-
-    /// Whether a replica votes.
-    #[must_use]
-    pub fn contains(&self, id: ReplicaId) -> bool {
-        self.incoming().binary_search(&id).is_ok() || self.outgoing().binary_search(&id).is_ok()
-    }
-
-    /// Everybody who votes, in ascending order.
-    #[must_use]
-    pub fn all(&self) -> Vec<ReplicaId> {
-        let mut all: Vec<_> = self.incoming().iter().chain(self.outgoing()).copied().collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-
-    /// Whether these replicas decide: a majority of each group.
-    pub fn is_quorum(&self, mut has: impl FnMut(ReplicaId) -> bool) -> bool {
-        self.quorum_value(|id| u64::from(has(id))) >= 1
-    }
-
-    /// The largest number that a quorum reaches, each replica having reached `value`.
-    pub fn quorum_value(&self, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        let mut of = |half: &[ReplicaId]| reached_by(half, half.len() / 2 + 1, &mut value);
-        match (self.incoming().is_empty(), self.outgoing().is_empty()) {
-            (false, true) => of(self.incoming()),
-            (false, false) => of(self.incoming()).min(of(self.outgoing())),
-            // Nobody: never made by a leader, and nothing is decided by nobody.
-            (true, _) => 0,
-        }
-    }
-
-    /// A planted bug: the two groups taken for one.
-    pub(super) fn union(&self) -> VoterSets {
-        VoterSets::simple(self.all())
-    }
-}
+use crate::{ChangeRefused, Effect, Effects, VoterSets};
 
 impl Raft {
     /// Who votes, as far as this replica's log goes.
@@ -219,67 +127,6 @@ impl Raft {
                 effects.send(heir, Message::TimeoutNow { ballot }, synod_wire::Lsn::ZERO);
             }
             self.step_down(now, effects);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ids(bits: u32) -> Vec<ReplicaId> {
-        (0..6).filter(|bit| bits & (1 << bit) != 0).map(|bit| ReplicaId(bit + 1)).collect()
-    }
-
-    /// A majority, by the definition: more than half.
-    fn majority(of: u32, has: u32) -> bool {
-        2 * (of & has).count_ones() > of.count_ones()
-    }
-
-    /// All pairs of groups of at most six replicas, against all sets of supporters.
-    #[test]
-    fn a_quorum_is_a_majority_of_each_group() {
-        for incoming in 1..64u32 {
-            for outgoing in (0..64u32).step_by(3) {
-                let sets = VoterSets::joint(ids(incoming), ids(outgoing));
-                for has in 0..64u32 {
-                    let expected = majority(incoming, has) && (outgoing == 0 || majority(outgoing, has));
-                    let found = sets.is_quorum(|id| has & (1 << (id.0 - 1)) != 0);
-                    assert_eq!(found, expected, "{incoming:b} {outgoing:b} {has:b}");
-                }
-            }
-        }
-    }
-
-    /// The value of a quorum against its definition: the largest that a quorum has reached.
-    #[test]
-    fn the_value_of_a_quorum_is_the_largest_that_one_reaches() {
-        let mut seed = 7u64;
-        let mut random = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            seed >> 33
-        };
-        for _ in 0..20_000 {
-            let sets = VoterSets::joint(ids(random() as u32 % 63 + 1), ids(random() as u32 % 64));
-            let values: Vec<u64> = (0..6).map(|_| random() % 5).collect();
-            let value = |id: ReplicaId| values[id.0 as usize - 1];
-            let brute = (0..5).rev().find(|&bound| sets.is_quorum(|id| value(id) >= bound)).unwrap_or(0);
-            assert_eq!(sets.quorum_value(value), brute, "{sets:?} {values:?}");
-        }
-    }
-
-    /// What joint consensus rests on: a quorum of the joint configuration meets every quorum of both.
-    #[test]
-    fn joint_quorums_meet_those_before_and_after() {
-        let (old, new) = (0b00111u32, 0b11100u32);
-        let joint = VoterSets::joint(ids(new), ids(old));
-        let quorums = |sets: &VoterSets| -> Vec<u32> {
-            (0..32).filter(|has| sets.is_quorum(|id| has & (1 << (id.0 - 1)) != 0)).collect()
-        };
-        for one in quorums(&joint) {
-            for other in [VoterSets::simple(ids(old)), VoterSets::simple(ids(new)), joint.clone()] {
-                assert!(quorums(&other).iter().all(|quorum| one & quorum != 0));
-            }
         }
     }
 }

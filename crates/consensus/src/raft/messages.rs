@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
-use super::membership::VoterSets;
-use crate::{Body, Class, Logged, MEMBERS_MAX, batches::last_of};
+use crate::{Body, Class, Logged, MEMBERS_MAX, VoterSets, batches::last_of};
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -49,7 +49,6 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
-pub use membership::VoterSets;
 pub use messages::{Configuration, Entries, Entry, Message, Record};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
-use super::{Configuration, Entry, Message, Patience, Raft, Record, State, VoterSets, log::Log};
+use super::{Configuration, Entry, Message, Patience, Raft, Record, State, log::Log};
 use crate::{Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of};
 
 /// What the records of earlier lives say.
@@ -43,8 +43,7 @@ impl Raft {
         let born = restart.records.is_empty();
         let replayed = replay(restart.records, &options);
         let (base, ballot) = (restart.base, restart.base_ballots.proposed);
-        let voters = VoterSets::joint(members.ids().to_vec(), restart.outgoing);
-        let mut log = Log::new(Configuration { slot: base, ballot, voters });
+        let mut log = Log::new(Configuration { slot: base, ballot, voters: members.voters().clone() });
         // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than the one
         // in the log. Then what the log holds there and behind it was never decided, as in `learn`.
         let replaced = replayed.entries.get(&base).is_some_and(|(entry, _)| entry.ballot != ballot);

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Ballots, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use super::{Entry, Message, Record, Tuning, VoterSets};
+use super::{Entry, Message, Record, Tuning};
 use crate::{
     Control, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, ReadToken, Restart, Role,
+    VoterSets,
 };
 
 const R1: ReplicaId = ReplicaId(1);

@@ -6,10 +6,9 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Extent, Message, Prepare, Promise, Record, SequencePaxos, State, peers::Peer};
 use crate::{
-    Batches, Bug, Effect, Effects, Protocol, ReadToken, ReplicaSet,
+    Batches, Bug, Effect, Effects, Protocol, ReadToken,
     batches::{fitting, last_of},
     leadership::Leadership,
-    members::reached_by,
     resend::Resend,
 };
 
@@ -138,11 +137,9 @@ impl SequencePaxos {
     /// Adopts the best sequence and begins to lead, if a quorum has promised and that sequence is there.
     pub(super) fn complete_prepare(&mut self, now: Time, effects: &mut Effects) {
         let State::Candidate(candidate) = &self.state else { return };
-        let mut promised = ReplicaSet::default();
-        self.members.add(&mut promised, self.members.me());
-        candidate.promises.keys().for_each(|&replica| self.members.add(&mut promised, replica));
+        let promised = |id| id == self.members.me() || candidate.promises.contains_key(&id);
         let best = &candidate.best;
-        if candidate.lsn > self.durable || !self.members.is_quorum(promised) || best.next.is_some() {
+        if candidate.lsn > self.durable || !self.members.voters().is_quorum(promised) || best.next.is_some() {
             return;
         }
         // What lies before the suffix is decided here, or accepted in the same ballot. Otherwise the one who gave the
@@ -268,10 +265,10 @@ impl SequencePaxos {
 
     /// Decides what a quorum has accepted.
     pub(super) fn choose(&mut self, effects: &mut Effects) {
-        let quorum = self.members.quorum() - usize::from(self.has(Bug::CommitWithMinority));
+        let missing = usize::from(self.has(Bug::CommitWithMinority));
         let State::Leader(leader) = &mut self.state else { return };
         let accepted = |id| leader.peers.get(&id).map_or(leader.own, |peer| peer.last).0;
-        let chosen = Slot(reached_by(self.members.ids(), quorum, accepted)).min(leader.written);
+        let chosen = Slot(self.members.voters().quorum_value_with(missing, accepted)).min(leader.written);
         let before = self.log.decided();
         if chosen <= before {
             return;

@@ -1,7 +1,7 @@
 //! What messages and records look like on the wire and on disk.
 
 use super::*;
-use crate::message::fixed;
+use crate::{message::fixed, raft::log::voters_bytes};
 use synod_wire::{BatchBuilder, SessionId};
 
 fn voters() -> VoterSets {
@@ -44,7 +44,7 @@ fn voters_weigh_what_they_take_in_a_message() {
         let voters = VoterSets::joint(ids(incoming), ids(outgoing));
         let mut writer = Writer::new();
         write_voters(&mut writer, &voters);
-        let (len, size) = (writer.finish().len(), voters.size());
+        let (len, size) = (writer.finish().len(), voters_bytes(&voters));
         assert!(len <= size && size <= len + 8, "{voters:?}: {len} bytes, and {size} counted");
     }
 }

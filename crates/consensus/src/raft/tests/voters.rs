@@ -121,14 +121,18 @@ fn what_comes_by_catch_up_or_with_a_snapshot_says_who_votes() {
 fn a_life_that_begins_while_voters_change_needs_both_majorities() {
     let mut effects = Effects::new(Lsn::ZERO);
     let restart = Restart {
-        outgoing: vec![R1, R2],
         base: Slot(9),
         base_ballots: Ballots::both(ballot(3, R1)),
         decided: Slot(9),
         ..Restart::first(Incarnation(2))
     };
     let options = Options::of(ProtocolKind::Raft);
-    let protocol = options.start(Members::new([R3, R4], R4), restart, Time::ZERO, &mut effects);
+    let protocol = options.start(
+        Members::seen_by(R4, VoterSets::joint(vec![R3, R4], vec![R1, R2])),
+        restart,
+        Time::ZERO,
+        &mut effects,
+    );
     let mut one = One { protocol, effects, now: Time::ZERO };
     let started: Vec<_> = one.effects.drain().collect();
     let term = Record::Term { term: 3, voted_for: None };
@@ -148,7 +152,12 @@ fn a_life_that_begins_while_voters_change_needs_both_majorities() {
 
 #[test]
 fn a_replica_that_does_not_vote_follows_and_never_stands() {
-    let mut learner = One::start(Members::observed([R1, R2, R3], R4), &Options::default(), Vec::new(), false);
+    let mut learner = One::start(
+        Members::seen_by(R4, VoterSets::simple(vec![R1, R2, R3])),
+        &Options::default(),
+        Vec::new(),
+        false,
+    );
     let effects: Vec<_> = learner.effects.drain().collect();
     assert_eq!(sent(&effects, R1), [(Message::Follow, Lsn::ZERO)]);
     let effects = learner.wait(T * 2);
