@@ -80,7 +80,7 @@
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::Message;
+use super::{Advice, Election, Message};
 use crate::{Bug, Effects, Link, Members, Options, ReplicaSet, departures::Departures};
 
 use std::time::Duration;
@@ -229,50 +229,6 @@ impl BallotLeaderElection {
         self.planted == Some(bug)
     }
 
-    /// See [`super::Election::restarted`]. The own ballot starts low: if the leader lives it is heard, and nothing
-    /// changes; otherwise the next bid is above what was promised (E8).
-    pub fn restarted(&mut self, promised: Ballot) {
-        if !self.has(Bug::ElectionForgetsPromise) {
-            self.leader = self.leader.max(promised);
-            self.highest = self.highest.max(promised);
-        }
-    }
-
-    /// See [`super::Election::receive`].
-    pub fn receive(&mut self, from: ReplicaId, message: &Message, effects: &mut Effects) {
-        let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
-            return;
-        };
-        match *message {
-            Message::HeartbeatRequest { round, highest } => {
-                self.highest = self.highest.max(highest);
-                effects.send(from, self.reply(round), Lsn::ZERO);
-            }
-            Message::HeartbeatReply { round, ballot, leader, happy } => {
-                let known = self.heard[index].map_or(0, |heard| heard.round);
-                if round > self.round || round < known || self.round - round > self.patience() + 1 {
-                    return;
-                }
-                // A round that was cut short makes no reply late.
-                self.late |= round < self.round && round > self.missed_in();
-                self.highest = self.highest.max(leader);
-                self.note_try(leader);
-                // Anything higher is a bid.
-                if ballot <= leader {
-                    self.note_try(ballot);
-                }
-                self.heard[index] = Some(Heard { round, came: self.round, ballot, leader, happy });
-                // Whoever follows its own ballot leads, or tries to; a bid, which may still show when another leader
-                // has made its bidder happy, is not to be followed.
-                if happy && ballot == leader && ballot.replica == from && ballot > self.leader {
-                    self.follow(ballot);
-                }
-            }
-            // Of another election.
-            Message::Rehearse { .. } | Message::RehearseReply { .. } => {}
-        }
-    }
-
     /// The owner of this ballot tried to lead in it.
     fn note_try(&mut self, ballot: Ballot) {
         if let Some(index) = self.members.index(ballot.replica) {
@@ -297,17 +253,6 @@ impl BallotLeaderElection {
         Message::HeartbeatRequest { round: self.round, highest: self.highest }
     }
 
-    /// See [`super::Election::link`].
-    pub fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
-        self.departures.link(now, peer, link);
-        if link == Link::Up {
-            self.missed = self.missed.filter(|(missed, _)| missed.replica != peer);
-        }
-        if link.begins_again() {
-            effects.send(peer, self.request(), Lsn::ZERO);
-        }
-    }
-
     /// When the owner of the ballot that is followed will be missed, as things stand.
     fn misses_leader_at(&self) -> Option<Time> {
         let is_missed = self.missed.is_some_and(|(missed, _)| missed == self.leader);
@@ -317,38 +262,6 @@ impl BallotLeaderElection {
     /// The round in which the owner of a ballot was missed that is not back.
     fn missed_in(&self) -> u64 {
         self.missed.map_or(0, |(_, round)| round)
-    }
-
-    /// See [`super::Election::tick_at`].
-    #[must_use]
-    pub fn tick_at(&self) -> Time {
-        self.misses_leader_at().map_or(self.ends, |misses_at| misses_at.min(self.ends))
-    }
-
-    /// See [`super::Election::on_timer`]. Ends a round, and begins the next.
-    pub fn on_timer(&mut self, now: Time, fit: bool, effects: &mut Effects) {
-        self.fit = fit || self.has(Bug::ElectionOfHungDisk);
-        let misses_leader = self.misses_leader_at().is_some_and(|misses_at| now >= misses_at);
-        if misses_leader {
-            self.miss_leader();
-        } else if now < self.ends {
-            return;
-        }
-        if self.short_rounds == 0 {
-            self.adapt();
-        } else if std::mem::take(&mut self.late) {
-            self.short *= 2;
-        }
-        if self.claim.is_some_and(|claim| !claim.leads && !self.is_young(claim)) {
-            // Whatever is in the way of Phase 1, somebody else may have it easier.
-            self.gave_up();
-        }
-        self.consider(now);
-        self.round += 1;
-        let delay = if self.short_rounds > 0 { self.short.min(self.delay) } else { self.delay };
-        self.short_rounds = self.short_rounds.saturating_sub(1);
-        self.ends = now + delay;
-        effects.send(self.members.to_peers(), self.request(), Lsn::ZERO);
     }
 
     /// The owner of the ballot that is followed is gone.
@@ -501,24 +414,6 @@ impl BallotLeaderElection {
         }
     }
 
-    /// See [`super::Election::candidacy`].
-    #[must_use]
-    pub fn candidacy(&self) -> Option<Ballot> {
-        self.suggestion
-    }
-
-    /// See [`super::Election::promised`]. A replica promises its own ballot when it begins to try.
-    pub fn promised(&mut self, ballot: Ballot) {
-        if ballot.replica == self.members.me() {
-            debug_assert!(ballot > self.own, "own ballots only grow");
-            self.own = ballot;
-            self.claim = Some(Claim { leads: false, stalls: false, since: self.round });
-        }
-        if ballot > self.leader {
-            self.follow(ballot);
-        }
-    }
-
     /// Follows a higher ballot than before.
     fn follow(&mut self, ballot: Ballot) {
         debug_assert!(ballot > self.leader, "the ballots that are followed only grow");
@@ -534,9 +429,109 @@ impl BallotLeaderElection {
         self.suggestion = None;
         self.short_rounds = 0;
     }
+}
 
-    /// See [`super::Election::gave_up`].
-    pub fn gave_up(&mut self) {
+impl Election for BallotLeaderElection {
+    fn fork(&self) -> Box<dyn Election> {
+        Box::new(self.clone())
+    }
+
+    // The own ballot starts low: if the leader lives it is heard, and nothing changes; otherwise the next bid is above what
+    // was promised (E8).
+    fn restarted(&mut self, promised: Ballot) {
+        if !self.has(Bug::ElectionForgetsPromise) {
+            self.leader = self.leader.max(promised);
+            self.highest = self.highest.max(promised);
+        }
+    }
+
+    fn receive(&mut self, _: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
+        let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
+            return;
+        };
+        match *message {
+            Message::HeartbeatRequest { round, highest } => {
+                self.highest = self.highest.max(highest);
+                effects.send(from, self.reply(round), Lsn::ZERO);
+            }
+            Message::HeartbeatReply { round, ballot, leader, happy } => {
+                let known = self.heard[index].map_or(0, |heard| heard.round);
+                if round > self.round || round < known || self.round - round > self.patience() + 1 {
+                    return;
+                }
+                // A round that was cut short makes no reply late.
+                self.late |= round < self.round && round > self.missed_in();
+                self.highest = self.highest.max(leader);
+                self.note_try(leader);
+                // Anything higher is a bid.
+                if ballot <= leader {
+                    self.note_try(ballot);
+                }
+                self.heard[index] = Some(Heard { round, came: self.round, ballot, leader, happy });
+                // Whoever follows its own ballot leads, or tries to; a bid, which may still show when another leader
+                // has made its bidder happy, is not to be followed.
+                if happy && ballot == leader && ballot.replica == from && ballot > self.leader {
+                    self.follow(ballot);
+                }
+            }
+            // Of another election.
+            Message::Rehearse { .. } | Message::RehearseReply { .. } => {}
+        }
+    }
+
+    fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
+        self.departures.link(now, peer, link);
+        if link == Link::Up {
+            self.missed = self.missed.filter(|(missed, _)| missed.replica != peer);
+        }
+        if link.begins_again() {
+            effects.send(peer, self.request(), Lsn::ZERO);
+        }
+    }
+
+    // Ends a round, and begins the next.
+    fn on_timer(&mut self, now: Time, fit: bool, effects: &mut Effects) {
+        self.fit = fit || self.has(Bug::ElectionOfHungDisk);
+        let misses_leader = self.misses_leader_at().is_some_and(|misses_at| now >= misses_at);
+        if misses_leader {
+            self.miss_leader();
+        } else if now < self.ends {
+            return;
+        }
+        if self.short_rounds == 0 {
+            self.adapt();
+        } else if std::mem::take(&mut self.late) {
+            self.short *= 2;
+        }
+        if self.claim.is_some_and(|claim| !claim.leads && !self.is_young(claim)) {
+            // Whatever is in the way of Phase 1, somebody else may have it easier.
+            self.gave_up(now);
+        }
+        self.consider(now);
+        self.round += 1;
+        let delay = if self.short_rounds > 0 { self.short.min(self.delay) } else { self.delay };
+        self.short_rounds = self.short_rounds.saturating_sub(1);
+        self.ends = now + delay;
+        effects.send(self.members.to_peers(), self.request(), Lsn::ZERO);
+    }
+
+    fn tick_at(&self) -> Time {
+        self.misses_leader_at().map_or(self.ends, |misses_at| misses_at.min(self.ends))
+    }
+
+    // A replica promises its own ballot when it begins to try.
+    fn promised(&mut self, ballot: Ballot, _: Time) {
+        if ballot.replica == self.members.me() {
+            debug_assert!(ballot > self.own, "own ballots only grow");
+            self.own = ballot;
+            self.claim = Some(Claim { leads: false, stalls: false, since: self.round });
+        }
+        if ballot > self.leader {
+            self.follow(ballot);
+        }
+    }
+
+    fn gave_up(&mut self, _: Time) {
         self.claim = None;
         self.bid = None;
         self.suggestion = None;
@@ -549,8 +544,7 @@ impl BallotLeaderElection {
         self.abstains_until = self.round + rounds;
     }
 
-    /// See [`super::Election::decided`].
-    pub fn decided(&mut self, through: Slot, lags: bool) {
+    fn decided(&mut self, through: Slot, lags: bool) {
         self.lags = lags;
         if through > self.decided {
             self.decided = through;
@@ -558,43 +552,44 @@ impl BallotLeaderElection {
         }
     }
 
-    /// See [`super::Election::leads`].
-    pub fn leads(&mut self) {
-        self.claim = Some(Claim { leads: true, stalls: false, since: self.round });
-    }
-
-    /// See [`super::Election::stalls`].
-    pub fn stalls(&mut self, stalls: bool) {
+    fn stalls(&mut self, stalls: bool) {
         if let Some(claim) = &mut self.claim {
             claim.stalls = stalls;
         }
     }
 
-    /// See [`super::Election::answered`]: Phase 1 makes progress.
-    pub fn answered(&mut self) {
+    fn leads(&mut self, _: Time) {
+        self.claim = Some(Claim { leads: true, stalls: false, since: self.round });
+    }
+
+    // Phase 1 makes progress.
+    fn answered(&mut self, _: ReplicaId, _: Time) {
         let round = self.round;
         if let Some(claim) = self.claim.as_mut().filter(|claim| !claim.leads) {
             claim.since = round;
         }
     }
 
-    /// See [`super::Election::answers`].
-    #[must_use]
-    pub fn answers(&self, member: ReplicaId) -> bool {
+    fn answers(&self, _: Time, member: ReplicaId) -> bool {
         self.fresh().any(|(id, _)| id == member)
     }
 
-    /// See [`super::Election::next_ballot`].
-    #[must_use]
-    pub fn next_ballot(&self, above: Ballot) -> Ballot {
+    fn next_ballot(&self, above: Ballot) -> Ballot {
         let counter = (above.round >> PRIORITY_BITS) + 1;
         let round = counter << PRIORITY_BITS | u64::from(self.priority);
         Ballot { round, replica: self.members.me() }
     }
 
-    /// See [`super::Election::must_yield`].
-    #[must_use]
-    pub fn must_yield(&self) -> bool {
-        self.claims().is_none_or(|claim| !self.works(claim))
+    fn candidacy(&mut self, _: Time, current: Ballot, _: &mut Effects) -> Option<Ballot> {
+        self.suggestion.filter(|&ballot| ballot > current)
+    }
+
+    fn advice(&self, _: Time) -> Advice {
+        let works = self.claims().is_some_and(|claim| self.works(claim));
+        if works { Advice::Stay } else { Advice::Yield }
+    }
+
+    fn deadline(&self, _: Ballot) -> Time {
+        self.tick_at()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{BallotLeaderElection, Message};
+use super::{Advice, BallotLeaderElection, Election, Message};
 use crate::{Effect, Effects, ElectionKind, Link, Members, Options};
 
 const TIMEOUT: Duration = Duration::from_millis(1000);
@@ -88,11 +88,14 @@ impl Group {
             election.on_timer(now, true, &mut effects);
             self.transmit(of, &mut effects);
             let election = self.elections[of].as_mut().expect("it is up");
-            if self.leads[of] && election.must_yield() {
-                election.gave_up();
+            if self.leads[of] && election.advice(now) == Advice::Yield {
+                election.gave_up(Time::ZERO);
                 self.leads[of] = false;
             }
-            if let Some(ballot) = self.elections[of].as_ref().and_then(BallotLeaderElection::candidacy) {
+            let election = self.elections[of].as_mut();
+            let suggested = election
+                .and_then(|election| election.candidacy(now, Ballot::ZERO, &mut Effects::new(Lsn::ZERO)));
+            if let Some(ballot) = suggested {
                 self.try_to_lead(of, ballot);
             }
         }
@@ -109,7 +112,7 @@ impl Group {
                     self.elections[to].as_mut().filter(|_| self.links.contains(&(from.min(to), from.max(to))))
                 {
                     let mut effects = Effects::new(Lsn::ZERO);
-                    election.receive(ReplicaId(from as u64 + 1), &message, &mut effects);
+                    election.receive(Time::ZERO, ReplicaId(from as u64 + 1), &message, &mut effects);
                     self.transmit(to, &mut effects);
                 }
             }
@@ -123,20 +126,20 @@ impl Group {
         assert!(ballot > self.tried[of], "B1: ballots grow");
         assert!(neighbours.len() + 1 >= quorum, "B4: only with a quorum");
         self.tried[of] = ballot;
-        self.elections[of].as_mut().expect("it is up").promised(ballot);
+        self.elections[of].as_mut().expect("it is up").promised(ballot, Time::ZERO);
         let mut promised = 1;
         for to in neighbours {
             let election = self.elections[to].as_mut().expect("it is up");
             // B3, as far as neighbours know: it is above all that they promised.
             if ballot > self.tried[to] {
-                election.promised(ballot);
+                election.promised(ballot, Time::ZERO);
                 self.tried[to] = ballot;
                 self.leads[to] = false;
                 promised += 1;
             }
         }
         if promised >= quorum && !self.hopeless.contains(&of) {
-            self.elections[of].as_mut().expect("it is up").leads();
+            self.elections[of].as_mut().expect("it is up").leads(Time::ZERO);
             self.leads[of] = true;
             self.changes += 1;
             let decided = Slot(self.changes as u64);
@@ -293,7 +296,7 @@ fn a_link_that_flaps_changes_no_leader() {
 fn who_gives_up_lets_another_lead_and_leads_where_nobody_else_can() {
     let mut group = Group::new(&[0; 3]);
     group.run(2);
-    group.elections[2].as_mut().expect("it is up").gave_up();
+    group.elections[2].as_mut().expect("it is up").gave_up(Time::ZERO);
     group.leads[2] = false;
     group.run(1);
     assert_eq!(group.leaders(), [1]);
@@ -342,7 +345,7 @@ fn one_promise_that_only_one_replica_knows_is_outbid() {
     let mut group = Group::new(&[0; 3]);
     group.run(2);
     let stray = Ballot { round: 99 << 8, replica: ReplicaId(3) };
-    group.elections[0].as_mut().expect("it is up").promised(stray);
+    group.elections[0].as_mut().expect("it is up").promised(stray, Time::ZERO);
     group.tried[0] = stray;
     group.crash(2);
     group.run(3);
@@ -362,9 +365,14 @@ fn replies_of_another_life_or_repeated_do_not_count() {
         let mut effects = Effects::new(Lsn::ZERO);
         election.on_timer(Time::ZERO + TIMEOUT * u32::try_from(round).expect("small"), true, &mut effects);
         for &(from, of_round) in replies {
-            election.receive(ReplicaId(from), &reply(of_round, Ballot::ZERO, false), &mut effects);
+            election.receive(
+                Time::ZERO,
+                ReplicaId(from),
+                &reply(of_round, Ballot::ZERO, false),
+                &mut effects,
+            );
         }
-        election.candidacy()
+        election.candidacy(Time::ZERO, Ballot::ZERO, &mut Effects::new(Lsn::ZERO))
     };
     let first = 3 << 32;
     for number in 1..8 {
@@ -377,7 +385,7 @@ fn replies_of_another_life_or_repeated_do_not_count() {
         round(&mut one, number, &[(2, first + number), (3, first + number)]);
     }
     assert!(round(&mut one, 11, &[]).is_some(), "two others and itself");
-    one.receive(ReplicaId(1), &reply(first, Ballot::ZERO, false), &mut effects);
+    one.receive(Time::ZERO, ReplicaId(1), &reply(first, Ballot::ZERO, false), &mut effects);
     assert_eq!(effects.drain().count(), 0, "it does not talk to itself");
 }
 
@@ -407,10 +415,13 @@ impl Asked {
     fn that_gave_up() -> (Asked, Ballot) {
         let mut asked = Asked { one: election(3, 0, 9, 1), now: Time::ZERO };
         (0..1000).for_each(|_| _ = asked.round(Ballot::ZERO, Ballot::ZERO));
-        let own = asked.one.candidacy().expect("nobody else bids");
-        asked.one.promised(own);
-        asked.one.leads();
-        asked.one.gave_up();
+        let own = asked
+            .one
+            .candidacy(Time::ZERO, Ballot::ZERO, &mut Effects::new(Lsn::ZERO))
+            .expect("nobody else bids");
+        asked.one.promised(own, Time::ZERO);
+        asked.one.leads(Time::ZERO);
+        asked.one.gave_up(Time::ZERO);
         (asked, own)
     }
 
@@ -429,9 +440,9 @@ impl Asked {
         let round = asked.expect("a round begins");
         for (from, ballot) in [(2, ballot), (3, Ballot::ZERO)] {
             let reply = Message::HeartbeatReply { round, ballot, leader, happy: false };
-            self.one.receive(ReplicaId(from), &reply, &mut effects);
+            self.one.receive(Time::ZERO, ReplicaId(from), &reply, &mut effects);
         }
-        self.one.candidacy().is_some()
+        self.one.candidacy(Time::ZERO, Ballot::ZERO, &mut Effects::new(Lsn::ZERO)).is_some()
     }
 }
 
@@ -461,6 +472,7 @@ fn only_an_owner_that_is_happy_is_followed() {
     let leader_of = |one: &mut BallotLeaderElection| {
         let mut effects = Effects::new(Lsn::ZERO);
         one.receive(
+            Time::ZERO,
             ReplicaId(3),
             &Message::HeartbeatRequest { round: 1, highest: Ballot::ZERO },
             &mut effects,
@@ -473,11 +485,11 @@ fn only_an_owner_that_is_happy_is_followed() {
             other => panic!("no reply: {other:?}"),
         }
     };
-    one.receive(ReplicaId(3), &reply(1, ballot, true), &mut effects);
+    one.receive(Time::ZERO, ReplicaId(3), &reply(1, ballot, true), &mut effects);
     assert_eq!(leader_of(&mut one), (Ballot::ZERO, false), "hearsay");
-    one.receive(ReplicaId(2), &reply(1, ballot, false), &mut effects);
+    one.receive(Time::ZERO, ReplicaId(2), &reply(1, ballot, false), &mut effects);
     assert_eq!(leader_of(&mut one), (Ballot::ZERO, false), "a bid, or a leader without a quorum");
-    one.receive(ReplicaId(2), &reply(1, ballot, true), &mut effects);
+    one.receive(Time::ZERO, ReplicaId(2), &reply(1, ballot, true), &mut effects);
     assert_eq!(leader_of(&mut one), (ballot, true));
 }
 
@@ -498,7 +510,7 @@ fn late_replies_make_rounds_longer_up_to_a_bound_and_calm_makes_them_short_again
         };
         let answered = if late { round - 1 } else { round };
         for from in [2, 3] {
-            one.receive(ReplicaId(from), &reply(answered, Ballot::ZERO, false), &mut effects);
+            one.receive(Time::ZERO, ReplicaId(from), &reply(answered, Ballot::ZERO, false), &mut effects);
         }
         one.tick_at().since(now)
     };

@@ -7,7 +7,7 @@
 //!
 //! A leader-based protocol owns an [`Election`] and tells it what it sees (`heard_leader`, `answered`, `promised`,
 //! ...). It asks [`Election::candidacy`] when a deadline has passed, or a message of the election has arrived, whether
-//! to try to lead, and in which ballot; a leader asks [`Election::must_yield`]. An election has messages of its own,
+//! to try to lead, and in which ballot; a leader asks for [`Election::advice`]. An election has messages of its own,
 //! and may have deadlines: the protocol carries its messages ([`Election::receive`]), and calls [`Election::on_timer`]
 //! whenever its own timer has fired, having asked for a timer at [`Election::tick_at`] at the latest, also while it
 //! leads. A replica that must not vote runs no election: it neither answers nor asks, as if it were down. A replica
@@ -29,191 +29,140 @@ use synod_wire::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{Effects, ElectionKind, Link, Members, Options};
 
-/// The election of one replica.
-#[derive(Clone, Debug)]
-pub enum Election {
-    /// See [`Rotating`].
-    Rotating(Box<Rotating>),
-    /// See [`BallotLeaderElection`].
-    Ballot(Box<BallotLeaderElection>),
+/// What an election advises a replica that leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Go on leading.
+    Stay,
+    /// Give up: another replica should try to lead.
+    Yield,
+    /// Let this member lead, which is better placed. The leader asks that member to take over and goes on leading until it
+    /// does. The advice is followed each time that it is given.
+    HandTo(ReplicaId),
 }
 
-impl Election {
-    /// The election that the options name, as it is after a start.
-    #[must_use]
-    pub fn new(options: &Options, members: Members, incarnation: Incarnation, now: Time) -> Election {
-        match options.election {
-            ElectionKind::Rotating => Election::Rotating(Box::new(Rotating::new(options, members, now))),
-            ElectionKind::Randomized => {
-                unreachable!("a configuration is checked against `ProtocolKind::elections`")
-            }
-            ElectionKind::Ballot => {
-                Election::Ballot(Box::new(BallotLeaderElection::new(options, members, incarnation, now)))
-            }
-        }
-    }
-
+/// The election of one replica. An election answers the questions at the end; of what it is told it may ignore what it makes
+/// no use of.
+pub trait Election: std::fmt::Debug + Send {
     /// The replica starts again, or begins to vote, and has promised this ballot before.
-    pub fn restarted(&mut self, promised: Ballot) {
-        match self {
-            Election::Rotating(rotating) => rotating.restarted(promised),
-            Election::Ballot(ballot) => ballot.restarted(promised),
-        }
-    }
+    fn restarted(&mut self, _promised: Ballot) {}
 
     /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
-    pub fn expect_no_leader(&mut self) {
-        match self {
-            Election::Rotating(rotating) => rotating.expect_no_leader(),
-            // It asks whether anybody leads, and waits for nobody.
-            Election::Ballot(_) => {}
-        }
-    }
+    fn expect_no_leader(&mut self) {}
 
     /// A message of an election arrived from a member. A replica that does not lead asks [`Election::candidacy`] then.
-    pub fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
-        match self {
-            Election::Rotating(rotating) => rotating.receive(now, from, message, effects),
-            Election::Ballot(ballot) => ballot.receive(from, message, effects),
-        }
-    }
+    fn receive(&mut self, _now: Time, _from: ReplicaId, _message: &Message, _effects: &mut Effects) {}
 
     /// Something became of the session to a member. The replica asks [`Election::deadline`] then.
-    pub fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
-        match self {
-            Election::Rotating(rotating) => rotating.link(now, peer, link),
-            Election::Ballot(ballot) => ballot.link(now, peer, link, effects),
-        }
-    }
+    fn link(&mut self, _now: Time, _peer: ReplicaId, _link: Link, _effects: &mut Effects) {}
 
     /// Does what is due. To be called whenever the protocol's timer has fired, before [`Election::candidacy`] or
-    /// [`Election::must_yield`]. `fit`: this replica could lead, since its disk answers.
-    pub fn on_timer(&mut self, now: Time, fit: bool, effects: &mut Effects) {
-        match self {
-            Election::Rotating(rotating) => rotating.set_fit(fit),
-            Election::Ballot(ballot) => ballot.on_timer(now, fit, effects),
-        }
-    }
+    /// [`Election::advice`]. `fit`: this replica could lead, since its disk answers.
+    fn on_timer(&mut self, _now: Time, _fit: bool, _effects: &mut Effects) {}
 
     /// When [`Election::on_timer`] must be called at the latest, whatever the protocol does then.
-    #[must_use]
-    pub fn tick_at(&self) -> Time {
-        match self {
-            Election::Rotating(_) => Time::NEVER,
-            Election::Ballot(ballot) => ballot.tick_at(),
-        }
+    fn tick_at(&self) -> Time {
+        Time::NEVER
     }
 
     /// The leader of the current ballot gave a sign of life.
-    pub fn heard_leader(&mut self, now: Time) {
-        match self {
-            Election::Rotating(rotating) => rotating.heard_leader(now),
-            // It believes only in answers, which show that the link works in both directions.
-            Election::Ballot(_) => {}
-        }
-    }
+    fn heard_leader(&mut self, _now: Time) {}
 
     /// This replica promised a ballot, which may be its own: its owner gets a while to show that it leads. To be called
     /// again when that one was told another page of what was promised: it gets a while for the next one.
-    pub fn promised(&mut self, ballot: Ballot, now: Time) {
-        match self {
-            Election::Rotating(rotating) => rotating.promised(ballot, now),
-            Election::Ballot(election) => election.promised(ballot),
-        }
-    }
+    fn promised(&mut self, _ballot: Ballot, _now: Time) {}
 
     /// This replica gave up leading, or trying to: it comes last in line.
-    pub fn gave_up(&mut self, now: Time) {
-        match self {
-            Election::Rotating(rotating) => rotating.gave_up(now),
-            Election::Ballot(ballot) => ballot.gave_up(),
-        }
-    }
+    fn gave_up(&mut self, _now: Time) {}
 
-    /// Slots through this one are known to be decided, by whatever leader: somebody gets on. `lags`: this replica is so far
-    /// behind that it could not lead before it has caught up.
-    pub fn decided(&mut self, through: Slot, lags: bool) {
-        match self {
-            // It hears of leaders, and that suffices: everybody has its turn in any case.
-            Election::Rotating(_) => {}
-            Election::Ballot(ballot) => ballot.decided(through, lags),
-        }
-    }
+    /// Slots through this one are known to be decided, by some leader: somebody gets on. `lags`: this replica lags so far
+    /// that it could not lead before it has caught up.
+    fn decided(&mut self, _through: Slot, _lags: bool) {}
 
     /// This replica leads, and decides nothing although it should, or does so again: another that could lead may try.
-    pub fn stalls(&mut self, stalls: bool) {
-        match self {
-            Election::Rotating(rotating) => rotating.stalls(stalls),
-            Election::Ballot(ballot) => ballot.stalls(stalls),
-        }
-    }
+    fn stalls(&mut self, _stalls: bool) {}
 
     /// This replica tries to lead; [`Election::promised`] tells in which ballot.
-    pub fn tried(&mut self) {
-        match self {
-            Election::Rotating(rotating) => rotating.tried(),
-            Election::Ballot(_) => {}
-        }
-    }
+    fn tried(&mut self) {}
 
     /// This replica begins to lead.
-    pub fn leads(&mut self, now: Time) {
-        match self {
-            Election::Rotating(rotating) => rotating.leads(now),
-            Election::Ballot(ballot) => ballot.leads(),
-        }
-    }
+    fn leads(&mut self, _now: Time) {}
 
     /// A member answered this replica, which leads or tries to. One that tries gets a while for the next answer.
-    pub fn answered(&mut self, from: ReplicaId, now: Time) {
-        match self {
-            Election::Rotating(rotating) => rotating.answered(from, now),
-            Election::Ballot(ballot) => ballot.answered(),
-        }
-    }
+    fn answered(&mut self, _from: ReplicaId, _now: Time) {}
 
     /// Whether a member has answered this replica, which leads, not longer ago than a leader may be silent.
-    #[must_use]
-    pub fn answers(&self, now: Time, member: ReplicaId) -> bool {
-        match self {
-            Election::Rotating(rotating) => rotating.answers(now, member),
-            Election::Ballot(ballot) => ballot.answers(member),
-        }
-    }
+    fn answers(&self, now: Time, member: ReplicaId) -> bool;
 
     /// A ballot of this replica above another.
-    #[must_use]
-    pub fn next_ballot(&self, above: Ballot) -> Ballot {
-        match self {
-            Election::Rotating(rotating) => rotating.next_ballot(above),
-            Election::Ballot(ballot) => ballot.next_ballot(above),
-        }
-    }
+    fn next_ballot(&self, above: Ballot) -> Ballot;
 
     /// The ballot, above `current`, in which this replica, which does not lead, should try to do so now, if it should.
-    #[must_use]
-    pub fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot> {
-        match self {
-            Election::Rotating(rotating) => rotating.candidacy(now, current, effects),
-            Election::Ballot(ballot) => ballot.candidacy().filter(|&ballot| ballot > current),
-        }
-    }
+    fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot>;
 
-    /// Whether this replica, which leads, should give up.
-    #[must_use]
-    pub fn must_yield(&self, now: Time) -> bool {
-        match self {
-            Election::Rotating(rotating) => !rotating.reaches_quorum(now),
-            Election::Ballot(ballot) => ballot.must_yield(),
-        }
-    }
+    /// What this replica, which leads, should do.
+    fn advice(&self, now: Time) -> Advice;
 
     /// When a replica that does not lead should ask [`Election::candidacy`] again, if it hears nothing before.
-    #[must_use]
-    pub fn deadline(&self, current: Ballot) -> Time {
-        match self {
-            Election::Rotating(rotating) => rotating.deadline(current),
-            Election::Ballot(ballot) => ballot.tick_at(),
+    fn deadline(&self, current: Ballot) -> Time;
+
+    /// The same election once more, for [`crate::Protocol::fork`].
+    fn fork(&self) -> Box<dyn Election>;
+}
+
+impl Clone for Box<dyn Election> {
+    fn clone(&self) -> Box<dyn Election> {
+        self.fork()
+    }
+}
+
+/// The election that the options name, as it is after a start.
+///
+/// # Panics
+/// If the options name `randomized`, which is a part of Raft: options are checked against
+/// [`crate::ProtocolKind::elections`].
+#[must_use]
+pub fn start(options: &Options, members: Members, incarnation: Incarnation, now: Time) -> Box<dyn Election> {
+    match options.election {
+        ElectionKind::Rotating => Box::new(Rotating::new(options, members, now)),
+        ElectionKind::Ballot => Box::new(BallotLeaderElection::new(options, members, incarnation, now)),
+        ElectionKind::Randomized => {
+            unreachable!("a configuration is checked against `ProtocolKind::elections`")
         }
+    }
+}
+
+/// An election for tests of the protocols that ask one: its replica may always try, and hears the same advice each time.
+#[cfg(test)]
+#[derive(Clone, Debug)]
+pub(crate) struct Advised {
+    pub(crate) me: ReplicaId,
+    pub(crate) advice: Advice,
+}
+
+#[cfg(test)]
+impl Election for Advised {
+    fn answers(&self, _: Time, _: ReplicaId) -> bool {
+        true
+    }
+
+    fn next_ballot(&self, above: Ballot) -> Ballot {
+        Ballot { round: above.round + 1, replica: self.me }
+    }
+
+    fn candidacy(&mut self, _: Time, current: Ballot, _: &mut Effects) -> Option<Ballot> {
+        Some(self.next_ballot(current))
+    }
+
+    fn advice(&self, _: Time) -> Advice {
+        self.advice
+    }
+
+    fn deadline(&self, _: Ballot) -> Time {
+        Time::NEVER
+    }
+
+    fn fork(&self) -> Box<dyn Election> {
+        Box::new(self.clone())
     }
 }

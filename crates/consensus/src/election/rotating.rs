@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Time};
 
-use super::Message;
+use super::{Advice, Election, Message};
 use crate::{Bug, Effects, Link, Members, Options, departures::Departures};
 
 /// Failed tries after which the time-out grows no more: 2^2 times the configured one.
@@ -116,78 +116,9 @@ impl Rotating {
         }
     }
 
-    /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
-    pub fn expect_no_leader(&mut self) {
-        self.since = self.since - self.timeout * 3 / 4;
-        self.sign = None;
-    }
-
-    /// The replica starts again, or begins to vote, and has promised this ballot before.
-    pub fn restarted(&mut self, promised: Ballot) {
-        self.highest = self.highest.max(promised);
-        self.owner = Some(promised.replica);
-    }
-
-    /// The lowest ballot of this replica above another.
-    #[must_use]
-    pub fn next_ballot(&self, above: Ballot) -> Ballot {
-        let n = self.members.count() as u64;
-        let mine = self.members.my_index() as u64 + 1;
-        // The smallest round > above.round with round ≡ mine (mod n).
-        let round = above.round + 1 + (mine + n - (above.round + 1) % n) % n;
-        Ballot { round, replica: self.members.me() }
-    }
-
-    /// See [`super::Election::link`].
-    pub fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
-        self.departures.link(now, peer, link);
-        if link == Link::Up && self.owner == Some(peer) {
-            self.asked = 0;
-        }
-    }
-
     /// Whether the owner of the current round is taken for gone.
     fn owner_is_gone(&self, now: Time) -> bool {
         self.owner.is_some_and(|owner| self.departures.is_gone(now, owner))
-    }
-
-    /// The leader of the current round gave a sign of life.
-    pub fn heard_leader(&mut self, now: Time) {
-        self.since = now;
-        self.sign = Some(now);
-        self.failures = 0;
-        self.rehearsal = None;
-    }
-
-    /// This replica promised a ballot, which may be its own: its owner gets a whole time-out to show that it leads.
-    pub fn promised(&mut self, ballot: Ballot, now: Time) {
-        self.since = now;
-        self.sign = Some(now);
-        self.highest = self.highest.max(ballot);
-        self.owner = Some(ballot.replica);
-        self.asked = 0;
-        self.tries = ballot.replica == self.members.me();
-        self.leads = false;
-        self.rehearsal = None;
-    }
-
-    /// This replica gave up leading, or trying to: it comes last in line, and lets others try at once.
-    pub fn gave_up(&mut self, now: Time) {
-        self.since = now;
-        self.sign = None;
-        self.tries = false;
-        self.leads = false;
-        self.rehearsal = None;
-    }
-
-    /// This replica tries to lead.
-    pub fn tried(&mut self) {
-        self.failures += 1;
-    }
-
-    /// Whether this replica could lead now.
-    pub fn set_fit(&mut self, fit: bool) {
-        self.fit = fit;
     }
 
     /// When this replica should try to lead, unless it hears of a leader before.
@@ -203,15 +134,156 @@ impl Rotating {
         }
     }
 
-    /// When [`Rotating::candidacy`] should be asked.
-    #[must_use]
-    pub fn deadline(&self, current: Ballot) -> Time {
-        self.try_at(current.max(self.highest)).max(self.ask_at)
+    /// Whether a leader, or somebody who tries, should be left alone.
+    fn has_leader(&self, now: Time) -> bool {
+        if self.leads {
+            return self.reaches_quorum(now) && !self.stalls;
+        }
+        self.sign.is_some_and(|sign| now.since(sign) < self.timeout) && !self.owner_is_gone(now)
+    }
+
+    /// Whether a quorum, this replica included, answered within the last time-out.
+    fn reaches_quorum(&self, now: Time) -> bool {
+        let recent = |answered: Option<Time>| {
+            now.since(answered.unwrap_or_default().max(self.led_since)) <= self.timeout
+        };
+        let answers = |id| {
+            id == self.members.me()
+                || self.members.index(id).is_some_and(|index| recent(self.answered[index]))
+        };
+        self.members.voters().is_quorum(answers)
+    }
+}
+
+impl Election for Rotating {
+    fn fork(&self) -> Box<dyn Election> {
+        Box::new(self.clone())
+    }
+
+    /// The replica starts again, or begins to vote, and has promised this ballot before.
+    fn restarted(&mut self, promised: Ballot) {
+        self.highest = self.highest.max(promised);
+        self.owner = Some(promised.replica);
+    }
+
+    /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
+    fn expect_no_leader(&mut self) {
+        self.since = self.since - self.timeout * 3 / 4;
+        self.sign = None;
+    }
+
+    /// A message of a rehearsal arrived from a member.
+    fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
+        let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
+            return;
+        };
+        match *message {
+            Message::Rehearse { ballot } => {
+                let willing = ballot > self.highest && !self.has_leader(now);
+                let highest = self.highest;
+                effects.send(from, Message::RehearseReply { ballot, willing, highest }, Lsn::ZERO);
+            }
+            Message::RehearseReply { ballot, willing, highest } => {
+                self.highest = self.highest.max(highest);
+                if let Some(rehearsal) =
+                    self.rehearsal.as_mut().filter(|rehearsal| rehearsal.ballot == ballot)
+                {
+                    rehearsal.willing[index] = willing.then_some(now);
+                }
+            }
+            // Of another election.
+            Message::HeartbeatRequest { .. } | Message::HeartbeatReply { .. } => {}
+        }
+    }
+
+    fn link(&mut self, now: Time, peer: ReplicaId, link: Link, _: &mut Effects) {
+        self.departures.link(now, peer, link);
+        if link == Link::Up && self.owner == Some(peer) {
+            self.asked = 0;
+        }
+    }
+
+    fn on_timer(&mut self, _: Time, fit: bool, _: &mut Effects) {
+        self.fit = fit;
+    }
+
+    /// The leader of the current round gave a sign of life.
+    fn heard_leader(&mut self, now: Time) {
+        self.since = now;
+        self.sign = Some(now);
+        self.failures = 0;
+        self.rehearsal = None;
+    }
+
+    /// This replica promised a ballot, which may be its own: its owner gets a whole time-out to show that it leads.
+    fn promised(&mut self, ballot: Ballot, now: Time) {
+        self.since = now;
+        self.sign = Some(now);
+        self.highest = self.highest.max(ballot);
+        self.owner = Some(ballot.replica);
+        self.asked = 0;
+        self.tries = ballot.replica == self.members.me();
+        self.leads = false;
+        self.rehearsal = None;
+    }
+
+    /// This replica gave up leading, or trying to: it comes last in line, and lets others try at once.
+    fn gave_up(&mut self, now: Time) {
+        self.since = now;
+        self.sign = None;
+        self.tries = false;
+        self.leads = false;
+        self.rehearsal = None;
+    }
+
+    /// Whether this replica, which leads, decides nothing although it should.
+    fn stalls(&mut self, stalls: bool) {
+        self.stalls = stalls;
+    }
+
+    /// This replica tries to lead.
+    fn tried(&mut self) {
+        self.failures += 1;
+    }
+
+    /// This replica begins to lead: the time to hear from a quorum starts now.
+    fn leads(&mut self, now: Time) {
+        (self.tries, self.leads) = (false, true);
+        self.led_since = now;
+        self.stalls = false;
+        self.failures = 0;
+        self.rehearsal = None;
+    }
+
+    /// A member answered this replica. If it tries to lead, that is a sign of life of its round: what a quorum has to tell
+    /// may be longer than what can be told in a time-out.
+    fn answered(&mut self, from: ReplicaId, now: Time) {
+        if let Some(index) = self.members.index(from) {
+            self.answered[index] = Some(now);
+        }
+        if self.tries {
+            self.since = now;
+            self.sign = Some(now);
+        }
+    }
+
+    fn answers(&self, now: Time, member: ReplicaId) -> bool {
+        let answered = self.members.index(member).and_then(|index| self.answered[index]);
+        answered.is_some_and(|answered| now.since(answered) <= self.timeout)
+    }
+
+    /// The lowest ballot of this replica above another.
+    fn next_ballot(&self, above: Ballot) -> Ballot {
+        let n = self.members.count() as u64;
+        let mine = self.members.my_index() as u64 + 1;
+        // The smallest round > above.round with round ≡ mine (mod n).
+        let round = above.round + 1 + (mine + n - (above.round + 1) % n) % n;
+        Ballot { round, replica: self.members.me() }
     }
 
     /// The ballot in which this replica should try to lead now, if it should: its patience is over, and a quorum is
     /// willing. Asks those who have not said so.
-    pub fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot> {
+    fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot> {
         let current = current.max(self.highest);
         if now < self.try_at(current) {
             return None;
@@ -257,82 +329,13 @@ impl Rotating {
         None
     }
 
-    /// A message of a rehearsal arrived from a member.
-    pub fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
-        let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
-            return;
-        };
-        match *message {
-            Message::Rehearse { ballot } => {
-                let willing = ballot > self.highest && !self.has_leader(now);
-                let highest = self.highest;
-                effects.send(from, Message::RehearseReply { ballot, willing, highest }, Lsn::ZERO);
-            }
-            Message::RehearseReply { ballot, willing, highest } => {
-                self.highest = self.highest.max(highest);
-                if let Some(rehearsal) =
-                    self.rehearsal.as_mut().filter(|rehearsal| rehearsal.ballot == ballot)
-                {
-                    rehearsal.willing[index] = willing.then_some(now);
-                }
-            }
-            // Of another election.
-            Message::HeartbeatRequest { .. } | Message::HeartbeatReply { .. } => {}
-        }
+    fn advice(&self, now: Time) -> Advice {
+        if self.reaches_quorum(now) { Advice::Stay } else { Advice::Yield }
     }
 
-    /// Whether a leader, or somebody who tries, should be left alone.
-    fn has_leader(&self, now: Time) -> bool {
-        if self.leads {
-            return self.reaches_quorum(now) && !self.stalls;
-        }
-        self.sign.is_some_and(|sign| now.since(sign) < self.timeout) && !self.owner_is_gone(now)
-    }
-
-    /// A member answered this replica. If it tries to lead, that is a sign of life of its round: what a quorum has to tell
-    /// may be longer than what can be told in a time-out.
-    pub fn answered(&mut self, from: ReplicaId, now: Time) {
-        if let Some(index) = self.members.index(from) {
-            self.answered[index] = Some(now);
-        }
-        if self.tries {
-            self.since = now;
-            self.sign = Some(now);
-        }
-    }
-
-    /// Whether this replica, which leads, decides nothing although it should.
-    pub fn stalls(&mut self, stalls: bool) {
-        self.stalls = stalls;
-    }
-
-    /// This replica begins to lead: the time to hear from a quorum starts now.
-    pub fn leads(&mut self, now: Time) {
-        (self.tries, self.leads) = (false, true);
-        self.led_since = now;
-        self.stalls = false;
-        self.failures = 0;
-        self.rehearsal = None;
-    }
-
-    /// Whether a quorum, this replica included, answered within the last time-out.
-    #[must_use]
-    pub fn reaches_quorum(&self, now: Time) -> bool {
-        let recent = |answered: Option<Time>| {
-            now.since(answered.unwrap_or_default().max(self.led_since)) <= self.timeout
-        };
-        let answers = |id| {
-            id == self.members.me()
-                || self.members.index(id).is_some_and(|index| recent(self.answered[index]))
-        };
-        self.members.voters().is_quorum(answers)
-    }
-
-    /// See [`super::Election::answers`].
-    #[must_use]
-    pub fn answers(&self, now: Time, member: ReplicaId) -> bool {
-        let answered = self.members.index(member).and_then(|index| self.answered[index]);
-        answered.is_some_and(|answered| now.since(answered) <= self.timeout)
+    /// When [`Rotating::candidacy`] should be asked.
+    fn deadline(&self, current: Ballot) -> Time {
+        self.try_at(current.max(self.highest)).max(self.ask_at)
     }
 }
 
@@ -531,7 +534,7 @@ mod tests {
             let mut follower = election(me);
             follower.promised(R1_LED, t(100));
             follower.heard_leader(t(200));
-            follower.link(t(210), ReplicaId(1), Link::Refused);
+            follower.link(t(210), ReplicaId(1), Link::Refused, &mut Effects::new(Lsn::ZERO));
             // It had said that before.
             follower.heard_leader(t(211));
             follower
@@ -552,7 +555,7 @@ mod tests {
         reply(&mut two, t(861), 3, ballot, true, Ballot::ZERO);
         assert_eq!(two.candidacy(t(861), R1_LED, &mut effects), Some(ballot));
 
-        three.link(t(236), ReplicaId(1), Link::Up);
+        three.link(t(236), ReplicaId(1), Link::Up, &mut Effects::new(Lsn::ZERO));
         assert!(!is_willing(&mut three, t(300), 2, 2), "it is back");
         assert_eq!(three.deadline(R1_LED), t(211) + T * 3 / 2);
     }
@@ -561,7 +564,7 @@ mod tests {
     fn only_the_departure_of_the_one_that_leads_counts() {
         let mut three = election(3);
         three.promised(R1_LED, Time::ZERO);
-        three.link(Time::ZERO, ReplicaId(2), Link::Refused);
+        three.link(Time::ZERO, ReplicaId(2), Link::Refused, &mut Effects::new(Lsn::ZERO));
         assert_eq!(three.deadline(R1_LED), Time::ZERO + T * 3 / 2);
         assert!(!is_willing(&mut three, Time::ZERO + T / 2, 2, 2));
     }
@@ -595,11 +598,11 @@ mod tests {
         let mut effects = Effects::new(Lsn::ZERO);
         let mut two = election(2);
         let due = two.deadline(R1_LED);
-        two.set_fit(false);
+        two.on_timer(Time::ZERO, false, &mut Effects::new(Lsn::ZERO));
         assert_eq!(two.candidacy(due, R1_LED, &mut effects), None);
         assert_eq!(said(&mut effects), []);
         assert!(two.deadline(R1_LED) > due, "it is not asked again at the same instant");
-        two.set_fit(true);
+        two.on_timer(Time::ZERO, true, &mut Effects::new(Lsn::ZERO));
         assert_eq!(two.candidacy(two.deadline(R1_LED), R1_LED, &mut effects), None);
         assert_eq!(said(&mut effects).len(), 2);
     }

@@ -8,6 +8,7 @@ use super::{AcceptedValue, Message, MultiPaxos, Promise, State, lives::Lives};
 use crate::{
     Batches, Bug, Decision, Effect, Effects, Protocol, ReadToken,
     batches::{fitting, last_of},
+    election::Advice,
     leadership::Leadership,
     resend::Resend,
 };
@@ -281,7 +282,8 @@ impl MultiPaxos {
         let stalls = self.progress.stalls(now, decided, waits, timeout);
         self.election.stalls(stalls);
         let useless = stalls && !self.serves_reads();
-        if !self.disk.answers(now, timeout) || self.election.must_yield(now) || useless {
+        let advice = self.election.advice(now);
+        if !self.disk.answers(now, timeout) || advice == Advice::Yield || useless {
             // The others elect a leader once they miss the heartbeats; this replica comes last in line.
             self.election.gave_up(now);
             return self.step_down(effects);
@@ -294,6 +296,9 @@ impl MultiPaxos {
             return;
         }
         self.resend_proposals(now, effects);
+        if let Advice::HandTo(heir) = advice {
+            self.transfer(heir, effects);
+        }
         let State::Leader(leader) = &mut self.state else { return };
         if leader.duties.is_heartbeat_due(now, self.options.heartbeat_interval) {
             self.send_heartbeat(effects);

@@ -66,7 +66,7 @@ pub struct MultiPaxos {
     members: Members,
     options: Options,
     incarnation: Incarnation,
-    election: Election,
+    election: Box<dyn Election>,
     /// No lower ballot is answered any more.
     promised: Ballot,
     /// The record that holds `promised`.

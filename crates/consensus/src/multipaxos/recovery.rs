@@ -49,8 +49,8 @@ use synod_wire::{Ballot, Ballots, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State, lives::Lives};
 use crate::{
-    Bug, Effects, LeaderView, Members, Options, Proofs, Prove, ReplicaSet, Restart, election::Election,
-    resend::Resend, slots::Slots,
+    Bug, Effects, LeaderView, Members, Options, Proofs, Prove, ReplicaSet, Restart, election, resend::Resend,
+    slots::Slots,
 };
 
 /// A replica that must not vote.
@@ -135,7 +135,7 @@ impl MultiPaxos {
         now: Time,
         effects: &mut Effects,
     ) -> MultiPaxos {
-        let election = Election::new(&options, members.clone(), restart.incarnation, now);
+        let election = election::start(&options, members.clone(), restart.incarnation, now);
         let before = effects.last_lsn();
         let mut replica = MultiPaxos {
             incarnation: restart.incarnation,

@@ -9,10 +9,11 @@ use synod_wire::{
     Ballot, Ballots, Batch, BatchBuilder, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot, Time,
 };
 
-use super::{AcceptedValue, Message, Promise, Record, Tuning};
+use super::{AcceptedValue, Message, MultiPaxos, Promise, Record, Tuning};
 use crate::{
     Control, Decision, Effect, Effects, ElectionKind, Input, Logged, Members, Options, Protocol, ReadToken,
-    Restart, Role, election,
+    Restart, Role,
+    election::{self, Advice, Advised},
 };
 
 const R1: ReplicaId = ReplicaId(1);
@@ -788,4 +789,23 @@ fn a_promise_has_the_bytes_that_a_message_may_have() {
         }
         assert!(pages > 1 || page_max > 3_000, "{pages} pages of {page_max} bytes");
     }
+}
+
+#[test]
+fn a_leader_that_is_advised_to_hand_over_asks_that_member_and_leads_until_it_does() {
+    let advised = |advice| {
+        let mut effects = Effects::new(Lsn::ZERO);
+        let (members, restart) = (Members::new([R1, R2, R3], R1), Restart::first(Incarnation(7)));
+        let mut replica = MultiPaxos::start(options(), members, restart, Time::ZERO, &mut effects);
+        replica.election = Box::new(Advised { me: R1, advice });
+        effects.drain();
+        let mut one = One { protocol: Box::new(replica), effects, now: Time::ZERO };
+        one.elect();
+        let asked = sent(&one.wait(Duration::from_millis(100)), R2);
+        let asked = asked.iter().any(|(message, _)| *message == Message::TakeOver { ballot: ballot(1) });
+        (asked, one.protocol.status().role)
+    };
+    assert_eq!(advised(Advice::HandTo(R2)), (true, Role::Leader));
+    assert_eq!(advised(Advice::HandTo(R3)), (false, Role::Leader));
+    assert_eq!(advised(Advice::Stay), (false, Role::Leader));
 }

@@ -8,6 +8,7 @@ use super::{Extent, Message, Prepare, Promise, Record, SequencePaxos, State, pee
 use crate::{
     Batches, Bug, Effect, Effects, Protocol, ReadToken,
     batches::{fitting, last_of},
+    election::Advice,
     leadership::Leadership,
     resend::Resend,
 };
@@ -298,7 +299,8 @@ impl SequencePaxos {
         let waits = !self.is_congested() && self.in_flight() > 0;
         let stalls = self.progress.stalls(now, self.slots_gained(), waits, timeout);
         self.election.stalls(stalls);
-        let works = self.disk.answers(now, timeout) && !self.election.must_yield(now);
+        let advice = self.election.advice(now);
+        let works = self.disk.answers(now, timeout) && advice != Advice::Yield;
         let State::Leader(leader) = &self.state else { return };
         // A leader that decides nothing still serves reads, if it knows all that was decided before its time
         // (`progress_watch.rs`).
@@ -306,6 +308,9 @@ impl SequencePaxos {
             return self.give_up(now, effects);
         }
         self.resend_to_peers(now, effects);
+        if let Advice::HandTo(heir) = advice {
+            self.transfer(heir, effects);
+        }
         let State::Leader(leader) = &mut self.state else { return };
         if leader.duties.is_heartbeat_due(now, self.options.heartbeat_interval) {
             self.send_heartbeat(effects);

@@ -103,7 +103,7 @@ use crate::{
 pub struct SequencePaxos {
     members: Members,
     options: Options,
-    election: Election,
+    election: Box<dyn Election>,
     /// No lower ballot is answered any more.
     promised: Ballot,
     /// The record that holds `promised`.

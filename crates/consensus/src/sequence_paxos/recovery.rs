@@ -4,8 +4,8 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
 use crate::{
-    Bug, Effect, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, batches::last_of,
-    election::Election, staged::Staged,
+    Bug, Effect, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, batches::last_of, election,
+    staged::Staged,
 };
 
 impl SequencePaxos {
@@ -17,7 +17,7 @@ impl SequencePaxos {
         now: Time,
         effects: &mut Effects,
     ) -> SequencePaxos {
-        let election = Election::new(&options, members.clone(), restart.incarnation, now);
+        let election = election::start(&options, members.clone(), restart.incarnation, now);
         let before = effects.last_lsn();
         let mut replica = SequencePaxos {
             election,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     Batches, ElectionKind, ReadToken, Role,
+    election::{Advice, Advised},
     sequence_paxos::{Extent, Prepare, Promise, Tuning},
 };
 
@@ -599,4 +600,19 @@ fn a_leader_goes_on_while_pages_arrive_and_no_longer() {
         wants(&mut cluster, A, vec![receive(B, ack), Input::Timer]);
     }
     assert_eq!(rounds, 9, "after four time-outs");
+}
+
+#[test]
+fn a_leader_that_is_advised_to_hand_over_asks_that_member_and_leads_until_it_does() {
+    let mut cluster = led(options());
+    for (advice, asks) in
+        [(Advice::Stay, None), (Advice::HandTo(id(C)), Some(C)), (Advice::HandTo(id(A)), None)]
+    {
+        cluster.lose_all();
+        cluster.nodes[A].replica.election = Box::new(Advised { me: id(A), advice });
+        cluster.step(A, Input::Timer);
+        let asked = cluster.wire.iter().find(|(_, _, message)| matches!(message, Message::TakeOver { .. }));
+        assert_eq!(asked.map(|(_, to, _)| *to), asks);
+        assert!(matches!(cluster.replica(A).state, State::Leader(_)));
+    }
 }
