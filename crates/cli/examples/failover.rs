@@ -1,10 +1,10 @@
-//! Measures how long `kill -9` of the leader takes service away:
-//! `cargo build --release && cargo run --release --example failover`.
+//! Measures how long service is missing after `kill -9` of the leader: `cargo build --release && cargo run
+//! --release --example failover`.
 //!
-//! Three `synod serve` on this machine, with durable logs. A client writes without pause and notes when each write was
-//! answered; one that fails is sent again, to the next endpoint. The gap is the longest time without an answer around
-//! the kill. Connections, the client's included, are over loopback, so a dead process is noticed at once: what is
-//! measured is suspicion and election, as a multiple of the election timeout.
+//! Three `synod serve` run on this machine, with durable logs. A client writes without pause and records when
+//! each write was answered; a write that fails is sent again, to the next endpoint. The gap is the longest
+//! time without an answer around the kill. All connections are over loopback, so a dead process is noticed at
+//! once: suspicion and election are measured, as a multiple of the election time-out.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -22,19 +22,19 @@ use tokio::time::sleep;
 
 use self::support::Cluster;
 
-/// Measures how long the end of the leader takes service away.
+/// Measures how long service is missing after the end of the leader.
 #[derive(Parser)]
 struct Args {
     /// The program `synod` [default: the one beside this program's folder].
     #[arg(long)]
     synod: Option<PathBuf>,
-    /// How often the leader is killed.
+    /// How many times the leader is killed.
     #[arg(long, default_value_t = 10)]
     kills: usize,
-    /// In milliseconds; a heartbeat is a tenth of it.
+    /// The election time-out in milliseconds; a heartbeat is a tenth of it.
     #[arg(long, default_value_t = 1000)]
     election_timeout: u64,
-    /// How a leader is found.
+    /// The election.
     #[arg(long, default_value = "rotating")]
     election: String,
 }

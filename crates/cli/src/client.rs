@@ -1,4 +1,4 @@
-//! What all commands that talk to a cluster share.
+//! The options of all commands that talk to a cluster.
 
 use std::{
     future::Future,
@@ -10,11 +10,11 @@ use synod_client::{Client, Config};
 
 use crate::{failure::Failure, output::Format, quorum, serve::units};
 
-/// Whom to ask, for how long, and how to print the answer.
+/// The endpoints to ask, for how long, and how to print the answer.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct ClientArgs {
-    /// Client URLs of the replicas; each can answer every request, and one that does not answer is passed over.
+    /// Client URLs of the replicas. Each can answer every request; one that does not answer is skipped.
     #[arg(
         long,
         env = "SYNOD_ENDPOINTS",
@@ -35,7 +35,7 @@ impl ClientArgs {
     /// A client of these endpoints.
     pub fn client(&self) -> Result<Client, Failure> {
         let mut config = Config::new(self.endpoints.iter().cloned());
-        // In the order in which the user gave them.
+        // Endpoints are asked in the order in which the user gave them.
         config.first_endpoint = Some(0);
         config.request_timeout = self.command_timeout - self.reserve();
         config.connect_timeout = config.connect_timeout.min(config.request_timeout);
@@ -43,12 +43,13 @@ impl ClientArgs {
         Ok(Client::new(config)?)
     }
 
-    /// The part of the command's time that is left for saying why a request was not served.
+    /// The part of the command's time that is reserved for finding out why a request was not served.
     fn reserve(&self) -> Duration {
         (self.command_timeout / 10).min(Duration::from_secs(1))
     }
 
-    /// Runs a command's requests. All of them, and finding out why one was not served, take no longer than the command may.
+    /// Runs a command's requests. Together with finding out why one was not served they take no longer than
+    /// the command's time-out.
     pub fn run<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let deadline = Instant::now() + self.command_timeout;
         block_on(async {

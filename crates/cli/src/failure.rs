@@ -1,37 +1,37 @@
-//! How a command ends when it does not succeed.
+//! The ways in which a command fails.
 
 use std::{fmt, process::ExitCode};
 
-/// Something was refused or went wrong.
+/// A request was refused, or something went wrong.
 const FAILED: u8 = 1;
-/// The command line or a configuration makes no sense; clap ends with the same code.
+/// The command line or a configuration is not valid; clap uses the same code.
 const USAGE: u8 = 2;
-/// What came from standard input makes no sense.
+/// Standard input is not valid.
 const INPUT: u8 = 3;
 
-/// What to tell the user, and what to tell a script.
+/// A message for the user, and an exit code for a script.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
     message: String,
-    /// What to do about it, or where it comes from.
+    /// What to do about it, or its cause.
     hint: Option<String>,
-    /// The cluster did not serve a request, for a reason that its state may tell.
+    /// Whether the cluster did not serve a request, for a reason that its state may show.
     unserved: bool,
 }
 
 impl Failure {
-    /// Something was refused or went wrong: exit code 1.
+    /// A request was refused, or something went wrong: exit code 1.
     pub fn failed(message: impl fmt::Display) -> Failure {
         Failure::of(FAILED, message)
     }
 
-    /// The command line or a configuration makes no sense: exit code 2.
+    /// The command line or a configuration is not valid: exit code 2.
     pub fn usage(message: impl fmt::Display) -> Failure {
         Failure::of(USAGE, message)
     }
 
-    /// What came from standard input makes no sense: exit code 3.
+    /// Standard input is not valid: exit code 3.
     pub fn input(message: impl fmt::Display) -> Failure {
         Failure::of(INPUT, message)
     }
@@ -45,12 +45,12 @@ impl Failure {
         Failure { code, message: message.to_string(), hint: None, unserved: false }
     }
 
-    /// Whether the cluster did not serve a request, and its state may tell why.
+    /// Whether the cluster did not serve a request, for a reason that its state may show.
     pub fn is_unserved(&self) -> bool {
         self.unserved
     }
 
-    /// The same with something that helps.
+    /// The same failure with a hint.
     pub fn with_hint(self, hint: Option<String>) -> Failure {
         Failure { hint: hint.or(self.hint), ..self }
     }
@@ -75,7 +75,7 @@ impl From<synod_client::Error> for Failure {
     fn from(error: synod_client::Error) -> Failure {
         match error {
             synod_client::Error::Config { .. } => Failure::usage(error),
-            // In the server's own words, which are etcd's: what scripts look for.
+            // The message is the server's own, which is etcd's: scripts match on it.
             synod_client::Error::Refused { message, .. } => Failure::failed(message),
             synod_client::Error::Unavailable { reached: false, .. } => {
                 let hint = "is a replica running there? `synod dev` starts three on this machine, and --endpoints or \

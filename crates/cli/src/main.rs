@@ -22,7 +22,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::Failure;
 
-/// It gives memory back that is not needed any more: after a compaction, or an attack, a server shrinks.
+/// This allocator gives back memory that is no longer needed: after a compaction, or an attack, a server shrinks.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -41,7 +41,7 @@ struct Cli {
     command: Command,
 }
 
-/// Said at the end of the help of `serve` and `dev`.
+/// The end of the help of `serve` and `dev`.
 const UNITS: &str = "TIME is in milliseconds, or has a unit: 500us, 100ms, 2s, 10m. SIZE is in bytes, or has a unit: \
                      64KiB, 1.5MiB, 2GiB. All limits are per replica.";
 
@@ -59,9 +59,10 @@ enum Command {
     Get(kv::GetArgs),
     /// Delete a key or a range of keys
     Del(kv::DelArgs),
-    /// Compare, then do one of two lists of operations, all at one revision; read from standard input
+    /// Compare, then execute one of two lists of operations, all at one revision; read from standard input
     ///
-    /// Three lists, each ended by an empty line: what must hold; what to do if all of it does; what to do otherwise.
+    /// Three lists, each ended by an empty line: the comparisons; the operations if all of them hold; the
+    /// operations otherwise.
     ///
     ///   mod("city") > "0"          mod, create, version or value of a key; =, !=, < or >
     ///
@@ -80,9 +81,9 @@ enum Command {
     Member(member::MemberArgs),
     /// Hand the leadership to a member
     MoveLeader(member::MoveLeaderArgs),
-    /// Change what orders, and how the leader is found, while the cluster runs
+    /// Change the protocol, its election and options, or limits, while the cluster runs
     Reconfigure(member::ReconfigureArgs),
-    /// Bring a cluster back whose quorum is lost for good, from the data of one survivor
+    /// Make a new cluster from the data of one survivor, after the quorum is lost for good
     Recover(recover::RecoverArgs),
     /// Measure throughput and latency of a cluster, Synod's or etcd's
     Bench(synod_lab::bench::Args),
@@ -90,7 +91,7 @@ enum Command {
     Sim(sim::SimArgs),
     /// Run experiments, judge what they measure, and report
     Lab(synod_lab::cli::Args),
-    /// Look into a replica's write-ahead log
+    /// Inspect a replica's write-ahead log
     Wal(wal::WalArgs),
     /// Print the version
     Version,
@@ -106,7 +107,7 @@ fn run(mut args: Vec<OsString>) -> Result<ExitCode, Failure> {
     if let Some(("serve", given)) = matches.subcommand()
         && let Some(path) = given.get_one::<std::path::PathBuf>("config_file")
     {
-        // In front of the user's own, which may end with whatever clap does not take an option behind.
+        // They are inserted before the user's own arguments, after which clap may not accept an option.
         args.splice(2..2, serve::file_arguments(path, given)?);
         matches = Cli::command().get_matches_from(&args);
     }

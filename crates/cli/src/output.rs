@@ -1,4 +1,4 @@
-//! How answers are printed.
+//! Prints answers.
 
 use std::{
     env, fmt,
@@ -26,7 +26,7 @@ pub enum Format {
     Wide,
 }
 
-/// Writes to standard output. A reader that has seen enough is no failure.
+/// Writes to standard output. A reader that has closed it is no failure.
 pub fn print(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -37,8 +37,8 @@ pub fn print(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Ends the program quietly where it prints for a reader that has seen enough, as `head` has: some commands print while they
-/// run, from several threads.
+/// Ends the program quietly when the reader has closed standard output, as `head` does: some commands print
+/// while they run, from several threads.
 pub fn end_with_reader() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -55,7 +55,7 @@ pub fn print_json(value: &Value) -> Result<(), Failure> {
     print(format!("{value}\n").as_bytes())
 }
 
-/// How a line stands out on a terminal.
+/// The emphasis of a line on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emphasis {
     None,
@@ -105,7 +105,7 @@ pub fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
     Value::Object(kept.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
 }
 
-/// Bytes as JSON can hold them.
+/// Bytes in base64, since JSON cannot hold them.
 pub fn base64(bytes: &[u8]) -> Value {
     Value::String(STANDARD.encode(bytes))
 }

@@ -1,4 +1,4 @@
-//! Why a request was not served: which voters answer.
+//! Finds out why a request was not served: which voters answer.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,8 +9,8 @@ use crate::{
     member::{named, told},
 };
 
-/// What somebody whose request was not served should know, if too few voters answer for anything to be decided. Asks the
-/// endpoints, and then the voters that they name; each for at most half of `patience`.
+/// Explains a request that was not served, if too few voters answer for anything to be decided. Asks the
+/// endpoints, and then the voters that they name, each for at most half of `patience`.
 pub async fn diagnosis(args: &ClientArgs, patience: Duration) -> Option<String> {
     let ask = |endpoints: Vec<String>| async move {
         let asked = ClientArgs { endpoints, command_timeout: patience / 2, ..args.clone() };

@@ -27,10 +27,10 @@ use crate::{client::block_on, failure::Failure, serve::flags::Tuning};
 /// Arguments of `synod dev`.
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
-    /// How many replicas: 1, 3, 5 or 7 [default: as many as there is data of, else 3].
+    /// How many replicas: 1, 3, 5 or 7 [default: as many as have data, or 3].
     #[arg(long, value_name = "COUNT", value_parser = ["1", "3", "5", "7"])]
     replicas: Option<String>,
-    /// Where the replicas keep their data; a second start goes on with it.
+    /// The folder for the replicas' data; a second start continues with it.
     #[arg(
         long = "data-dir",
         alias = "data",
@@ -42,11 +42,11 @@ pub struct DevArgs {
     /// Keep the data in a temporary folder that is removed at the end.
     #[arg(long)]
     ephemeral: bool,
-    /// The first of the ports to use: replica i gets PORT+10(i-1) for clients and the next for peers [default: that
-    /// of the data; else 2379, 22379, 32379, ... and the next, as in etcd's examples].
+    /// The first of the ports to use: replica i gets PORT+10(i-1) for clients and the next port for peers
+    /// [default: that of the data; or 2379, 22379, 32379, ... and the next, as in etcd's examples].
     #[arg(long, value_name = "PORT")]
     base_port: Option<u16>,
-    /// Start a replica again a second after it died. Otherwise it stays dead, so that one can see what that does.
+    /// Start a replica again a second after it died. Otherwise it stays dead, so that the effect can be seen.
     #[arg(long)]
     restart: bool,
     /// What the replicas say, as for `serve`. That a peer can not be reached is no news here.
@@ -56,7 +56,7 @@ pub struct DevArgs {
     tuning: Tuning,
 }
 
-/// Runs a cluster until it is told to stop or nothing of it is left.
+/// Runs a cluster until it is told to stop or all replicas have ended.
 pub fn run(args: DevArgs, given: &ArgMatches) -> Result<(), Failure> {
     let folder = Folder::choose(&args.data, args.ephemeral)?;
     let replicas =
@@ -75,12 +75,12 @@ pub fn run(args: DevArgs, given: &ArgMatches) -> Result<(), Failure> {
     block_on(supervise(&plan, args.restart))
 }
 
-/// Prints a line. That nobody reads it must not end the cluster.
+/// Prints a line. A closed standard output must not end the cluster.
 fn say(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// The settings that were typed, for the replicas; those of the environment they inherit.
+/// The settings on the command line, for the replicas; they inherit those of the environment.
 fn passed_on(given: &ArgMatches) -> Vec<OsString> {
     let tuning = Tuning::augment_args(Command::new("tuning"));
     let typed = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);

@@ -1,4 +1,4 @@
-//! Who runs where: names, ports, folders, and the command lines that follow.
+//! The replicas of a cluster: their names, ports and folders, and the command lines that start them.
 
 use std::{
     env,
@@ -16,10 +16,10 @@ use crate::failure::Failure;
 
 /// The client ports of etcd's examples, as far as they go; a peer port is the next number.
 const CLIENT_PORTS: [u16; 7] = [2379, 22379, 32379, 42379, 52379, 62379, 12379];
-/// Between the client ports of two replicas if a first one is given.
+/// The distance between the client ports of two replicas if the first one is given.
 const PORT_STEP: u16 = 10;
 
-/// Ends a replica when this process ends.
+/// Makes a replica end when this process ends.
 const EXIT_WITH_STDIN: &str = "--exit-with-stdin";
 
 /// Where the data is.
@@ -47,8 +47,8 @@ impl Folder {
         }
     }
 
-    /// Which replicas to run, by their numbers: those of the cluster that was made or started last. After `synod recover` the
-    /// others belong to another one.
+    /// The numbers of the replicas to run: those of the cluster that was made or started last. After `synod
+    /// recover` the others belong to another cluster.
     pub fn replicas(&self, wanted: Option<usize>) -> Result<Replicas, Failure> {
         let mut found = Vec::new();
         for number in 1..=CLIENT_PORTS.len() {
@@ -86,7 +86,7 @@ impl Folder {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Replicas {
     pub run: Vec<usize>,
-    /// Those whose data are of another cluster.
+    /// Replicas whose data belong to another cluster.
     pub others: Vec<usize>,
 }
 
@@ -94,14 +94,14 @@ pub fn name(number: usize) -> String {
     format!("n{number}")
 }
 
-/// Says with which first port the replicas below a folder began.
+/// The file with the first port with which the replicas below a folder began.
 const BASE_PORT_FILE: &str = "base-port";
-/// Stands in it for [`CLIENT_PORTS`].
+/// Stands for [`CLIENT_PORTS`] in that file.
 const USUAL: &str = "usual";
 
 impl Folder {
-    /// The first port to use: the replicas know each other's addresses from their first start on, so with data of
-    /// an earlier start it is that one's.
+    /// The first port to use. The replicas know each other's addresses from their first start on, so with
+    /// data of an earlier start it is the port of that start.
     pub fn base_port(&self, wanted: Option<u16>) -> Result<Option<u16>, Failure> {
         let file = self.path().join(BASE_PORT_FILE);
         let failed = |error: io::Error| Failure::failed(format!("{}: {error}", file.display()));
@@ -217,7 +217,7 @@ impl Plan {
         self.replicas.iter().map(|replica| url(replica.client_port)).collect()
     }
 
-    /// Refuses to start what could not listen.
+    /// Refuses to start if a port is taken.
     pub fn check_ports(&self) -> Result<(), Failure> {
         let wanted = self.replicas.iter().flat_map(|replica| [replica.client_port, replica.peer_port]);
         for port in wanted {
@@ -231,7 +231,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What to try next.
+    /// Commands to try next.
     pub fn advice(&self) -> String {
         let program = env::args().next().unwrap_or_else(|| "synod".to_owned());
         let mut text = String::from("\nTry, in another terminal:\n");
@@ -315,11 +315,11 @@ mod tests {
             drop(DataDir::open(&path, ClusterId(cluster), ReplicaId(id), folder, Durability::Sync).unwrap());
         };
         (1..=3).for_each(|id| make(&name(id as usize), 7, id));
-        // What `synod recover` keeps of an earlier life is no replica.
+        // The folder that `synod recover` keeps of an earlier cluster is not a replica.
         make("n2.old-0250a8e7f065901c", 7, 2);
         assert_eq!(kept.replicas(None).unwrap(), run(&[1, 2, 3], &[]));
         assert!(kept.replicas(Some(5)).unwrap_err().to_string().contains("data of 3"));
-        // The second becomes a cluster of its own.
+        // The second replica becomes a cluster of its own.
         fs::remove_dir_all(kept.path().join("n2")).unwrap();
         thread::sleep(Duration::from_millis(20));
         make("n2", 8, 2);

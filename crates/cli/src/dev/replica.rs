@@ -15,12 +15,12 @@ use tokio::{
 
 use super::{plan::ReplicaPlan, say};
 
-/// How long a replica may take to stop; longer than it waits for its clients.
+/// How long a replica may take to stop, which is longer than it waits for its clients.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// Between the end of a replica and its next start.
+/// The time between the end of a replica and its next start.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
-/// A replica's process has ended although nobody asked it to.
+/// A replica's process has ended by itself.
 #[derive(Debug)]
 pub struct Ended {
     pub name: String,
@@ -40,7 +40,7 @@ pub async fn keep(
         let (how, returns) = match start(&plan) {
             Err(error) => (format!("{} can not be started: {error}", plan.program.display()), false),
             Ok(mut child) => {
-                // Waiting for a process would close it.
+                // Waiting for a process would close its standard input.
                 let lifeline = child.stdin.take();
                 let said = tokio::spawn(pass_on(plan.name.clone(), child.stderr.take()));
                 let status = tokio::select! {
@@ -52,12 +52,12 @@ pub async fn keep(
                     let _ = said.await;
                     return;
                 };
-                // The end of what it said may still be in the pipe.
+                // The last lines of its output may still be in the pipe.
                 let _ = said.await;
                 describe(status, restart)
             }
         };
-        // Nobody receives any more only when all are being stopped.
+        // The receiver is gone only when all replicas are being stopped.
         let _ = ended.send(Ended { name: plan.name.clone(), how, returns }).await;
         if !returns {
             return;
@@ -70,13 +70,14 @@ pub async fn keep(
 }
 
 async fn asked_to_stop(stop: &mut watch::Receiver<bool>) {
-    // An error says that whoever asks is gone, which asks too.
+    // An error means that the sender is gone, which is a request to stop, too.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Starts the process, in a process group of its own: a Ctrl-C is for this process, which then stops all in order.
+/// Starts the process, in a process group of its own: Ctrl-C reaches only this process, which then stops all
+/// replicas in order.
 ///
-/// It stops by itself when its standard input ends, which it does however this process ends.
+/// The replica stops by itself when its standard input ends, which happens however this process ends.
 fn start(plan: &ReplicaPlan) -> io::Result<Child> {
     let mut command = Command::new(&plan.program);
     command.args(&plan.args).stdin(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
@@ -95,7 +96,7 @@ async fn end(name: &str, mut child: Child, lifeline: Option<ChildStdin>) {
 
 /// How it ended, and whether starting it again makes sense.
 fn describe(status: io::Result<ExitStatus>, restart: bool) -> (String, bool) {
-    /// What `synod serve` ends with when its configuration makes no sense.
+    /// The exit code of `synod serve` for an invalid configuration.
     const USAGE: i32 = 2;
     match status {
         Ok(status) => (status.to_string(), restart && status.code() != Some(USAGE)),
@@ -103,7 +104,7 @@ fn describe(status: io::Result<ExitStatus>, restart: bool) -> (String, bool) {
     }
 }
 
-/// Prints what a replica says behind its name.
+/// Prints a replica's output, each line after the replica's name.
 async fn pass_on(name: String, said: Option<ChildStderr>) {
     let Some(said) = said else { return };
     let mut lines = BufReader::new(said).lines();

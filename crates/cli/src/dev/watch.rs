@@ -1,4 +1,4 @@
-//! Says who leads, whenever that changes.
+//! Prints the leader whenever it changes.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// An election takes a second or two; after this long without a leader the user is told.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks the replicas again and again. `advice` is printed once somebody leads and every replica can be found by its
-/// cluster, or some time later: what it says to try concerns all of them.
+/// Asks the replicas again and again. `advice` is printed once some replica leads and the cluster knows every
+/// replica's address, or some time later, since it concerns all of them.
 pub async fn leader(endpoints: Vec<String>, advice: String) {
     let config = Config { request_timeout: ANSWER_TIMEOUT, ..Config::new(endpoints) };
     let client = Client::new(config).expect("the plan's URLs are well formed");
@@ -54,7 +54,7 @@ pub async fn leader(endpoints: Vec<String>, advice: String) {
     }
 }
 
-/// Whether all members have told where clients reach them, as far as this replica knows.
+/// Whether all members have told the addresses for their clients, as far as this replica knows.
 fn all_told(status: &StatusResponse) -> bool {
     status
         .group
@@ -62,7 +62,8 @@ fn all_told(status: &StatusResponse) -> bool {
         .is_some_and(|group| group.members.iter().all(|member| !member.client_urls.is_empty()))
 }
 
-/// Of those that say that they lead, the one with the highest ballot: one that was deposed may not know it yet.
+/// The leader: of several replicas that claim to lead, the one with the highest ballot, since a deposed one
+/// may not know that yet.
 fn leading(answers: &[StatusResponse]) -> Option<&StatusResponse> {
     let round = |status: &&StatusResponse| {
         status.ballot.split('@').next().and_then(|round| round.parse::<u64>().ok()).unwrap_or(0)

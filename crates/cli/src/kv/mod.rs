@@ -46,7 +46,7 @@ pub struct DelArgs {
 /// Arguments of `synod txn`.
 #[derive(Clone, Debug, Args)]
 pub struct TxnArgs {
-    /// Say what comes next, for a person who types; so it is anyway if standard input is a terminal.
+    /// Print what to type next; this is the default if standard input is a terminal.
     #[arg(short, long)]
     interactive: bool,
     #[command(flatten)]
@@ -58,8 +58,8 @@ pub struct TxnArgs {
 pub struct CompactArgs {
     /// Versions that no read at or after this revision can see are forgotten.
     revision: i64,
-    /// Answer once they take no more space, rather than once it is decided. (They never do take longer here; the flag
-    /// is etcdctl's.)
+    /// Answer once the forgotten versions take no more space, rather than once the compaction is decided.
+    /// (Here they never take longer; the flag is etcdctl's.)
     #[arg(long)]
     physical: bool,
     #[command(flatten)]

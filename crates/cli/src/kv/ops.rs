@@ -1,4 +1,4 @@
-//! The operations on keys, as they are typed both on the command line and inside a transaction.
+//! The operations on keys, as they are typed on the command line and in a transaction.
 
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
@@ -24,7 +24,7 @@ pub struct PutOp {
 }
 
 impl PutOp {
-    /// The request; `value` stands in for one that was not typed.
+    /// The request. `value` is called if no value was typed.
     pub fn request(self, value: impl FnOnce() -> Result<Bytes, String>) -> Result<PutRequest, String> {
         let value = match self.value {
             Some(value) => value.into(),
@@ -41,12 +41,12 @@ impl PutOp {
     }
 }
 
-/// Which keys.
+/// A range of keys.
 #[derive(Clone, Debug, Args)]
 pub struct Range {
     /// The key, or the first of a range.
     pub key: String,
-    /// The first key behind the range.
+    /// The first key after the range.
     pub range_end: Option<String>,
     /// All keys that begin with KEY.
     #[arg(long, conflicts_with_all = ["range_end", "from_key"])]
@@ -57,7 +57,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The key and the range end of a request. All keys begin with the empty text, or are behind it.
+    /// The key and the range end of a request. All keys begin with the empty text, and are at or after it.
     fn bounds(self) -> (Bytes, Bytes) {
         const FIRST: &[u8] = b"\0";
         let key = self.key.into_bytes();
@@ -72,8 +72,8 @@ impl Range {
     }
 }
 
-/// The first key behind all that begin with `prefix`: its last byte that can be raised is, and what follows goes.
-/// If none can, there is no such key, which `\0` stands for.
+/// The first key after all keys that begin with `prefix`: the last byte that can be raised is raised, and the
+/// bytes after it are dropped. If none can be raised, there is no such key, which `\0` stands for.
 fn behind_prefix(prefix: &[u8]) -> Bytes {
     match prefix.iter().rposition(|&byte| byte < u8::MAX) {
         Some(last) => {
@@ -96,22 +96,22 @@ pub struct GetOp {
     /// Answer from one replica's own state, which may lag, without asking the others.
     #[arg(long)]
     pub serializable: bool,
-    /// As etcdctl writes it: l (linearizable) or s (serializable).
+    /// The consistency as etcdctl writes it: l (linearizable) or s (serializable).
     #[arg(long, value_name = "l|s", value_parser = ["l", "s"], conflicts_with = "serializable")]
     pub consistency: Option<String>,
-    /// At most so many keys; 0 for all.
+    /// The most keys; 0 for all.
     #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
     pub limit: i64,
-    /// Only the keys.
+    /// Print only the keys.
     #[arg(long)]
     pub keys_only: bool,
-    /// Only how many there are.
+    /// Print only how many keys there are.
     #[arg(long)]
     pub count_only: bool,
-    /// What to sort by; default: the key.
+    /// The sort target [default: the key].
     #[arg(long, value_name = "WHAT", value_enum, ignore_case = true)]
     pub sort_by: Option<SortBy>,
-    /// Up or down; default: up.
+    /// The sort order [default: ascending].
     #[arg(long, value_name = "ORDER", value_enum, ignore_case = true)]
     pub order: Option<Order>,
     /// Print only the values.
@@ -175,7 +175,7 @@ impl GetOp {
 pub struct DelOp {
     #[command(flatten)]
     pub range: Range,
-    /// Print what was deleted.
+    /// Print the deleted pairs.
     #[arg(long)]
     pub prev_kv: bool,
 }

@@ -1,4 +1,4 @@
-//! Answers of the key-value store as etcdctl prints them.
+//! Prints answers of the key-value store as etcdctl does.
 
 use serde_json::{Value, json};
 use synod_api::mvccpb::KeyValue;
@@ -12,7 +12,7 @@ use crate::{
     output::{self, Format, base64, object},
 };
 
-/// What of a `get` is printed in lines.
+/// The parts of a `get` that are printed in lines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GetStyle {
     pub count_only: bool,

@@ -22,7 +22,7 @@ use synod_client::api::{
 
 use super::ops::{DelOp, GetOp, PutOp};
 
-/// Reads a transaction; `prompt` says what comes next to a person who types it.
+/// Reads a transaction; `prompt` tells a person what to type next.
 pub fn read<'a>(
     input: &'a mut impl BufRead,
     prompt: Option<&'a mut dyn Write>,
@@ -122,7 +122,7 @@ enum Operation {
 /// Reads `put key "value"`, `get key --prefix`, `del key`.
 fn operation(line: &str) -> Result<RequestOp, String> {
     let words = words(line).map_err(|why| format!("{why} in '{line}'"))?;
-    // clap wants text; keys and values that are none can not be typed in a shell either.
+    // clap wants text; keys and values that are not text cannot be typed in a shell either.
     let words = words.iter().map(|word| String::from_utf8(word.to_vec()));
     let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| format!("'{line}' is not UTF-8"))?;
     let parsed = Line::try_parse_from(words).map_err(|error| {
@@ -181,7 +181,7 @@ fn words(line: &str) -> Result<Vec<Bytes>, String> {
     Ok(words)
 }
 
-/// Reads up to the closing double quote; what is in front has escapes as in Go, C and Rust.
+/// Reads up to the closing double quote. The text before it has escapes as in Go, C and Rust.
 fn unquote(text: &str) -> Result<(Vec<u8>, &str), String> {
     let mut word = Vec::new();
     let mut chars = text.char_indices();

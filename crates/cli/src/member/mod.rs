@@ -1,4 +1,5 @@
-//! `synod member`, `synod move-leader` and `synod reconfigure`: who belongs to the cluster, who leads it, what orders.
+//! `synod member`, `synod move-leader` and `synod reconfigure`: the members of the cluster, its leader, and
+//! its protocol.
 
 mod next;
 mod view;
@@ -43,14 +44,14 @@ enum MemberCommand {
     },
     /// Make a replica a member, which joins as a learner and votes once it has caught up
     ///
-    /// Prints how to start it, and waits until it votes. The members that there are go on as they were until then.
+    /// Prints how to start it, and waits until it votes. Until then the present members go on as before.
     Add {
         /// The name of the new member.
         name: String,
-        /// Where the others will reach it.
+        /// Addresses at which the others will reach it.
         #[arg(long, value_name = "URL,...", value_delimiter = ',', required = true)]
         peer_urls: Vec<String>,
-        /// It stays a learner, which follows and does not vote, until it is promoted.
+        /// The new member stays a learner, which follows and does not vote, until it is promoted.
         #[arg(long)]
         learner: bool,
         #[command(flatten)]
@@ -58,7 +59,7 @@ enum MemberCommand {
         #[command(flatten)]
         change: ChangeArgs,
     },
-    /// Take a member out of the cluster
+    /// Remove a member from the cluster
     Remove {
         /// Its name, or its id as `synod member list` prints it.
         member: String,
@@ -72,11 +73,11 @@ enum MemberCommand {
         #[command(flatten)]
         change: ChangeArgs,
     },
-    /// Change where the others reach a member
+    /// Change the addresses at which the others reach a member
     Update {
         /// Its name, or its id as `synod member list` prints it.
         member: String,
-        /// Where the others reach it from now on.
+        /// Its new addresses.
         #[arg(long, value_name = "URL,...", value_delimiter = ',', required = true)]
         peer_urls: Vec<String>,
         #[command(flatten)]
@@ -84,14 +85,14 @@ enum MemberCommand {
     },
     /// Put a new replica in a member's place, in one step once it has caught up
     ///
-    /// So a replica that lost its data, or its machine, comes back: under a new id, perhaps with the old name and the
-    /// old address. Prints how to start it, and waits until it votes.
+    /// In this way a replica comes back that lost its data or its machine: under a new id, perhaps with the
+    /// old name and the old address. Prints how to start it, and waits until it votes.
     Replace {
         /// The member that leaves: its name, or its id as `synod member list` prints it.
         old: String,
-        /// The name of the new one; may be that of the old one.
+        /// The name of the new member; may be that of the old one.
         name: String,
-        /// Where the others will reach it; may be where they reach the old one.
+        /// Addresses at which the others will reach it; may be those of the old one.
         #[arg(long, value_name = "URL,...", value_delimiter = ',', required = true)]
         peer_urls: Vec<String>,
         #[command(flatten)]
@@ -104,18 +105,18 @@ enum MemberCommand {
 /// Whether to wait for a new member.
 #[derive(Clone, Debug, Args)]
 struct WaitArgs {
-    /// Show progress until the new member votes; not for one that stays a learner.
+    /// Show progress until the new member votes; not for a member that stays a learner.
     #[arg(
         long, value_name = "true|false", default_value_t = true, default_missing_value = "true",
         num_args = 0..=1, require_equals = true, action = ArgAction::Set
     )]
     wait: bool,
-    /// How long to wait. The member joins all the same if that is over.
+    /// How long to wait. The member joins even if it takes longer.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = units::duration_above_zero)]
     wait_timeout: Duration,
 }
 
-/// What all changes share.
+/// Arguments of all changes.
 #[derive(Clone, Debug, Args)]
 struct ChangeArgs {
     /// Refuse unless this is the group's version, as `synod status` shows it.
@@ -128,7 +129,7 @@ struct ChangeArgs {
 /// Arguments of `synod move-leader`.
 #[derive(Clone, Debug, Args)]
 pub struct MoveLeaderArgs {
-    /// Who is to lead: its name, or its id as `synod member list` prints it.
+    /// The member that is to lead: its name, or its id as `synod member list` prints it.
     member: String,
     #[command(flatten)]
     client: ClientArgs,
@@ -137,20 +138,19 @@ pub struct MoveLeaderArgs {
 /// Arguments of `synod reconfigure`.
 #[derive(Clone, Debug, Args)]
 pub struct ReconfigureArgs {
-    /// Which protocol orders commands from now on [default: as before].
+    /// The new protocol [default: the present one].
     #[arg(long)]
     protocol: Option<synod_consensus::ProtocolKind>,
-    /// How the leader is found from now on [default: the protocol's own choice if another protocol is given, else as
-    /// before].
+    /// The new election [default: the protocol's own if --protocol is given, else the present one].
     #[arg(long)]
     election: Option<synod_consensus::ElectionKind>,
-    /// Options that all replicas order with from now on, whatever they were started with, such as
-    /// decision=all,window-max=8, in place of those before; "" for none [default: none if another protocol is given,
-    /// else as before].
+    /// Options that all replicas use from now on, whatever they were started with, such as
+    /// decision=all,window-max=8, in place of the present ones; "" for none [default: none if --protocol is
+    /// given, else the present ones].
     #[arg(long, value_name = "KEY=VALUE,...")]
     options: Option<synod_consensus::Overrides>,
-    /// What all replicas bound alike from now on, such as max-txn-ops=256; limits that are not named stay. Nothing waits
-    /// for this change.
+    /// Limits that all replicas apply from now on, such as max-txn-ops=256; limits that are not named stay.
+    /// Nothing waits for this change.
     #[arg(long, value_name = "KEY=NUMBER,...", conflicts_with_all = ["protocol", "election", "options"])]
     limits: Option<String>,
     #[command(flatten)]
@@ -193,11 +193,11 @@ pub fn run(args: MemberArgs) -> Result<(), Failure> {
     }
 }
 
-/// Something else orders from now on.
+/// Changes the protocol, its election or options.
 pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
     let ReconfigureArgs { protocol, election, options, limits, change } = args;
     if let Some(limits) = limits {
-        // The members know what they have; this only finds what none of them would take.
+        // The members know the present limits; this only finds a value that no member would accept.
         synod_replica::Limits::default().with(&limits).map_err(Failure::usage)?;
         return change_limits(&change, limits);
     }
@@ -223,7 +223,7 @@ pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
     })
 }
 
-/// The replicas bound something otherwise from now on.
+/// Changes limits of the group.
 fn change_limits(change: &ChangeArgs, limits: String) -> Result<(), Failure> {
     change.client.run(async {
         let client = change.client.client()?;
@@ -272,7 +272,7 @@ impl ChangeArgs {
         Ok(client.change(ChangeRequest { expected_version, change: Some(change) }).await?)
     }
 
-    /// Changes something about a member that there is.
+    /// Changes an existing member.
     async fn on_member(
         &self,
         member: &str,

@@ -1,4 +1,4 @@
-//! What to do after a member was added: the command line that starts it.
+//! The next step after a member was added: the command line that starts it.
 
 use synod_client::native::{Goal, Group};
 
@@ -23,7 +23,8 @@ pub fn steps(group: &Group, name: &str, peer_url: &str, goal: Goal) -> Vec<Strin
     ]
 }
 
-/// How to start the new member. Its client port is proposed as etcd has it: the number before the peer port.
+/// The command line that starts the new member. It proposes a client port in etcd's way: the number before
+/// the peer port.
 fn command(group: &Group, name: &str, peer_url: &str) -> String {
     let client_url = client_url(peer_url).unwrap_or_else(|| "http://HOST:2379".to_owned());
     let others = group.members.iter().filter(|member| member.votes && member.name != name);

@@ -1,4 +1,4 @@
-//! The group as its replicas tell it: finding members in it, and printing it.
+//! The group as its replicas tell it: finds members in it, and prints it.
 
 use serde_json::{Value, json};
 use synod_client::{
@@ -12,14 +12,14 @@ use crate::{
     output::{self, Format, object},
 };
 
-/// Who leads, and where to reach it.
+/// The leader, and its address.
 #[derive(Debug)]
 pub struct Leading {
     pub id: u64,
     pub endpoint: String,
 }
 
-/// What a replica said of itself, by endpoint; those that said nothing are left out.
+/// The status of each replica, by endpoint; replicas that do not answer are left out.
 pub async fn told(args: &ClientArgs) -> Result<Vec<(String, StatusResponse)>, Failure> {
     let client = args.client()?;
     let answers = client.native_status().await;
@@ -47,7 +47,7 @@ pub async fn group(client: &Client) -> Result<Group, Failure> {
     }
 }
 
-/// A member by its name, or by its id in hexadecimal digits, as lists of members show it.
+/// Finds a member by its name, or by its id in hexadecimal digits, as lists of members show it.
 pub fn find<'a>(group: &'a Group, named: &str) -> Result<&'a GroupMember, Failure> {
     let mut same_name = group.members.iter().filter(|member| member.name == named);
     if let Some(member) = same_name.next() {
@@ -72,7 +72,7 @@ pub fn named(member: &GroupMember) -> String {
     if member.name.is_empty() { format!("{:x}", member.id) } else { member.name.clone() }
 }
 
-/// Finds out who leads: from the endpoints that were given, then from all that the group knows.
+/// Finds the leader: asks the given endpoints, then all addresses that the group knows.
 pub async fn leader(args: &ClientArgs, group: &Group) -> Result<Leading, Failure> {
     let all = group.members.iter().flat_map(|member| member.client_urls.clone());
     let everybody = ClientArgs { endpoints: all.collect(), ..args.clone() };
@@ -91,7 +91,7 @@ pub async fn leader(args: &ClientArgs, group: &Group) -> Result<Leading, Failure
     ))
 }
 
-/// What a member is there for, in a word or two.
+/// What becomes of a member, in a word or two.
 pub fn standing(group: &Group, member: &GroupMember) -> String {
     if member.votes {
         return "votes".to_owned();
@@ -106,7 +106,7 @@ pub fn standing(group: &Group, member: &GroupMember) -> String {
     }
 }
 
-/// Says what was changed, what the group is now, and what to do next.
+/// Prints what was changed, the new group, and what to do next.
 pub fn print_change(
     format: Format,
     changed: &ChangeResponse,
@@ -141,7 +141,7 @@ pub fn print_change(
     }
 }
 
-/// The members with what etcd's lists do not say.
+/// The members, with fields that etcd's lists do not have.
 pub fn members_json(group: &Group) -> Value {
     let one = |member: &GroupMember| {
         object([

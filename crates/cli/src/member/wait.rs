@@ -1,4 +1,4 @@
-//! Waiting for a new member, with what it has still to fetch.
+//! Waits for a new member, and shows what it has yet to fetch.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use tokio::time::sleep;
 use super::view;
 use crate::{client::ClientArgs, failure::Failure, output::Bytes};
 
-/// Between two looks.
+/// The time between two questions.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Shows on standard error how far a member is that was added with a version of the group, until it votes.
+/// Shows the progress of a member that was added with a version of the group on standard error, until it votes.
 pub async fn until_it_votes(
     args: &ClientArgs,
     id: u64,
@@ -21,7 +21,7 @@ pub async fn until_it_votes(
     let deadline = Instant::now() + timeout;
     let mut last_said = String::new();
     loop {
-        // The replica itself tells more than the others, once they know where clients reach it.
+        // The new replica itself tells more than the others, once they know its client URLs.
         let mut asked = args.clone();
         let mut told = view::told(&asked).await?;
         if let Some(own) = latest(&told).and_then(|group| own_url(group, id))
@@ -39,7 +39,7 @@ pub async fn until_it_votes(
                 return Ok(());
             }
             Some((_, Some(_))) => progress(&told, id),
-            // A replica that lags may be the only one that answers at the moment.
+            // At the moment only a lagging replica may answer.
             Some((group, None)) if group.version < added_in => "no replica that knows it answers".to_owned(),
             Some((_, None)) => return Err(Failure::failed(format!("{id:x} is not a member any more"))),
         };
@@ -65,7 +65,7 @@ fn own_url(group: &Group, id: u64) -> Option<String> {
     group.members.iter().find(|member| member.id == id)?.client_urls.first().cloned()
 }
 
-/// How far a learner is, from what it and the others say.
+/// A learner's progress, from its own status and those of the others.
 fn progress(told: &[(String, StatusResponse)], id: u64) -> String {
     let statuses = || told.iter().map(|(_, status)| status);
     let decided = statuses().map(|status| status.decided_slot).max().unwrap_or(0);

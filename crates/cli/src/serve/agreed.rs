@@ -1,15 +1,16 @@
-//! What the group has fixed for all its replicas: flags that say something else are told so.
+//! Warns of flags that differ from the group's settings.
 //!
-//! These flags count when a cluster begins, where all replicas must be given the same (the cluster's id is made of them).
-//! From then on the group has them, in its log, and changes them for all replicas at once. A replica that is restarted, or
-//! joins, takes the group's, since two replicas that differ in them would not understand each other.
+//! These flags count when a cluster begins, when all replicas must get the same values (the cluster's id is
+//! made of them). From then on they are in the group's log, and change for all replicas at once. A replica
+//! that restarts or joins uses the group's values, since two replicas that differ in them would not
+//! understand each other.
 
 use synod_consensus::{Options, ProtocolKind};
 use synod_replica::Group;
 
 use super::flags::Tuning;
 
-/// A line for each flag that was given and is not what the group has.
+/// A line for each given flag that differs from the group's value.
 pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
     let options = group.options(&Options::default());
     let decision = tuning.decision.filter(|_| options.protocol == ProtocolKind::MultiPaxos);

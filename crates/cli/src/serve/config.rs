@@ -1,4 +1,4 @@
-//! From flags to what the parts are given, with the checks that need more than one flag.
+//! Turns flags into configurations, with the checks that need more than one flag.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
@@ -14,7 +14,7 @@ use super::{
     units,
 };
 
-/// A wrong value: which flag, what it was, what is accepted.
+/// A wrong value: the flag, its value, and what is accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--{flag} {value}: {why}")]
 pub struct ConfigError {
@@ -27,21 +27,22 @@ fn wrong<T>(flag: &'static str, value: impl ToString, why: impl ToString) -> Res
     Err(ConfigError { flag, value: value.to_string(), why: why.to_string() })
 }
 
-/// Everything that a replica and its server are told.
+/// The configuration of a replica and its server.
 #[derive(Debug)]
 pub struct Checked {
     pub node: synod_node::Config,
     pub server: synod_server::Config,
-    /// For the first start of a replica that joins a cluster: whom it asks. Cluster and id of `node` are open then.
+    /// For the first start of a replica that joins a cluster: whom to ask. The cluster and the id in `node`
+    /// are not known yet then.
     pub joining: Option<Joining>,
-    /// Where clients are told to reach this replica.
+    /// The addresses that clients are told for this replica.
     pub client_urls: Vec<String>,
-    /// What is legal and probably not meant.
+    /// Settings that are legal and probably a mistake.
     pub warnings: Vec<String>,
 }
 
-/// Checks flags and puts them where they belong. A data directory that an earlier start has made says more about the
-/// cluster than the flags do.
+/// Checks flags and turns them into configurations. The data directory of an earlier start takes precedence
+/// over flags about the cluster.
 pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     let name = &args.member.name;
     let mut warnings = Vec::new();
@@ -96,12 +97,12 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     Ok(Checked { node, server, joining, client_urls, warnings })
 }
 
-/// What the library takes where nothing is said.
+/// The library's defaults.
 pub fn defaults() -> synod_node::Config {
     synod_node::Config::new(ClusterId(0), ReplicaId(0), Vec::new(), PathBuf::new())
 }
 
-/// The election that is asked for, or the protocol's own choice.
+/// The election of the flags, or the protocol's default.
 fn election(tuning: &Tuning) -> ElectionKind {
     tuning.election.unwrap_or(protocol(tuning).elections()[0])
 }
@@ -146,8 +147,9 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings
 }
 
-/// The id of a cluster that begins: FNV-1a (64 bits) over all that must be the same at its replicas then, each word
-/// followed by a zero byte. Replicas that were told different things refuse each other instead of going different ways.
+/// The id of a cluster that begins: FNV-1a (64 bits) over everything that must be the same at its replicas
+/// then, each word followed by a zero byte. Replicas that were started with different values refuse each
+/// other instead of diverging.
 pub fn cluster_id(args: &ServeArgs, members: &BTreeMap<String, String>) -> ClusterId {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -162,7 +164,7 @@ pub fn cluster_id(args: &ServeArgs, members: &BTreeMap<String, String>) -> Clust
     ClusterId(hash.max(1))
 }
 
-/// Whose data is in a directory, if a start has come so far as to note what the replica began with.
+/// The owner of a data directory, if a start has already recorded what the replica began with.
 fn begun(
     args: &ServeArgs,
     data_dir: &std::path::Path,
@@ -185,7 +187,8 @@ fn begun(
 fn warn_of_another_cluster(args: &ServeArgs, cluster: ClusterId, warnings: &mut Vec<String>) {
     let told = !args.cluster.initial_cluster.is_empty();
     let begins = args.cluster.initial_cluster_state == ClusterState::New;
-    // One that joined, or whose cluster was made anew, is not of the cluster that its flags would begin.
+    // A replica that joined, or whose cluster was made anew by `recover`, is not of the cluster that its
+    // flags would begin.
     if told && begins && initial_members(args).is_ok_and(|members| cluster_id(args, &members) != cluster) {
         warnings.push(format!(
             "--initial-cluster and what belongs to it count at the first start only; this replica has data of cluster \
@@ -207,8 +210,8 @@ fn check_name(flag: &'static str, name: &str) -> Result<(), ConfigError> {
     wrong(flag, format!("'{name}'"), "accepted: a name of letters, digits and signs other than , = / \\")
 }
 
-/// The peer URLs of the members with which a cluster begins, by name; this replica is among them. Their ids are 1, 2,
-/// ... in this order.
+/// The peer URLs of the members with which a cluster begins, by name, this replica included. Their ids are 1,
+/// 2, ... in this order.
 fn initial_members(args: &ServeArgs) -> Result<BTreeMap<String, String>, ConfigError> {
     let name = &args.member.name;
     let mut peer_urls = named_urls(args)?;
@@ -236,7 +239,7 @@ fn initial_members(args: &ServeArgs) -> Result<BTreeMap<String, String>, ConfigE
 
 const FLAG: &str = "initial-cluster";
 
-/// What --initial-cluster says.
+/// The names and URLs of --initial-cluster.
 fn named_urls(args: &ServeArgs) -> Result<BTreeMap<String, String>, ConfigError> {
     let mut peer_urls = BTreeMap::new();
     for (member, url) in pairs(FLAG, &args.cluster.initial_cluster)? {
@@ -261,7 +264,7 @@ fn check_peer_url(member: &str, url: &str, alone: bool) -> Result<(), ConfigErro
     }
 }
 
-/// Whom a replica without data asks about the cluster that it joins.
+/// The replicas that a replica without data asks about the cluster that it joins.
 fn joining(args: &ServeArgs) -> Result<Joining, ConfigError> {
     let name = &args.member.name;
     let mut urls = named_urls(args)?;
@@ -283,13 +286,13 @@ fn joining(args: &ServeArgs) -> Result<Joining, ConfigError> {
     Ok(Joining { name: name.clone(), peer_url, others })
 }
 
-/// Of a replica that is a cluster of its own.
+/// The peer URL of a replica that is a cluster of its own.
 fn own_peer_url(args: &ServeArgs) -> Result<String, ConfigError> {
     let own = args.cluster.initial_advertise_peer_urls.as_ref().or(args.member.listen_peer_urls.first());
     own.cloned().map_or_else(|| wrong("listen-peer-urls", "''", "accepted: http://host:port"), Ok)
 }
 
-/// Where clients reach this replica.
+/// The addresses at which clients reach this replica.
 fn client_urls(args: &ServeArgs, warnings: &mut Vec<String>) -> Result<Vec<String>, ConfigError> {
     let advertised = &args.member.advertise_client_urls;
     for url in advertised {
@@ -443,7 +446,7 @@ mod tests {
         let joining = checked(&line).unwrap().joining.unwrap();
         assert_eq!(joining.peer_url, "http://h2:1");
         assert_eq!(joining.others, ["h1:1", "h3:1"]);
-        // One that replaces a member at its address has another name.
+        // A replica that replaces a member at its address has another name.
         let line = format!(
             "--name d {THREE} --initial-advertise-peer-urls http://h3:1 --initial-cluster-state existing"
         );

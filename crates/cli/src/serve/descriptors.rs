@@ -1,32 +1,32 @@
-//! Descriptors: what the log, snapshots and peers need is not given to clients.
+//! File descriptors: those that the log, snapshots and peers need are not given to clients.
 //!
-//! A replica that cannot open the next segment of its log ends. So the limit of open files bounds the connections of clients,
-//! whatever the flag says.
+//! A replica that cannot open the next segment of its log ends. So the limit of open files bounds the
+//! connections of clients, whatever the flag says.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For everything that is no connection of a client: the connections at the peer port (64) and to peers (64), segments and
-/// snapshots that are written, read and sent (32), connections for pages and those that are about to be refused (64), and
-/// what threads, runtimes and standard streams need (32).
+/// Descriptors for everything but connections of clients: the connections at the peer port (64) and to peers
+/// (64), segments and snapshots that are written, read and sent (32), connections for pages and those that
+/// are about to be refused (64), and those of threads, runtimes and standard streams (32).
 pub const RESERVED: u64 = 256;
 
-/// Fewer connections than this are of no use.
+/// With fewer connections than this a server would be useless.
 const PLACES_MIN: u64 = 16;
 
-/// Raises the limit as far as it goes without privileges, and says how high it is; nothing: there is none.
+/// Raises the limit as far as that needs no privileges, and returns it; `None` if there is none.
 pub fn raise() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some() && limit.current != limit.maximum {
-        // Where it fails, it stays as it was.
+        // If it fails, the limit stays as it was.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     getrlimit(Resource::Nofile).current
 }
 
-/// How many connections of clients there may be, if so many are wanted and so many files can be open.
+/// How many connections of clients there may be, given how many are wanted and how many files can be open.
 ///
 /// # Errors
-/// If there is no room for any.
+/// There is no room for clients.
 pub fn places(wanted: u32, limit: Option<u64>) -> Result<u32, String> {
     let Some(limit) = limit else { return Ok(wanted) };
     let left = limit.saturating_sub(RESERVED);

@@ -1,6 +1,6 @@
-//! Settings from a TOML file, put where flags and environment leave room.
+//! Settings from a TOML file, which apply where neither a flag nor the environment sets them.
 //!
-//! The file's entries become arguments in front of the user's own, but for those that a flag or a variable sets. So
+//! The file's entries become arguments before the user's own, except those that a flag or a variable sets. So
 //! one parser reads all three, and there is one list of names and one set of checks.
 
 use std::{error::Error as _, ffi::OsString, fs, path::Path};
@@ -15,7 +15,7 @@ use toml::{Table, Value};
 use super::flags::ServeArgs;
 use crate::failure::Failure;
 
-/// The arguments that stand for the entries of the file. `given` are those of the user.
+/// The arguments for the entries of the file. `given` are the user's.
 pub fn arguments(path: &Path, given: &ArgMatches) -> Result<Vec<OsString>, Failure> {
     let wrong = |why: String| Failure::usage(format!("{}: {why}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| wrong(format!("can not be read: {error}")))?;
@@ -47,7 +47,7 @@ fn entries(text: &str) -> Result<Vec<(String, String)>, String> {
                 "{key} = {value}: accepted: a string, a number, true or false, or a list or table of strings"
             )
         })?;
-        // Not from the environment, which must not answer for the file.
+        // The environment is switched off, since it must not stand in for the file.
         let checked = command.clone().mut_args(|arg| arg.env(None::<&'static str>));
         checked
             .try_get_matches_from([format!("--{key}={value}")])
@@ -57,7 +57,7 @@ fn entries(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(entries)
 }
 
-/// A value as it would be typed behind the flag.
+/// A value as it would be typed after the flag.
 fn plain(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -75,7 +75,7 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// What is accepted, out of what clap says of a wrong value.
+/// The accepted values, taken from clap's error about a wrong value.
 fn reason(error: &clap::Error) -> String {
     if let Some(source) = error.source() {
         return source.to_string();

@@ -9,13 +9,13 @@ use synod_storage::Durability;
 
 use super::{config, units};
 
-/// What can be said about one replica.
+/// The flags of one replica.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
     /// A TOML file with settings; its keys are the flags' names without the dashes.
     ///
-    /// A flag wins over the environment, the environment over the file, the file over the default. A list of URLs may
-    /// be an array, and initial-cluster a table of names and URLs.
+    /// A flag takes precedence over the environment, the environment over the file, and the file over the
+    /// default. A list of URLs may be an array, and initial-cluster a table of names and URLs.
     #[arg(long, env = "SYNOD_CONFIG_FILE", value_name = "FILE")]
     pub config_file: Option<PathBuf>,
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub struct ServeArgs {
     pub tuning: Tuning,
     #[command(flatten)]
     pub log: LogArgs,
-    /// Stop, as on SIGTERM, when standard input ends: for a parent process that may be killed.
+    /// Stop, as on SIGTERM, when standard input ends; for a parent process that may be killed.
     #[arg(long, hide = true)]
     pub exit_with_stdin: bool,
 }
@@ -35,13 +35,13 @@ pub struct ServeArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "This replica")]
 pub struct MemberArgs {
-    /// Its name; at the first start one of those in --initial-cluster.
+    /// The replica's name; at the first start one of those in --initial-cluster.
     #[arg(long, env = "SYNOD_NAME", default_value = "default")]
     pub name: String,
-    /// Where its log and snapshots live [default: NAME.synod].
+    /// The folder for the log and snapshots [default: NAME.synod].
     #[arg(long, env = "SYNOD_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Where to listen for clients (etcd v3 API and Synod's own over gRPC; /health and /metrics over HTTP).
+    /// Addresses to listen at for clients (etcd v3 API and Synod's own over gRPC; /health and /metrics over HTTP).
     #[arg(
         long,
         env = "SYNOD_LISTEN_CLIENT_URLS",
@@ -50,10 +50,10 @@ pub struct MemberArgs {
         default_value = "http://127.0.0.1:2379"
     )]
     pub listen_client_urls: Vec<String>,
-    /// Where clients are told to reach it [default: --listen-client-urls].
+    /// Addresses that clients are told for this replica [default: --listen-client-urls].
     #[arg(long, env = "SYNOD_ADVERTISE_CLIENT_URLS", value_name = "URL,...", value_delimiter = ',')]
     pub advertise_client_urls: Vec<String>,
-    /// Where to listen for other replicas.
+    /// Addresses to listen at for other replicas.
     #[arg(
         long,
         env = "SYNOD_LISTEN_PEER_URLS",
@@ -62,31 +62,32 @@ pub struct MemberArgs {
         default_value = "http://127.0.0.1:2380"
     )]
     pub listen_peer_urls: Vec<String>,
-    /// Where to serve /health and /metrics besides the client URLs.
+    /// Further addresses for /health and /metrics.
     #[arg(long, env = "SYNOD_LISTEN_METRICS_URLS", value_name = "URL,...", value_delimiter = ',')]
     pub listen_metrics_urls: Vec<String>,
 }
 
-/// The cluster that it belongs to.
+/// The replica's cluster.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "The cluster, at the first start (the same on all replicas)")]
 pub struct ClusterArgs {
-    /// The replicas with which the cluster begins, and where each is reached by the others [default: only this one].
+    /// The replicas with which the cluster begins, each with the address at which the others reach it
+    /// [default: only this one].
     ///
-    /// Sorted by name they get the ids 1, 2, 3, ... It counts at the first start, and must be the same on all of these
-    /// replicas then; later the cluster itself knows its members. With --initial-cluster-state existing: members of
-    /// the cluster to join, and this replica.
+    /// Sorted by name they get the ids 1, 2, 3, ... The flag counts at the first start, and must then be the
+    /// same on all of these replicas; later the cluster itself knows its members. With
+    /// --initial-cluster-state existing: members of the cluster to join, and this replica.
     #[arg(long, env = "SYNOD_INITIAL_CLUSTER", value_name = "NAME=URL,...", value_delimiter = ',')]
     pub initial_cluster: Vec<String>,
-    /// Tells clusters apart whose replicas have the same names.
+    /// Distinguishes clusters whose replicas have the same names.
     #[arg(long, env = "SYNOD_INITIAL_CLUSTER_TOKEN", value_name = "TEXT", default_value = "synod-cluster")]
     pub initial_cluster_token: String,
-    /// What the first start of this replica is: the beginning of a cluster, or joining one.
+    /// Whether the first start of this replica begins a cluster or joins one.
     ///
-    /// With `existing` it asks the others of --initial-cluster who belongs to the cluster; `synod member add` must
-    /// have made it a member before. A replica that has data goes on with it, whatever this says. One that has lost its
-    /// data is refused by the others under its old id, since it does not remember what it promised; `synod member
-    /// replace` gives it a new one.
+    /// With `existing` it asks the others of --initial-cluster for the members of the cluster; `synod member
+    /// add` must have made it a member before. A replica that has data continues with it, whatever this flag
+    /// says. A replica that has lost its data is refused by the others under its old id, since it does not
+    /// remember what it promised; `synod member replace` gives it a new one.
     #[arg(
         long,
         env = "SYNOD_INITIAL_CLUSTER_STATE",
@@ -97,18 +98,19 @@ pub struct ClusterArgs {
     pub initial_cluster_state: ClusterState,
     /// Begin a cluster although not all of --initial-cluster run yet.
     ///
-    /// A replica of a new cluster votes only after it has met every member of --initial-cluster once. Otherwise a
-    /// member that lost its data, together with one that was never started, could be a majority that knows nothing of
-    /// what the others decided. `synod status` says whom it waits for. Give this flag to the replicas that run only
-    /// if you are sure that no member of this cluster has run before and lost its data. The replica remembers
-    /// it.
+    /// A replica of a new cluster votes only after it has met every member of --initial-cluster once.
+    /// Otherwise a member that lost its data and a member that was never started could form a majority that
+    /// knows nothing of what the others decided. `synod status` names the members that it waits for. Give
+    /// this flag to the running replicas only if you are sure that no member of this cluster has run before
+    /// and lost its data. The replica remembers it.
     #[arg(
         long,
         env = "SYNOD_BEGIN_WITHOUT_ALL",
         help_heading = "The cluster, at the first start (the same on all replicas)"
     )]
     pub begin_without_all: bool,
-    /// Where the others reach this replica at first; must be what --initial-cluster says of it, which is the default.
+    /// The address at which the others reach this replica at first; must be the one in --initial-cluster,
+    /// which is the default.
     #[arg(long, env = "SYNOD_INITIAL_ADVERTISE_PEER_URLS", value_name = "URL")]
     pub initial_advertise_peer_urls: Option<String>,
 }
@@ -122,25 +124,26 @@ pub enum ClusterState {
     Existing,
 }
 
-/// What must be alike at all replicas.
+/// Settings that must be the same at all replicas.
 const GROUPS: &str =
     "The group's: at the first start the same on all replicas; later `synod reconfigure` changes it";
-/// What need not be.
+/// Settings that may differ.
 const CONSENSUS: &str = "Consensus";
 
-/// Everything that trades speed, memory and safety against each other.
+/// Settings that trade speed, memory and safety against each other.
 #[derive(Clone, Debug, Args)]
 pub struct Tuning {
-    /// Which protocol orders commands: multipaxos, sequence-paxos or raft [default: multipaxos].
+    /// The protocol: multipaxos, sequence-paxos or raft [default: multipaxos].
     #[arg(long, env = "SYNOD_PROTOCOL", help_heading = GROUPS)]
     pub protocol: Option<ProtocolKind>,
-    /// How a leader is found: ballot (replicas ask each other whom they hear, and elect one that reaches a quorum, also
-    /// where only some links work), rotating (the next replica in line follows one that falls silent, if a quorum lets
-    /// it) or randomized (raft's own, and its only one) [default: randomized with raft, ballot otherwise].
+    /// The election: ballot (replicas ask each other which leader they hear, and elect one that reaches a
+    /// quorum, also where only some links work), rotating (the next replica in line follows one that falls
+    /// silent, if a quorum consents) or randomized (raft's own, and its only one) [default: randomized with
+    /// raft, ballot otherwise].
     #[arg(long, env = "SYNOD_ELECTION", help_heading = GROUPS)]
     pub election: Option<ElectionKind>,
-    /// Who finds out that a slot is decided: leader (it tells the others; fewest messages) or all (each replica by
-    /// itself; one message delay less at followers); for multipaxos [default: leader].
+    /// Which replicas count votes for a slot: leader (it tells the others; fewest messages) or all (each
+    /// replica counts by itself; one message delay less at followers); for multipaxos [default: leader].
     #[arg(long, env = "SYNOD_DECISION", help_heading = GROUPS)]
     pub decision: Option<Decision>,
     /// The largest request [default: 1.5MiB].
@@ -156,13 +159,13 @@ pub struct Tuning {
     )]
     pub max_txn_ops: Option<u32>,
 
-    /// Who leads if several could begin to at the same time: the replica with the highest, from 0 to 255; for
-    /// --election ballot or randomized.
+    /// Decides which replica leads if several could begin to at the same time: the one with the highest
+    /// priority, from 0 to 255; for --election ballot or randomized.
     #[arg(
         long, env = "SYNOD_PRIORITY", value_name = "0..255", default_value_t = 0, help_heading = CONSENSUS
     )]
     pub priority: u8,
-    /// How often a leader says that it lives.
+    /// How often a leader sends a heartbeat.
     #[arg(
         long, env = "SYNOD_HEARTBEAT_INTERVAL", value_name = "TIME", default_value = "100ms",
         value_parser = units::duration_above_zero, help_heading = CONSENSUS
@@ -186,7 +189,7 @@ pub struct Tuning {
         value_parser = units::duration, help_heading = CONSENSUS
     )]
     pub announce_delay_max: Duration,
-    /// Slots that a leader may have undecided at a time; 1 is one after the other.
+    /// How many undecided slots a leader may have at a time; 1 decides one after another.
     #[arg(
         long, env = "SYNOD_WINDOW_MAX", value_name = "SLOTS",
         default_value_t = u16::try_from(config::defaults().settings.consensus.window_max).unwrap_or(u16::MAX),
@@ -206,13 +209,13 @@ pub struct Tuning {
         value_parser = units::duration, help_heading = "Batching and queues"
     )]
     pub batch_delay_max: Duration,
-    /// Commands that may wait for a decision; clients of more feel back-pressure.
+    /// The most bytes of commands that may wait for a decision; clients that send more must wait.
     #[arg(
         long, env = "SYNOD_QUEUE_BYTES_MAX", value_name = "SIZE", default_value = "64MiB",
         value_parser = units::memory_bytes, help_heading = "Batching and queues"
     )]
     pub queue_bytes_max: usize,
-    /// Batches that a follower may have on their way to the leader, at most --window-max.
+    /// The most batches that a follower may have in flight to the leader, at most --window-max.
     #[arg(
         long, env = "SYNOD_FORWARD_WINDOW_MAX", value_name = "BATCHES",
         default_value_t = u16::try_from(config::defaults().settings.forward_window_max).unwrap_or(u16::MAX),
@@ -220,27 +223,29 @@ pub struct Tuning {
     )]
     pub forward_window_max: u16,
 
-    /// A request that has no decision for this long fails; one that waits for a leader, after three fifths of it.
+    /// A request without a decision for this long fails; a request that waits for a leader fails after three
+    /// fifths of it.
     #[arg(
         long, env = "SYNOD_REQUEST_TIMEOUT", value_name = "TIME", default_value = "5s",
         value_parser = units::duration_above_zero, help_heading = "Clients"
     )]
     pub request_timeout: Duration,
-    /// Most requests under way on one connection.
+    /// Most outstanding requests on one connection.
     #[arg(
         long, env = "SYNOD_MAX_CONCURRENT_STREAMS", value_name = "COUNT", default_value = "4096",
         value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"
     )]
     pub max_concurrent_streams: u32,
-    /// Most connections of clients; fewer if the limit of open files (ulimit -n) leaves fewer beside 256 for the replica. When
-    /// all are taken, one on which nothing was asked gives way to a new one, or one that has been idle for half a minute.
+    /// Most connections of clients; fewer if the limit of open files (ulimit -n) leaves fewer beside 256 for
+    /// the replica. When all are taken, a connection that never sent a request gives way to a new one, or one
+    /// that has been idle for half a minute.
     #[arg(
         long, env = "SYNOD_CONNECTIONS_MAX", value_name = "COUNT", default_value = "10000",
         value_parser = clap::value_parser!(u32).range(1..), help_heading = "Clients"
     )]
     pub connections_max: u32,
-    /// Memory for requests of clients that are received, wait or are answered. A connection gets at most a quarter of what is
-    /// free; what would take more is refused (too many requests).
+    /// Memory for requests of clients that are received, waiting or being answered. A connection gets at most
+    /// a quarter of what is free; a request beyond that is refused (too many requests).
     #[arg(
         long, env = "SYNOD_REQUESTS_BYTES_MAX", value_name = "SIZE", default_value = "384MiB",
         value_parser = units::memory_bytes, help_heading = "Clients"
@@ -252,14 +257,15 @@ pub struct Tuning {
         value_parser = units::quota, allow_hyphen_values = true, help_heading = "Clients"
     )]
     pub quota_backend_bytes: u64,
-    /// When the replica waits for its disk: sync (for all that others rely on: acknowledged writes survive a power failure of
-    /// all machines), view (for promises, not for votes: they survive the end of all processes, and a power failure of a
-    /// minority), async (for nothing, the kernel writes later: the same), memory (nothing is written: the loss of a
-    /// minority at a time), crash-stop (nothing is written, and a replica that stopped must be replaced).
+    /// Which records the replica waits for its disk to have: sync (all records: acknowledged writes survive a
+    /// power failure of all machines), view (promises, not votes: writes survive the end of all processes,
+    /// and a power failure of a minority), async (none, the kernel writes later: writes survive the same),
+    /// memory (nothing is written: writes survive the loss of a minority at a time), crash-stop (nothing is
+    /// written, and a replica that stopped must be replaced).
     #[arg(long, env = "SYNOD_DURABILITY", default_value = "sync", help_heading = "Log and snapshots")]
     pub durability: Durability,
-    /// Start the only replica of a cluster although its log is gone: it goes on from its last snapshot, without what
-    /// was written since. For one start.
+    /// Start the only replica of a cluster although its log is gone: it goes on from its last snapshot,
+    /// without later writes. For one start.
     #[arg(
         long, env = "SYNOD_ACCEPT_LOST_LOG", value_name = "true|false", default_value_t = false,
         num_args = 0..=1, require_equals = true, default_missing_value = "true",
@@ -272,20 +278,21 @@ pub struct Tuning {
         value_parser = units::bytes, help_heading = "Log and snapshots"
     )]
     pub wal_segment_bytes: u64,
-    /// Take a snapshot, and trim the log, after so many slots, but of a state above 16 MiB only when the log has grown
-    /// by as much as the last snapshot had...
+    /// Take a snapshot, and trim the log, after this many slots; with a state above 16 MiB only when the log
+    /// has grown by as much as the last snapshot had.
     #[arg(
         long, env = "SYNOD_SNAPSHOT_COUNT", value_name = "SLOTS", default_value = "10000",
         value_parser = clap::value_parser!(u64).range(1..), help_heading = "Log and snapshots"
     )]
     pub snapshot_count: u64,
-    /// ...or after this much log.
+    /// Take a snapshot, and trim the log, after this much log.
     #[arg(
         long, env = "SYNOD_SNAPSHOT_LOG_BYTES", value_name = "SIZE", default_value = "128MiB",
         value_parser = units::bytes, help_heading = "Log and snapshots"
     )]
     pub snapshot_log_bytes: u64,
-    /// Slots behind a snapshot that stay in memory for replicas that lag; others are sent the snapshot.
+    /// Slots before the last snapshot that stay in memory for lagging replicas; replicas that lag further are
+    /// sent the snapshot.
     #[arg(
         long,
         env = "SYNOD_KEEP_SLOTS",
@@ -294,14 +301,14 @@ pub struct Tuning {
         help_heading = "Log and snapshots"
     )]
     pub keep_slots: u64,
-    /// The most memory that those may take.
+    /// The most memory that these slots may take.
     #[arg(
         long, env = "SYNOD_KEEP_BYTES", value_name = "SIZE", default_value = "32MiB",
         value_parser = units::bytes, help_heading = "Log and snapshots"
     )]
     pub keep_bytes: u64,
-    /// How a replica that joins comes by what was decided before: pull (it asks several replicas at a time) or eager
-    /// (those who vote send it unasked).
+    /// How a joining replica gets what was decided before: pull (it asks several replicas at a time) or eager
+    /// (the voters send it unsolicited).
     #[arg(
         long,
         env = "SYNOD_STATE_TRANSFER",
@@ -317,8 +324,9 @@ pub struct Tuning {
         value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Threads"
     )]
     pub client_io_threads: u16,
-    /// Execute commands on a thread of its own, which pays where there are processors for it; with false the protocol's thread does, which saves a hand-over a
-    /// command and lets a slow command delay the protocol.
+    /// Execute commands on a thread of its own, which is worth it where there are enough processors. With
+    /// false the protocol's thread executes them, which saves a hand-over a command and lets a slow command
+    /// delay the protocol.
     #[arg(
         long, env = "SYNOD_EXECUTOR_THREAD", value_name = "true|false",
         default_value_t = config::defaults().executor_thread,
@@ -327,19 +335,19 @@ pub struct Tuning {
     pub executor_thread: bool,
 }
 
-/// What it says about itself.
+/// The replica's log messages.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Messages")]
 pub struct LogArgs {
-    /// error, warn, info, debug or trace; or one for each part, as in info,synod_transport=debug.
+    /// The level: error, warn, info, debug or trace; or one for each part, as in info,synod_transport=debug.
     #[arg(long, env = "SYNOD_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
-    /// text (a line a message) or json (an object a line).
+    /// The format: text (a line a message) or json (an object a line).
     #[arg(long, env = "SYNOD_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
 }
 
-/// How messages are written.
+/// The format of log messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// A line a message.
@@ -360,7 +368,7 @@ mod tests {
         args: ServeArgs,
     }
 
-    /// The environment can hold everything, and a variable is found from the flag.
+    /// Every flag has an environment variable, whose name follows from the flag.
     #[test]
     fn every_flag_has_its_variable() {
         let command = ServeArgs::augment_args(Command::new("serve"));

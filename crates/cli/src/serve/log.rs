@@ -1,4 +1,4 @@
-//! Where messages go: standard error.
+//! Writes log messages to standard error.
 
 use std::io::{self, IsTerminal};
 
@@ -7,7 +7,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 use super::flags::{LogArgs, LogFormat};
 use crate::failure::Failure;
 
-/// Begins to write messages. Called once.
+/// Begins to write messages. Call it once.
 pub fn start(args: &LogArgs) -> Result<(), Failure> {
     let filter = EnvFilter::builder().parse(&args.log_level).map_err(|error| {
         Failure::usage(format!(

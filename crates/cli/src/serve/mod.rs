@@ -5,10 +5,10 @@
 //! TOML file (file.rs) ┴─ ServeArgs (flags.rs) ─ check (config.rs) ─ Node + Server (run.rs, replica.rs)
 //! ```
 //!
-//! What belongs to the group counts as the group has it (`agreed.rs`). A replica that joins first asks whom it joins
-//! (`join.rs`); while it runs it tells the group its name and where clients reach it (`membership.rs`); a leader that is told to
-//! stop hands over first. Clients get the descriptors that it does not need itself (`descriptors.rs`). Its metrics say what the
-//! process takes of the machine (`process.rs`).
+//! Settings that belong to the group are used as the group has them (`agreed.rs`). A joining replica first asks
+//! for the group (`join.rs`). A running one tells the group its name and the addresses for its clients
+//! (`membership.rs`), and a leader that is told to stop first hands over. Descriptors that the replica does not
+//! need itself go to clients (`descriptors.rs`). Metrics tell what the process uses of the machine (`process.rs`).
 
 mod agreed;
 pub mod config;

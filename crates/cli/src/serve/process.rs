@@ -1,4 +1,4 @@
-//! What this process is, and what it takes of the machine, under the names that all exporters give to these numbers.
+//! Metrics of this process and of what it uses of the machine, under the names that all exporters give them.
 
 use std::{
     fmt, fs,
@@ -12,7 +12,7 @@ use rustix::{
 };
 use synod_metrics::Families;
 
-/// Collects them when it is asked. What the operating system does not tell is left out.
+/// Collects the metrics when they are read. A value that the operating system does not tell is left out.
 #[derive(Debug)]
 pub struct ProcessMetrics {
     /// Since 1970.
@@ -48,7 +48,7 @@ impl Collector for ProcessMetrics {
             families.gauge_bytes("process_virtual_memory", "Addresses that are in use", bytes << 10)?;
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
-            // Without the one by which they are listed.
+            // The descriptor by which they are listed does not count.
             let open = open.count().saturating_sub(1) as u64;
             families.gauge("process_open_fds", "Files and connections that are open", open)?;
         }

@@ -1,4 +1,4 @@
-//! How times, sizes and URLs are written in a configuration.
+//! Formats of times, sizes and URLs in a configuration.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => number * 3600.0,
         _ => return Err(wrong()),
     };
-    // A year is more than any of our times, and far below what sums of them bear.
+    // A year is longer than any time here, and far below what sums of them can represent.
     if !(0.0..=31_536_000.0).contains(&seconds) {
         return Err(wrong());
     }
