@@ -16,7 +16,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use self::commands::{PATIENCE, SYNOD, until};
+use self::commands::{SYNOD, WAIT_MAX, until};
 
 fn chaos(data: &Path, args: &[&str]) -> Child {
     let mut command = Command::new(SYNOD);
@@ -92,7 +92,7 @@ fn a_signal_ends_it_and_nothing_stays() {
     let began = Instant::now();
     kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
     let output = run.wait_with_output().unwrap();
-    assert!(output.status.code() == Some(130) && began.elapsed() < PATIENCE, "{}", said(&output));
+    assert!(output.status.code() == Some(130) && began.elapsed() < WAIT_MAX, "{}", said(&output));
     assert_eq!(processes(&data), 0);
 }
 

@@ -1,4 +1,4 @@
-//! What people read at a terminal of 80 columns, and what a load leaves behind.
+//! The output at a terminal of 80 columns, and the keys that a load leaves.
 
 #[path = "support/commands.rs"]
 mod commands;

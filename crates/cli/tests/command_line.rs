@@ -17,7 +17,7 @@ use std::{
 use self::support::{Cluster, free_ports, stop};
 
 const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 fn synod(args: &[&str]) -> Output {
     Command::new(SYNOD).args(args).stdin(Stdio::null()).output().expect("the program can be started")
@@ -130,7 +130,7 @@ fn a_missing_quorum_is_called_that_within_the_time_that_a_command_has() {
     let ask = |what: &[&str]| synod(&[what, &["--endpoints", &first]].concat());
     let began = Instant::now();
     while !ask(&["put", "a", "b"]).status.success() {
-        assert!(began.elapsed() < PATIENCE, "nothing was written");
+        assert!(began.elapsed() < WAIT_MAX, "nothing was written");
     }
     cluster.kill(1);
     cluster.kill(2);
@@ -166,7 +166,7 @@ impl Dev {
 
     /// Waits for a line with this in it.
     fn wait_for(&self, part: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         let mut before = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -204,7 +204,7 @@ impl Drop for Dev {
 
 /// Waits until nobody listens at these ports.
 fn wait_until_free(ports: &[u16]) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while !ports.iter().all(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
         assert!(Instant::now() < deadline, "a replica outlives dev");
         thread::sleep(Duration::from_millis(50));
@@ -262,7 +262,7 @@ fn dev_starts_serves_stops_and_goes_on_with_its_data() {
     damaged(&data.join("n2"));
 }
 
-/// A port with free ones behind it where `dev` will look for them.
+/// A port that is followed by free ports where `dev` looks for them.
 fn free_block() -> u16 {
     loop {
         let base = free_ports(1)[0];

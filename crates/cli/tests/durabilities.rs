@@ -13,7 +13,7 @@ use std::{
 };
 
 use self::{
-    commands::{PATIENCE, SYNOD, done, leader, status, synod, until, voters},
+    commands::{SYNOD, WAIT_MAX, done, leader, status, synod, until, voters},
     support::{Cluster, free_ports},
 };
 
@@ -144,7 +144,7 @@ fn a_crash_stop_replica_is_refused_a_second_start_and_replaced() {
     cluster.kill(2);
     for again in [&[][..], &["--durability=sync"]] {
         cluster.restart_with(2, again);
-        assert_eq!(cluster.ends(2, PATIENCE).code(), Some(1));
+        assert_eq!(cluster.ends(2, WAIT_MAX).code(), Some(1));
         let said = cluster.said(2);
         let last = said.lines().last().unwrap_or_default();
         for part in ["crash-stop", "synod member replace", "--initial-cluster-state existing"] {

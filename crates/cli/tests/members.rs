@@ -25,7 +25,7 @@ use std::{
 use synod_client::{Client, Config, api::PutRequest};
 
 use self::{
-    commands::{PATIENCE, SYNOD, done, leader, members, status, synod, until, voters},
+    commands::{SYNOD, WAIT_MAX, done, leader, members, status, synod, until, voters},
     support::{Cluster, free_ports, stop},
 };
 
@@ -59,7 +59,7 @@ fn a_leader_that_is_told_to_stop_hands_over_and_a_name_that_is_taken_is_refused(
 
         let taken = format!("--name=n{}", others[0] + 1);
         cluster.restart_with(first, &[&taken]);
-        assert_eq!(cluster.ends(first, PATIENCE).code(), Some(2));
+        assert_eq!(cluster.ends(first, WAIT_MAX).code(), Some(2));
         assert!(cluster.said(first).contains("has that name"), "{}", cluster.said(first));
     }
 }
@@ -183,7 +183,7 @@ fn members_come_and_go(protocol: &str) {
     until("n4 leads", || leads("n4"));
     load.progress(100);
     done(&all, &["member", "remove", "n4"]);
-    assert!(cluster.ends(four, PATIENCE).success(), "who was removed ends in good order");
+    assert!(cluster.ends(four, WAIT_MAX).success(), "who was removed ends in good order");
     assert!(cluster.said(four).contains("was removed from the cluster"));
     load.progress(100);
 
@@ -198,7 +198,7 @@ fn members_come_and_go(protocol: &str) {
     cluster.kill(follower);
     let port = cluster.peer_port(follower);
     let joins = cluster.join(&name, port, &FLAGS);
-    assert!(!cluster.ends(joins, PATIENCE).success());
+    assert!(!cluster.ends(joins, WAIT_MAX).success());
     let said = cluster.said(joins);
     assert!(said.contains(&format!("synod member replace {name} {name}")), "{said}");
     let url = format!("http://127.0.0.1:{port}");
@@ -222,7 +222,7 @@ fn members_come_and_go(protocol: &str) {
     let five = cluster.join("n5", port, &FLAGS);
     assert!(waits.join().unwrap().contains("synod serve --name n5"));
     let gone = cluster.endpoints().iter().position(|url| *url == urls[old]).unwrap();
-    assert!(cluster.ends(gone, PATIENCE).success(), "the leader that was replaced ends in good order");
+    assert!(cluster.ends(gone, WAIT_MAX).success(), "the leader that was replaced ends in good order");
     load.progress(100);
 
     // What orders is changed too, and back.
@@ -308,7 +308,7 @@ fn forget_the_removed(protocol: &str) {
     let four = cluster.join("n4", port, &FLAGS);
     until("n4 votes", || voters(&two[0]).len() == 3 && voters(&two[1]).len() == 3);
     done(&two.join(","), &["member", "remove", "n4"]);
-    assert!(cluster.ends(four, PATIENCE).success());
+    assert!(cluster.ends(four, WAIT_MAX).success());
     forgotten(4);
 
     // Who seeks votes for long without success asks neither of them.
@@ -463,7 +463,7 @@ fn who_is_not_a_member_is_told_how_to_become_one() {
     let only = cluster.endpoints().remove(0);
     until("it leads", || status(&only).is_some_and(|status| status["role"] == "leader"));
     let stranger = cluster.join("n2", free_ports(1)[0], &FLAGS);
-    assert!(!cluster.ends(stranger, PATIENCE).success());
+    assert!(!cluster.ends(stranger, WAIT_MAX).success());
     let said = cluster.said(stranger);
     assert!(said.contains("is not a member") && said.contains("synod member add n2"), "{said}");
 

@@ -10,7 +10,7 @@ use super::say;
 const INTERVAL: Duration = Duration::from_millis(250);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// An election takes a second or two; after this long without a leader the user is told.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Asks the replicas again and again. `advice` is printed once some replica leads and the cluster knows every
 /// replica's address, or some time later, since it concerns all of them.
@@ -30,7 +30,7 @@ pub async fn leader(endpoints: Vec<String>, advice: String) {
                     say(format_args!("{} leads (ballot {})", now.0, now.1));
                     last = Some(now);
                 }
-                if (answers.iter().all(all_told) || led >= PATIENCE)
+                if (answers.iter().all(all_told) || led >= WAIT_MAX)
                     && let Some(advice) = advice.take()
                 {
                     say(format_args!("{advice}"));
@@ -41,7 +41,7 @@ pub async fn leader(endpoints: Vec<String>, advice: String) {
             None => {
                 let before = without;
                 without += INTERVAL;
-                if before < PATIENCE && without >= PATIENCE {
+                if before < WAIT_MAX && without >= WAIT_MAX {
                     say(format_args!(
                         "nobody leads; {} of the replicas answer, and a majority is needed",
                         answers.len()

@@ -64,7 +64,7 @@ impl Range {
         let end = match self.range_end {
             Some(end) => end.into(),
             None if self.from_key => Bytes::from_static(FIRST),
-            None if self.prefix => behind_prefix(&key),
+            None if self.prefix => after_prefix(&key),
             None => Bytes::new(),
         };
         let all = key.is_empty() && (self.prefix || self.from_key);
@@ -74,7 +74,7 @@ impl Range {
 
 /// The first key after all keys that begin with `prefix`: the last byte that can be raised is raised, and the
 /// bytes after it are dropped. If none can be raised, there is no such key, which `\0` stands for.
-fn behind_prefix(prefix: &[u8]) -> Bytes {
+fn after_prefix(prefix: &[u8]) -> Bytes {
     match prefix.iter().rposition(|&byte| byte < u8::MAX) {
         Some(last) => {
             let mut end = prefix[..=last].to_vec();
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(bounds("a", false, true), ("a".into(), "\0".into()));
         assert_eq!(bounds("", true, false), all);
         assert_eq!(bounds("", false, true), all);
-        assert_eq!(behind_prefix(b"a\xff\xff"), "b");
-        assert_eq!(behind_prefix(b"\xff"), "\0");
+        assert_eq!(after_prefix(b"a\xff\xff"), "b");
+        assert_eq!(after_prefix(b"\xff"), "\0");
     }
 }

@@ -141,7 +141,7 @@ fn operation(line: &str) -> Result<RequestOp, String> {
     Ok(RequestOp { request: Some(request) })
 }
 
-/// The word before `end`, which may be in quotes, and what is behind `end`.
+/// The word before `end`, which may be in quotes, and the text after `end`.
 fn word_before(text: &str, end: char) -> Option<(Bytes, &str)> {
     let text = text.trim_start();
     match text.strip_prefix('"') {
@@ -162,9 +162,9 @@ fn words(line: &str) -> Result<Vec<Bytes>, String> {
         match first {
             '"' => (word, rest) = unquote(&rest[1..])?,
             '\'' => {
-                let (text, behind) = rest[1..].split_once('\'').ok_or("a ' has no end")?;
+                let (text, after) = rest[1..].split_once('\'').ok_or("a ' has no end")?;
                 word.extend_from_slice(text.as_bytes());
-                rest = behind;
+                rest = after;
             }
             _ => {
                 let end = rest.find(char::is_whitespace).unwrap_or(rest.len());

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     ONE_AT_A_TIME,
-    commands::{PATIENCE, SYNOD, done, leader, members, status, synod, until, voters},
+    commands::{SYNOD, WAIT_MAX, done, leader, members, status, synod, until, voters},
     finish,
     load::Load,
     progress,
@@ -98,7 +98,7 @@ impl Rig {
     fn await_end(&mut self, place: usize) {
         let index = self.live.remove(place);
         assert!(
-            self.cluster.ends(index, PATIENCE).success(),
+            self.cluster.ends(index, WAIT_MAX).success(),
             "who is not needed any more ends in good order"
         );
     }

@@ -18,7 +18,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between a failed request and the next.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Between the requests of one client: many clients that share two processors with three replicas leave them some.
-const BREATH: Duration = Duration::from_millis(2);
+const THINK_TIME: Duration = Duration::from_millis(2);
 /// Few, so that clients meet.
 const KEYS: u32 = 4;
 
@@ -143,7 +143,7 @@ async fn write(
             Ok(_) => {
                 acknowledged.push(key);
                 count.lock().unwrap().add();
-                sleep(BREATH).await;
+                sleep(THINK_TIME).await;
             }
             Err(_) => sleep(PAUSE).await,
         }
@@ -180,7 +180,7 @@ async fn meet(
             (Some(Answer::Swapped), Op::Swap { new, .. }) => last_seen[key as usize] = new,
             _ => {}
         }
-        sleep(if seen.is_some() { BREATH } else { PAUSE }).await;
+        sleep(if seen.is_some() { THINK_TIME } else { PAUSE }).await;
     }
 }
 

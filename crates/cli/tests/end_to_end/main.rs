@@ -30,7 +30,7 @@ use self::{
 /// Several clusters at once would take each other's processor time, and elections would say little about the program.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 /// How long anything may take that depends on elections and on how busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn multipaxos_loses_nothing_acknowledged_by_kills_under_load() {
@@ -114,7 +114,7 @@ async fn finish(mut cluster: Cluster, load: Load, live: &[usize]) {
 /// Waits until this many more writes were acknowledged.
 async fn progress(load: &Load, writes: u64) {
     let wanted = load.acknowledged() + writes;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while load.acknowledged() < wanted {
         assert!(Instant::now() < deadline, "the cluster serves no writes");
         sleep(Duration::from_millis(10)).await;
@@ -123,7 +123,7 @@ async fn progress(load: &Load, writes: u64) {
 
 /// The leader's index: what a replica says that takes itself for the leader.
 async fn leader(endpoints: &[String]) -> usize {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     loop {
         for (index, endpoint) in endpoints.iter().enumerate() {
             let status = connect(std::slice::from_ref(endpoint)).await.status().await;
@@ -142,7 +142,7 @@ type Contents = BTreeMap<String, (String, i64, i64)>;
 
 /// Waits until all replicas have executed the same, and returns what they then hold: the same.
 async fn equal_contents(endpoints: &[String]) -> Contents {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     let mut clients = Vec::new();
     for endpoint in endpoints {
         clients.push(connect(std::slice::from_ref(endpoint)).await);

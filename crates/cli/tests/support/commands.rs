@@ -10,7 +10,7 @@ use std::{
 
 pub const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
 /// How long anything may take that depends on elections and on how busy the machine is.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub fn synod(args: &[&str]) -> Output {
     Command::new(SYNOD).args(args).stdin(Stdio::null()).output().expect("the program can be started")
@@ -30,7 +30,7 @@ pub fn done(endpoints: &str, args: &[&str]) -> String {
 /// Repeats a question until the answer is as wanted.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while !holds() {
         assert!(Instant::now() < deadline, "{what}");
         thread::sleep(Duration::from_millis(100));

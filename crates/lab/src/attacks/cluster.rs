@@ -26,7 +26,7 @@ use crate::ground::processes::free_addresses;
 /// How many servers there are.
 pub const SERVERS: usize = 3;
 /// How long a start may take until all servers serve, and how long they may take until they hold the same.
-const PATIENCE: Duration = Duration::from_secs(90);
+const WAIT_MAX: Duration = Duration::from_secs(90);
 /// Time between two samples of the servers' memory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -208,8 +208,8 @@ impl Cluster {
                 if let Some(dead) = self.dead().pop() {
                     return Err(dead);
                 }
-                if began.elapsed() > PATIENCE {
-                    return Err(format!("{} does not serve after {PATIENCE:?}", Cluster::name(place)));
+                if began.elapsed() > WAIT_MAX {
+                    return Err(format!("{} does not serve after {WAIT_MAX:?}", Cluster::name(place)));
                 }
                 sleep(Duration::from_millis(20)).await;
             }
@@ -245,7 +245,7 @@ impl Cluster {
             if hashes.len() == SERVERS && hashes.iter().all(|hash| *hash == hashes[0]) {
                 return Ok(());
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > WAIT_MAX {
                 return Err(format!("(revision, hash) of each: {hashes:?}"));
             }
             sleep(Duration::from_millis(100)).await;

@@ -18,7 +18,7 @@ use super::cluster::{Cluster, channel};
 /// A put that takes longer has failed.
 const PUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two puts of a client.
-const BREATH: Duration = Duration::from_millis(5);
+const THINK_TIME: Duration = Duration::from_millis(5);
 const VALUE: &[u8] = &[b'.'; 64];
 
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ async fn put(place: usize, address: SocketAddr, done: &Mutex<Vec<Put>>, stop: &A
         let ok = timeout(PUT_TIMEOUT, client.put(request)).await.is_ok_and(|answer| answer.is_ok());
         let put = Put { place, began, took: began.elapsed(), ok };
         done.lock().unwrap_or_else(PoisonError::into_inner).push(put);
-        sleep(BREATH).await;
+        sleep(THINK_TIME).await;
     }
 }
 

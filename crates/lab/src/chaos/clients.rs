@@ -31,7 +31,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause after a failed request.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The pause between requests of one client, since clients share two processors with the replicas.
-const BREATH: Duration = Duration::from_millis(4);
+const THINK_TIME: Duration = Duration::from_millis(4);
 /// Clients for each replica, and clients that know all replicas.
 const CLIENTS: usize = 3;
 /// Keys in use at a time. There are few, so that clients meet.
@@ -199,7 +199,7 @@ async fn work(client: Client, mut random: Rng, shared: Arc<Shared>) {
             (_, Op::Get) => 0,
         };
         last_seen[place] = (key, value);
-        sleep(BREATH).await;
+        sleep(THINK_TIME).await;
     }
 }
 

@@ -315,8 +315,8 @@ mod tests {
         let put = |key, value, revision| (key, Op::Put(value), seen(Answer::Written, revision));
         assert!(check(&[put(0, 1, 2), put(1, 2, 3)]).violations.is_empty());
         // Each key alone is in order.
-        let behind = check(&[put(0, 1, 3), put(1, 2, 2)]).violations;
-        assert!(behind.len() == 1 && behind[0].contains("revision 4 or later was due"), "{behind:?}");
+        let older = check(&[put(0, 1, 3), put(1, 2, 2)]).violations;
+        assert!(older.len() == 1 && older[0].contains("revision 4 or later was due"), "{older:?}");
         let twice = check(&[put(0, 1, 2), put(1, 2, 2)]).violations;
         assert!(twice.len() == 1 && twice[0].contains("and also"), "{twice:?}");
         let stale = (1, Op::Get, Some(Seen { answer: Answer::Holds(0), revision: 1, written_at: 0 }));

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tonic::transport::Endpoint;
 
 /// A change, or the return of service after a fault, that takes longer counts as broken.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -152,7 +152,7 @@ impl Operator {
 
     /// Asks for a change until it is made. `done` tells whether it was made, and the new member's id.
     async fn change(&self, change: Change, done: impl Fn(&Group) -> Option<u64>) -> Result<u64, String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             let request = ChangeRequest { expected_version: 0, change: Some(change.clone()) };
             let error = match self.all.change(request).await {
@@ -163,17 +163,17 @@ impl Operator {
                 return Ok(id);
             }
             if Instant::now() > deadline {
-                return Err(format!("{change:?} was not made within {PATIENCE:?}: {error}"));
+                return Err(format!("{change:?} was not made within {WAIT_MAX:?}: {error}"));
             }
             sleep(LOOK_INTERVAL).await;
         }
     }
 
     async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while !holds().await {
             if Instant::now() > deadline {
-                return Err(format!("{what} after {PATIENCE:?}"));
+                return Err(format!("{what} after {WAIT_MAX:?}"));
             }
             sleep(LOOK_INTERVAL).await;
         }
@@ -192,7 +192,7 @@ impl Operator {
 
     /// Waits until all replicas are at the same revision, at which they must hold the same. Returns that revision.
     pub async fn compare(&self) -> Result<i64, String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             let mut hashes = Vec::new();
             for endpoint in &self.endpoints {
@@ -207,7 +207,7 @@ impl Operator {
             }
             if Instant::now() > deadline {
                 return Err(format!(
-                    "replicas do not reach the same revision within {PATIENCE:?}: {hashes:?}"
+                    "replicas do not reach the same revision within {WAIT_MAX:?}: {hashes:?}"
                 ));
             }
             sleep(LOOK_INTERVAL).await;

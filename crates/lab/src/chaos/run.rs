@@ -12,7 +12,7 @@ use super::{
     clients::{Clients, Pulse},
     cluster::Cluster,
     log::Log,
-    operator::{Operator, PATIENCE},
+    operator::{Operator, WAIT_MAX},
     schedule::{Fault, Step, Victim},
     timeline::Timeline,
 };
@@ -228,7 +228,7 @@ impl Run {
     ) -> Result<Result<(), String>, String> {
         let began = Instant::now();
         let mut ended = None;
-        let patience = step.hold + PATIENCE / 4;
+        let patience = step.hold + WAIT_MAX / 4;
         while began.elapsed() < if ended.is_none() { patience } else { step.hold } {
             self.cluster.fill(victim);
             ended = ended.or(self.cluster.ended(victim));
@@ -266,7 +266,7 @@ impl Run {
     }
 
     async fn await_removed(&mut self, place: usize) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             match self.cluster.ended(place) {
                 Some(status) if status.success() => return Ok(()),
@@ -279,7 +279,7 @@ impl Run {
                 }
                 None if Instant::now() > deadline => {
                     return Err(format!(
-                        "{} was removed and still runs after {PATIENCE:?}",
+                        "{} was removed and still runs after {WAIT_MAX:?}",
                         Cluster::name(place)
                     ));
                 }
@@ -290,7 +290,7 @@ impl Run {
 
     /// Waits until every replica answers a linearizable read.
     pub async fn await_service(&mut self, after: &str) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             self.cluster.check()?;
             let silent = self.operator.silent().await;
@@ -299,7 +299,7 @@ impl Run {
             }
             if Instant::now() > deadline {
                 let names: Vec<_> = silent.into_iter().map(Cluster::name).collect();
-                return Err(format!("{} do not serve {PATIENCE:?} after {after} was over", names.join(", ")));
+                return Err(format!("{} do not serve {WAIT_MAX:?} after {after} was over", names.join(", ")));
             }
             sleep(FILL_INTERVAL).await;
         }

@@ -56,7 +56,7 @@ const ALL: [Lethal; 3] = [
     },
 ];
 /// How long etcd may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_MAX: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 fn put() -> PutRequest {
@@ -89,7 +89,7 @@ pub async fn play(pair: &mut Pair, seed: u64) -> Result<&'static str, Trouble> {
     if !is_right(&synod) || !stays {
         return Err(Trouble::Differs(format!("{what}: Synod answered {synod:?}, and then {after:?}")));
     }
-    for _ in 0..PATIENCE.as_millis() / LOOK_INTERVAL.as_millis() {
+    for _ in 0..WAIT_MAX.as_millis() / LOOK_INTERVAL.as_millis() {
         if !pair.sides[1].cluster.dead().is_empty() {
             return Ok(what);
         }

@@ -14,7 +14,7 @@ use super::{differences::Answer, draw::Request};
 use crate::attacks::cluster::{Cluster, SERVERS, System, channel};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Descriptors that a server has.
 const NOFILE: u64 = 1024;
 /// A server with more resident memory, in bytes, is killed, to protect the machine.
@@ -111,8 +111,8 @@ impl Pair {
                 self.revision = revisions[0] + 1;
                 break;
             }
-            let behind = usize::from(revisions[1] < revisions[0]);
-            ask(self.sides[behind].client(0), Request::Put(put.clone())).await;
+            let lagging = usize::from(revisions[1] < revisions[0]);
+            ask(self.sides[lagging].client(0), Request::Put(put.clone())).await;
         }
         let clear = Request::DeleteRange(DeleteRangeRequest { key: SERVED.into(), ..Default::default() });
         let forget = Request::Compact(CompactionRequest { revision: self.revision, physical: true });
@@ -172,9 +172,9 @@ impl Pair {
 /// Asks one server.
 pub async fn ask(mut client: KvClient<Channel>, request: Request) -> Answer {
     async fn within<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
-        match timeout(PATIENCE, call).await {
+        match timeout(WAIT_MAX, call).await {
             Ok(answer) => answer.map(Response::into_inner),
-            Err(_) => Err(Status::deadline_exceeded(format!("no answer within {PATIENCE:?}"))),
+            Err(_) => Err(Status::deadline_exceeded(format!("no answer within {WAIT_MAX:?}"))),
         }
     }
     let answer = match request {

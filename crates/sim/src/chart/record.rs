@@ -299,7 +299,7 @@ impl Recorder {
         let entry = Entry { number: self.last, at: self.now, quiet: self.quiet, event };
         match self.window.place(entry.number, entry.at) {
             Place::Before => self.leave_out(entry),
-            Place::Behind => self.left_out.1 += 1,
+            Place::After => self.left_out.1 += 1,
             Place::Within => self.entries.push_back(entry),
         }
         if self.entries.len() > self.window.events_max

@@ -147,7 +147,7 @@ fn what_does_not_hold_is_marked_where_it_was_seen() {
     let layout = Layout::new(&recorder, &[]);
     let (row, _, last) = layout.across.last().expect("something stands across");
     let Across::Violation(lane, text) = last else { panic!("{last:?}") };
-    assert_eq!(*row, layout.rows.len() - 1, "nothing happens behind it");
+    assert_eq!(*row, layout.rows.len() - 1, "nothing happens after it");
     assert_eq!(*text, violation.to_string());
     assert!(matches!(lane, Some(Lane::Replica(_))));
     let (page, picture) =

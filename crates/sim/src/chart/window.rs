@@ -84,7 +84,7 @@ pub struct Window {
 pub(super) enum Place {
     Before,
     Within,
-    Behind,
+    After,
 }
 
 impl Window {
@@ -100,14 +100,14 @@ impl Window {
             Bound::At(moment) => at < moment,
             Bound::Event(first) => number < first,
         };
-        let behind = |bound: Bound| match bound {
+        let is_after = |bound: Bound| match bound {
             Bound::At(moment) => at > moment,
             Bound::Event(last) => number > last,
         };
         if self.from.is_some_and(before) {
             Place::Before
-        } else if self.to.is_some_and(behind) {
-            Place::Behind
+        } else if self.to.is_some_and(is_after) {
+            Place::After
         } else {
             Place::Within
         }

@@ -92,7 +92,7 @@ invariants! {
     /// All replicas that delivered the same slots are in the same group; there is one group a version and an epoch.
     OneGroup = "one-group-a-version", "Ng 2020, section 2.4.3: every replica sees the same stop-sign in the same slot";
     /// Nothing that an epoch decides after its end is delivered.
-    VoidBehindTheEnd = "void-behind-the-end", "ARCHITECTURE.md: nothing that an epoch decides after its stop-sign is delivered";
+    VoidAfterTheEnd = "void-after-the-end", "ARCHITECTURE.md: nothing that an epoch decides after its stop-sign is delivered";
     /// Once a replica has written that it entered an epoch, it sends nothing in an older one.
     NoWayBack = "no-way-back", "Ng 2020, section 4.4: a stopped configuration decides nothing any more";
     /// A replica that promises, votes or leads in an epoch has durably entered it.

@@ -199,8 +199,8 @@ impl Watch {
         // One command may always enter.
         let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;
         let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batches_max;
-        let behind = status.protocol.decided.0 - status.executed.0;
-        let behind_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
+        let unexecuted_slots = status.protocol.decided.0 - status.executed.0;
+        let unexecuted_slots_max = settings.backlog_slots_max + ahead_max + FETCH_SLOTS_MAX;
         // One message may always wait.
         let messages_max = settings.held_bytes_max.max(held.largest_message);
         // What was accepted before there was too much is still decided, and so is what a follower takes over
@@ -222,7 +222,7 @@ impl Watch {
             ("bytes of batches for its executor", held.batches, 2 * unexecuted_max),
             ("bytes of messages for its disk to release", held.messages, status.held_bytes.min(messages_max)),
             ("bytes not durable", status.undurable_bytes, undurable_max),
-            ("slots not executed", behind, behind_max),
+            ("slots not executed", unexecuted_slots, unexecuted_slots_max),
             ("bytes of decided batches", status.kept_bytes, settings.kept_bytes_max.max(self.largest_batch)),
             ("bytes that wait for slots in front of them", status.ahead_bytes as u64, ahead_bytes_max),
         ])

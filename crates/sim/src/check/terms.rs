@@ -127,7 +127,7 @@ impl Terms {
         let Some(known) = known.filter(|_| group.epoch == epoch) else { return Ok(()) };
         demand(*known.voters == group.voter_sets(), Invariant::OneGroup, || {
             format!(
-                "behind slot {slot} the log lets {:?} vote, and the group {:?}",
+                "after slot {slot} the log lets {:?} vote, and the group {:?}",
                 known.voters,
                 group.voter_sets()
             )

@@ -26,54 +26,9 @@
 //! | `walks.rs` | random walks instead, for what is too large |
 //! | `fingerprint.rs` | telling states apart |
 //!
-//! # What a state is
-//!
-//! A state consists of the replicas; the messages in flight, a multiset; how many commands were proposed; and
-//! how many time-outs, crashes, losses and duplicates are left. A replica consists of its protocol, its log
-//! with a durable part, the messages that wait for a record to be durable, and its messages and deeds in
-//! earlier lives. Two replicas are the same if their `Debug` output is (it shows the whole state of a
-//! protocol), and two states are the same if 128 bits of them are: with 10^8 states the chance that any two
-//! are confused is below 10^-22.
-//!
-//! # What can happen
-//!
-//! - A message arrives: any, in any order. It may also stay in flight forever. So **loss needs no step of its
-//!   own**: a lost message is one that never arrives. The same holds for cut links, for replicas that are
-//!   down for a while, and for messages that arrive after a crash of their sender or of their receiver.
-//! - A message arrives and stays in flight, to arrive again (`duplicates`).
-//! - A session breaks and begins again, and the replica at one end is told (`losses`). Messages sent before
-//!   may arrive nevertheless.
-//! - Records become durable, one or several, in their order; the messages that waited for them leave, and the
-//!   protocol is told.
-//! - A replica's timer fires (`timeouts`), at its deadline.
-//! - An election time-out passes on a replica's clock and its timer does not fire (`waits`): it is late then,
-//!   like that of a process that was paused. Messages and answers that are not repeated within a time-out may
-//!   be repeated from then on.
-//! - A leader with room is given the next command (`commands`).
-//! - A replica learns from another, as by catch-up, what that one delivered in the first slot that it has not
-//!   delivered itself (`catch_ups`).
-//! - A replica crashes and starts again (`crashes`) with its durable records and any number of the records after those.
-//!
-//! # What is left out, and why
-//!
-//! - **Time.** Each replica has its own clock, which moves only when its timer fires, to the deadline, and as
-//!   often as `waits` allows. So time-outs come in any order among replicas and at any moment among messages,
-//!   but a timer is late only by an election time-out, a bounded number of times. States that differ only in
-//!   *when* they came about are the same (see `fingerprint.rs`).
-//! - **Retransmission.** The time after which something is sent again is set so long that it does not pass; a
-//!   message that was sent may be late anyway. What is sent again when a session begins is explored.
-//! - **Consent to a candidacy.** With the rotating election a replica first asks the others. Here they always
-//!   consent, at once: that allows more runs, not fewer.
-//! - **Bursts.** Each input is flushed at once; the combined effects of several inputs are not explored.
-//! - **Answers to heartbeats** are lost. They confirm reads, of which there are none here, and keep a leader from
-//!   giving up: with these bounds it gives up at its second time-out. They would multiply the states by ten.
-//! - **Steps without effect** are not taken: if a replica and the messages in flight are the same after a
-//!   step, only a message or a fault less is left, and everything that can happen then can happen before.
-//! - The replica layer: snapshots, trimming, reads, epochs, changes of members, lost logs; and the election
-//!   by ballots. The simulator covers these.
-//!
-//! All replicas begin with their first records durable, and with sessions to each other. Decisions are
-//! announced at once.
+//! [docs/exploring.md](../../../../docs/exploring.md) says what a state is, what can happen in one, what is left out, and
+//! why. All replicas begin with their first records durable, and with sessions to each other. Decisions are announced at
+//! once.
 
 pub mod cli;
 mod fingerprint;

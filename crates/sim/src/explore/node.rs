@@ -348,7 +348,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Answers to heartbeats never arrive; the head of `mod.rs` says why.
+/// Answers to heartbeats never arrive; docs/exploring.md says why.
 fn is_lost(message: &Message) -> bool {
     describe::class(&between_peers(message)) == "heartbeat-answer"
 }

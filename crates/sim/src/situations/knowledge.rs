@@ -42,8 +42,8 @@ impl Watcher {
                 let learns = |of: usize| !scene.voters.contains(&of);
                 if !reached.has(Situation::LearnerAhead) && learns(of) && face.decided > Slot::ZERO {
                     let me = &scene.actors[of];
-                    let behind = scene.leaders().any(|(other, leader)| other != of && ahead(me, leader));
-                    reached.mark(Situation::LearnerAhead, behind);
+                    let lags = scene.leaders().any(|(other, leader)| other != of && ahead(me, leader));
+                    reached.mark(Situation::LearnerAhead, lags);
                 }
             }
             _ => {}

@@ -347,11 +347,11 @@ fn a_tail_that_is_decided_or_a_leader_that_it_knew() {
         seen.steps(2, face);
         seen.is(Situation::RestartWithTail)
     };
-    let behind = |face| Face { decided: Slot(3), ..face };
-    assert!(!restart(3, behind(follower(1, 2))), "in the ballot in which it crashed");
+    let lagging = |face| Face { decided: Slot(3), ..face };
+    assert!(!restart(3, lagging(follower(1, 2))), "in the ballot in which it crashed");
     assert!(!restart(3, Face { decided: Slot(5), ..follower(1, 3) }), "it has delivered the tail");
-    assert!(!restart(5, behind(follower(1, 3))), "others had delivered the tail");
-    assert!(restart(3, behind(follower(1, 3))));
+    assert!(!restart(5, lagging(follower(1, 3))), "others had delivered the tail");
+    assert!(restart(3, lagging(follower(1, 3))));
 }
 
 #[test]

@@ -112,8 +112,8 @@ impl World {
         if chosen != Some(batch)
             && let Some(before) = self.votes.chosen_before(epoch, slot, batch)
         {
-            return demand(false, Invariant::VoidBehindTheEnd, || {
-                format!("r{} delivers in slot {slot} what epoch {before} chose there, behind its end", of + 1)
+            return demand(false, Invariant::VoidAfterTheEnd, || {
+                format!("r{} delivers in slot {slot} what epoch {before} chose there, after its end", of + 1)
             });
         }
         demand(chosen == Some(batch), Invariant::QuorumDurable, || {
@@ -141,7 +141,7 @@ impl World {
         self.check_state(of)
     }
 
-    /// A snapshot file is whole and durable; one that a crash interrupts leaves nothing behind.
+    /// A snapshot file is complete and durable; one that a crash interrupts does not exist.
     pub(super) fn snapshot_written(&mut self, of: usize, number: u64, slot: Slot, bytes: Bytes) -> Checked {
         let machine = &mut self.machines[of];
         if machine.in_life(number).is_none() {

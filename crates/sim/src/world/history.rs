@@ -46,8 +46,8 @@ impl World {
         }
     }
 
-    /// Where an operation probably belongs: a command where the log has it, a read behind the command that made the
-    /// revision which it saw.
+    /// The probable place of an operation: of a command, its place in the log; of a read, the place after the command that
+    /// made the revision that it saw.
     fn hints(&self) -> impl Fn(&Done) -> u64 {
         let mut made = BTreeMap::new();
         for done in self.clients.history.iter().filter(|done| !done.op.is_read()) {
@@ -60,9 +60,9 @@ impl World {
         move |done| {
             let seen = done.returned.as_ref().and_then(|(_, answer)| answer.revision());
             let place = self.reference.reply(&done.payload).map(|(place, _)| place * 2);
-            let behind = || made.range(..=seen?).next_back().map(|(_, place)| place * 2 + 1);
+            let after = || made.range(..=seen?).next_back().map(|(_, place)| place * 2 + 1);
             match (&done.returned, done.op.is_read()) {
-                (_, true) => behind().unwrap_or(0),
+                (_, true) => after().unwrap_or(0),
                 // It is not in the log: probably it never happened.
                 (None, false) => place.unwrap_or(u64::MAX),
                 (Some(_), false) => place.unwrap_or(0),

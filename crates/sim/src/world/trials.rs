@@ -113,7 +113,7 @@ impl World {
                 self.calm_down()?;
                 self.trials.phase = Phase::Settling { since: self.now };
             }
-            // What was sent before the calm may be very late, and everything behind it in its stream.
+            // Messages sent before the calm may be very late, and so is everything after them in their streams.
             Phase::Settling { .. } if self.network.is_slow_until() > self.now + timeout / 4 => {}
             Phase::Settling { since } => match self.settled_leader() {
                 Some(leader) => self.begin_to_cut(leader)?,
@@ -125,8 +125,8 @@ impl World {
                 None => {}
             },
             Phase::Lagging { since, hub, partition } => {
-                let behind = self.decided_max().0.saturating_sub(self.decided(hub).0) >= LAG_SLOTS;
-                if behind || passed(self.now, since) > timeout * LAGS {
+                let lags = self.decided_max().0.saturating_sub(self.decided(hub).0) >= LAG_SLOTS;
+                if lags || passed(self.now, since) > timeout * LAGS {
                     self.cut_to(Topology::LaggingHub, hub)?;
                     self.mend(partition);
                 }
