@@ -1,45 +1,50 @@
-//! What a replica may do that lost something of its log: that depends on who else may hold what is missing.
+//! What a replica that lost something of its log may do, which depends on the other replicas that may hold
+//! what is missing.
 //!
-//! The log itself cannot tell, for the record that says so may be the one that is lost. So the group is written down
-//! beside the log, in [`Origin::present`], durably, with every `--durability`, and before anybody is sent a message
-//! because he is a member of it. A member is there as a learner before it votes. Hence, whatever was lost: if nobody else
-//! is written down, nobody else has ever acted on what this replica decided and not been removed since; and if somebody
-//! is, this replica decides nothing by itself any more.
+//! The log itself cannot say who these are, for the record that says so may be the one that is lost. So the
+//! group is written down beside the log, in [`Origin::present`]: durably, with every `--durability`, and
+//! before this replica sends a message to a replica because it is a member. A member is in the group as a
+//! learner before it votes. Hence, whatever was lost: if no other replica is written down, then every other
+//! replica that ever acted on a decision of this one has been removed since; and if another is written down,
+//! this replica decides nothing by itself any more.
 //!
-//! One that was removed may not have heard of it. So a loss that takes along who was a member once ends the cluster
-//! ([`StartError::MembersForgotten`](crate::StartError)): their ids would be given again, and they would be believed.
+//! A removed replica may not have heard of its removal. So a loss that includes the record of earlier members
+//! ends the cluster ([`StartError::MembersForgotten`](crate::StartError)): their ids would be given to new
+//! replicas, and the removed ones would be believed under these ids.
 
 use synod_consensus::VoterSets;
 use synod_replica::Group;
 use synod_storage::Loss;
 use synod_wire::ReplicaId;
 
-/// Who else may hold what a replica lost.
+/// The other replicas that may hold what a replica lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Company {
-    /// Nobody: this is the only member.
+    /// This replica is the only member.
     Nobody,
-    /// Members that only learn. What they hold is a part of what this replica had, and no majority can tell which.
+    /// The other members only learn. What they hold is a part of what this replica had, and no majority can
+    /// tell which part.
     Learners,
-    /// Others vote.
+    /// Other members vote.
     Voters,
 }
 
-/// What is to be done about a loss.
+/// What a replica does about a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Learn from a majority of the others before voting again.
+    /// It learns from a majority of the other members before it votes again.
     Learn,
-    /// Go on with what is there.
+    /// It goes on with what is there.
     GoOn,
-    /// Go on if the operator says so, since acknowledged writes may be missing.
+    /// It goes on if the operator says so, since acknowledged writes may be missing.
     GoOnIfTold,
-    /// Start a new cluster: learners that hold more would otherwise follow another history than theirs.
+    /// It does not start, and the operator has to start a new cluster: a learner that holds more than this
+    /// replica would otherwise follow a history that differs from its own.
     Refuse,
 }
 
 impl Company {
-    /// Of `me` in `group`, the one that was written down last.
+    /// The company of `me`, where `group` is the group that was written down last.
     pub(crate) fn of(me: ReplicaId, group: &Group) -> Company {
         if group.members.iter().all(|member| member.id == me) {
             Company::Nobody
@@ -54,7 +59,7 @@ impl Company {
         match (self, loss) {
             (Company::Voters, _) => Verdict::Learn,
             (Company::Learners, _) => Verdict::Refuse,
-            // It was told to acknowledge what a restart may lose.
+            // The operator chose a durability that acknowledges what a restart may lose.
             (Company::Nobody, Loss::Memory | Loss::Reboot) => Verdict::GoOn,
             (Company::Nobody, _) => Verdict::GoOnIfTold,
         }
@@ -77,7 +82,7 @@ mod tests {
     const R2: ReplicaId = ReplicaId(2);
 
     #[test]
-    fn a_learner_is_company_but_nobody_who_can_tell() {
+    fn a_learner_is_company_but_no_majority() {
         let options = Options::of(ProtocolKind::Raft);
         let alone = Group::of(&options, [R1]);
         let add = Change::Add { info: MemberInfo::default(), goal: Goal::Vote };
@@ -90,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_alone_goes_on() {
+    fn only_a_replica_without_others_goes_on_after_a_loss() {
         use Verdict::*;
         for (company, memory, missing) in [
             (Company::Nobody, GoOn, GoOnIfTold),

@@ -1,23 +1,25 @@
 //! How long a replica that was removed from the group stays a peer of this one.
 //!
-//! It is kept while the last change of voters is incomplete, while there is a session to it, and for a time after
-//! that: it may still have to hear that it was removed. Then it is no peer any more: nobody dials it, nothing is sent to
-//! it, and no metric speaks of it.
+//! This replica keeps it as a peer while the last change of voters is incomplete, while there is a session to
+//! it, and for a time after that, since it may still have to hear that it was removed. Then this replica does
+//! not dial it any more, sends it nothing, and has no metrics of it.
 //!
-//! Nothing is lost by that, whatever protocol orders:
+//! Nothing is lost by that, whichever protocol orders:
 //!
-//! - **Safety.** What is not sent to a replica is as good as lost on its way, and no protocol relies on a message that
-//!   arrives. Who votes is for the log to say, not for the connections.
-//! - **This replica does not need it.** It has delivered the change, so the change is decided: what it takes part in from
-//!   there on is decided by majorities of the others alone. With a protocol that ends an epoch for the change, the next
-//!   epoch does not know the removed replica. With Raft the entry counts from its append on, but what is delivered is
-//!   committed, so a majority of the voters behind the entry holds it, and no other history can win an election. In a
-//!   joint configuration ([`Group::outgoing`]) the removed replica still votes: until the entry that ends it is
-//!   delivered here, it is kept, connected or not.
-//! - **A replica that has not delivered the change** may need it, if nobody who has is left. It keeps it as a member: each
-//!   replica judges by what it delivered itself, and a connection concerns the two at its ends only.
+//! - **Safety.** What is not sent to a replica is as good as lost on its way, and no protocol relies on the
+//!   arrival of a
+//!   message. The log says who votes, not the connections.
+//! - **This replica does not need the removed one.** It has delivered the change, so the change is decided, and the
+//!   decisions after it are made by majorities of the others alone. With a protocol that ends an epoch for the change, the
+//!   next epoch does not know the removed replica. With Raft the entry counts from its append on, but what is delivered is
+//!   committed, so a majority of the new voters holds it, and no other history can win an election. In a joint
+//!   configuration ([`Group::outgoing`]) the removed replica still votes: it is kept, connected or not, until the entry
+//!   that ends the configuration is delivered here.
+//! - **A replica that has not delivered the change** may need the removed one, if no replica that has delivered it is
+//!   left. It keeps the removed replica as a member: each replica judges by what it delivered itself, and a connection
+//!   concerns only the two replicas at its ends.
 //! - **The removed replica** ends its service when a quorum has told it of the change. If it was away for longer than
-//!   this waits, it asks, which needs no session (`Origin::ask`), and learns that it was removed.
+//!   this replica waits, it asks, which needs no session (`Origin::ask`), and learns that it was removed.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -25,27 +27,28 @@ use synod_replica::Group;
 use synod_transport::Peer;
 use synod_wire::{ReplicaId, Time};
 
-/// How many election time-outs a removed replica has, from when it was removed or its last session ended. A leader of
-/// Raft goes on telling it what is decided for four.
+/// For how many election time-outs a removed replica stays a peer, from its removal or from the end of its
+/// last session on. A leader of Raft goes on telling it what is decided for four.
 const TIMEOUTS: u32 = 5;
 
-/// The peers of this replica: the members, and those who were until not long ago.
+/// The peers of this replica: the members, and the former members that it still keeps.
 #[derive(Debug)]
 pub(crate) struct Parting {
-    patience: Duration,
+    kept_for: Duration,
     members: Vec<Peer>,
-    /// Who left, in the order of their leaving, and since when they are waited for.
+    /// The former members that are still kept, in the order in which they left, each with the time from which
+    /// its time counts.
     leaving: Vec<(Peer, Time)>,
-    /// Those to whom there is a session.
+    /// The replicas to which there is a session.
     linked: BTreeSet<ReplicaId>,
-    /// Whether decisions still need the voters before the last change.
+    /// Whether decisions still need the voters from before the last change.
     unsettled: bool,
 }
 
 impl Parting {
     pub(crate) fn new(election_timeout: Duration) -> Parting {
         Parting {
-            patience: election_timeout * TIMEOUTS,
+            kept_for: election_timeout * TIMEOUTS,
             members: Vec::new(),
             leaving: Vec::new(),
             linked: BTreeSet::new(),
@@ -53,7 +56,8 @@ impl Parting {
         }
     }
 
-    /// The group is another one now, with these members; `former` are those whom its last change removed.
+    /// Takes note that the group changed and has these members now; `former` are the members that its last
+    /// change removed.
     pub(crate) fn group(&mut self, now: Time, group: &Group, members: Vec<Peer>, former: Vec<Peer>) {
         self.unsettled = !group.outgoing.is_empty();
         let before = std::mem::replace(&mut self.members, members);
@@ -66,7 +70,7 @@ impl Parting {
         }
     }
 
-    /// A session to a replica began or ended.
+    /// Takes note that a session to a replica began or ended.
     pub(crate) fn linked(&mut self, now: Time, id: ReplicaId, up: bool) {
         if up {
             self.linked.insert(id);
@@ -77,25 +81,25 @@ impl Parting {
         left.into_iter().for_each(|(_, since)| *since = now);
     }
 
-    /// Lets go of those whose time is over; whether there are any.
+    /// Drops the former members whose time is over; returns whether there were any.
     pub(crate) fn look(&mut self, now: Time) -> bool {
         let before = self.leaving.len();
-        let Parting { patience, leaving, linked, unsettled, .. } = self;
+        let Parting { kept_for, leaving, linked, unsettled, .. } = self;
         for (peer, since) in leaving.iter_mut() {
             if *unsettled || linked.contains(&peer.id) {
                 *since = now;
             }
         }
-        leaving.retain(|(_, since)| now < *since + *patience);
+        leaving.retain(|(_, since)| now < *since + *kept_for);
         leaving.len() < before
     }
 
-    /// Whom to be connected with.
+    /// The replicas to be connected with.
     pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.members.iter().chain(self.leaving.iter().map(|(peer, _)| peer))
     }
 
-    /// Whether a replica is to be spoken to.
+    /// Whether this replica speaks to the replica `id`.
     pub(crate) fn has(&self, id: ReplicaId) -> bool {
         self.peers().any(|peer| peer.id == id)
     }
@@ -136,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_member_that_is_removed_is_let_go_of_after_a_while() {
+    fn a_stopped_member_that_is_removed_is_dropped_after_a_while() {
         let mut parting = parting();
         parting.group(at(10), &group(), peers(&[2, 3]), peers(&[4]));
         assert!(!parting.look(at(14)));
@@ -146,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lives_is_kept_until_it_has_gone() {
+    fn a_removed_member_is_kept_while_it_has_a_session() {
         let mut parting = parting();
         parting.linked(at(1), ReplicaId(4), true);
         parting.group(at(10), &group(), peers(&[2, 3]), peers(&[4]));
         assert!(!parting.look(at(100)));
         parting.linked(at(101), ReplicaId(4), false);
         assert!(!parting.look(at(105)));
-        // It comes back for a moment.
+        // The removed replica comes back for a moment.
         parting.linked(at(105), ReplicaId(4), true);
         parting.linked(at(106), ReplicaId(4), false);
         assert!(!parting.look(at(110)));
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_change_does_not_cut_it_off_earlier() {
+    fn the_next_change_does_not_drop_a_removed_member_earlier() {
         let mut parting = parting();
         parting.group(at(10), &group(), peers(&[2, 3]), peers(&[4]));
         parting.group(at(11), &group(), peers(&[2, 5]), peers(&[3]));
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_still_votes_is_kept_connected_or_not() {
+    fn a_removed_member_that_still_votes_is_kept() {
         let mut parting = parting();
         let unsettled = Group { outgoing: vec![ReplicaId(4)], ..group() };
         parting.group(at(10), &unsettled, peers(&[2, 3]), peers(&[4]));

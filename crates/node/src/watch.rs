@@ -1,4 +1,4 @@
-//! What must hold of every message that leaves, where interleavings are explored.
+//! What must hold of every message that leaves, checked where interleavings are explored.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,11 +16,11 @@ pub(crate) struct Watch(Mutex<Seen>);
 #[derive(Debug, Default)]
 struct Seen {
     dir: PathBuf,
-    /// Found to survive a power failure through this record.
+    /// The log has been found to survive a power failure through this record.
     durable: Lsn,
     /// The last record that the log's thread was given.
     given: Lsn,
-    /// What waits for a record, in the order in which the replica said it.
+    /// The messages to each replica that wait for a record, in the order in which the replica said them.
     said: HashMap<ReplicaId, VecDeque<(Lsn, Bytes)>>,
 }
 
@@ -29,20 +29,20 @@ impl Watch {
         self.seen().dir = dir.to_owned();
     }
 
-    /// The replica says something that rests on a record.
+    /// Takes note that the replica says something that rests on a record.
     pub(crate) fn said(&self, to: ReplicaId, body: &Encoded, after: Lsn) {
         if after > Lsn::ZERO {
             self.seen().said.entry(to).or_default().push_back((after, body.to_bytes()));
         }
     }
 
-    /// The log's thread is given a record.
+    /// Takes note that the log's thread is given a record.
     pub(crate) fn given(&self, lsn: Lsn) {
         self.seen().given = lsn;
     }
 
-    /// The replica has ended, and its log has not failed: everything that was given to the log survives a power failure,
-    /// and everything that waited for it has left.
+    /// Checks, when the replica has ended and its log has not failed, that everything that was given to the
+    /// log survives a power failure, and that every message that waited for the log has left.
     pub(crate) fn ended(&self) {
         let dir = self.seen().dir.clone();
         let durable = synod_storage::explored::durable_in(&dir);
@@ -51,8 +51,8 @@ impl Watch {
         assert!(seen.said.values().all(VecDeque::is_empty), "something that waited for the log has not left");
     }
 
-    /// It leaves: its record survives a power failure, and nothing that was said before it and rests on a record is left
-    /// behind.
+    /// Checks, when a message leaves, that its record survives a power failure, and that no message that was
+    /// said earlier and rests on a record is still waiting.
     pub(crate) fn leaves(&self, to: ReplicaId, body: &Encoded, after: Lsn) {
         if after == Lsn::ZERO {
             return;
@@ -67,7 +67,7 @@ impl Watch {
             (seen.dir.clone(), seen.durable)
         };
         if after > durable {
-            // Nobody holds a lock of the standard library meanwhile: other threads go on.
+            // The lock is not held here, since other threads run meanwhile.
             durable = synod_storage::explored::durable_in(&dir);
             self.seen().durable = durable;
         }

@@ -1,4 +1,4 @@
-//! Log lines about what goes wrong again and again, at a rate that a person can read.
+//! Log lines about repeated failures, at a rate that a person can read.
 
 use std::time::{Duration, Instant};
 
@@ -6,13 +6,13 @@ use synod_sync::Mutex;
 
 use crate::sync::lock;
 
-/// Strangers can cause lines as often as they like, so this many are written in a [`WINDOW`], and no more.
+/// Strangers can cause lines as often as they like, so at most this many are written in a [`WINDOW`].
 const LINES_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
-/// A complaint that stays the same is repeated this often.
+/// A complaint that stays the same is written again after this time.
 const REPEAT: Duration = Duration::from_secs(30);
 
-/// Limits lines of one kind, whoever causes them.
+/// Limits the lines of one kind, whatever causes them.
 #[derive(Debug)]
 pub(crate) struct LogLimit {
     state: Mutex<Window>,
@@ -30,7 +30,7 @@ impl LogLimit {
         LogLimit { state: Mutex::new(Window { since: Instant::now(), lines: 0, suppressed: 0 }) }
     }
 
-    /// Whether a line may be written now; if so, how many were kept back since the last one.
+    /// Whether a line may be written now; if so, how many lines were suppressed since the last one.
     pub(crate) fn admit(&self) -> Option<u64> {
         self.admit_at(Instant::now())
     }
@@ -50,7 +50,7 @@ impl LogLimit {
     }
 }
 
-/// The complaint about one peer: written when it changes, and now and then while it does not.
+/// The complaint about one peer, written when it changes, and at intervals while it stays the same.
 #[derive(Debug, Default)]
 pub(crate) struct Complaint {
     last: Option<(String, Instant)>,
@@ -73,7 +73,7 @@ impl Complaint {
         due
     }
 
-    /// The cause is gone; the next complaint is news.
+    /// Takes note that the cause is gone, so that the next complaint is written.
     pub(crate) fn clear(&mut self) {
         self.last = None;
     }

@@ -1,4 +1,4 @@
-//! Reading and writing within a time that nobody can stretch.
+//! Reading and writing within a time that the other side cannot stretch.
 
 use std::{
     io::{self, Read, Write},
@@ -9,7 +9,7 @@ use synod_sync::{net::TcpStream, time::Instant};
 
 use crate::handshake::HandshakeError;
 
-/// A time that a whole exchange must keep, however slowly its bytes drip.
+/// The time within which a whole exchange must end, however slowly its bytes arrive.
 pub(crate) struct Deadline {
     at: Instant,
     timeout: Duration,
@@ -32,7 +32,7 @@ impl Deadline {
         }
     }
 
-    /// Reads what there is; 0 at the end of the stream.
+    /// Reads the bytes that are there; returns 0 at the end of the stream.
     pub(crate) fn read_some(
         &self,
         mut stream: &TcpStream,
@@ -47,7 +47,7 @@ impl Deadline {
         }
     }
 
-    /// Writes all of `bytes`, however slowly the other side takes them.
+    /// Writes all of `bytes`, however slowly the other side takes them, before the deadline.
     pub(crate) fn write(&self, mut stream: &TcpStream, mut bytes: &[u8]) -> Result<(), HandshakeError> {
         let usual = stream.write_timeout()?;
         while !bytes.is_empty() {
@@ -62,7 +62,7 @@ impl Deadline {
         Ok(stream.set_write_timeout(usual)?)
     }
 
-    /// Fills `target`. A wrong magic number is noticed at its first byte, so that nobody waits for the rest.
+    /// Fills `target`. A wrong magic number is noticed at its first wrong byte, without waiting for the rest.
     pub(crate) fn read(
         &self,
         stream: &TcpStream,

@@ -1,7 +1,8 @@
-//! Inquiries: what somebody who is no peer may learn from a replica, knowing nothing but its address.
+//! Inquiries: what a program that is not a peer may learn from a replica of which it knows only the address.
 //!
-//! A replica that is about to join a cluster asks so for the cluster's id and its members. What the answer says is
-//! the business of [`Config::answer`](crate::Config::answer); the bytes on the wire are drawn in the handshake.
+//! A replica that is about to join a cluster asks in this way for the cluster's id and its members.
+//! [`Config::answer`](crate::Config::answer) decides what the answer says; the format of the bytes is part of
+//! the handshake.
 
 use std::{io, net::SocketAddr, sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -16,7 +17,7 @@ use crate::{
     transport::Shared,
 };
 
-/// Inquiries that are answered at a time, so that strangers can not keep many answers in memory.
+/// How many inquiries are answered at a time, so that strangers cannot make a replica keep many answers in memory.
 const INQUIRIES_MAX: usize = 8;
 
 /// Why an inquiry got no answer.
@@ -25,23 +26,23 @@ pub enum InquireError {
     /// The address is not `host:port`.
     #[error("{0:?} is not host:port")]
     Address(String),
-    /// Nobody can be reached there, or the connection broke.
-    #[error("can not reach {address}: {source}")]
+    /// The address cannot be reached, or the connection broke.
+    #[error("cannot reach {address}: {source}")]
     Connect {
         /// The address.
         address: String,
         /// What the system says.
         source: io::Error,
     },
-    /// There was no whole answer in time.
+    /// No whole answer came in time.
     #[error("{address} gave no answer within {timeout:?}")]
     Timeout {
         /// The address.
         address: String,
-        /// The time that it had.
+        /// The time that the inquiry had.
         timeout: Duration,
     },
-    /// What answers there does not do so as a replica of this version should, or refuses to answer.
+    /// The program that listens there does not answer as a replica of this version should, or refuses to answer.
     #[error("{address} gives no answer: {reason}")]
     NoAnswer {
         /// The address.
@@ -52,14 +53,14 @@ pub enum InquireError {
 }
 
 /// Asks the replica that listens for its peers at `address` (`host:port`) for what its
-/// [`Config::answer`](crate::Config::answer) gives: at most [`ANSWER_BYTES_MAX`] bytes, which came with the right
-/// checksum, but from whoever listens there.
+/// [`Config::answer`](crate::Config::answer) gives: at most [`ANSWER_BYTES_MAX`] bytes. The checksum of the
+/// answer is checked, but nothing proves that a replica sent it.
 ///
-/// Needs no cluster, no replica id and no transport. Blocks for at most `timeout`, which includes the resolution of
-/// a name and the connection. (If a resolver takes longer, its thread is left to end by itself.)
+/// This needs no cluster, no replica id and no transport. It blocks for at most `timeout`, which includes the
+/// resolution of a name and the connection. (If a resolver takes longer, its thread is left to end by itself.)
 ///
 /// # Errors
-/// See [`InquireError`]. All but a wrong address may be otherwise at the next attempt.
+/// See [`InquireError`]. All but a wrong address may be gone at the next attempt.
 pub fn inquire(address: &str, timeout: Duration) -> Result<Bytes, InquireError> {
     if !is_host_and_port(address) {
         return Err(InquireError::Address(address.to_owned()));
@@ -70,7 +71,7 @@ pub fn inquire(address: &str, timeout: Duration) -> Result<Bytes, InquireError> 
     let (tell, answered) = channel::bounded(1);
     let target = address.to_owned();
     let ask = move || {
-        // Nobody listens any more if it is too late.
+        // If the answer comes too late, the receiver is gone.
         _ = tell.send(ask(&target, deadline));
     };
     thread::Builder::new().name("inquire".into()).spawn(ask).map_err(connect_error)?;
@@ -86,7 +87,7 @@ pub fn inquire(address: &str, timeout: Duration) -> Result<Bytes, InquireError> 
 fn ask(address: &str, deadline: Instant) -> Result<Bytes, HandshakeError> {
     let remaining = || {
         let remaining = deadline.saturating_duration_since(Instant::now());
-        // The system takes no timeout of zero.
+        // The system accepts no timeout of zero.
         remaining.max(Duration::from_millis(1))
     };
     let stream = dial::connect_any(address, remaining())?;
@@ -123,7 +124,7 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// The right to answer one inquiry; ends when it is dropped.
+/// The right to answer one inquiry, which ends when this is dropped.
 struct Permit<'a> {
     shared: &'a Shared,
 }
@@ -131,7 +132,7 @@ struct Permit<'a> {
 impl Permit<'_> {
     fn take(shared: &Shared) -> Option<Permit<'_>> {
         let permit = Permit { shared };
-        // Counted before it is compared; a permit that is too many ends here.
+        // The permit is counted before the count is compared; a permit that is one too many is dropped here.
         (shared.inquiries.fetch_add(1, Relaxed) < INQUIRIES_MAX).then_some(permit)
     }
 }

@@ -1,9 +1,10 @@
-//! Who the peers are: a table that is read whenever something is sent, and swapped when members change; and the
-//! thread that starts and ends what belongs to each.
+//! The peers: a table that is read whenever something is sent, and swapped when members change; and the
+//! thread that starts and ends what belongs to each peer.
 //!
-//! Whoever changes the table (the thread of a protocol, as a rule) only swaps it. The supervising thread then ends
-//! the links that are not in it any more and starts those that are new. It starts a link only when nothing is left
-//! of an earlier one to the same replica, so that no event of the earlier comes after one of the later.
+//! A thread that changes the table (as a rule, the thread of the protocol) only swaps it. The supervising
+//! thread then ends the links that are not in the table any more and starts those that are new. It starts a
+//! link only when nothing is left of an earlier link to the same replica, so that no event of the earlier one
+//! comes after an event of the later one.
 
 use std::{io, time::Duration};
 
@@ -24,12 +25,12 @@ use crate::{
     transport::Shared,
 };
 
-/// How often to look whether links that were told to end have ended.
+/// Time between two looks at whether links that were told to end have ended.
 const ENDING_POLL: Duration = Duration::from_millis(20);
-/// How long to wait when the system refuses a thread, which only time can heal.
+/// Time to wait when the system refuses a thread, before the next attempt.
 const START_RETRY: Duration = Duration::from_secs(1);
 
-/// The links to all present peers.
+/// The links to all current peers.
 pub(crate) type Table = Vec<Arc<Link>>;
 
 /// The table of peers.
@@ -49,7 +50,7 @@ pub(crate) struct Peers {
 
 #[derive(Debug, Default)]
 struct Change {
-    /// The supervising thread has yet to look at the table.
+    /// Whether the supervising thread has yet to look at the table.
     pending: bool,
     stopping: bool,
 }
@@ -71,7 +72,7 @@ impl Peers {
         Ok(peers)
     }
 
-    /// Makes these the peers. Does nothing once the transport is stopped.
+    /// Makes these replicas the peers. Does nothing once the transport is stopped.
     pub(crate) fn set(&self, peers: Vec<Peer>) -> Result<(), TransportError> {
         check_peers(self.me, &peers, self.inbound_connections_max)?;
         if !self.listens && !peers.is_empty() {
@@ -97,7 +98,7 @@ impl Peers {
         Ok(())
     }
 
-    /// The present peers.
+    /// The table of the current peers.
     pub(crate) fn table(&self) -> arc_swap::Guard<Arc<Table>> {
         self.table.load()
     }
@@ -106,14 +107,14 @@ impl Peers {
         find(&self.table(), id).cloned()
     }
 
-    /// Ends all links, for good. The supervising thread ends when they have ended.
+    /// Ends all links, permanently. The supervising thread ends when they have ended.
     pub(crate) fn stop(&self) {
         lock(&self.change).stopping = true;
         self.changed.notify_one();
         self.table().iter().for_each(|link| end(link));
     }
 
-    /// Waits for a change, or until `timeout`; whether to stop.
+    /// Waits for a change, or until `timeout` is over; returns whether to stop.
     fn wait(&self, timeout: Option<Duration>) -> bool {
         let mut change = lock(&self.change);
         let is_quiet = |change: &mut Change| !change.pending && !change.stopping;
@@ -130,7 +131,7 @@ impl Peers {
     }
 }
 
-/// There are a handful of peers, so a search is as fast as any table.
+/// A search is as fast as any other lookup, since there are few peers.
 pub(crate) fn find(table: &Table, id: ReplicaId) -> Option<&Arc<Link>> {
     table.iter().find(|link| link.id() == id)
 }
@@ -142,7 +143,7 @@ struct Running {
 }
 
 impl Running {
-    /// Nothing comes of it any more.
+    /// Whether the link and its thread have ended, so that no event of them comes any more.
     fn is_over(&self) -> bool {
         self.thread.is_finished() && !self.link.turn.is_delivering()
     }
@@ -154,16 +155,16 @@ impl Running {
     }
 }
 
-/// The links whose threads run.
+/// The supervising thread's links, whose sender threads run.
 pub(crate) struct Supervisor {
     shared: Arc<Shared>,
     running: Vec<Running>,
-    /// Those that are no peers any more and were told to end.
+    /// The links to former peers that were told to end and have not ended yet.
     ending: Vec<Running>,
 }
 
 impl Supervisor {
-    /// Starts the links to the peers of the beginning.
+    /// Starts the links to the first peers.
     pub(crate) fn start(shared: Arc<Shared>) -> io::Result<Supervisor> {
         let mut supervisor = Supervisor { shared, running: Vec::new(), ending: Vec::new() };
         let table = supervisor.shared.peers.table.load_full();
@@ -175,8 +176,8 @@ impl Supervisor {
     pub(crate) fn run(mut self) {
         let mut timeout = None;
         while !self.shared.peers.wait(timeout) {
-            // One and the same for both steps: an earlier link to a replica must be among those that end before a later
-            // one is looked at.
+            // Both steps use the same table: an earlier link to a replica must be among those that end before
+            // a later one is looked at.
             let table = self.shared.peers.table.load_full();
             self.end_links(&table);
             timeout = match self.start_links(&table) {
@@ -188,12 +189,12 @@ impl Supervisor {
                 Ok(()) => Some(ENDING_POLL),
             };
         }
-        // Among them may be some that left the table just now.
+        // Among them may be links that left the table just now.
         self.running.iter().for_each(|running| end(&running.link));
         self.running.into_iter().chain(self.ending).for_each(Running::join);
     }
 
-    /// Tells links that are not in the table to end, and clears away those that did.
+    /// Tells links that are not in the table to end, and clears away those that have ended.
     fn end_links(&mut self, table: &Table) {
         let left = |running: &mut Running| !table.iter().any(|link| Arc::ptr_eq(link, &running.link));
         for running in self.running.extract_if(.., left) {
@@ -203,7 +204,7 @@ impl Supervisor {
         self.ending.extract_if(.., |running| running.is_over()).for_each(Running::join);
     }
 
-    /// Starts links that are in the table and do not run.
+    /// Starts links that are in the table and do not run yet.
     fn start_links(&mut self, table: &Table) -> io::Result<()> {
         for link in table {
             let runs = self.running.iter().any(|running| Arc::ptr_eq(link, &running.link));

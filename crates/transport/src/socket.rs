@@ -6,12 +6,12 @@ use std::{io, time::Duration};
 use rustix::net::sockopt;
 use synod_sync::net::TcpStream;
 
-/// Probes without an answer after which a silent host counts as gone.
+/// How many probes without an answer make a silent host count as gone.
 #[cfg(not(feature = "shuttle"))]
 const PROBES: u32 = 3;
 
-/// Small frames leave at once; a host that falls silent, or a process that takes nothing off a full connection for
-/// `silence_max`, is noticed.
+/// Sets a connection up so that small frames leave at once, and so that it breaks when the host is silent, or
+/// the process takes nothing off a full connection, for `silence_max`.
 pub(crate) fn tune(stream: &TcpStream, silence_max: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(silence_max))?;
@@ -22,14 +22,14 @@ pub(crate) fn tune(stream: &TcpStream, silence_max: Duration) -> io::Result<()> 
 
 #[cfg(not(feature = "shuttle"))]
 fn notice_silence(stream: &TcpStream, silence_max: Duration) -> io::Result<()> {
-    // An idle connection is probed after a part of the time, and given up at the end of it. The system counts in
-    // whole seconds.
+    // An idle connection is probed after a part of the time, and given up at the end of it. The system counts
+    // in whole seconds.
     let interval = Duration::from_secs((silence_max / (PROBES + 1)).as_secs().max(1));
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, interval)?;
     sockopt::set_tcp_keepintvl(stream, interval)?;
     sockopt::set_tcp_keepcnt(stream, PROBES)?;
-    // Keep-alive does not probe while sent data is unacknowledged; this bounds that case.
+    // Keep-alive does not probe while sent data is unacknowledged; this option bounds the time in that case.
     #[cfg(target_os = "linux")]
     sockopt::set_tcp_user_timeout(stream, u32::try_from(silence_max.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Locks without poisoning: whatever is changed under these locks is whole at every step.
+//! Locks without poisoning: what is changed under these locks is whole at every step.
 
 use std::time::Duration;
 

@@ -42,14 +42,15 @@ fn a_peer_that_restarts_is_found_again() {
         replicas[1].send(3, b"thanks");
         assert_eq!(replicas[2].wait_received(2), "thanks");
     }
-    // The one that never went down saw no other sessions end.
+    // The replica that never went down saw no other sessions end.
     assert_eq!(replicas[0].metrics(3).sessions, 1);
     assert_eq!(replicas[0].metrics(2).sessions, 4);
 }
 
-/// Each time that a peer has gone, that nobody listens where it was is told once, however often it is dialled.
+/// Each time that a peer has gone, the absence of a listener at its address is reported once, however often
+/// the address is dialled.
 #[test]
-fn that_nobody_listens_is_told_once_between_two_sessions() {
+fn a_missing_listener_is_reported_once_between_two_sessions() {
     let mut both = listeners(2).into_iter();
     let (own, other) = (both.next().unwrap(), both.next().unwrap());
     let addresses = [own.local_addr().unwrap(), other.local_addr().unwrap()];
@@ -71,7 +72,7 @@ fn that_nobody_listens_is_told_once_between_two_sessions() {
         two.shutdown();
         assert_eq!(next(), Event::Down { peer: ReplicaId(2) });
         assert_eq!(next(), Event::Refused { peer: ReplicaId(2) });
-        // It is dialled about five times meanwhile.
+        // The address is dialled about five times in this time.
         assert!(events.recv_timeout(Duration::from_millis(200)).is_err(), "once is enough");
     }
     one.shutdown();
@@ -108,7 +109,7 @@ fn a_killed_process_is_noticed_at_once() {
     let elapsed = killed.elapsed();
     child.wait().unwrap();
     println!("a killed peer was noticed after {elapsed:?}");
-    // Without traffic, nothing but the end of the connection itself can have told.
+    // There was no traffic, so only the end of the connection itself can have told this replica.
     assert_eq!(replica.metrics(2).frames_sent, 0);
     assert!(elapsed < Duration::from_millis(500), "{elapsed:?}");
     replica.stop();
@@ -132,7 +133,7 @@ fn messages_for_an_absent_peer_are_kept_in_a_sixteenth_of_the_bounds() {
     two.stop();
 }
 
-/// A door that a sink waits at.
+/// A gate at which a sink waits.
 #[derive(Default)]
 struct Gate(Mutex<bool>, Condvar);
 
@@ -186,7 +187,7 @@ fn a_slow_receiver_costs_the_oldest_frames_and_never_the_sender() {
     one.wait_down(2);
 
     gate.open();
-    // Once the receiver is quick again, what is sent arrives.
+    // Once the receiver is quick again, messages arrive.
     let mut received = Vec::new();
     eventually("the newest frame arrives", || {
         one.sender.send(ReplicaId(2), encode(&FRAMES.to_le_bytes()));
@@ -212,18 +213,19 @@ fn a_frame_that_was_cut_is_sent_whole_in_the_next_session() {
     let by_hand = listeners.next().unwrap();
     let stream = welcome(&by_hand, 1, u32::MAX);
     one.wait_up(2);
-    // More than the buffers of the system hold, so that it is cut somewhere.
+    // This is more than the buffers of the system hold, so the frame is cut somewhere.
     let large = vec![5; 48 << 20];
     one.send(2, &large);
     eventually("it is being written", || one.metrics(2).queue_frames == 0);
     thread::sleep(Duration::from_millis(50));
-    // Unread data makes this a reset.
+    // Unread data makes this drop a reset.
     drop(stream);
     one.wait_down(2);
     assert_eq!(one.metrics(2).frames_sent, 0);
     let mut stream = welcome(&by_hand, 1, u32::MAX);
     let mut arrived = vec![0; 28 + large.len()];
-    // Above the sixteenth that is kept while the peer is away, but the newest frame always is.
+    // The frame is larger than the sixteenth of the queue that is kept while the peer is away, but the newest
+    // frame is kept always.
     std::io::Read::read_exact(&mut stream, &mut arrived).unwrap();
     assert!(arrived == frame(&large));
     one.stop();
@@ -244,7 +246,7 @@ fn a_frame_that_the_peer_has_no_room_for_is_dropped_once() {
     one.send(2, &[2; 1000]);
     assert_eq!(two.wait_received(1)[..], [2; 1000]);
     assert_eq!(one.metrics(2).frames_dropped, 1);
-    // The sender's own bound is kept before anything is queued.
+    // The sender checks its own bound before it queues anything.
     two.send(1, &[3; 1001]);
     two.wait_down(1);
     assert_eq!(two.metrics(1).frames_dropped, 1);
@@ -252,9 +254,9 @@ fn a_frame_that_the_peer_has_no_room_for_is_dropped_once() {
     two.stop();
 }
 
-/// The message that does not fit would end one session after the other: better none, and a reason.
+/// The message that does not fit would end one session after the other, so there is no session, and a reason is given.
 #[test]
-fn a_peer_that_could_not_take_the_largest_message_is_not_spoken_to() {
+fn a_peer_that_could_not_take_the_largest_message_gets_no_session() {
     let listeners = listeners(2);
     let addresses = addresses(&listeners);
     let mut listeners = listeners.into_iter();
@@ -281,7 +283,7 @@ fn a_later_life_of_a_peer_ends_the_session_with_the_earlier() {
     let by_hand = listeners.next().unwrap();
     let older = welcome(&by_hand, 3, 1000);
     assert_eq!(one.wait_up(2), Incarnation(3));
-    // The host of the older one fell silent, and the newer one calls.
+    // The host of the older life fell silent, and the newer life calls.
     let _inbound = join(one.address, 2, 1, 4);
     one.wait_down(2);
     assert!(is_closed(&older));
@@ -298,7 +300,7 @@ fn a_peer_that_calls_is_dialled_at_once() {
     let patient = Duration::from_secs(600);
     let slow = Config { redial_delay_min: patient, redial_delay_max: patient, ..config(1, 1, &addresses) };
     let own = listeners.next().unwrap();
-    // Nobody listens there at first.
+    // No replica listens there at first.
     drop(listeners);
     let one = Replica::start(slow, own);
     thread::sleep(Duration::from_millis(100));
@@ -310,12 +312,12 @@ fn a_peer_that_calls_is_dialled_at_once() {
 }
 
 #[test]
-fn shutdown_waits_for_nobody() {
+fn shutdown_does_not_wait_for_peers() {
     let listeners = listeners(4);
     let addresses = addresses(&listeners);
     let mut listeners = listeners.into_iter();
-    // Replica 2 takes nothing off its connection, replica 3 never answers a hello, replica 4 has two connections to
-    // this one: in the middle of its hello, and in the middle of a frame.
+    // Replica 2 takes nothing off its connection, replica 3 never answers a hello, and replica 4 has two
+    // connections to this replica: one in the middle of its hello, and one in the middle of a frame.
     let one = Replica::start(config(1, 1, &addresses), listeners.next().unwrap());
     let _stalled = welcome(&listeners.next().unwrap(), 1, u32::MAX);
     one.wait_up(2);

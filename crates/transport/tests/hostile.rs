@@ -1,4 +1,4 @@
-//! Strangers, faulty peers and attackers: each costs one connection, and the others go on.
+//! Strangers, faulty peers and attackers: each costs one connection, and the other connections go on.
 
 mod common;
 
@@ -15,7 +15,7 @@ use common::{is_closed, join, listeners, sealed, verdict, welcome, welcome_born}
 use synod_transport::{Config, Event};
 use synod_wire::ClusterId;
 
-/// Replica 2 of three, with a connection from replica 3 that must survive whatever happens to others.
+/// Replica 2 of three, with a connection from replica 3 that must survive whatever happens to other connections.
 struct Victim {
     replica: Replica,
     witness: TcpStream,
@@ -59,7 +59,7 @@ fn garbage_one_byte_at_a_time() {
     let victim = Victim::new(|config| config);
     let mut stream = TcpStream::connect(victim.replica.address).unwrap();
     stream.set_nodelay(true).unwrap();
-    // It begins well, so it is not the first byte that betrays it.
+    // The call begins well, so it is not the first byte that betrays it.
     for byte in b"SYNX and more".iter().cycle().take(2000) {
         if stream.write_all(&[*byte]).is_err() {
             break;
@@ -89,7 +89,7 @@ fn refusals_carry_their_reason() {
     };
     let cases = [
         (1, of_versions(9, 9)),
-        // One that named no range.
+        // This hello names no range of versions.
         (1, of_versions(2, 2)),
         (2, hello(ClusterId(0xbad), 1, 2, 1)),
         (3, hello(CLUSTER, 9, 2, 1)),
@@ -136,7 +136,7 @@ fn bad_frames_close_the_connection() {
 }
 
 #[test]
-fn a_body_that_makes_no_sense_ends_its_session_and_nothing_behind_it_is_delivered() {
+fn a_body_that_makes_no_sense_ends_its_session_and_nothing_after_it_is_delivered() {
     let victim = Victim::new(|config| config);
     let mut stream = join(victim.replica.address, 1, 2, 1);
     for body in [b"before".as_slice(), UNREADABLE, b"behind it"] {
@@ -144,7 +144,7 @@ fn a_body_that_makes_no_sense_ends_its_session_and_nothing_behind_it_is_delivere
     }
     assert!(is_closed(&stream));
     assert_eq!(victim.replica.wait_received(1), "before");
-    // The peer may begin again.
+    // The peer may start a new session.
     let mut again = join(victim.replica.address, 1, 2, 1);
     again.write_all(&frame(b"again")).unwrap();
     assert_eq!(victim.replica.wait_received(1), "again");
@@ -175,7 +175,7 @@ fn silent_callers_are_dropped_and_bounded() {
     });
     let started = Instant::now();
     let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(victim.replica.address).unwrap()).collect();
-    // One place is taken by the witness; of the others, the newest three have a place.
+    // The witness takes one place; of the others, the newest three have a place.
     for stream in silent.iter().take(17) {
         assert!(is_closed(stream));
     }
@@ -195,7 +195,7 @@ fn silent_callers_keep_no_member_out() {
     });
     let mut silent = Vec::new();
     for incarnation in 1..=10 {
-        // Some say nothing, some half of a call.
+        // Some connections send nothing, some send half of a call.
         for said in [0, 11, 30].map(|length| hello(CLUSTER, 1, 2, 1)[..length].to_vec()) {
             let mut stream = TcpStream::connect(victim.replica.address).unwrap();
             stream.write_all(&said).unwrap();
@@ -223,11 +223,11 @@ fn data_from_the_wrong_side_ends_the_session() {
 }
 
 #[test]
-fn whoever_answers_a_dial_with_garbage_is_no_peer() {
+fn a_listener_that_answers_a_dial_with_garbage_is_not_a_peer() {
     let listeners = listeners(2);
     let addresses = addresses(&listeners);
     let mut listeners = listeners.into_iter();
-    // Of some answers it waits for the rest.
+    // After some answers, the replica waits for the rest.
     let config = Config { handshake_timeout: Duration::from_millis(500), ..config(1, 1, &addresses) };
     let replica = Replica::start(config, listeners.next().unwrap());
     let by_hand = listeners.next().unwrap();
@@ -246,11 +246,11 @@ fn whoever_answers_a_dial_with_garbage_is_no_peer() {
         let (mut stream, _) = by_hand.accept().unwrap();
         stream.write_all(&reply).unwrap();
         let mut rest = Vec::new();
-        // The hello, then the end. A reset is as good.
+        // What comes is the hello, then the end of the stream. A reset is as good.
         _ = std::io::Read::read_to_end(&mut stream, &mut rest);
         assert!(replica.events.try_recv().is_err(), "no session began");
     }
-    // A correct answer is still welcome, but not from an earlier life than one seen before.
+    // A correct answer is still welcome, but not from a life that is earlier than one seen before.
     drop(welcome(&by_hand, 7, 1000));
     assert_eq!(replica.wait_up(2).0, 7);
     replica.wait_down(2);
@@ -274,7 +274,7 @@ fn random_bytes_on_welcomed_connections() {
         bytes.extend((0..len).map(|_| random.u8(..)));
         let flip = random.usize(0..20);
         bytes[flip] ^= random.u8(1..);
-        // It may be closed before all is written.
+        // The replica may close the connection before all is written.
         _ = stream.write_all(&bytes);
     }
     eventually("all are closed", || !victim.replica.metrics(1).receiving);
@@ -283,7 +283,7 @@ fn random_bytes_on_welcomed_connections() {
 }
 
 #[test]
-fn messages_that_nobody_can_take_are_dropped_and_counted() {
+fn messages_that_no_peer_can_take_are_dropped_and_counted() {
     let replicas = cluster(2);
     replicas[0].send(9, b"nobody");
     replicas[0].send(1, b"myself");

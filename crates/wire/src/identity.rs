@@ -1,9 +1,9 @@
-//! Which replica somebody is, in which of its lives, and whether that can be.
+//! Which replica a peer is, in which of its lives, and whether that can be true.
 //!
-//! A replica is its id and its birth. A data directory that was restored from a copy shows the right birth and has
-//! forgotten what was promised since the copy; it cannot know that, but those who heard the later life can. So each
-//! life draws a nonce and introduces itself with an [`Introduction`], and each replica remembers of every peer an
-//! [`Acquaintance`]. `docs/identity.md` has the argument, and what cannot be noticed.
+//! A replica is its id and its birth. A data directory that was restored from a copy shows the right birth and
+//! has forgotten what was promised since the copy; it cannot know that, but replicas that heard the later life
+//! can. So each life draws a nonce and introduces itself with an [`Introduction`], and each replica remembers
+//! an [`Acquaintance`] of every peer. `docs/identity.md` has the argument, and what cannot be noticed.
 
 use std::fmt;
 
@@ -15,17 +15,18 @@ pub const EARLIER_LIVES_MAX: usize = 32;
 /// How a life of a replica introduces itself to a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
-    /// Drawn when the data directory was made.
+    /// A number that was drawn when the data directory was made.
     pub birth: u64,
-    /// How many lives began with this data directory, this one included.
+    /// How many lives began with this data directory, including this one.
     pub incarnation: Incarnation,
-    /// Drawn by this life.
+    /// A number that this life drew.
     pub nonce: u64,
-    /// The life with which its memory begins. What lives before that one promised, this one does not remember, and
-    /// does not claim to: so it does not vote on the strength of it. Its own number if it lost its log; 0 if nothing
-    /// was ever lost.
+    /// The life with which the memory of this one begins. This life does not remember what earlier lives
+    /// promised, so it does not vote on the strength of their promises. It is the number of this life if the
+    /// replica lost its log, and 0 if nothing was ever lost.
     pub since: Incarnation,
-    /// Lives before this one: the last ones that its data directory knows of, at most [`EARLIER_LIVES_MAX`].
+    /// The lives before this one: the last ones that the data directory knows of, at most
+    /// [`EARLIER_LIVES_MAX`].
     pub earlier: Vec<EarlierLife>,
     /// The last record of the log with which this life began.
     pub began: Lsn,
@@ -33,43 +34,43 @@ pub struct Introduction {
     pub durable: Lsn,
 }
 
-/// A life that is over, as a later one of the same data directory tells it.
+/// A life that is over, as a later life of the same data directory tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EarlierLife {
     /// Its number.
     pub incarnation: Incarnation,
     /// The nonce that it drew.
     pub nonce: u64,
-    /// The last record of the log with which it began; [`Lsn::MAX`]: nobody knows, since it said nothing, or spoke a version
-    /// that did not tell.
+    /// The last record of the log with which that life began. [`Lsn::MAX`] means that it is not known, since
+    /// the life said nothing, or spoke a version that did not tell it.
     pub began: Lsn,
 }
 
-/// What a replica remembers of the latest life of a peer that it met.
+/// What a replica remembers of the latest life of a peer that it has met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquaintance {
     /// The peer's birth.
     pub birth: u64,
-    /// Which of its lives that was ...
+    /// Which of its lives that was.
     pub incarnation: Incarnation,
-    /// ... and the nonce which that life drew.
+    /// The nonce which that life drew.
     pub nonce: u64,
-    /// That life said things that rest on records of its log through this one.
+    /// The last record of that life's log that something it said rests on.
     pub told: Lsn,
 }
 
-/// Why a peer cannot be who it says.
+/// Why a peer cannot be the replica that it says it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Another birth was seen: it lost all its data.
+    /// Another birth was seen: the peer lost all its data.
     OtherBirth,
-    /// A later life was seen.
+    /// A later life of the replica was seen.
     Superseded,
     /// Another life with the same number was seen.
     Copied,
-    /// It does not descend from the life that was seen.
+    /// The peer does not descend from the life that was seen.
     Forked,
-    /// Its log ends before what was told.
+    /// The peer's log ends before what the life that was seen told.
     Shorter,
 }
 
@@ -85,12 +86,12 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Somebody who introduced itself as a replica that it cannot be.
+/// A peer that introduced itself as a replica that it cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stranger {
-    /// Why.
+    /// Why it cannot be that replica.
     pub mismatch: Mismatch,
-    /// What is remembered of the replica.
+    /// What is remembered of that replica.
     pub known: Acquaintance,
 }
 
@@ -112,7 +113,7 @@ impl Acquaintance {
     /// What is remembered once this replica, of which so much is known, has introduced itself again.
     ///
     /// # Errors
-    /// It cannot be that replica, or forgot something without knowing it.
+    /// The peer cannot be that replica, or it forgot something without knowing it.
     pub fn meet(&self, who: &Introduction) -> Result<Acquaintance, Stranger> {
         self.check(who).map_err(|mismatch| Stranger { mismatch, known: *self })
     }
@@ -131,7 +132,7 @@ impl Acquaintance {
             return Ok(self.heard(who.durable));
         }
         if who.since > self.incarnation {
-            // It remembers nothing of the life that was seen, and knows that.
+            // The peer remembers nothing of the life that was seen, and knows that.
             return Ok(Acquaintance::first(who));
         }
         let descends = |life: &EarlierLife| life.incarnation != self.incarnation || life.nonce == self.nonce;
@@ -183,30 +184,30 @@ mod tests {
         assert_eq!(known(2, 50).check(&life(2, 50)), Ok(known(2, 50)));
         assert_eq!(known(2, 50).check(&life(3, 50)), Ok(known(3, 50)));
         assert_eq!(known(2, 50).check(&life(9, 60)), Ok(known(9, 60)));
-        // A connection may be late: what the same life told does not shrink.
+        // A connection may be late: what is remembered of the same life does not shrink.
         assert_eq!(known(2, 50).check(&life(2, 40)), Ok(known(2, 50)));
     }
 
     #[test]
-    fn a_copy_is_not_recognised_wherever_it_was_taken() {
-        // Nothing was started since the copy: only the log is too short.
+    fn a_copy_is_refused_wherever_it_was_taken() {
+        // No life was started since the copy: only the log is too short.
         assert_eq!(known(2, 50).check(&life(3, 49)), Err(Mismatch::Shorter));
-        // Also if it wrote before it met anybody, and if a life of it did that was not seen.
+        // The same holds if the life wrote before it met any peer, and if another life did that and was not seen.
         let wrote = Introduction { durable: Lsn(60), ..life(3, 49) };
         assert_eq!(known(2, 50).check(&wrote), Err(Mismatch::Shorter));
         let mut wrote = life(4, 60);
         wrote.earlier[2] = earlier(3, 49);
         assert_eq!(known(2, 50).check(&wrote), Err(Mismatch::Shorter));
-        // What lives began with before the one that was seen is no matter.
+        // How long the log was when lives before the one that was seen began does not matter.
         wrote.earlier[2] = earlier(3, 50);
         wrote.earlier[1] = earlier(2, 10);
         assert!(known(2, 50).check(&wrote).is_ok());
-        // The original was started once more since.
+        // The original was started once more since the copy.
         let copied = Introduction { nonce: 31, ..life(3, 70) };
         assert_eq!(known(3, 50).check(&copied), Err(Mismatch::Copied));
-        // Twice.
+        // The original was started twice more since the copy.
         assert_eq!(known(4, 50).check(&copied), Err(Mismatch::Superseded));
-        // And the copy was started once more where nobody saw it, so that its number is a later one again.
+        // The copy was also started once more where no peer saw it, so that its number is a later one again.
         let mut later = life(4, 70);
         later.earlier[2].nonce = 31;
         assert_eq!(known(3, 50).check(&later), Err(Mismatch::Forked));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_that_it_forgot_is_recognised_and_its_word_counts_from_then_on() {
+    fn a_replica_that_knows_what_it_forgot_is_accepted() {
         let forgot = Introduction { since: Incarnation(5), ..life(5, 0) };
         let after = known(4, 50).check(&forgot).unwrap();
         assert_eq!(after.told, Lsn::ZERO);
@@ -226,7 +227,7 @@ mod tests {
             known(5, 50).check(&Introduction { since: Incarnation(5), ..life(6, 3) }),
             Err(Mismatch::Shorter)
         );
-        // Nor does it help a copy that its number is as low as one that was seen.
+        // Nor does it help a copy if its number is as low as one that was seen.
         let copied = Introduction { since: Incarnation(5), nonce: 51, ..life(5, 0) };
         assert_eq!(known(5, 50).check(&copied), Err(Mismatch::Copied));
     }

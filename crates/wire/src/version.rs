@@ -1,37 +1,38 @@
-//! Which programs can read what was written.
+//! Versions of formats, which say which programs can read what was written.
 //!
-//! Whatever is kept says two numbers: the version of its format, and the oldest version whose readers understand it. A
-//! reader takes what is not older than the oldest version that it knows, and what names it among its readers, also if it
-//! was written by a later program: what a later version adds, and does not need to be understood, costs nobody the way
-//! back. Anything else is refused before it is looked at, so that it never passes for damage.
+//! Every file and message format says two numbers: its version, and the oldest version whose readers
+//! understand it. A reader accepts what is not older than the oldest version that it knows and what names the
+//! reader's version among its readers, even if a later program wrote it: an addition that does not need to be
+//! understood does not keep the operator from going back to an earlier program. Anything else is refused
+//! before it is looked at, so that it never passes for damage.
 
 use std::fmt;
 
-/// What is said of every kept thing.
+/// The two numbers that stand in everything that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The version of its format.
     pub version: u32,
-    /// The oldest version whose readers understand it: not above `version`.
+    /// The oldest version whose readers understand it, which is not above `version`.
     pub readers: u32,
 }
 
 /// A format as this program knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// What it writes.
+    /// What this program writes.
     pub written: Written,
-    /// The oldest version that it reads.
+    /// The oldest version that this program reads.
     pub oldest: u32,
-    /// What read the versions that it does not read any more: through which version, and the last release that did; in
-    /// order.
+    /// The releases that read the versions which this program does not read any more: each entry has the last
+    /// version of a range and the last release that reads it; in order.
     pub past: &'static [(u32, &'static str)],
 }
 
-/// Read by no release: formats were not negotiated before the first.
+/// The name for a version that no release reads: formats were not negotiated before the first release.
 const UNRELEASED: &str = "no release, only builds from before 0.1.0";
 
-/// Why something of another version cannot be read.
+/// Why something with another version cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionError {
     /// It is older than what this program reads.
@@ -43,9 +44,9 @@ pub enum VersionError {
         /// The last release that reads it.
         release: &'static str,
     },
-    /// It was written by a later program, for later ones alone.
+    /// A later program wrote it, for later programs alone.
     TooNew {
-        /// Its version, and who reads it.
+        /// Its version, and the oldest version whose readers understand it.
         found: Written,
         /// The latest version that this program knows.
         known: u32,
@@ -72,7 +73,7 @@ impl fmt::Display for VersionError {
 impl std::error::Error for VersionError {}
 
 impl Format {
-    /// A format of which this version is the first that says who reads it.
+    /// A format whose version `version` is the first that says who reads it.
     #[must_use]
     pub const fn first(version: u32) -> Format {
         Format {
@@ -82,10 +83,10 @@ impl Format {
         }
     }
 
-    /// Whether this program can read it.
+    /// Checks that this program can read `found`.
     ///
     /// # Errors
-    /// It cannot, with the reason.
+    /// This program cannot read it; the error gives the reason.
     pub fn check(&self, found: Written) -> Result<(), VersionError> {
         let known = self.written.version;
         if found.readers.min(found.version) > known {
@@ -100,21 +101,22 @@ impl Format {
     }
 }
 
-/// Bytes of the head of a binary file: a mark of 8 bytes, both numbers, and a checksum, in every version the same.
+/// Bytes of the head of a binary file: 8 bytes of magic, both numbers, and a checksum, the same in every version.
 pub const FILE_HEAD_BYTES: usize = 20;
 
 impl Written {
-    /// Both in one number, of which versions take half each: for what is no file.
+    /// Both versions in one number, half of the bits each: for what is not a file.
     ///
     /// # Panics
-    /// From version 65536 on.
+    /// If a version is 65536 or more.
     #[must_use]
     pub fn packed(&self) -> u32 {
         assert!(self.version <= 0xffff && self.readers <= self.version, "{self:?}");
         self.version | self.readers << 16
     }
 
-    /// Reads [`Written::packed`]. Before versions were negotiated there was no upper half: that is read by nobody.
+    /// Reads [`Written::packed`]. Before versions were negotiated the upper half was 0: such a number is read
+    /// by no program.
     #[must_use]
     pub fn unpacked(number: u32) -> Written {
         Written { version: number & 0xffff, readers: number >> 16 }
@@ -132,7 +134,7 @@ impl Written {
         head
     }
 
-    /// Reads such a head; `None` if it is none, or damaged.
+    /// Reads such a head; `None` if the bytes are not one, or are damaged.
     #[must_use]
     pub fn of_head(bytes: &[u8], magic: [u8; 8]) -> Option<Written> {
         let head = bytes.get(..FILE_HEAD_BYTES)?;
@@ -173,7 +175,7 @@ mod tests {
         assert!(error.to_string().contains("takes a program that knows version 9"));
     }
 
-    /// In both orders: what the next version writes, and what it makes of what this one wrote.
+    /// Both directions are tested: what the next version writes, and what it makes of what this one wrote.
     #[test]
     fn a_program_of_the_next_version_and_this_one_read_each_other_as_far_as_they_say() {
         let next = |readers, oldest| Format { written: Written { version: 8, readers }, oldest, ..OURS };
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn two_numbers_in_one_come_back() {
+    fn packed_versions_come_back() {
         assert_eq!(Written::unpacked(OURS.written.packed()), OURS.written);
         assert!(matches!(OURS.check(Written::unpacked(4)), Err(VersionError::TooOld { found: 4, .. })));
     }

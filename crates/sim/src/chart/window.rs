@@ -133,7 +133,7 @@ mod tests {
     fn both_bounds_belong_to_the_window() {
         let window = Window { from: Some(Bound::Event(3)), to: Some(Bound::Event(5)), events_max: 10 };
         let places: Vec<Place> = (1..=7).map(|number| window.place(number, Moment::START)).collect();
-        use Place::{Before, Behind, Within};
-        assert_eq!(places, [Before, Before, Within, Within, Within, Behind, Behind]);
+        use Place::{After, Before, Within};
+        assert_eq!(places, [Before, Before, Within, Within, Within, After, After]);
     }
 }

@@ -7,20 +7,20 @@
 //! - the beginning of a later segment, since a segment is begun only when the one before it is durable,
 //! - a clean close, which notes the last record, and the mark that is written when the log is idle.
 //!
-//! What is missing behind all proof is damage too if a file is not as the list of segments says, or cannot be read: no
-//! crash does that. Only a file that was prepared and not begun can be done without.
+//! What is missing after everything that is proven is damage too if a file is not as the list of segments
+//! says, or cannot be read: no crash does that. Only a file that was prepared and not begun may be missing.
 //!
-//! The repeated `State` records at the head of a segment are written together with its first record. So where they are
-//! torn, that record is too, though it may be whole; and where it was durable, they are damaged. Otherwise the promises
-//! would be lost as soon as the segment before it is trimmed.
+//! The repeated `State` records at the head of a segment are written together with the segment's first
+//! record. So where they are torn, that record counts as torn too, though it may be whole; and where it was
+//! durable, they are damaged. Otherwise the promises would be lost as soon as the segment before is trimmed.
 //!
-//! Everything behind a torn record was written in the same commit (had an earlier commit ended in between, a
-//! later record would prove it), so nothing of it was ever acknowledged, and it is dropped with it.
+//! Everything after a torn record was written in the same commit (had an earlier commit ended in between, a
+//! later record would prove it), so nothing of it was ever acknowledged, and it is dropped with the torn record.
 //!
-//! All of this is for a log that waits for the disk. One that does not is as good until the machine goes down; then only
-//! the mark is proof ([`Known::unsynced`]).
+//! All of this is for a log that waits for the disk. A log that does not wait is whole as long as the machine
+//! runs; once the machine has gone down, only the mark is proof ([`Known::unsynced`]).
 //!
-//! Nothing here touches a file.
+//! Nothing in this module touches a file.
 
 use std::collections::BTreeSet;
 
@@ -32,17 +32,17 @@ use super::{
 };
 use crate::{Damage, DamageSpot, Keep};
 
-/// The verdict.
+/// What the segments mean together.
 #[derive(Debug)]
 pub(crate) struct Assessment {
-    /// The number of the last record that counts; records behind it are dropped.
+    /// The number of the last record that counts; records after it are dropped.
     pub last: Lsn,
-    /// The highest record that is proven to have been durable; those behind it, up to `last`, are there, but
-    /// perhaps only in the kernel's memory.
+    /// The highest record that is proven to have been durable; the records after it, up to `last`, are there,
+    /// but perhaps only in the kernel's memory.
     pub proven: Lsn,
-    /// Where the log ends. `None` if no segment was begun, or none that was is left.
+    /// Where the log ends; `None` if no segment was begun, or if none that was begun is left.
     pub end: Option<End>,
-    /// Recognisable bytes behind the end.
+    /// Recognisable bytes after the end.
     pub torn_bytes: u64,
     pub damage: Option<Damage>,
 }
@@ -50,32 +50,32 @@ pub(crate) struct Assessment {
 /// The place where the next record goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
-    /// Index among the segments that were given.
+    /// The segment's index among the segments that were given.
     pub segment: usize,
     pub offset: u64,
 }
 
-/// A segment that is not as it was left, as can be told without its records: missing, too short, unreadable.
+/// A segment that is not as it was left, which shows without its records: it is missing, too short, or unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Suspect {
     pub segment: u64,
-    /// From where on, in bytes.
+    /// The byte from which on the segment is not as it was left.
     pub offset: u64,
     pub reason: String,
-    /// It has all its bytes, and where a header would be there is none: it was prepared, and not begun.
+    /// Whether the segment has all its bytes and no trace of a header: then it was prepared, and not begun.
     pub prepared: bool,
 }
 
-/// What is known of a log beside its segments.
+/// What is known of a log besides its segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Known<'a> {
     /// The last record that was noted to be durable when the log was idle, or opened.
     pub marked: Option<Lsn>,
-    /// The last record, if the log was closed.
+    /// The last record, if the last life closed the log.
     pub closed_at: Option<Lsn>,
-    /// The last life did not wait for the disk, and the machine went down under it: what records and headers say was
-    /// durable was perhaps only in the kernel's memory, and is no proof. Nothing is damaged by that; the log ends where
-    /// the first record is missing.
+    /// Whether the last life did not wait for the disk, and the machine went down under it. What records and
+    /// headers say was durable was then perhaps only in the kernel's memory, and is no proof; nothing is
+    /// damaged by that, and the log ends where the first record is missing.
     pub unsynced: bool,
     pub suspects: &'a [Suspect],
 }
@@ -96,7 +96,7 @@ pub(crate) fn assess(segments: &[SegmentScan], known: &Known<'_>) -> Assessment 
     }
     let mut state_intact = state.is_ok();
     let begun = |suspect: &Suspect| segments.last().is_some_and(|last| suspect.segment <= last.segment);
-    // What was not begun holds nothing.
+    // A segment that was not begun holds nothing.
     let matters = |suspect: &&Suspect| begun(suspect) || !(whole || suspect.prepared);
     for suspect in known.suspects.iter().filter(matters) {
         let Some((first_lost, last_lost)) = lost_in(segments, walk.last, suspect.segment) else { continue };
@@ -113,21 +113,21 @@ pub(crate) fn assess(segments: &[SegmentScan], known: &Known<'_>) -> Assessment 
     Assessment { last: walk.last, proven: proven.min(walk.last), end, torn_bytes, damage }
 }
 
-/// The records that may be lost in a segment of which only that is known, beside those that the walk has missed.
+/// The records that may be lost in a segment that is only known to be suspect, besides those that the walk has missed.
 fn lost_in(segments: &[SegmentScan], last: Lsn, segment: u64) -> Option<(Lsn, Lsn)> {
     let end = segments.last().map_or(0, |segment| segment.segment);
     if segment >= end {
-        // How many is not known.
+        // How many records it held is not known.
         return Some((last.next(), last.next()));
     }
-    // What is between others would be missed if it had held anything.
+    // If a segment between others had held anything, the walk would have missed it.
     let first = segments.first().filter(|first| segment < first.segment)?;
     let first_lsn = first.header.as_ref().map_or(Lsn(2), |header| header.first_lsn);
     Some((Lsn(1), before(first_lsn)))
 }
 
-/// Whether nothing is left to begin with, and nothing proves that it was durable: what was before was trimmed, and what
-/// repeats its promises is torn.
+/// Whether the log has no beginning left, and nothing proves that its beginning was durable: the segments
+/// before the first one were trimmed, and the promises repeated at its head are torn.
 fn beginning_is_lost(segments: &[SegmentScan], proven: Lsn) -> bool {
     let is_proven = |segment: &SegmentScan| segment.first_lsn().is_some_and(|first| first <= proven);
     segments.first().is_none_or(|first| !first.head_is_complete()) && !segments.iter().any(is_proven)
@@ -148,11 +148,11 @@ fn before(lsn: Lsn) -> Lsn {
     Lsn(lsn.0.saturating_sub(1))
 }
 
-/// Goes through the log in order and notes what is missing, until something is missing that is torn.
+/// Goes through the log in order and notes what is missing, up to the first record that is torn.
 struct Walk {
     /// The record that comes next.
     expected: Lsn,
-    /// Where it should begin.
+    /// The place where it should begin.
     at: End,
     last: Lsn,
     spots: Vec<DamageSpot>,
@@ -167,13 +167,13 @@ impl Walk {
             spots: Vec::new(),
         };
         if let Some(Ok(first)) = segments.first().map(|segment| &segment.header) {
-            // What is before the first segment was trimmed.
+            // The records before the first segment were trimmed.
             walk.expected = first.first_lsn;
             walk.last = before(first.first_lsn);
         }
         for (index, segment) in segments.iter().enumerate() {
             if let Ok(header) = &segment.header {
-                // Proven, so never the torn tail.
+                // What is before a segment is proven to be durable, so it is never the torn tail.
                 walk.miss(
                     segments,
                     header.first_lsn,
@@ -182,7 +182,7 @@ impl Walk {
                 );
                 walk.at = End { segment: index, offset: segment.head_end() };
             }
-            // Of the first segment the promises are nowhere else, which `state_survived` says.
+            // The promises of the first segment are nowhere else; `state_survived` reports their loss.
             if index > 0
                 && !segment.head_is_complete()
                 && let Some(first) = segment.first_lsn()
@@ -232,7 +232,7 @@ impl Walk {
         self.expected == next
     }
 
-    /// What is to be seen where the expected record should be: segment, offset, and in words.
+    /// What is found where the expected record should be: the segment, the offset, and a text.
     fn reason(&self, segments: &[SegmentScan], until: End) -> ((u64, u64), String) {
         for (index, segment) in
             segments.iter().enumerate().skip(self.at.segment).take_while(|s| s.0 <= until.segment)
@@ -265,7 +265,7 @@ fn promises_unreadable(segment: u64, offset: u64) -> DamageSpot {
     DamageSpot { segment, offset, first_lost: Lsn::ZERO, last_lost: Lsn::ZERO, reason }
 }
 
-/// Whether the latest `State` record of every key can be read; otherwise, where the doubt is.
+/// Whether the latest `State` record of every key can be read; if not, where the doubt is.
 fn state_survived(segments: &[SegmentScan], last: Lsn) -> Result<(), DamageSpot> {
     let doubt = |segment: u64, offset: u64, reason: String| {
         Err(DamageSpot { segment, offset, first_lost: Lsn::ZERO, last_lost: Lsn::ZERO, reason })
@@ -279,8 +279,8 @@ fn state_survived(segments: &[SegmentScan], last: Lsn) -> Result<(), DamageSpot>
         };
     };
     // At the beginning of the base everything was known. From there on, every record names the latest `State`
-    // record before it: those must all be readable. (Of a run of lost records, the next intact header names the
-    // last `State` record in it, so that none goes unnoticed.)
+    // record before it, and all of these must be readable. (After a run of lost records, the next intact
+    // header names the last `State` record in it, so that none goes unnoticed.)
     let base_lsn = segments[base].header.as_ref().expect("the base has a header").first_lsn;
     let readable: BTreeSet<Lsn> = segments
         .iter()
@@ -302,17 +302,17 @@ fn state_survived(segments: &[SegmentScan], last: Lsn) -> Result<(), DamageSpot>
         }
     }
     if reached < last {
-        // The last records are gone, with all that could say what they were.
+        // The last records are gone, and with them everything that could say what they were.
         let end = &segments[segments.len() - 1];
         return doubt(end.segment, end.end, "the records end here, but later ones were durable".into());
     }
     Ok(())
 }
 
-/// Where the log goes on behind record `last`.
+/// Where the log goes on after record `last`.
 fn end_after(segments: &[SegmentScan], last: Lsn) -> Option<End> {
-    // A segment that was properly begun is gone on with, even if it has no record yet: its head may hold the
-    // only copy of the promises.
+    // The log goes on in a segment that was properly begun even if it has no record yet: its head may hold
+    // the only copy of the promises.
     let begun =
         |s: &SegmentScan| s.head_is_complete() && s.header.as_ref().is_ok_and(|h| h.first_lsn == last.next());
     let holds = |s: &SegmentScan| s.records.iter().any(|r| !r.header.restated && r.header.lsn <= last);

@@ -12,13 +12,13 @@
 //! checksum = 7d1c9f02
 //! ```
 //!
-//! The segments themselves cannot say that the last of them is gone. So each is in this list, durably, before it is
-//! begun, and until just before it is taken out of the log: one that is in the list and not there, or shorter, lost
-//! something.
+//! The segments themselves cannot say that the last of them is gone. So each is in this list, durably, from
+//! before it is begun until just before it is taken out of the log: a log lost something if a segment of the
+//! list is missing or too short.
 //!
-//! Nor can a segment say what to look for in it when its header is lost. Without the mark, a reader that searches it
-//! would take for a record whatever a client once put into a record's body, so the mark is drawn and listed before the
-//! segment is begun, and no client ever sees it.
+//! Nor can a segment say what to look for in it when its header is lost. A reader that searched it without a
+//! mark would take what a client once put into a record's body for a record. So the mark is drawn and listed
+//! before the segment is begun, and no client ever sees it.
 
 use std::{collections::BTreeMap, ops::Range, path::PathBuf, sync::Arc};
 
@@ -34,24 +34,24 @@ const PREFIX: &str = "segment.";
 /// What the list says of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Bytes of the file when it was made ready.
+    /// The size of the file, in bytes, when it was made ready.
     pub bytes: u64,
-    /// The mark of its records, also of those that are still to come.
+    /// The mark of the segment's records, including those that are still to come.
     pub life: u64,
 }
 
-/// The list, and where it is kept.
+/// The list, with the place where it is kept.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentList {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     identity: Identity,
     segments: BTreeMap<u64, Entry>,
-    /// A change failed, so the file may or may not say it.
+    /// Whether a change failed, so that the file may or may not contain it.
     unsure: bool,
 }
 
-/// What the file says when a log is opened.
+/// What the file says when the log is opened.
 #[derive(Debug)]
 pub(crate) enum Listed {
     /// There is no such file.
@@ -61,7 +61,7 @@ pub(crate) enum Listed {
 }
 
 impl Listed {
-    /// Reads the list of the log in `dir`. That it is of another replica shows in `log.state` beside it.
+    /// Reads the list of the log in `dir`. If it is the list of another replica, `log.state` beside it shows that.
     pub(crate) fn read(disk: &dyn Disk, dir: &std::path::Path) -> Result<Listed, StorageError> {
         let path = dir.join(FILE_NAME);
         Ok(match Fields::read(disk, &path)? {
@@ -75,7 +75,7 @@ impl Listed {
         })
     }
 
-    /// The segments whose numbers are in `range`; none if that is not known.
+    /// The segments whose numbers are in `range`; none if the list could not be read.
     pub(crate) fn within(&self, range: Range<u64>) -> BTreeMap<u64, Entry> {
         match self {
             Listed::Read(segments) => {
@@ -114,7 +114,7 @@ impl SegmentList {
         self.write_as(&self.segments)
     }
 
-    /// Takes back what a change that failed may have left in the file.
+    /// Undoes what a change that failed may have left in the file.
     pub(crate) fn settle(&mut self) -> Result<(), StorageError> {
         if self.unsure { self.change(|_| {}) } else { Ok(()) }
     }

@@ -1,14 +1,14 @@
-//! `log.mark`: through which record the log is durable, written when it has been idle for a moment.
+//! `log.mark`: the record through which the log is durable, written when the log has been idle for a moment.
 //!
 //! ```text
 //! file := mark | zeros up to byte 4096 | mark | zeros up to byte 8192
 //! mark := magic "SYNODMRK" | cluster u64 | replica u64 | birth u64 | lsn u64 | crc u32
 //! ```
 //!
-//! Every commit proves that the one before it was durable; nothing in the log proves that of the last one, so one that
-//! rotted there would pass for torn. While records are written, the next commit comes in an instant. When none comes,
-//! this is written instead, in a place of its own so that one bad sector does not take both. The two marks are written
-//! in turn: a crash while one is written leaves the other.
+//! Every commit proves that the commit before it was durable. Nothing in the log proves that of the last
+//! commit, so if a record of it rotted, it would pass for torn. While records are written, the next commit
+//! comes in an instant. When none comes, this file is written instead. The two marks have a page each, so that
+//! one bad sector does not take both, and are written in turn: a crash while one is written leaves the other.
 
 use std::{io::IoSlice, path::Path};
 
@@ -26,26 +26,26 @@ const FILE_NAME: &str = "log.mark";
 const MAGIC: [u8; 8] = *b"SYNODMRK";
 const MARK_BYTES: usize = 44;
 
-/// The file, open to be written.
+/// The file, open for writing.
 #[derive(Debug)]
 pub(crate) struct Mark {
     file: Box<dyn DiskFile>,
     path: std::path::PathBuf,
     identity: Identity,
-    /// What this process wrote.
+    /// The last record that this process has marked.
     lsn: Lsn,
-    /// Which of the two places is written next.
+    /// Whether the second of the two places is written next.
     second: bool,
 }
 
-/// What the marks of the log in `dir` say; [`Lsn::ZERO`] if there are none, or they are of another replica.
+/// The higher of the marks of the log in `dir`; [`Lsn::ZERO`] if there are none, or if they are of another replica.
 pub(crate) fn read(disk: &dyn Disk, dir: &Path, identity: Identity) -> Lsn {
-    // A file that cannot be read says nothing; the log is as if it had not been idle.
+    // A file that cannot be read says nothing: the log is then as if it had never been idle.
     let bytes = read_file(disk, &dir.join(FILE_NAME)).unwrap_or_default();
     places(&bytes, identity).into_iter().flatten().max().unwrap_or(Lsn::ZERO)
 }
 
-/// Removes the marks, durably: the log that they are of was set aside.
+/// Removes the marks, durably, since the log that they belong to was set aside.
 pub(crate) fn forget(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
     remove_file(disk, &dir.join(FILE_NAME))?;
     sync_dir(disk, dir)
@@ -72,7 +72,7 @@ fn decode(bytes: &[u8], identity: Identity) -> Option<Lsn> {
 }
 
 impl Mark {
-    /// Opens the file, which is made if there is none. Its marks are kept.
+    /// Opens the file, and creates it if there is none. Its marks are kept.
     pub(crate) fn open(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Mark, StorageError> {
         let path = dir.join(FILE_NAME);
         let bytes = read_file(disk, &path).unwrap_or_default();
@@ -81,17 +81,17 @@ impl Mark {
             replace_file(disk, &path, &[0; 2 * PAGE])?;
         }
         let file = open(disk, &path, How::Write)?;
-        // What was read may be in the kernel's memory only, so nothing counts as noted yet. The newer one stays until
-        // the next is written.
+        // What was read may be in the kernel's memory only, so nothing counts as noted yet. The newer mark
+        // stays until the next one is written.
         Ok(Mark { file, path, identity, lsn: Lsn::ZERO, second: one >= other })
     }
 
-    /// Through which record this process has noted the log to be durable.
+    /// The record through which this process has noted the log to be durable.
     pub(crate) fn lsn(&self) -> Lsn {
         self.lsn
     }
 
-    /// Notes that the log is durable through `lsn`, durably; nothing is to be done if that is noted already.
+    /// Notes, durably, that the log is durable through `lsn`. Does nothing if that is noted already.
     pub(crate) fn write(&mut self, lsn: Lsn) -> Result<(), StorageError> {
         if lsn <= self.lsn {
             return Ok(());
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(read(&RealDisk, dir.path(), ME), Lsn::ZERO);
         let path = dir.path().join(FILE_NAME);
         for lsn in (3..12).map(Lsn) {
-            // Also after a restart, the older place is written.
+            // After a restart, the older of the two places is written, too.
             let mut mark = Mark::open(&RealDisk, dir.path(), ME).unwrap();
             let before = std::fs::read(&path).unwrap();
             mark.write(lsn).unwrap();

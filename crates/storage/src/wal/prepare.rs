@@ -1,9 +1,10 @@
-//! The next segment, made ready before it is needed, and old ones made ready for their next life.
+//! Prepares the next segment before it is needed, and prepares old segments for another use.
 //!
-//! A file that was written through once takes a durable append in two thirds of the time that a growing one does,
-//! since the file system has no metadata to write. Writing it through takes long, so a thread does it while the
-//! current segment fills. Should the writer be faster, it gets the file as far as it is: better a file that grows
-//! than a stall of the whole replica. The same thread renames or removes segments that were trimmed.
+//! A file that has been written through once takes a durable append in two thirds of the time that a growing
+//! file takes, since the file system has no metadata to write. Writing a file through takes long, so a thread
+//! does it while the current segment fills. Should the writer be faster than the thread, it gets the file as
+//! far as it is: a file that grows is better than a stall of the whole replica. The same thread renames or
+//! removes segments that were trimmed.
 
 use std::{
     collections::VecDeque,
@@ -26,29 +27,29 @@ use crate::{
     disk::{Disk, DiskFile, How, open, remove_file, sync_dir, sync_file, write_zeros},
 };
 
-/// A file that is zeros, or at least holds nothing that passes for a record of the life that it is listed with.
+/// A file that is zeros, or at least holds nothing that passes for a record with the mark that the list gives it.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub segment: u64,
     pub path: PathBuf,
     pub file: Box<dyn DiskFile>,
-    /// Bytes that are meant to be filled. All were written through, unless the file was needed in a hurry.
+    /// How many bytes are meant to be filled. All of them were written through, unless the file was needed in a hurry.
     pub bytes: u64,
     /// The mark of the records to come.
     pub life: u64,
 }
 
-/// How to go on with writing a file through.
+/// How to go on writing a file through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
     Steady,
     /// The file is needed now, as far as it is.
     EndHere,
-    /// Nobody needs it any more.
+    /// The file is not needed any more.
     GiveUp,
 }
 
-/// Makes segments ready; the part that works on files.
+/// Prepares segments: the part that works on files.
 #[derive(Debug)]
 pub(crate) struct Workshop {
     pub disk: Arc<dyn Disk>,
@@ -59,18 +60,18 @@ pub(crate) struct Workshop {
 }
 
 impl Workshop {
-    /// Makes a segment of `bytes` bytes out of nothing. `None` if it was told to give up.
+    /// Makes a new segment of `bytes` bytes; `None` if `pace` said to give up.
     pub(crate) fn make(
         &mut self,
         segment: u64,
         bytes: u64,
         pace: impl FnMut() -> Pace,
     ) -> Result<Option<Prepared>, StorageError> {
-        // Only a file that is zeros in all its length, whatever that is, gets a segment's name.
+        // Only a file that is zeros in all its length, whatever the length is, gets a segment's name.
         let temporary = self.dir.join(format!("{segment:020}.tmp"));
         let made = self.write_through(&temporary, bytes, pace);
         let Ok(Some(file)) = made else {
-            // A half-written file must not take the room that somebody else needs.
+            // A half-written file must not occupy space that is needed elsewhere.
             remove_file(&*self.disk, &temporary)?;
             return made.map(|_| None);
         };
@@ -84,7 +85,8 @@ impl Workshop {
         mut pace: impl FnMut() -> Pace,
     ) -> Result<Option<Box<dyn DiskFile>>, StorageError> {
         let file = open(&*self.disk, path, How::Create)?;
-        // However great the hurry: a file that is empty later must have lost something.
+        // The first page is written however great the hurry: a segment that is found empty later must have
+        // lost something.
         let first = bytes.min(PAGE as u64);
         write_zeros(&*file, path, 0, first, || true)?;
         let mut last = Pace::Steady;
@@ -99,15 +101,15 @@ impl Workshop {
         Ok(Some(file))
     }
 
-    /// Makes a segment out of a spare file. Its old records stay: they bear another mark, and what clients put into
-    /// them was written before this one was drawn.
+    /// Makes a segment out of a spare file. The old records stay in it: they bear another mark, and what
+    /// clients put into them was written before this segment's mark was drawn.
     fn reuse(&mut self, segment: u64, spare: &Path) -> Result<Prepared, StorageError> {
         let file = open(&*self.disk, spare, How::Write)?;
         write_zeros(&*file, spare, 0, PAGE as u64, || true)?;
         self.name(segment, spare, file, self.segment_bytes)
     }
 
-    /// Gives a file its name, and adds it to the list; only then may it be begun.
+    /// Gives a file its name, and adds it to the list; only then may the segment be begun.
     fn name(
         &mut self,
         segment: u64,
@@ -126,10 +128,10 @@ impl Workshop {
         Ok(Prepared { segment, path, file, bytes, life })
     }
 
-    /// Takes a segment out of the log. Returns its file if that can be used again.
+    /// Takes a segment out of the log. Returns its file if it can be used again.
     ///
-    /// Durable on return: would a later segment's end survive a power failure and this one's not, then the log
-    /// would have a hole.
+    /// Durable on return: if the end of a later segment survived a power failure and the end of this one did
+    /// not, the log would have a hole.
     fn retire(&mut self, segment: u64, spares: usize) -> Result<Option<PathBuf>, StorageError> {
         self.list.remove(segment)?;
         let path = self.dir.join(segment_name(segment));
@@ -139,7 +141,7 @@ impl Workshop {
                 self.disk.rename(&path, &spare).map_err(|error| StorageError::io("rename", &path, error))?;
             }
             Ok(_) => remove_file(&*self.disk, &path)?,
-            // An earlier attempt came this far, and failed to make it durable.
+            // An earlier attempt removed the file, and failed to make that durable.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(StorageError::io("look at", &path, error)),
         }
@@ -148,8 +150,8 @@ impl Workshop {
     }
 }
 
-/// What prepares segments, as the log sees it: a thread, or a bench at which the log's owner works step by step where
-/// the disk allows no threads.
+/// What prepares segments, as the log sees it: a thread, or, where the disk allows no threads, a bench that
+/// the log's owner works step by step.
 #[derive(Debug)]
 pub(crate) struct Preparer {
     shared: Arc<Shared>,
@@ -172,14 +174,14 @@ struct Shared {
 struct State {
     /// The segment that is to be ready next.
     next: u64,
-    /// What became of it; `None` while it is worked on.
+    /// The prepared segment `next`, or why preparing it failed; `None` while that is being worked on.
     outcome: Option<Result<Prepared, StorageError>>,
-    /// Segments to be taken out of the log, oldest first. No longer than the log.
+    /// Segments to be taken out of the log, oldest first. There are never more of them than the log has segments.
     retired: VecDeque<u64>,
-    /// Retiring failed; it is tried again when something else happens.
+    /// Whether taking a segment out failed; it is tried again when more segments are retired.
     retiring_failed: bool,
     spares: Vec<PathBuf>,
-    /// The writer waits.
+    /// Whether the writer waits for the next segment.
     hurry: bool,
     stop: bool,
 }
@@ -192,13 +194,13 @@ impl State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is a single assignment, so a panic elsewhere leaves it whole.
+        // Every change of the state is a single assignment, so a panic in another thread leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Preparer {
-    /// Starts the thread, which makes segment `next` ready unless it is handed over as `ready`.
+    /// Starts the thread, which prepares segment `next` unless the caller hands it over as `ready`.
     pub(crate) fn start(
         workshop: Workshop,
         next: u64,
@@ -227,8 +229,8 @@ impl Preparer {
         Ok(Preparer { shared, worker })
     }
 
-    /// The next segment, as far as it is ready; work then begins on the one after it. A preparation that failed is
-    /// tried once more, since there may be room again. The flag says whether it had to hurry.
+    /// Takes the next segment, as far as it is ready; work then begins on the one after it. If preparing it failed,
+    /// it is tried once more, since there may be space again. The flag says whether the caller had to wait.
     pub(crate) fn take(&mut self) -> Result<(Prepared, bool), StorageError> {
         let mut waited = false;
         let mut tried_again = false;
@@ -266,7 +268,7 @@ impl Preparer {
         }
     }
 
-    /// Takes segments, oldest first, out of the log, sooner or later.
+    /// Has these segments, given oldest first, taken out of the log at some later time.
     pub(crate) fn retire(&mut self, segments: impl IntoIterator<Item = u64>) {
         let mut state = self.shared.lock();
         state.retired.extend(segments);
@@ -274,7 +276,7 @@ impl Preparer {
         self.shared.changed.notify_all();
     }
 
-    /// Does one thing that waits, if there is a bench rather than a thread; false if nothing waits.
+    /// Does one piece of the waiting work if there is a bench rather than a thread; returns false if nothing waits.
     #[cfg(any(test, feature = "faulty-disk"))]
     pub(crate) fn step(&mut self) -> bool {
         match &mut self.worker {
@@ -300,13 +302,13 @@ impl Drop for Preparer {
         if let Worker::Thread(thread) = &mut self.worker
             && let Some(thread) = thread.take()
         {
-            // A panic in it was printed, and there is nobody left to be told.
+            // A panic of the thread was printed when it happened, and nothing is left to be told of it.
             let _ = thread.join();
         }
     }
 }
 
-/// Where the work is done.
+/// Does the work, in the thread or step by step.
 #[derive(Debug)]
 struct Bench {
     shared: Arc<Shared>,
@@ -333,13 +335,13 @@ impl Bench {
         }
     }
 
-    /// Does one thing that waits; false if nothing does.
+    /// Does one piece of the waiting work; returns false if nothing waits.
     fn step(&mut self) -> bool {
         let state = self.shared.lock();
         if state.stop || !state.has_work() {
             return false;
         }
-        // Retired segments first: one of them may become the next.
+        // Retired segments come first, since the file of one of them may become the next segment.
         if let (Some(&segment), false) = (state.retired.front(), state.retiring_failed) {
             let spares = state.spares.len();
             drop(state);
@@ -350,7 +352,7 @@ impl Bench {
                     state.spares.extend(spare);
                     state.retired.pop_front();
                     if matches!(state.outcome, Some(Err(_))) {
-                        // There is more room than when it failed.
+                        // The disk has more space than when the preparation failed.
                         state.outcome = None;
                     }
                 }
@@ -406,7 +408,8 @@ mod tests {
     const ME: Identity =
         Identity { cluster: ClusterId(7), replica: ReplicaId(1), birth: 9, incarnation: Incarnation(1) };
 
-    /// It was reported as done when it was found done, though the attempt that did it could not make it durable.
+    /// The second attempt found the segment gone and reported it as retired, though the attempt that removed
+    /// it could not make that durable.
     #[test]
     fn a_segment_that_was_retired_at_the_second_attempt_does_not_come_back() {
         for spares_max in [0, 1] {

@@ -1,7 +1,7 @@
-//! `log.state`: how the previous life of the log ended, and what is not yet made good.
+//! `log.state`: how the previous life of the log ended, and which loss is not yet made good.
 //!
 //! The log itself cannot say that it was emptied, kept in memory, or lost with the machine's memory; this small
-//! file beside the segments does. It is replaced when the log is opened and closed, never in between.
+//! file beside the segments does. It is replaced when the log is opened and when it is closed, never in between.
 
 use std::{ops::Range, path::Path};
 
@@ -18,24 +18,24 @@ const FORMAT: Format = Format::first(3);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogState {
     pub identity: Identity,
-    /// How the current or last life wrote.
+    /// How the life that wrote this made its records durable.
     pub durability: Durability,
-    /// Which boot of the machine that life belongs to; empty if the system does not say.
+    /// The boot of the machine under which that life ran; empty if the system does not say.
     pub boot: String,
     /// The last record, if that life closed the log.
     pub closed_at: Option<Lsn>,
-    /// What is not made good.
+    /// The loss that is not made good.
     pub loss: Option<Loss>,
-    /// Segments below this one were set aside.
+    /// The first segment of the log; the segments below it were set aside.
     pub begins: u64,
-    /// Segments from this one on are from an attempt to begin afresh that was not finished.
+    /// Segments from this one on are from an attempt to begin a new log that was not finished.
     pub unfinished: Option<u64>,
-    /// The boot of the machine under which an earlier life wrote the segments without waiting for the disk, if no life
-    /// has made them durable since: those in memory leave them as they are.
+    /// The boot of the machine under which an earlier life wrote the segments without waiting for the disk,
+    /// if no life has made them durable since. A life in memory leaves the segments as they are.
     pub unsynced: Option<String>,
 }
 
-/// What the file says when a log is opened.
+/// What the file says when the log is opened.
 pub(crate) enum Previous {
     /// There is no such file.
     None,
@@ -44,7 +44,7 @@ pub(crate) enum Previous {
 }
 
 impl Previous {
-    /// Segments from this one on are from an attempt to begin afresh that was not finished.
+    /// Segments from this one on are from an attempt to begin a new log that was not finished.
     pub(crate) fn unfinished(&self) -> u64 {
         match self {
             Previous::Read(state) => state.unfinished.unwrap_or(u64::MAX),
@@ -52,18 +52,18 @@ impl Previous {
         }
     }
 
-    /// The segments that make the log: those before were set aside, those behind were never finished.
+    /// The segments that make the log: the ones before them were set aside, the ones after them were never finished.
     pub(crate) fn segments(&self) -> Range<u64> {
         match self {
-            // Earlier programs noted attempts to begin afresh below what was set aside.
+            // Earlier versions of the program noted attempts to begin a new log below what was set aside.
             Previous::Read(state) => state.begins..self.unfinished().max(state.begins),
             _ => 0..u64::MAX,
         }
     }
 
-    /// Whether the log has no segment because all that it had were set aside by a life in memory, which begins none.
-    /// `listed`: what the list says of its segments; `is_empty`: whether none of them is there. What `log.mark` says is
-    /// then of records that were set aside.
+    /// Whether the log has no segment because a life in memory set all its segments aside and began none.
+    /// `listed` is the list of its segments, and `is_empty` says that none of them is there. If so,
+    /// `log.mark` speaks of records that were set aside.
     pub(crate) fn is_set_aside(&self, listed: &Listed, is_empty: bool) -> bool {
         let none_listed = matches!(listed, Listed::Read(_)) && listed.within(self.segments()).is_empty();
         is_empty && none_listed && self.segments().start > 0
@@ -77,7 +77,8 @@ impl Previous {
         }
     }
 
-    /// See [`LogState::lost_unsynced`].
+    /// Whether the machine went down, before the boot `boot`, under a life that did not wait for the disk
+    /// ([`LogState::lost_unsynced`]).
     pub(crate) fn lost_unsynced(&self, boot: &str) -> bool {
         matches!(self, Previous::Read(state) if state.lost_unsynced(boot))
     }
@@ -91,7 +92,7 @@ impl Previous {
         }
     }
 
-    /// Whose it is, and the life that wrote it.
+    /// The replica that the log belongs to, and the life that wrote it.
     pub(crate) fn identity(&self) -> Option<Identity> {
         match self {
             Previous::Read(state) => Some(state.identity),
@@ -101,7 +102,7 @@ impl Previous {
 }
 
 impl LogState {
-    /// The state of a log that begins to be written now.
+    /// The state of a log that a life begins to write now.
     pub(crate) fn opened(identity: Identity, durability: Durability, boot: String) -> LogState {
         let (closed_at, loss, unfinished, unsynced) = (None, None, None, None);
         LogState { identity, durability, boot, closed_at, loss, begins: 0, unfinished, unsynced }
@@ -131,7 +132,7 @@ impl LogState {
             return Some(Loss::Stopped);
         }
         if !self.durability.keeps_votes(Ending::Process) {
-            // That an earlier life must not start again stays so.
+            // If an earlier life noted that the replica must not start again, that stays so.
             return Some(self.loss.clone().filter(|loss| *loss == Loss::Stopped).unwrap_or(Loss::Memory));
         }
         let by_reboot = self.lost_unsynced(boot).then_some(Loss::Reboot);

@@ -45,13 +45,13 @@ fn a_commit_is_one_write_and_one_fsync() {
     assert_eq!(wal.commit().unwrap(), Lsn(200));
     assert_eq!(disk.counts(), (before.0 + 1, before.1 + 1));
     assert_eq!(wal.pending_bytes(), 0);
-    // Nothing to do costs nothing.
+    // A commit without records costs nothing.
     assert_eq!(wal.commit().unwrap(), Lsn(200));
     assert_eq!(disk.counts(), (before.0 + 1, before.1 + 1));
 }
 
 #[test]
-fn what_was_not_committed_is_not_there() {
+fn records_that_were_not_committed_are_gone() {
     let dir = tempfile::tempdir().unwrap();
     let (mut wal, _) = open(dir.path());
     let kept = append(&mut wal, slot(1), b"kept");
@@ -175,7 +175,7 @@ fn a_writer_that_is_faster_than_the_preparer_takes_what_is_there() {
     let stats = wal.stats();
     assert!(stats.segments_begun >= 4 && stats.segment_waits >= 1, "{stats:?}");
     drop(wal);
-    // Eight steps would write a segment through.
+    // Writing a segment through takes eight steps.
     let zero_writes = disk.zero_writes.load(Ordering::SeqCst) - before;
     assert!(zero_writes < 8 * stats.segments_begun, "{zero_writes} writes for {stats:?}");
     let (_, recovered) = Wal::open_on(Arc::new(TestDisk::default()), dir.path(), IDENTITY, options).unwrap();
@@ -185,7 +185,7 @@ fn a_writer_that_is_faster_than_the_preparer_takes_what_is_there() {
 
 #[test]
 fn many_small_parts_in_one_commit_are_written_in_order() {
-    // More buffers than one gathered write takes.
+    // These are more buffers than one gathered write takes.
     let dir = tempfile::tempdir().unwrap();
     let options = Options { segment_bytes: 8 << 20, ..options() };
     let (mut wal, _) =
@@ -218,7 +218,7 @@ fn the_real_disk_works_too() {
 }
 
 #[test]
-fn two_can_not_open_it_at_once() {
+fn two_processes_cannot_open_a_log_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let (wal, _) = open(dir.path());
     let error = try_open(dir.path()).unwrap_err();
@@ -228,14 +228,14 @@ fn two_can_not_open_it_at_once() {
 }
 
 #[test]
-fn the_log_of_somebody_else_is_refused() {
+fn the_log_of_another_replica_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (mut wal, _) = open(dir.path());
     append(&mut wal, slot(1), b"x");
     wal.close().unwrap();
     for state_file in [true, false] {
         if !state_file {
-            // The segments alone know it as well.
+            // The segments alone know their owner as well.
             fs::remove_file(dir.path().join("log.state")).unwrap();
         }
         for (cluster, replica, birth) in [(1, 2, 6), (0xc1a5, 3, 6), (0xc1a5, 2, 7)] {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::wal::format::forged_records;
 
-/// Three committed records, then a commit of three more that a crash will tear. Returns all records, and where
-/// the last commit begins and ends in segment 1.
+/// Three committed records, then a commit of three more that a crash will tear. Returns all records, and
+/// where in segment 1 the last commit begins and ends.
 fn log_with_last_commit(dir: &Path) -> (Vec<RecoveredRecord>, usize, usize) {
     let (mut wal, _) = open(dir);
     let mut written = Vec::new();
@@ -35,7 +35,7 @@ fn survive(tear: impl FnOnce(&mut Vec<u8>), what: &str) -> usize {
     assert_eq!(recovered.records, written[..survived], "{what}");
     assert_eq!(recovered.last, Lsn(survived as u64), "{what}");
 
-    // Records as long as the ones that were torn, so that remains of those would fit behind them.
+    // These records are as long as the torn ones, so that remains of those would fit after them.
     let mut expected = recovered.records;
     for (i, old) in written[survived..].iter().enumerate() {
         expected.push(append(&mut wal, slot(100), &vec![b'n'; old.bytes.len() - 4]));
@@ -134,15 +134,15 @@ fn a_crash_while_a_segment_begins_loses_nothing_that_was_committed() {
 fn a_segment_that_was_cut_off_does_not_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut expected = log_with_new_segment(dir.path());
-    // The first record of segment 2 is torn; the second one is whole, and would be the right number later.
+    // The first record of segment 2 is torn; the second one is whole, and would have the right number later.
     change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 72..4096 + 100].fill(0));
     let disk = TestDisk::default();
-    // So that nothing is written over it by chance.
+    // With this, no new segment is written over it by chance.
     disk.naming_fails.store(true, Ordering::SeqCst);
     let (mut wal, recovered) = Wal::open_on(Arc::new(disk), dir.path(), IDENTITY, options()).unwrap();
     assert_eq!(recovered.records, expected[..2]);
     expected.truncate(2);
-    // Without the segment's head, which is whole, the log would go on in segment 1.
+    // Without the head of segment 2, which is whole, the log would go on in segment 1.
     expected.push(append(&mut wal, slot(2), b"another three"));
     wal.commit().unwrap();
     drop(wal);
@@ -169,9 +169,9 @@ fn a_segment_with_a_torn_head_does_not_come_back() {
     assert_eq!((recovered.records, recovered.damage), (expected, None));
 }
 
-/// The head of a segment is larger than a sector, so that a power failure may keep what is behind it.
+/// The head of a segment is larger than a sector, so a power failure may keep what comes after the head.
 #[test]
-fn a_record_behind_a_torn_head_is_torn() {
+fn a_record_after_a_torn_head_is_torn() {
     for proven in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (mut wal, _) = open(dir.path());
@@ -189,7 +189,7 @@ fn a_record_behind_a_torn_head_is_torn() {
         change(&segment_path(dir.path(), 2), |bytes| bytes[4096..4608].fill(0));
         let (mut wal, recovered) = open(dir.path());
         if proven {
-            // Said while the segment before it still holds the promises.
+            // This damage is reported while the segment before still holds the promises.
             let damage = recovered.damage.unwrap();
             assert!(damage.to_string().contains("segment 2"), "{damage}");
             assert!(damage.state_intact);
@@ -199,7 +199,7 @@ fn a_record_behind_a_torn_head_is_torn() {
         written.pop();
         assert_eq!((recovered.last, recovered.damage), (Lsn(4), None));
         assert_eq!(recovered.records, written);
-        // The promises outlive the segment that they were made in.
+        // The promises outlive the segment in which they were made.
         append(&mut wal, slot(2), &[3; 5_000]);
         wal.commit().unwrap();
         wal.trim(Slot(1)).unwrap();
@@ -212,7 +212,7 @@ fn a_record_behind_a_torn_head_is_torn() {
 }
 
 #[test]
-fn the_only_copy_of_a_promise_survives_the_loss_of_everything_behind_it() {
+fn the_only_copy_of_a_promise_survives_the_loss_of_everything_after_it() {
     // Segment 1 is trimmed; segment 2 has the repeated promise and one record, which is torn.
     let dir = tempfile::tempdir().unwrap();
     let written = log_with_new_segment(dir.path());
@@ -222,7 +222,7 @@ fn the_only_copy_of_a_promise_survives_the_loss_of_everything_behind_it() {
     drop(wal);
     assert!(!segment_path(dir.path(), 1).exists());
     change(&segment_path(dir.path(), 2), |bytes| bytes[4096 + 72..].fill(0));
-    // The start above noted that all of this is durable, as it would not have been had it been torn.
+    // The start above noted that all of this is durable; had it been torn, the start would not have noted that.
     std::fs::remove_file(dir.path().join("log.mark")).unwrap();
     let (mut wal, recovered) = open(dir.path());
     assert_eq!(recovered.damage, None);
@@ -238,7 +238,7 @@ fn the_only_copy_of_a_promise_survives_the_loss_of_everything_behind_it() {
 fn stale_records_of_a_recycled_file_do_not_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let (mut wal, _) = open(dir.path());
-    // Every record has the same size, so that old ones lie exactly where new ones would.
+    // Every record has the same size, so that old records lie exactly where new ones would.
     for i in 1..=60 {
         append(&mut wal, slot(i), &[i as u8; 2000]);
         wal.commit().unwrap();
@@ -263,9 +263,9 @@ fn stale_records_of_a_recycled_file_do_not_come_back() {
     }
 }
 
-/// A client can put all of a record into a value but the mark, and knows which segments are coming.
+/// A client can put everything of a record but the mark into a value, and knows which segments are coming.
 #[test]
-fn forged_records_in_a_recycled_file_are_nothing() {
+fn forged_records_in_a_recycled_file_do_not_count() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { recycled_segments_max: 1, ..options() };
     let open = || Wal::open_on(Arc::new(TestDisk::default()), dir.path(), IDENTITY, options.clone()).unwrap();
@@ -300,7 +300,7 @@ fn leftovers_of_an_interrupted_preparation_are_harmless() {
     drop(wal);
     std::fs::write(dir.path().join("00000000000000000009.tmp"), [1; 100]).unwrap();
     std::fs::write(dir.path().join("00000000000000000007.spare"), [1; 100]).unwrap();
-    // Prepared, but of a size that is not wanted any more.
+    // This segment was prepared, but with a size that is not wanted any more.
     std::fs::write(segment_path(dir.path(), 2), [0; 32 << 10]).unwrap();
     let (wal, recovered) = open(dir.path());
     assert_eq!((recovered.records, recovered.damage), (vec![record], None));
@@ -311,15 +311,15 @@ fn leftovers_of_an_interrupted_preparation_are_harmless() {
     assert_eq!(std::fs::metadata(segment_path(dir.path(), 2)).unwrap().len(), 16 << 10);
 }
 
-/// A crash in the rename by which a spare became a segment may leave both names.
+/// A crash during the rename by which a spare becomes a segment may leave both names.
 #[test]
-fn a_spare_that_is_a_segment_too_is_not_written_over() {
+fn a_spare_that_is_a_segment_too_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let written = log_with_new_segment(dir.path());
     std::fs::remove_file(segment_path(dir.path(), 3)).ok();
     let spare = segment_path(dir.path(), 1).with_extension("spare");
     std::fs::hard_link(segment_path(dir.path(), 2), spare).unwrap();
-    // So that the list does not miss what was only prepared.
+    // With this, the list does not miss the segment that was only prepared.
     let list = dir.path().join("log.segments");
     let lines = std::fs::read_to_string(&list).unwrap();
     let kept: String = lines

@@ -19,7 +19,7 @@ fn a_failed_fsync_is_never_tried_again() {
     assert!(error.to_string().contains("the disk is broken"), "{error}");
     assert_eq!(wal.durable(), Lsn(1));
 
-    // The disk recovers, and it does not help.
+    // The disk recovers, which does not help the log.
     disk.sync_fails.store(false, Ordering::SeqCst);
     let before = disk.counts();
     append(&mut wal, slot(3), b"refused");
@@ -46,7 +46,7 @@ fn records_that_nothing_proves_durable_are_written_again() {
     drop(wal);
     let disk = TestDisk::default();
     disk.set_room(300);
-    // There is no room for even that, so the log does not open: it would build on sand.
+    // There is no space even to write the records again, so the log does not open.
     let opened = Wal::open_on(Arc::new(disk.clone()), dir.path(), IDENTITY, options());
     assert!(matches!(opened, Err(StorageError::Full { .. })));
     disk.set_room(None);
@@ -55,8 +55,8 @@ fn records_that_nothing_proves_durable_are_written_again() {
     assert_eq!(open(dir.path()).1.records.len(), 2);
 }
 
-/// The fsync that was to make a new segment's head durable fails, and its first record is torn: what is left of that
-/// segment is a head that only the kernel's memory has.
+/// The fsync that was to make a new segment's head durable fails, and the segment's first record is torn.
+/// What is left of the segment is a head that only the kernel's memory has.
 #[test]
 fn a_head_that_nothing_proves_durable_is_written_again() {
     let (mut gone_on, mut forgotten) = (0, 0);
@@ -81,7 +81,7 @@ fn a_head_that_nothing_proves_durable_is_written_again() {
         let mut magic = [0; 8];
         disk.open(&begun, How::Read).unwrap().read_at(&mut magic, 0).unwrap();
         if committed.is_ok() || magic != *b"SYNODWAL" {
-            // It was not the second fsync that failed: the first one makes the segment before durable.
+            // The second fsync did not fail in this round; the first one makes the segment before durable.
             continue;
         }
         write(&[0; 1024], 4096 + 2048);
@@ -160,7 +160,7 @@ fn a_segment_that_could_not_be_prepared_is_tried_again_when_it_is_needed() {
         wal.commit().unwrap();
         wal.files.as_ref().unwrap().preparer.settle();
     };
-    // Segment 2 was ready before; segment 3 cannot be prepared, which does not matter yet.
+    // Segment 2 was ready earlier; segment 3 cannot be prepared, which does not matter yet.
     while wal.stats().segments_begun == 0 || wal.files.as_ref().unwrap().active.has_room_for(4_004) {
         commit(&mut wal);
     }

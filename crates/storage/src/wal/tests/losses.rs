@@ -124,7 +124,7 @@ fn view_survives_the_process_and_knows_of_a_reboot() {
     drop(wal);
     pretend_reboot(dir.path());
     assert_eq!(told_by_tools(dir.path()), Some(Loss::Reboot));
-    // Also if the life after it does wait, until the loss is made good.
+    // The loss stays after a life that waits for the disk, until it is made good.
     for durability in [Durability::View, Durability::Sync] {
         assert_eq!(open_as(dir.path(), durability, 3).1.loss, Some(Loss::Reboot), "{durability}");
     }
@@ -191,7 +191,7 @@ fn a_log_that_was_deleted_is_missed() {
 }
 
 #[test]
-fn an_unreadable_state_file_is_no_comfort() {
+fn an_unreadable_state_file_counts_as_a_loss() {
     let dir = tempfile::tempdir().unwrap();
     let (mut wal, _) = open_as(dir.path(), Durability::Sync, 1);
     append(&mut wal, slot(1), b"vote");
@@ -208,10 +208,10 @@ fn an_unreadable_state_file_is_no_comfort() {
     assert!(matches!(recovered.loss, Some(Loss::StateUnreadable(why)) if why.contains("missing")));
 }
 
-/// A power failure under durability `async` leaves holes. Lives in memory do not touch the log, so what they note of
-/// themselves must not make the next one believe what its records say was durable.
+/// A power failure under durability `async` leaves holes. Lives in memory do not touch the log, so what they
+/// note must not make the next life believe what the records say was durable.
 #[test]
-fn a_hole_that_a_power_failure_left_is_none_the_worse_for_lives_in_memory() {
+fn a_hole_that_a_power_failure_left_is_no_damage_after_lives_in_memory() {
     for lives in 0..3 {
         for reboots_before in [true, false] {
             let dir = tempfile::tempdir().unwrap();
