@@ -9,7 +9,7 @@ use clap::Args;
 use synod_kv::KvStore;
 use synod_node::{
     StartError,
-    recover::{Plan, force_new_cluster},
+    recover::{Plan, RecoverError, force_new_cluster},
 };
 use synod_storage::{DataDir, Ending};
 
@@ -70,7 +70,9 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
         return Err(failure);
     }
     let plan = plan.map_err(|error| match error {
-        StartError::Config(_) => Failure::usage(error),
+        RecoverError::Start(StartError::Config(_))
+        | RecoverError::MountPoint(_)
+        | RecoverError::InTheWay(_) => Failure::usage(error),
         _ => Failure::failed(error),
     })?;
     let plan = plan.expect("agreed");

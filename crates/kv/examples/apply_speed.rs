@@ -14,7 +14,8 @@ use synod_api::{
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
 use synod_kv::KvStore;
-use synod_replica::StateMachine;
+use synod_replica::{Context, StateMachine};
+use synod_wire::Slot;
 
 fn main() -> io::Result<()> {
     let number = |at: usize, default: u64| {
@@ -53,11 +54,18 @@ fn main() -> io::Result<()> {
     report("restore snapshot", start.elapsed(), 1);
 
     let start = Instant::now();
-    store.apply(&encode(Command::Compact(CompactionRequest { revision: store.revision(), physical: false })));
+    let context = Context::new(Slot(1));
+    store.apply(
+        &encode(Command::Compact(CompactionRequest { revision: store.revision(), physical: false })),
+        &context,
+    );
     report("compact (logical)", start.elapsed(), 1);
     apply(&mut store, "puts while the compaction is cleared away", &commands[..commands.len() / 20]);
     let start = Instant::now();
-    store.apply(&encode(Command::Compact(CompactionRequest { revision: store.revision(), physical: true })));
+    store.apply(
+        &encode(Command::Compact(CompactionRequest { revision: store.revision(), physical: true })),
+        &context,
+    );
     report("compact (physical)", start.elapsed(), 1);
 
     let gets: Vec<Bytes> = (0..puts / 2)
@@ -76,7 +84,8 @@ fn main() -> io::Result<()> {
 
 fn apply(store: &mut KvStore, what: &str, commands: &[Bytes]) {
     let start = Instant::now();
-    let replies: usize = commands.iter().map(|command| store.apply(command).len()).sum();
+    let replies: usize =
+        commands.iter().map(|command| store.apply(command, &Context::new(Slot(1))).len()).sum();
     report(what, start.elapsed(), commands.len());
     assert!(replies > 0);
 }

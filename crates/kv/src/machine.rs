@@ -7,7 +7,7 @@ use prost::Message;
 use synod_api::synod::v1::{
     KvAnswer, KvCommand, KvFailure, KvQuery, KvReply, kv_answer::Answer, kv_reply::Reply,
 };
-use synod_replica::{Frozen, StateMachine};
+use synod_replica::{Context, Frozen, StateMachine};
 
 use crate::{
     KvError, KvStore,
@@ -17,15 +17,13 @@ use crate::{
 
 impl StateMachine for KvStore {
     /// Takes an encoded [`KvCommand`], and returns an encoded [`KvReply`].
-    fn apply(&mut self, command: &Bytes) -> Bytes {
-        let reply = self.apply_for(command, true);
+    fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes {
+        let reply = self.apply_for(command, context.reply_wanted);
+        if !context.reply_wanted {
+            return Bytes::new();
+        }
         let reply = reply.unwrap_or_else(|error| Reply::Error(KvFailure::from(&error)));
         KvReply { reply: Some(reply) }.encode_to_vec().into()
-    }
-
-    fn apply_unanswered(&mut self, command: &Bytes) {
-        // A refused command has no effect, and no client waits for the error.
-        let _ = self.apply_for(command, false);
     }
 
     /// Takes an encoded [`KvQuery`], and returns an encoded [`KvAnswer`].
@@ -81,6 +79,8 @@ mod tests {
         synod::v1::{KvStatusRequest, kv_command::Command, kv_query::Query},
     };
 
+    use synod_wire::Slot;
+
     use super::*;
     use crate::{
         testing::{all, command, op_range, op_txn, put, range},
@@ -88,7 +88,7 @@ mod tests {
     };
 
     fn apply(store: &mut KvStore, command: &[u8]) -> Reply {
-        let reply = store.apply(&Bytes::copy_from_slice(command));
+        let reply = store.apply(&Bytes::copy_from_slice(command), &Context::new(Slot(1)));
         KvReply::decode(reply).unwrap().reply.expect("there is always a reply")
     }
 

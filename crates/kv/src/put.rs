@@ -197,7 +197,8 @@ impl<'a> Fields<'a> {
 mod tests {
     use prost::Message;
     use synod_api::synod::v1::{KvCommand, KvFailure, KvReply, kv_command::Command, kv_reply::Reply};
-    use synod_replica::StateMachine;
+    use synod_replica::{Context, StateMachine};
+    use synod_wire::Slot;
 
     use super::*;
     use crate::testing;
@@ -250,7 +251,7 @@ mod tests {
                 _ => {}
             }
             plain += u32::from(PlainPut::read(&command).is_some());
-            let reply = one.apply(&Bytes::copy_from_slice(&command));
+            let reply = one.apply(&Bytes::copy_from_slice(&command), &Context::new(Slot(1)));
             assert_eq!(reply, execute(&mut other, &command), "{command:?}");
             if n % 100 == 0 {
                 assert_eq!(one.digest(), other.digest());

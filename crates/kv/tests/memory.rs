@@ -19,7 +19,8 @@ use synod_api::{
     synod::v1::{KvCommand, KvQuery, KvReply, kv_command::Command, kv_query::Query, kv_reply::Reply},
 };
 use synod_kv::KvStore;
-use synod_replica::{ANSWER_BYTES_MAX, StateMachine};
+use synod_replica::{ANSWER_BYTES_MAX, Context, StateMachine};
+use synod_wire::Slot;
 
 /// An allocator that counts the bytes in use, and their maximum.
 struct Counting;
@@ -64,7 +65,7 @@ fn store() -> KvStore {
     for n in 0..9_000 {
         let put =
             PutRequest { key: format!("{n:05}").into(), value: vec![7; 1000].into(), ..Default::default() };
-        store.apply(&encoded(Command::Put(put)));
+        store.apply(&encoded(Command::Put(put)), &answered());
     }
     store
 }
@@ -102,6 +103,14 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn answered() -> Context {
+    Context::new(Slot(1))
+}
+
+fn unanswered() -> Context {
+    answered().without_reply()
+}
+
 /// A history takes at most 1.3 times the bytes of its keys and values, and a compaction gives memory back.
 #[test]
 fn history_takes_little_more_than_its_keys_and_values() {
@@ -117,7 +126,7 @@ fn history_takes_little_more_than_its_keys_and_values() {
         let key = format!("some/longer/key/{:08}", random.usize(0..KEYS));
         key_bytes += key.len();
         let put = PutRequest { key: key.into(), value: vec![7; VALUE_BYTES].into(), ..Default::default() };
-        store.apply_unanswered(&encoded(Command::Put(put)));
+        store.apply(&encoded(Command::Put(put)), &unanswered());
     }
     let held = |store: &KvStore| {
         assert!(store.revision() > 0);
@@ -128,7 +137,7 @@ fn history_takes_little_more_than_its_keys_and_values() {
     assert!(all * 10 < contents * 13, "{all} bytes for {contents} of keys and values");
 
     let compaction = CompactionRequest { revision: store.revision(), physical: true };
-    store.apply_unanswered(&encoded(Command::Compact(compaction)));
+    store.apply(&encoded(Command::Compact(compaction)), &unanswered());
     let (contents, live) = (contents / PUTS * KEYS, held(&store));
     println!("{live} bytes for {contents} of live keys and values");
     assert!(live < 3 * contents, "{live} bytes for {contents} of live keys and values");
@@ -145,13 +154,13 @@ fn no_transaction_takes_more_than_its_bound() {
         for ranges in [6, 250, 100_000] {
             let command = encoded(Command::Txn(poison(ranges, &range)));
             let (digest, revision) = (store.digest(), store.revision());
-            let unanswered = needs(|| store.apply_unanswered(&command));
+            let unanswered = needs(|| drop(store.apply(&command, &unanswered())));
             assert!(unanswered < UNANSWERED_BYTES_MAX, "{unanswered} for {ranges} of {range:?}");
             let executed = store.revision() > revision;
             assert!(executed || store.digest() == digest);
             assert!(ranges > 6 || executed, "{range:?}");
             let mut reply = Bytes::new();
-            let answered = needs(|| reply = store.apply(&command));
+            let answered = needs(|| reply = store.apply(&command, &answered()));
             assert!(answered < UNANSWERED_BYTES_MAX + 2 * ANSWER_BYTES_MAX as usize, "{answered}");
             let reply = KvReply::decode(reply).unwrap().reply.unwrap();
             let refused = matches!(&reply, Reply::Error(failure) if failure.code == 8);
@@ -167,7 +176,7 @@ fn no_transaction_takes_more_than_its_bound() {
     let mut random = fastrand::Rng::with_seed(1);
     for _ in 0..300 {
         let command = encoded(Command::Txn(random_txn(&mut random, 4)));
-        let needed = needs(|| store.apply_unanswered(&command));
+        let needed = needs(|| drop(store.apply(&command, &unanswered())));
         assert!(needed < UNANSWERED_BYTES_MAX, "{needed}");
     }
 }

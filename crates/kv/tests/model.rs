@@ -18,7 +18,8 @@ use synod_api::{
     },
 };
 use synod_kv::{KvError, KvStore};
-use synod_replica::StateMachine;
+use synod_replica::{Context, StateMachine};
+use synod_wire::Slot;
 
 /// Bytes of an answer besides its operations and pairs.
 const HEADER_BYTES_MAX: u64 = 64;
@@ -409,7 +410,7 @@ fn check(steps: Vec<Step>) {
             Step::Execute(request, answer_bytes_max) => {
                 let command =
                     KvCommand { command: Some(request.clone()), answer_bytes_max, ..KvCommand::default() };
-                unanswered.apply_unanswered(&command.encode_to_vec().into());
+                unanswered.apply(&command.encode_to_vec().into(), &Context::new(Slot(1)).without_reply());
                 // A refused command clears away what a compaction left, as any other does, which no client can see.
                 let before = store.hash_kv(0);
                 let result = store.execute(&command).inspect(|reply| {

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_node::{Config, MemberAddress, Node};
-use synod_replica::{Frozen, StateMachine};
+use synod_replica::{Context, Frozen, StateMachine};
 use synod_wire::{ClusterId, ReplicaId};
 
 /// Counts commands.
@@ -25,7 +25,7 @@ impl Frozen for Counter {
 }
 
 impl StateMachine for Counter {
-    fn apply(&mut self, _command: &Bytes) -> Bytes {
+    fn apply(&mut self, _command: &Bytes, _: &Context) -> Bytes {
         self.0 += 1;
         Bytes::copy_from_slice(&self.0.to_le_bytes())
     }
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         config.listen = vec![member.address.parse()?];
         config.durability = durability;
         config.executor_thread = executor_thread;
-        nodes.push(Node::start(config, Counter::default())?);
+        nodes.push(Node::start_blocking(config, Counter::default())?);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let latencies = runtime.block_on(async {
@@ -117,7 +117,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         latencies[latencies.len() * 99 / 100],
     );
     for node in nodes {
-        node.stop()?;
+        node.stop_blocking()?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::Options;
 use synod_node::{Config, MemberAddress, Node};
-use synod_replica::{Frozen, StateMachine};
+use synod_replica::{Context, Frozen, StateMachine};
 use synod_wire::{ClusterId, ReplicaId};
 
 /// Counts commands, and remembers a checksum of them all.
@@ -35,7 +35,7 @@ impl Frozen for Sum {
 }
 
 impl StateMachine for Sum {
-    fn apply(&mut self, command: &Bytes) -> Bytes {
+    fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
         self.count += 1;
         self.crc = self.crc.rotate_left(1) ^ crc32fast::hash(command);
         Bytes::new()
@@ -97,7 +97,7 @@ fn main() -> Result<(), Failure> {
         // The log is all that there is.
         (config.settings.snapshot_slots, config.settings.snapshot_log_bytes) = (u64::MAX, u64::MAX);
         config.settings.kept_bytes_max = u64::MAX;
-        Ok(Node::start(config, Sum::default())?)
+        Ok(Node::start_blocking(config, Sum::default())?)
     };
     let others = [start(1)?, start(2)?];
     let mut third = start(3)?;
@@ -112,7 +112,7 @@ fn main() -> Result<(), Failure> {
 
     let wal = dir.path().join("r3/wal");
     for harm in [Harm::Nothing, Harm::Flip(0.5), Harm::Flip(0.0), Harm::Flip(0.999), Harm::Gone] {
-        third.stop()?;
+        third.stop_blocking()?;
         match harm {
             Harm::Nothing => {}
             Harm::Flip(share) => flip(&wal, share)?,
@@ -137,9 +137,9 @@ fn main() -> Result<(), Failure> {
             format!("{harm:?}")
         );
     }
-    third.stop()?;
+    third.stop_blocking()?;
     for node in others {
-        node.stop()?;
+        node.stop_blocking()?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use synod_storage::{Disk, Durability, Ending, the_disk};
 use synod_transport::{Network, Tcp};
 use synod_wire::{ClusterId, ReplicaId};
 
-use crate::Origin;
+use crate::{ConfigError, Origin};
 
 /// A member of the group and where its peers reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Config {
     }
 
     /// What this replica begins with if its data directory does not say.
-    pub(crate) fn origin(&self) -> Result<Origin, StartError> {
+    pub(crate) fn origin(&self) -> Result<Origin, ConfigError> {
         if let Some(told) = &self.joins {
             return Ok(told.clone());
         }
@@ -120,33 +120,28 @@ impl Config {
         self.settings.message_bytes_max(&limits)
     }
 
-    fn check_members(&self) -> Result<(), StartError> {
-        let invalid = |reason: String| Err(StartError::Config(reason));
+    fn check_members(&self) -> Result<(), ConfigError> {
         if !self.members.iter().any(|member| member.id == self.me) {
-            return invalid(format!("replica {} is not among the members", self.me));
+            return Err(ConfigError::NotAMember(self.me));
         }
         let mut ids: Vec<_> = self.members.iter().map(|member| member.id).collect();
         ids.sort_unstable();
-        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
-            return invalid("two members have the same id".to_owned());
+        if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(ConfigError::SameId(pair[0]));
         }
         if ids.len() > synod_consensus::MEMBERS_MAX {
-            return invalid(format!("{} members; at most {}", ids.len(), synod_consensus::MEMBERS_MAX));
+            return Err(ConfigError::TooManyMembers(ids.len()));
         }
-        if ids.iter().any(|id| id.0 == 0 || id.0 > synod_replica::session::REPLICA_ID_MAX) {
-            return invalid(format!("replica ids go from 1 to {}", synod_replica::session::REPLICA_ID_MAX));
+        if let Some(&id) = ids.iter().find(|id| id.0 == 0 || id.0 > synod_replica::session::REPLICA_ID_MAX) {
+            return Err(ConfigError::Id(id));
         }
         if ids.len() == 2 && !self.durability.keeps_promises(Ending::Process) {
-            return invalid(format!(
-                "with durability {}, a group of 2 could never go on without one of them; use 3",
-                self.durability
-            ));
+            return Err(ConfigError::TwoThatForget(self.durability));
         }
         Ok(())
     }
 
-    pub(crate) fn check(&self) -> Result<(), StartError> {
-        let invalid = |reason: String| Err(StartError::Config(reason));
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let consensus = &self.settings.consensus;
         for (key, value) in [
             ("heartbeat-interval", consensus.heartbeat_interval),
@@ -155,82 +150,27 @@ impl Config {
             ("clock-interval", self.settings.clock_interval),
         ] {
             if value.is_zero() {
-                return invalid(format!("{key} is 0; it must be longer"));
+                return Err(ConfigError::NoTime(key));
             }
         }
-        let frame_bytes_max = self.network.message_bytes_max();
-        if self.message_bytes_max() > frame_bytes_max {
-            return invalid(format!(
-                "a message between replicas may have {} bytes, which exceeds the {frame_bytes_max} of a frame; lower \
-                 promise_bytes_max, append_bytes_max, fetch_bytes_max or chunk_bytes_max",
-                self.message_bytes_max()
-            ));
+        let (message_bytes_max, frame_bytes_max) =
+            (self.message_bytes_max(), self.network.message_bytes_max());
+        if message_bytes_max > frame_bytes_max {
+            return Err(ConfigError::MessageTooLarge { message_bytes_max, frame_bytes_max });
         }
-        if let Err(error) = self.settings.limits.check() {
-            return invalid(error.to_string());
-        }
+        self.settings.limits.check()?;
         if self.settings.forward_window_max == 0 {
-            return invalid("forward-window-max is 0; it must be at least 1".to_owned());
+            return Err(ConfigError::Zero("forward-window-max"));
         }
         if consensus.window_max == 0 {
-            return invalid("window-max is 0; it must be at least 1".to_owned());
+            return Err(ConfigError::Zero("window-max"));
         }
         if consensus.election_timeout < consensus.heartbeat_interval * 3 {
-            return invalid(format!(
-                "election-timeout ({:?}) must be at least 3 times heartbeat-interval ({:?})",
-                consensus.election_timeout, consensus.heartbeat_interval
-            ));
+            return Err(ConfigError::ElectionTooSoon {
+                election_timeout: consensus.election_timeout,
+                heartbeat_interval: consensus.heartbeat_interval,
+            });
         }
         Ok(())
     }
-}
-
-/// Why a replica did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The configuration makes no sense.
-    #[error("configuration: {0}")]
-    Config(String),
-    /// Log, snapshots or data directory.
-    #[error(transparent)]
-    Storage(#[from] synod_storage::StorageError),
-    /// The replica was started before with durability `crash-stop`, which keeps no log.
-    #[error(
-        "{0} is of a replica that was started with durability crash-stop before. It does not remember what it promised, so it must \
-         not start again. Let another replica take its place: synod member replace, and then a start with an empty data \
-         directory and --initial-cluster-state existing. If most of the voters are gone, make a new cluster of what a \
-         snapshot holds: synod recover --force-new-cluster"
-    )]
-    Stopped(PathBuf),
-    /// Listening for other replicas.
-    #[error(transparent)]
-    Transport(#[from] synod_transport::TransportError),
-    /// A record of the log, or a snapshot, is not what this program writes.
-    #[error("{0}")]
-    Unreadable(String),
-    /// Nobody can help: the data of the only replica is damaged.
-    #[error(
-        "the log is damaged ({0}), and there is no other replica to recover from; restore {1} from a backup"
-    )]
-    DamagedAlone(String, PathBuf),
-    /// The log of the only replica is gone, and it was not told to do without ([`Config::accept_lost_log`]).
-    #[error(
-        "the log is lost ({0}), and there is no other replica to recover from; restore {1} from a backup, or start \
-         once with --accept-lost-log to go on from the last snapshot, without what was written since"
-    )]
-    LostAlone(String, PathBuf),
-    /// The only voter lost something that members without a vote may hold.
-    #[error(
-        "the log is damaged or lost ({0}), and the other members have no vote, so nobody can tell what is missing, though they \
-         may hold it. Make a new cluster of the data directory that holds most, this one or one of theirs: synod recover \
-         --force-new-cluster"
-    )]
-    LostBeforeLearners(String),
-    /// The only member lost the record of those who were members once, and would give their ids to others.
-    #[error(
-        "the log is damaged or lost, and with it who was a member once. The ids of those would be given again, and one \
-         that never heard of its removal would be taken for a new member. Make a new cluster of what is left, which they \
-         cannot reach: synod recover --force-new-cluster"
-    )]
-    MembersForgotten,
 }

@@ -17,7 +17,7 @@ use synod_sync::{
 use synod_wire::{Ballots, Batch, Slot};
 use tokio::sync::oneshot;
 
-use crate::{handle::Reply, protocol::Input, snapshots::SnapshotJob, status::Shared};
+use crate::{handle::Reply, inputs::Inputs, protocol::Input, snapshots::SnapshotJob, status::Shared};
 
 /// What the executor is asked to do, in order.
 pub(crate) enum Job {
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Job {
 #[derive(Clone, Debug)]
 pub(crate) enum JobSender {
     Thread(Sender<Job>),
-    Protocol(Sender<Input>),
+    Protocol(Inputs),
 }
 
 impl JobSender {
@@ -53,7 +53,7 @@ impl JobSender {
     pub(crate) fn send(&self, job: Job) -> bool {
         match self {
             JobSender::Thread(jobs) => jobs.send(job).is_ok(),
-            JobSender::Protocol(inputs) => inputs.send(Input::Job(job)).is_ok(),
+            JobSender::Protocol(inputs) => inputs.send(Input::Job(job)),
         }
     }
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use synod_sync::{thread, time::Instant};
 
-use crate::Node;
+use synod_wire::ReplicaId;
+
+use crate::{Handle, Node, apart::apart};
 
 /// How long it may take. A successor that has everything needs two round trips.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -16,37 +18,46 @@ impl Node {
     /// If this replica leads, has one of the voters that it is connected with lead instead: to be called before
     /// [`Node::stop`] in a group that is to go on serving. Returns once another replica leads, or after a second if
     /// none does; the others will find out then that this one is gone.
-    pub fn hand_over(&self) {
+    pub async fn hand_over(&self) {
         let (handle, me) = (self.handle(), self.me());
-        let leader = || handle.status().leader;
-        let successor = || leader().filter(|leader| *leader != me);
-        let deadline = Instant::now() + PATIENCE;
-        let mut asked = Vec::new();
-        while leader() == Some(me) && Instant::now() < deadline {
-            let (group, peers) = (handle.group(), handle.status().peers);
-            let mut connected =
-                peers.iter().filter(|peer| peer.up && group.votes(peer.id)).map(|peer| peer.id);
-            let Some(to) = connected.find(|to| !asked.contains(to)) else {
-                if asked.is_empty() {
-                    return;
-                }
-                asked.clear();
-                continue;
-            };
-            asked.push(to);
-            if handle.transfer(to).is_err() {
+        // Where the system gives no thread, the others elect.
+        let _ = apart("hand-over", move || hand_over(&handle, me)).await;
+    }
+
+    /// [`Node::hand_over`] for callers that are not asynchronous: it blocks for at most about a second.
+    pub fn hand_over_blocking(&self) {
+        hand_over(&self.handle(), self.me());
+    }
+}
+
+fn hand_over(handle: &Handle, me: ReplicaId) {
+    let leader = || handle.status().leader;
+    let successor = || leader().filter(|leader| *leader != me);
+    let deadline = Instant::now() + PATIENCE;
+    let mut asked = Vec::new();
+    while leader() == Some(me) && Instant::now() < deadline {
+        let (group, peers) = (handle.group(), handle.status().peers);
+        let mut connected = peers.iter().filter(|peer| peer.up && group.votes(peer.id)).map(|peer| peer.id);
+        let Some(to) = connected.find(|to| !asked.contains(to)) else {
+            if asked.is_empty() {
                 return;
             }
-            // In between nobody leads.
-            let until = deadline.min(Instant::now() + ATTEMPT);
-            while successor().is_none() && Instant::now() < until {
-                thread::sleep(GLANCE_INTERVAL);
-            }
+            asked.clear();
+            continue;
+        };
+        asked.push(to);
+        if handle.transfer(to).is_err() {
+            return;
         }
-        match successor() {
-            _ if asked.is_empty() => {}
-            Some(leader) => tracing::info!(%leader, "handed over the leadership"),
-            None => tracing::warn!("nobody has taken over the leadership in {PATIENCE:?}"),
+        // In between nobody leads.
+        let until = deadline.min(Instant::now() + ATTEMPT);
+        while successor().is_none() && Instant::now() < until {
+            thread::sleep(GLANCE_INTERVAL);
         }
+    }
+    match successor() {
+        _ if asked.is_empty() => {}
+        Some(leader) => tracing::info!(%leader, "handed over the leadership"),
+        None => tracing::warn!("nobody has taken over the leadership in {PATIENCE:?}"),
     }
 }

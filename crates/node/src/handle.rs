@@ -9,14 +9,15 @@ use std::{
 
 use bytes::Bytes;
 use synod_replica::{
-    Answer, Change, ChangeRequest, Event, Group, Limits, Refusal, RequestError, SessionCommand, decode_reply,
+    Answer, Change, ChangeRequest, Event, Group, Limits, RequestError, SessionCommand, decode_reply,
 };
-use synod_sync::channel::Sender;
 use synod_wire::{Ballot, CommandKind, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
+    ChangeError,
     executor::{Job, JobSender},
+    inputs::Inputs,
     protocol::{ClientJob, Input},
     status::{NodeStatus, PeerLink, Shared},
 };
@@ -50,7 +51,8 @@ impl Reply {
 
 /// A handle on a running replica; clones are handles on the same one.
 ///
-/// The futures belong to no particular runtime; they may be dropped at any time. Requests wait for admission when
+/// The futures belong to no particular runtime, and no method blocks its thread; futures may be dropped at any time.
+/// Requests wait for admission when
 /// too many bytes of commands are under way, so that clients feel the load. A request that is dropped after its admission
 /// keeps its place until its command is executed or has failed.
 #[derive(Clone, Debug)]
@@ -62,7 +64,7 @@ pub struct Handle {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) inputs: Sender<Input>,
+    pub(crate) inputs: Inputs,
     pub(crate) executor: JobSender,
     pub(crate) admission: Arc<Semaphore>,
     pub(crate) permits_max: usize,
@@ -110,7 +112,7 @@ impl Handle {
     fn send(&self, job: ClientJob) -> Result<(), RequestError> {
         let sent = match &self.gathered {
             Some(gathered) => gathered.send(job).is_ok(),
-            None => self.inner.inputs.send(Input::Request(job)).is_ok(),
+            None => self.inner.inputs.send(Input::Request(job)),
         };
         if sent { Ok(()) } else { Err(RequestError::Stopping) }
     }
@@ -119,8 +121,8 @@ impl Handle {
     /// reply.
     ///
     /// # Errors
-    /// See [`RequestError`]; after [`RequestError::Timeout`] and [`RequestError::OutcomeUnknown`] the command may
-    /// have been executed.
+    /// See [`RequestError`]; [`RequestError::may_have_executed`] says whether the command may have been executed all the
+    /// same.
     pub async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
         self.submit(CommandKind::Apply, None, command).await
     }
@@ -171,25 +173,22 @@ impl Handle {
     /// protocol changes voters itself.
     ///
     /// # Errors
-    /// The outer error as of [`Handle::execute`]; the inner one says why the group stays as it is.
-    pub async fn change(
-        &self,
-        expected: u64,
-        change: Change,
-    ) -> Result<Result<Group, Refusal>, RequestError> {
+    /// See [`ChangeError`].
+    pub async fn change(&self, expected: u64, change: Change) -> Result<Group, ChangeError> {
         let request = ChangeRequest { expected, change };
         let payload = request.encode().to_bytes();
         let reply = self.submit(CommandKind::Reconfigure, None, payload).await?;
-        decode_reply(reply).map_err(|_| RequestError::OutcomeUnknown)
+        Ok(decode_reply(reply).map_err(|_| RequestError::OutcomeUnknown)??)
     }
 
-    /// Asks this replica, if it leads, to hand the leadership to a member. Whether that happens shows in the status.
+    /// Asks this replica, if it leads, to hand the leadership to a member. Whether that happens shows in the status; nothing
+    /// does if this replica does not lead.
     ///
     /// # Errors
-    /// The replica is stopping.
+    /// The replica is stopping, or has too much to do to be asked now.
     pub fn transfer(&self, to: ReplicaId) -> Result<(), RequestError> {
         let event = Input::Event(Event::Transfer(to));
-        self.inner.inputs.send(event).map_err(|_| RequestError::Stopping)
+        self.inner.inputs.send_if_room(event)
     }
 
     async fn submit(
@@ -290,7 +289,7 @@ impl Handle {
     }
 }
 
-async fn hand_over(mut jobs: mpsc::UnboundedReceiver<ClientJob>, inputs: Sender<Input>) {
+async fn hand_over(mut jobs: mpsc::UnboundedReceiver<ClientJob>, inputs: Inputs) {
     let mut turn = Vec::new();
     while jobs.recv_many(&mut turn, TURN_MAX).await > 0 {
         let_others_run().await;
@@ -299,7 +298,7 @@ async fn hand_over(mut jobs: mpsc::UnboundedReceiver<ClientJob>, inputs: Sender<
         {
             turn.push(job);
         }
-        if inputs.send(Input::Requests(mem::take(&mut turn))).is_err() {
+        if !inputs.send(Input::Requests(mem::take(&mut turn))) {
             return;
         }
     }

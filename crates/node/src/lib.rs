@@ -37,10 +37,13 @@
 //! wake the protocol's thread only if it waits for that: a leader for its own disk, a replica whose execution lags.
 
 mod alone;
+mod apart;
 mod config;
+mod error;
 mod executor;
 mod hand_over;
 mod handle;
+mod inputs;
 mod log;
 mod meeting;
 mod metrics;
@@ -54,7 +57,8 @@ mod status;
 #[cfg(feature = "shuttle")]
 mod watch;
 
-pub use config::{Config, MemberAddress, StartError};
+pub use config::{Config, MemberAddress};
+pub use error::{ChangeError, ConfigError, Ended, Lacking, StartError};
 pub use handle::Handle;
 pub use metrics::NodeMetrics;
 pub use node::Node;

@@ -19,13 +19,15 @@ use synod_sync::{
 };
 use synod_transport::{Connections, Unreadable};
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    Config, Handle, Origin, StartError,
+    Config, Ended, Handle, Lacking, Origin, StartError,
     alone::{Company, Verdict, is_only_voter},
+    apart::apart,
     executor::{ExecutorStage, Job, JobSender},
     handle::Inner,
+    inputs::Inputs,
     log::LogStage,
     meeting::{Meetings, outlived, write_what_is_heard},
     metrics::{NodeMetrics, Queues},
@@ -40,7 +42,7 @@ use crate::{
 /// with it, in the end, the connection that it came from.
 const INPUTS_MAX: usize = 8192;
 
-/// A running replica. Dropping it stops it.
+/// A running replica. Dropping it stops it, and blocks meanwhile: asynchronous code should call [`Node::stop`].
 #[derive(Debug)]
 pub struct Node {
     me: ReplicaId,
@@ -68,21 +70,28 @@ impl std::fmt::Debug for QueuesForMetrics {
     }
 }
 
-/// How a replica ended, for whoever waits for it.
+/// How a replica ended, for those who wait for it.
 #[derive(Debug, Default)]
 struct End {
-    reason: Mutex<Option<Result<(), String>>>,
+    reason: Mutex<Option<Result<(), Ended>>>,
     ended: Condvar,
+    /// The same for tasks.
+    told: Notify,
 }
 
 impl End {
-    fn set(&self, result: Result<(), String>) {
+    fn set(&self, result: Result<(), Ended>) {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         reason.get_or_insert(result);
         self.ended.notify_all();
+        self.told.notify_waiters();
     }
 
-    fn wait(&self, timeout: Duration) -> Option<Result<(), String>> {
+    fn reason(&self) -> Option<Result<(), Ended>> {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn wait(&self, timeout: Duration) -> Option<Result<(), Ended>> {
         let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         let (reason, _) = self
             .ended
@@ -135,7 +144,7 @@ pub(crate) fn open<S: StateMachine>(
             let mut reader = store.open_snapshot(file.slot)?;
             executor
                 .restore(&mut reader)
-                .map_err(|error| StartError::Unreadable(format!("{}: {error}", file.path.display())))?;
+                .map_err(|error| StartError::Snapshot { path: file.path.clone(), error })?;
             let info = SnapshotInfo { slot: file.slot, bytes: file.file_bytes };
             let (ballots, group) = (executor.ballots(), executor.group().clone());
             Some(Installed { info, ballots, group, history: executor.history().clone() })
@@ -155,8 +164,7 @@ pub(crate) fn open<S: StateMachine>(
     let mut last_lsn = found.last;
     let records = found.records.iter().map(|record| {
         let lsn = record.lsn;
-        LogRecord::decode(record.bytes.clone())
-            .map_err(|error| StartError::Unreadable(format!("log record {lsn}: {error}")))
+        LogRecord::decode(record.bytes.clone()).map_err(|error| StartError::Record { lsn, error })
     });
     let mut records = records.collect::<Result<Vec<_>, _>>()?;
     let company = Company::of(config.me, &origin.present);
@@ -164,8 +172,12 @@ pub(crate) fn open<S: StateMachine>(
     if let Some(damage) = &found.damage {
         match company {
             _ if recovering => {}
-            Company::Nobody => return Err(StartError::DamagedAlone(damage.to_string(), data_dir.wal())),
-            Company::Learners => return Err(StartError::LostBeforeLearners(damage.to_string())),
+            Company::Nobody => {
+                return Err(StartError::DamagedAlone(Lacking::Damage(damage.clone()), data_dir.wal()));
+            }
+            Company::Learners => {
+                return Err(StartError::LostBeforeLearners(Lacking::Damage(damage.clone())));
+            }
             Company::Voters => {
                 // What can still be read may be older than what was promised. But what it proves to be decided is so.
                 let found = found.records.iter().map(|record| record.lsn).zip(records);
@@ -192,9 +204,9 @@ pub(crate) fn open<S: StateMachine>(
                 tracing::warn!(%loss, "there is no other replica: this one goes on with what it finds");
             }
             Verdict::GoOnIfTold => {
-                return Err(StartError::LostAlone(loss.to_string(), data_dir.path().to_owned()));
+                return Err(StartError::LostAlone(loss.clone(), data_dir.path().to_owned()));
             }
-            Verdict::Refuse => return Err(StartError::LostBeforeLearners(loss.to_string())),
+            Verdict::Refuse => return Err(StartError::LostBeforeLearners(Lacking::Loss(loss.clone()))),
         }
         verdict = Some(told);
     }
@@ -226,12 +238,9 @@ fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
 
 /// What the data directory says that the replica began with; at its first start that is written down.
 fn origin(config: &Config, data_dir: &DataDir) -> Result<Origin, StartError> {
-    let path = data_dir.path();
     if let Some(bytes) = data_dir.origin()? {
-        let unreadable = |error| {
-            StartError::Unreadable(format!("{}: what the replica began with: {error}", path.display()))
-        };
-        return Origin::decode(bytes).map_err(unreadable);
+        return Origin::decode(bytes)
+            .map_err(|error| StartError::Origin { data_dir: data_dir.path().to_owned(), error });
     }
     let origin = config.origin()?;
     data_dir.set_origin(&origin.encode())?;
@@ -241,7 +250,7 @@ fn origin(config: &Config, data_dir: &DataDir) -> Result<Origin, StartError> {
 fn spawn(
     name: String,
     end: &Arc<End>,
-    body: impl FnOnce() -> Result<(), String> + Send + 'static,
+    body: impl FnOnce() -> Result<(), Ended> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let end = Arc::clone(end);
     thread::Builder::new().name(name.clone()).spawn(move || {
@@ -249,17 +258,26 @@ fn spawn(
         match result {
             Ok(Ok(())) => {}
             Ok(Err(error)) => end.set(Err(error)),
-            Err(_) => end.set(Err(format!("thread {name} panicked; see the message above"))),
+            Err(_) => end.set(Err(Ended::Panicked(name))),
         }
     })
 }
 
 impl Node {
-    /// Starts a replica: reads its log and its last snapshot, listens, and takes part.
+    /// Starts a replica: reads its log and its last snapshot, listens, and takes part. That is done by a thread of its own; if
+    /// the future is dropped, the replica is stopped as soon as it has started.
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
+    pub async fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
+        apart("start", move || Node::start_blocking(config, machine)).await.map_err(StartError::Thread)?
+    }
+
+    /// [`Node::start`] for callers that are not asynchronous: it blocks for the disk.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_blocking<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
         config.check()?;
         let Found { data_dir, mut wal, store, executor, mut origin, peers, lives, recovered, goes_on } =
             open(&config, machine, false)?;
@@ -276,6 +294,7 @@ impl Node {
         );
 
         let (inputs, inputs_end) = bounded(INPUTS_MAX);
+        let (requests, around) = Inputs::new(inputs.clone());
         let (jobs, jobs_end) = unbounded();
         let (snapshots, snapshots_end) = unbounded();
         let (log, log_end) = unbounded();
@@ -293,15 +312,15 @@ impl Node {
         // Nobody sees a replica that lost its log as the follower that it will be.
         shared.store(&replica.status());
         let group = replica.group();
-        let damaged = |reason: &str| StartError::DamagedAlone(reason.to_owned(), data_dir.path().to_owned());
+        let damaged = |lacking| StartError::DamagedAlone(lacking, data_dir.path().to_owned());
         if is_only_voter(config.me, origin.latest(group))
             && replica.status().protocol.role == Role::Recovering
         {
-            return Err(damaged("it relies on a snapshot that is missing, or was set aside before"));
+            return Err(damaged(Lacking::Snapshot));
         }
         if goes_on {
             if !is_only_voter(config.me, group) {
-                return Err(damaged("what is left of it does not know yet that the others were removed"));
+                return Err(damaged(Lacking::Removals));
             }
             if group.next_id != origin.present.next_id {
                 return Err(StartError::MembersForgotten);
@@ -363,7 +382,7 @@ impl Node {
             }));
             (Execution::Thread(jobs.clone()), JobSender::Thread(jobs))
         } else {
-            (Execution::Here(Box::new(stage)), JobSender::Protocol(inputs.clone()))
+            (Execution::Here(Box::new(stage)), JobSender::Protocol(requests.clone()))
         };
         let log_stage = LogStage {
             wal,
@@ -377,8 +396,7 @@ impl Node {
             loss_made_good: false,
         };
         let log_end_run = log_end;
-        let log_thread =
-            spawn(name("log"), &end, move || log_stage.run(&log_end_run).map_err(|error| error.to_string()));
+        let log_thread = spawn(name("log"), &end, move || log_stage.run(&log_end_run).map_err(Ended::from));
         let snapshot_stage = SnapshotStage {
             store,
             events: inputs.clone(),
@@ -403,6 +421,7 @@ impl Node {
             actions,
             clock,
             inputs: inputs_end,
+            around,
             log: log.clone(),
             transport: Arc::clone(&transport),
             execution,
@@ -425,16 +444,14 @@ impl Node {
 
         let permits_max = Inner::permits(config.settings.queue_bytes_max);
         let handle = Handle::new(Inner {
-            inputs: inputs.clone(),
+            inputs: requests,
             executor: executor.clone(),
             admission: Arc::new(Semaphore::new(permits_max)),
             permits_max,
             shared,
             transport: Arc::clone(&transport),
         });
-        let spawned = |thread: io::Result<JoinHandle<()>>| {
-            thread.map_err(|error| StartError::Config(format!("a thread can not be started: {error}")))
-        };
+        let spawned = |thread: io::Result<JoinHandle<()>>| thread.map_err(StartError::Thread);
         Ok(Node {
             me: config.me,
             handle,
@@ -476,10 +493,21 @@ impl Node {
         }
     }
 
-    /// Waits until the replica ends by itself, which it does only when it can not go on, and says why. `None`: it
-    /// still runs after `timeout`.
+    /// Waits until the replica ends by itself, which it does only when it cannot go on, and says why.
+    pub async fn wait(&self) -> Ended {
+        loop {
+            // Made before the look, so that nothing is missed.
+            let told = self.end.told.notified();
+            if let Some(Err(why)) = self.end.reason() {
+                return why;
+            }
+            told.await;
+        }
+    }
+
+    /// [`Node::wait`] for callers that are not asynchronous: it blocks. `None`: the replica still runs after `timeout`.
     #[must_use]
-    pub fn wait(&self, timeout: Duration) -> Option<String> {
+    pub fn wait_blocking(&self, timeout: Duration) -> Option<Ended> {
         self.end.wait(timeout).and_then(Result::err)
     }
 
@@ -487,16 +515,25 @@ impl Node {
         self.me
     }
 
-    /// Stops the replica: fails what waits, commits and closes the log.
+    /// Stops the replica: fails what waits, commits and closes the log. That is done by a thread of its own, to its end, also
+    /// if the future is dropped. The leadership is not handed over; see [`Node::hand_over`].
     ///
     /// # Errors
     /// Why it had ended before, or why the log could not be closed.
-    pub fn stop(mut self) -> Result<(), String> {
+    pub async fn stop(self) -> Result<(), Ended> {
+        let end = Arc::clone(&self.end);
+        // Where the system gives no thread, the replica is dropped here, and that stops it too.
+        let _ = apart("stop", move || drop(self)).await;
+        end.reason().unwrap_or(Ok(()))
+    }
+
+    /// [`Node::stop`] for callers that are not asynchronous: it blocks for the disk.
+    ///
+    /// # Errors
+    /// Why it had ended before, or why the log could not be closed.
+    pub fn stop_blocking(mut self) -> Result<(), Ended> {
         self.shut_down();
-        match self.end.wait(Duration::ZERO) {
-            Some(Err(error)) => Err(error),
-            _ => Ok(()),
-        }
+        self.end.reason().unwrap_or(Ok(()))
     }
 
     fn shut_down(&mut self) {
@@ -513,7 +550,7 @@ impl Node {
         self.connections = None;
         self.end.set(Ok(()));
         #[cfg(feature = "shuttle")]
-        if self.end.wait(Duration::ZERO) == Some(Ok(())) {
+        if matches!(self.end.reason(), Some(Ok(()))) {
             self.handle.inner.shared.watch.ended();
         }
     }
@@ -581,7 +618,7 @@ fn connect(
         let group = groups.group.load_full().expect("stored before");
         let why = outlived(&lives, by, stranger, is_only_voter(me, noted.latest(&group)));
         tracing::error!("{why}");
-        end.set(Err(why));
+        end.set(Err(Ended::Outlived(why)));
         // Not a word more from this life.
         let _ = stop.send(Input::Stop);
     });
@@ -619,7 +656,7 @@ mod tests {
 
     use bytes::Bytes;
     use synod_consensus::{Options, ProtocolKind, multipaxos};
-    use synod_replica::{Frozen, Goal, Standing};
+    use synod_replica::{Context, Frozen, Goal, Standing};
     use synod_storage::Durability;
     use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, Introduction};
 
@@ -637,7 +674,7 @@ mod tests {
     }
 
     impl StateMachine for Nothing {
-        fn apply(&mut self, _command: &Bytes) -> Bytes {
+        fn apply(&mut self, _command: &Bytes, _: &Context) -> Bytes {
             Bytes::new()
         }
 

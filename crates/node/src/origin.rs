@@ -10,6 +10,8 @@ use synod_replica::{Group, Member};
 use synod_transport::{InquireError, Peer};
 use synod_wire::{ClusterId, DecodeError, Format, Reader, ReplicaId, Writer, Written};
 
+use crate::apart::apart;
+
 /// What a replica must know to begin or to join, and who is a member: kept in its data directory from its first start on,
 /// written again with each change of the group, and given to those who ask for it ([`Origin::ask`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,9 +69,23 @@ impl Origin {
     /// the other, within `timeout` in all; of several answers the one counts that knows the latest group.
     ///
     /// # Errors
-    /// Nobody gave an answer that makes sense, with what each of them said instead; or the answers are of different
-    /// clusters.
-    pub fn ask<'a>(
+    /// See [`AskError`].
+    pub async fn ask(
+        addresses: impl IntoIterator<Item = impl Into<String>>,
+        timeout: Duration,
+    ) -> Result<Origin, AskError> {
+        let addresses: Vec<String> = addresses.into_iter().map(Into::into).collect();
+        let ask = move || Origin::ask_blocking(addresses.iter().map(String::as_str), timeout);
+        apart("ask", ask)
+            .await
+            .map_err(|error| AskError::Silent(vec![format!("no thread to ask: {error}")]))?
+    }
+
+    /// [`Origin::ask`] for callers that are not asynchronous: it blocks for at most `timeout`.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub fn ask_blocking<'a>(
         addresses: impl IntoIterator<Item = &'a str>,
         timeout: Duration,
     ) -> Result<Origin, AskError> {
@@ -92,10 +108,10 @@ impl Origin {
             };
             match &latest {
                 Some((known, other)) if known.cluster != origin.cluster => {
-                    return Err(AskError::Divided(format!(
-                        "{other} belongs to cluster {}, {address} to cluster {}",
-                        known.cluster, origin.cluster
-                    )));
+                    return Err(AskError::Divided {
+                        one: ((*other).to_owned(), known.cluster),
+                        other: (address.to_owned(), origin.cluster),
+                    });
                 }
                 Some((known, _)) if known.present.version >= origin.present.version => {}
                 _ => latest = Some((origin, address)),
@@ -158,13 +174,19 @@ fn address(member: &Member) -> Option<&str> {
 
 /// Why nobody told what a replica must know to join.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AskError {
-    /// Nobody gave an answer.
+    /// Nobody gave an answer that makes sense; what each of them said instead.
     #[error("no replica answers: {}", .0.join("; "))]
     Silent(Vec<String>),
-    /// Two belong to different clusters.
-    #[error("{0}")]
-    Divided(String),
+    /// Two replicas belong to different clusters: the address and the cluster of each.
+    #[error("{} belongs to cluster {}, {} to cluster {}", one.0, one.1, other.0, other.1)]
+    Divided {
+        /// One of them.
+        one: (String, ClusterId),
+        /// The other one.
+        other: (String, ClusterId),
+    },
 }
 
 /// Whether a data directory holds what its replica began with, so that it can start without being told.
@@ -222,7 +244,7 @@ mod tests {
     #[test]
     fn nobody_there_is_said_with_the_address() {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let error = Origin::ask([nobody.as_str()], Duration::from_secs(2)).unwrap_err();
+        let error = Origin::ask_blocking([nobody.as_str()], Duration::from_secs(2)).unwrap_err();
         assert!(error.to_string().contains(&nobody), "{error}");
     }
 }

@@ -24,6 +24,7 @@ use synod_sync::{
 use synod_wire::{CommandKind, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
+    Ended,
     executor::{ExecutorStage, Job},
     handle::Reply,
     log::{GatedSend, LogJob},
@@ -81,6 +82,8 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) actions: Vec<Action>,
     pub(crate) clock: Clock,
     pub(crate) inputs: Receiver<Input>,
+    /// What did not find room there; see [`crate::inputs`].
+    pub(crate) around: Receiver<Input>,
     pub(crate) log: Sender<LogJob>,
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
     pub(crate) execution: Execution<S>,
@@ -92,7 +95,7 @@ pub(crate) struct ProtocolStage<S> {
     /// The peers: the members, and for a while those who were.
     pub(crate) parting: Parting,
     /// What ends this replica.
-    pub(crate) failed: Option<String>,
+    pub(crate) failed: Option<Ended>,
     /// Whether the log was told that it has everything again.
     pub(crate) loss_pending: bool,
     /// Whether it has long been without memory and without a leader.
@@ -160,7 +163,7 @@ fn change_before_answer(actions: &mut [Action]) {
 
 impl<S: StateMachine> ProtocolStage<S> {
     /// Runs until told to stop, or until a change of the group cannot be written down.
-    pub(crate) fn run(mut self) -> Result<(), String> {
+    pub(crate) fn run(mut self) -> Result<(), Ended> {
         // What the start of the replica wants done. It may wait for the disk, as the only voter does.
         self.carry_out();
         self.shared.store(&self.replica.status());
@@ -207,7 +210,9 @@ impl<S: StateMachine> ProtocolStage<S> {
     fn burst(&mut self, first: Input) -> bool {
         let now = self.clock.now();
         let mut taken = 0;
-        for input in std::iter::once(first).chain(self.inputs.clone().try_iter().take(BURST_MAX)) {
+        let (inputs, around) = (self.inputs.clone(), self.around.clone());
+        let gathered = inputs.try_iter().take(BURST_MAX).chain(around.try_iter().take(BURST_MAX));
+        for input in std::iter::once(first).chain(gathered) {
             taken += 1;
             if self.take(now, input) {
                 return true;
@@ -270,12 +275,14 @@ impl<S: StateMachine> ProtocolStage<S> {
         now
     }
 
-    /// What became durable or was executed just before the wake-ups were asked for came without one.
+    /// What became durable or was executed just before the wake-ups were asked for came without one; and what is left of what
+    /// went around the queue brings none either.
     fn look_again(&mut self) {
         let status =
             (self.shared.wake_when_durable.load(SeqCst), self.shared.wake_when_executed.load(SeqCst));
         let missed = status.0 && self.shared.durable.observe() > self.durable.0
-            || status.1 && self.shared.executed.observe() > self.executed.0;
+            || status.1 && self.shared.executed.observe() > self.executed.0
+            || !self.around.is_empty();
         if missed {
             self.deadline = self.clock.now();
         }
@@ -373,7 +380,7 @@ impl<S: StateMachine> ProtocolStage<S> {
                     voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(), "group"
                 );
                 if let Err(error) = self.notes.group(&group) {
-                    self.failed.get_or_insert(error.to_string());
+                    self.failed.get_or_insert(error.into());
                     return;
                 }
                 let (members, former) = (self.notes.origin.members(&group, self.me), former(&group, self.me));
@@ -422,7 +429,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         let why = forked(&self.me, fork);
         tracing::error!("{why}");
         if fork.alone {
-            self.failed.get_or_insert(why);
+            self.failed.get_or_insert(Ended::Forked(why));
         }
     }
 

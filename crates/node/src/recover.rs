@@ -28,10 +28,81 @@ use std::{
 
 use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role};
 use synod_replica::{Action, Executor, Group, LogRecord, Member, Recovered, Replica, Standing, StateMachine};
-use synod_storage::{DataDir, SnapshotStore, StorageError, inspect};
+use synod_storage::{Damage, DataDir, SnapshotStore, StorageError, inspect};
 use synod_wire::{Batch, ClusterId, Epoch, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{Config, Origin, StartError, node};
+
+/// Why no new cluster was made. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// The data directory cannot be opened as by a start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// No other directory can take the place of one at which a file system is mounted.
+    #[error(
+        "a file system is mounted at {dir}, so no other directory can take its place; stop the replica, move all that is \
+         in it to a directory below, such as {dir}/data, run this with --data-dir {dir}/data, and serve from there",
+        dir = .0.display()
+    )]
+    MountPoint(PathBuf),
+    /// The name that the old data directory would get is taken.
+    #[error("{} exists already; move it away", .0.display())]
+    InTheWay(PathBuf),
+    /// The directory does not hold all that its replica knew.
+    #[error("{}: {lacks}; take another survivor, or a backup", data_dir.display())]
+    Incomplete {
+        /// The directory.
+        data_dir: PathBuf,
+        /// What it lacks.
+        lacks: Incomplete,
+    },
+    /// A file or a directory cannot be used.
+    #[error("cannot {doing} {}: {error}", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// With which file or directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// What a survivor's data directory lacks, so that it cannot begin a new cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Incomplete {
+    /// Files of the log are damaged.
+    #[error("the log is damaged ({0})")]
+    Damage(Damage),
+    /// The log begins behind a snapshot that is not there.
+    #[error("a snapshot through slot {0} is missing")]
+    Snapshot(Slot),
+    /// The replica knew of an epoch that begins behind all that it holds.
+    #[error("epoch {epoch} began with slot {first}, and it ends at {decided}")]
+    Epoch {
+        /// The epoch.
+        epoch: Epoch,
+        /// Its first slot.
+        first: Slot,
+        /// The last slot that the replica knows to be decided.
+        decided: Slot,
+    },
+    /// The protocol does not decide what the replica accepted.
+    #[error("the protocol does not decide what was accepted")]
+    Undecided,
+    /// The replica has not executed anything.
+    #[error("there is nothing in it")]
+    Empty,
+}
+
+impl From<StorageError> for RecoverError {
+    fn from(error: StorageError) -> RecoverError {
+        RecoverError::Start(error.into())
+    }
+}
 
 /// More than the protocol needs by far to decide what it has, one message or timer a step.
 const STEPS_MAX: u32 = 10_000_000;
@@ -61,6 +132,7 @@ pub struct Plan {
 
 /// Makes a new cluster from the data directory of a replica that does not run, if `agree` says so about the plan;
 /// returns the plan if it was carried out. `config` is that of the replica; cluster and id must be those in the directory.
+/// Blocks for the disk.
 ///
 /// # Errors
 /// The directory is in use, can not be read or written, or does not hold all that its replica knew.
@@ -68,28 +140,19 @@ pub fn force_new_cluster<S: StateMachine>(
     config: &Config,
     machine: S,
     agree: impl FnOnce(&Plan) -> bool,
-) -> Result<Option<Plan>, StartError> {
-    let incomplete = |why: String| {
-        Err(StartError::Unreadable(format!(
-            "{}: {why}; take another survivor, or a backup",
-            config.data_dir.display()
-        )))
-    };
+) -> Result<Option<Plan>, RecoverError> {
+    let incomplete = |lacks| Err(RecoverError::Incomplete { data_dir: config.data_dir.clone(), lacks });
     // It gets another name beside this one, whatever way led to it.
     let data_dir = fs::canonicalize(&config.data_dir);
-    let data_dir = data_dir.map_err(|error| failed("find", &config.data_dir, &error))?;
+    let data_dir = data_dir.map_err(failed("find", &config.data_dir))?;
     if DataDir::is_mount_point(&data_dir) {
-        return Err(StartError::Config(format!(
-            "a file system is mounted at {0}, so no other directory can take its place; stop the replica, move all that is \
-             in it to a directory below, such as {0}/data, run this with --data-dir {0}/data, and serve from there",
-            data_dir.display()
-        )));
+        return Err(RecoverError::MountPoint(data_dir));
     }
     let config = &Config { data_dir, ..config.clone() };
     // Before anything is opened: a start would set a damaged log aside.
     let report = inspect::verify(&config.data_dir)?;
     if let Some(damage) = &report.damage {
-        return incomplete(format!("the log is damaged ({damage})"));
+        return incomplete(Incomplete::Damage(damage.clone()));
     }
     let mut warnings = Vec::new();
     if let Some(loss) = &report.loss {
@@ -116,13 +179,11 @@ pub fn force_new_cluster<S: StateMachine>(
     for record in &records {
         match record {
             LogRecord::Trimmed(slot) if *slot > decided => {
-                return incomplete(format!("a snapshot through slot {slot} is missing"));
+                return incomplete(Incomplete::Snapshot(*slot));
             }
             LogRecord::Entered { group, .. } if group.epoch > executor.group().epoch => {
                 let (epoch, first) = (group.epoch, group.first);
-                return incomplete(format!(
-                    "epoch {epoch} began with slot {first}, and it ends at {decided}"
-                ));
+                return incomplete(Incomplete::Epoch { epoch, first, decided });
             }
             _ => {}
         }
@@ -135,13 +196,13 @@ pub fn force_new_cluster<S: StateMachine>(
     // A learner may have been promoted, and have voted, without having heard that this is decided.
     let accepted =
         if takes_part { decide_accepted(config, records, incarnation, &mut executor) } else { Ok(()) };
-    if let Err(why) = accepted
+    if let Err(lacks) = accepted
         && counts
     {
-        return incomplete(why);
+        return incomplete(lacks);
     }
     if executor.applied() == Slot::ZERO {
-        return incomplete("there is nothing in it".to_owned());
+        return incomplete(Incomplete::Empty);
     }
 
     let old = executor.group().clone();
@@ -161,7 +222,7 @@ pub fn force_new_cluster<S: StateMachine>(
     };
     let unfinished = is_unfinished(config, &aside);
     if aside.exists() && !unfinished {
-        return Err(StartError::Config(format!("{} exists already; move it away", aside.display())));
+        return Err(RecoverError::InTheWay(aside));
     }
     if !agree(&plan) {
         return Ok(None);
@@ -171,7 +232,7 @@ pub fn force_new_cluster<S: StateMachine>(
     for left in [Some(&made), unfinished.then_some(&aside)].into_iter().flatten().filter(|left| left.exists())
     {
         // An earlier attempt was interrupted before it changed anything.
-        fs::remove_dir_all(left).map_err(|error| failed("remove", left, &error))?;
+        fs::remove_dir_all(left).map_err(failed("remove", left))?;
     }
     write_new(config, &plan, &made, &executor)?;
     drop(data_dir);
@@ -179,8 +240,9 @@ pub fn force_new_cluster<S: StateMachine>(
     Ok(Some(plan))
 }
 
-fn failed(what: &str, path: &Path, error: &io::Error) -> StartError {
-    StartError::Unreadable(format!("can not {what} {}: {error}", path.display()))
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecoverError {
+    let path = path.to_owned();
+    move |error| RecoverError::Io { doing, path, error }
 }
 
 /// Where the old data directory is kept.
@@ -225,7 +287,7 @@ fn decide_accepted<S: StateMachine>(
     records: Vec<LogRecord>,
     incarnation: Incarnation,
     executor: &mut Executor<S>,
-) -> Result<(), String> {
+) -> Result<(), Incomplete> {
     let epoch = executor.group().epoch;
     let options = executor.group().options(&config.settings.consensus);
     let begin = executor.group().first.prev();
@@ -286,7 +348,7 @@ fn decide_accepted<S: StateMachine>(
             protocol.step(now, Input::Timer, &mut effects);
         }
     }
-    Err("the protocol does not decide what was accepted".to_owned())
+    Err(Incomplete::Undecided)
 }
 
 fn of_epoch(records: Vec<LogRecord>, wanted: Epoch) -> Vec<Record> {
@@ -325,12 +387,12 @@ fn write_new<S: StateMachine>(
     plan: &Plan,
     path: &Path,
     executor: &Executor<S>,
-) -> Result<(), StartError> {
+) -> Result<(), RecoverError> {
     let me = plan.new.members[0].id;
     let dir = DataDir::open(path, plan.new_cluster, me, &config.name, config.durability)?;
     dir.set_origin(&Origin::new(plan.new_cluster, plan.new.clone()).encode())?;
     let store = SnapshotStore::open(&dir.snapshots(), plan.new_cluster)?;
     let mut snapshot = store.create(executor.applied())?;
-    executor.freeze().write_to(&mut snapshot).map_err(|error| failed("write", path, &error))?;
-    snapshot.finish().map(|_| ()).map_err(|error: StorageError| error.into())
+    executor.freeze().write_to(&mut snapshot).map_err(failed("write", path))?;
+    snapshot.finish().map(|_| ()).map_err(RecoverError::from)
 }

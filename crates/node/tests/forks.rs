@@ -7,7 +7,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use bytes::Bytes;
 use common::{Group, Tape, append, block, copy, until};
 use synod_consensus::ProtocolKind;
-use synod_node::{Config, Node};
+use synod_node::{Config, Ended, Node};
 use synod_replica::RequestError;
 use synod_storage::{DataDir, Durability, PeerBook};
 use synod_transport::{VERSION, VERSION_OLDEST};
@@ -20,7 +20,12 @@ const PROTOCOLS: [ProtocolKind; 3] =
 const WITHOUT_HISTORY: u16 = VERSION_OLDEST;
 
 fn stop(nodes: impl IntoIterator<Item = Node>) {
-    nodes.into_iter().for_each(|node| node.stop().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+}
+
+fn why_forked(why: Ended) -> String {
+    let Ended::Forked(why) = why else { panic!("{why}") };
+    why
 }
 
 /// What a replica has executed, whether it hears a leader or not.
@@ -40,7 +45,7 @@ impl Forked {
         let versions = VERSION_OLDEST..=newest;
         let mut config = Config { versions, ..self.group.config(id) };
         config.settings.request_timeout = Duration::from_secs(1);
-        Node::start(config, Tape::default()).unwrap()
+        Node::start_blocking(config, Tape::default()).unwrap()
     }
 
     fn dir(&self, id: u64) -> DataDir {
@@ -113,7 +118,7 @@ fn two_of_three_that_differ_do_not_serve_together() {
         let refused = block(two[1].handle().query(Bytes::new()));
         assert!(refused.is_err(), "{protocol}: no quorum confirms a read");
         assert!(
-            two.iter().all(|node| node.wait(Duration::ZERO).is_none()),
+            two.iter().all(|node| node.wait_blocking(Duration::ZERO).is_none()),
             "the third may agree with either"
         );
         drop(two);
@@ -128,7 +133,7 @@ fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
         let forked = forked(protocol);
         forked.forget_later_lives();
         let three = [1, 2, 3].map(|id| forked.start(id, VERSION));
-        let why = three[0].wait(Duration::from_secs(30)).expect("it stops");
+        let why = why_forked(three[0].wait_blocking(Duration::from_secs(30)).expect("it stops"));
         assert!(why.contains("have different histories"), "{why}");
         assert!(why.contains("this replica, r1, and r"), "{why}");
         assert!(why.contains("synod member replace"), "{why}");
@@ -139,12 +144,12 @@ fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
         };
         until("they go on", appended);
         until("both have it", || three[1..].iter().all(|node| tape_of(node) == "acde"));
-        assert!(three[1..].iter().all(|node| node.wait(Duration::ZERO).is_none()));
+        assert!(three[1..].iter().all(|node| node.wait_blocking(Duration::ZERO).is_none()));
         drop(three);
         // And again.
         let again = forked.start(1, VERSION);
         let two = [2, 3].map(|id| forked.start(id, VERSION));
-        let why = again.wait(Duration::from_secs(30)).expect("it stops again");
+        let why = why_forked(again.wait_blocking(Duration::from_secs(30)).expect("it stops again"));
         assert!(why.contains("have different histories"), "{why}");
         drop((again, two));
     }
@@ -160,9 +165,9 @@ fn one_that_learns_something_else_than_it_knew_stops() {
     until("one stops", || {
         // What is written brings the log to where it had come before.
         let _ = block(two[1].handle().execute(Bytes::from_static(b"e")));
-        two.iter().any(|node| node.wait(Duration::ZERO).is_some())
+        two.iter().any(|node| node.wait_blocking(Duration::ZERO).is_some())
     });
-    let why = two.iter().find_map(|node| node.wait(Duration::ZERO)).unwrap();
+    let why = why_forked(two.iter().find_map(|node| node.wait_blocking(Duration::ZERO)).unwrap());
     assert!(why.contains("an earlier life of it have different histories"), "{why}");
 }
 
@@ -179,6 +184,6 @@ fn nobody_notices_without_histories() {
         until("both have it", || two.iter().all(|node| tape_of(node).ends_with('e')));
         let kept = |acknowledged: char| two.iter().all(|node| tape_of(node).contains(acknowledged));
         assert!(!(kept('b') && kept('c') && kept('d')), "{protocol}");
-        assert!(two.iter().all(|node| node.wait(Duration::ZERO).is_none()));
+        assert!(two.iter().all(|node| node.wait_blocking(Duration::ZERO).is_none()));
     }
 }

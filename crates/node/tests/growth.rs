@@ -18,7 +18,7 @@ fn founder(group: &Group) -> Config {
 }
 
 fn start(config: Config) -> Result<Node, StartError> {
-    Node::start(config, common::Tape::default())
+    Node::start_blocking(config, common::Tape::default())
 }
 
 /// Adds a replica to those that run, and starts it.
@@ -30,11 +30,11 @@ fn join(group: &Group, of: &Node, id: u64, goal: Goal) -> Node {
         client_urls: Vec::new(),
     };
     let handle = of.handle();
-    block(handle.change(handle.group().version, Change::Add { info, goal })).unwrap().unwrap();
+    block(handle.change(handle.group().version, Change::Add { info, goal })).unwrap();
     let mut config = group.config(id);
     config.durability = Durability::Sync;
     let asked = [group.members[0].address.as_str()];
-    config.joins = Some(Origin::ask(asked, Duration::from_secs(20)).unwrap());
+    config.joins = Some(Origin::ask_blocking(asked, Duration::from_secs(20)).unwrap());
     let node = start(config).unwrap();
     until("it is what it came for", || {
         let known = handle.group();
@@ -59,8 +59,8 @@ fn a_founder_that_lost_its_log_learns_from_those_who_came() {
         until("all have it", || {
             others.iter().all(|node| node.handle().status().executed >= first.handle().status().executed)
         });
-        first.stop().unwrap();
-        others.into_iter().for_each(|node| node.stop().unwrap());
+        first.stop_blocking().unwrap();
+        others.into_iter().for_each(|node| node.stop_blocking().unwrap());
         if group.config(1).durability == Durability::Sync {
             fs::remove_dir_all(group.dir.path().join("r1/wal")).unwrap();
         }
@@ -86,11 +86,11 @@ fn the_only_voter_does_not_go_on_before_a_learner_that_may_hold_more() {
     let first = start(founder(&group)).unwrap();
     append(&first.handle(), "a");
     let learner = join(&group, &first, 2, Goal::Learn);
-    first.stop().unwrap();
+    first.stop_blocking().unwrap();
     let error = start(founder(&group)).unwrap_err();
     assert!(matches!(error, StartError::LostBeforeLearners(..)), "{error}");
     assert!(error.to_string().contains("synod recover --force-new-cluster"), "{error}");
-    learner.stop().unwrap();
+    learner.stop_blocking().unwrap();
 }
 
 /// What its log knew of one that was removed is lost with it. That one may never have heard of its removal, and must not
@@ -101,11 +101,11 @@ fn who_is_alone_again_and_forgets_the_others_begins_a_new_cluster() {
     let first = start(founder(&group)).unwrap();
     let other = join(&group, &first, 2, Goal::Vote);
     let handle = first.handle();
-    block(handle.change(handle.group().version, Change::Remove(group.members[1].id))).unwrap().unwrap();
+    block(handle.change(handle.group().version, Change::Remove(group.members[1].id))).unwrap();
     until("it is alone", || handle.group().members.len() == 1);
     append(&handle, "a");
     drop(other);
-    first.stop().unwrap();
+    first.stop_blocking().unwrap();
     let error = start(founder(&group)).unwrap_err();
     assert!(matches!(error, StartError::MembersForgotten), "{error}");
     assert!(error.to_string().contains("synod recover --force-new-cluster"), "{error}");
@@ -123,7 +123,7 @@ fn who_was_always_alone_goes_on() {
     for text in ["a", "b"] {
         let first = start(founder(&group)).unwrap();
         append(&first.handle(), text);
-        first.stop().unwrap();
+        first.stop_blocking().unwrap();
     }
 }
 
@@ -131,7 +131,7 @@ fn who_was_always_alone_goes_on() {
 #[test]
 fn who_came_is_written_down_whatever_stood_there() {
     let group = Group::new(2, |_| {});
-    start(founder(&group)).unwrap().stop().unwrap();
+    start(founder(&group)).unwrap().stop_blocking().unwrap();
     let path = group.dir.path().join("r1");
     let open = || DataDir::open(&path, ClusterId(7), ReplicaId(1), "r1", Durability::Sync).unwrap();
     let noted = || Origin::decode(open().origin().unwrap().unwrap()).unwrap();
@@ -143,7 +143,7 @@ fn who_came_is_written_down_whatever_stood_there() {
     let other = join(&group, &first, 2, Goal::Learn);
     let present = first.handle().group();
     assert_eq!(present.version, origin.present.version);
-    first.stop().unwrap();
-    other.stop().unwrap();
+    first.stop_blocking().unwrap();
+    other.stop_blocking().unwrap();
     assert_eq!(noted().present, *present);
 }

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use common::{Group, Tape, append, block, copy, tape, until};
 use synod_consensus::Role;
-use synod_node::{Config, Node};
+use synod_node::{Config, Ended, Node};
 use synod_replica::RequestError;
 use synod_transport::{Event, Peer, Transport, VERSION, VERSION_OLDEST};
 use synod_wire::{ClusterId, Incarnation, ReplicaId, Writer};
@@ -69,7 +69,7 @@ fn a_new_group_begins_once_all_have_met_and_needs_a_majority_from_then_on() {
     append(&nodes[0].handle(), "a");
     assert!(nodes[0].handle().status().waits_for.is_empty());
     for node in nodes.into_iter().chain([third]) {
-        node.stop().unwrap();
+        node.stop_blocking().unwrap();
     }
     let nodes = [group.start(1), group.start(2)];
     until("a leader", || nodes[0].handle().status().leader.is_some());
@@ -79,13 +79,14 @@ fn a_new_group_begins_once_all_have_met_and_needs_a_majority_from_then_on() {
 #[test]
 fn one_that_lost_everything_and_one_that_was_never_there_are_no_majority() {
     let group = Group::new(3, impatient);
-    let told =
-        |id| Node::start(Config { begin_without_all: true, ..group.config(id) }, Tape::default()).unwrap();
+    let told = |id| {
+        Node::start_blocking(Config { begin_without_all: true, ..group.config(id) }, Tape::default()).unwrap()
+    };
     // The operator says that two are enough, and one of them is not to be believed later.
     let nodes = [told(1), told(2)];
     until("a leader", || nodes[0].handle().status().leader.is_some());
     append(&nodes[0].handle(), "kept");
-    nodes.into_iter().for_each(|node| node.stop().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
     fs::remove_dir_all(group.dir.path().join("r2")).unwrap();
 
     let (wiped, new) = (group.start(2), group.start(3));
@@ -108,7 +109,7 @@ fn a_data_directory_that_was_restored_from_a_copy_is_found_out_and_learns_again(
     let mut nodes = start_all();
     append(&nodes[0].as_ref().unwrap().handle(), "a");
     let (data, backup) = (group.dir.path().join("r3"), group.dir.path().join("backup"));
-    nodes[2].take().unwrap().stop().unwrap();
+    nodes[2].take().unwrap().stop_blocking().unwrap();
     copy(&data, &backup);
     nodes[2] = Some(group.start(3));
     append(&nodes[2].as_ref().unwrap().handle(), "b");
@@ -119,7 +120,8 @@ fn a_data_directory_that_was_restored_from_a_copy_is_found_out_and_learns_again(
 
     let nodes = start_all();
     let copied = nodes[2].as_ref().unwrap();
-    let why = copied.wait(Duration::from_secs(30)).expect("it is told");
+    let why = copied.wait_blocking(Duration::from_secs(30)).expect("it is told");
+    let Ended::Outlived(why) = why else { panic!("{why}") };
     assert!(why.contains("was restored from a copy"), "{why}");
     drop(nodes);
     let nodes = start_all();
@@ -127,7 +129,7 @@ fn a_data_directory_that_was_restored_from_a_copy_is_found_out_and_learns_again(
     until("it votes again", || matches!(again.status().role, Role::Follower | Role::Leader));
     assert_eq!(tape(&again), "ab");
     assert_eq!(append(&again, "c"), "3");
-    assert!(nodes[2].as_ref().unwrap().wait(Duration::ZERO).is_none());
+    assert!(nodes[2].as_ref().unwrap().wait_blocking(Duration::ZERO).is_none());
 }
 
 #[test]
@@ -135,7 +137,7 @@ fn a_build_with_one_version_more_replaces_another_under_load_in_both_orders() {
     let group = Group::new(3, |_| {});
     let start = |id, newest| {
         let versions = VERSION_OLDEST..=newest;
-        Node::start(Config { versions, ..group.config(id) }, Tape::default()).unwrap()
+        Node::start_blocking(Config { versions, ..group.config(id) }, Tape::default()).unwrap()
     };
     let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(start(id, VERSION))).collect();
     append(&nodes[0].as_ref().unwrap().handle(), "x");
@@ -143,7 +145,7 @@ fn a_build_with_one_version_more_replaces_another_under_load_in_both_orders() {
     for newest in [VERSION + 1, VERSION] {
         for id in 1..=3 {
             let at = id as usize - 1;
-            nodes[at].take().unwrap().stop().unwrap();
+            nodes[at].take().unwrap().stop_blocking().unwrap();
             nodes[at] = Some(start(id, newest));
             let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
             let others: Vec<_> = nodes.iter().flatten().map(Node::handle).collect();

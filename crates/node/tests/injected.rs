@@ -33,7 +33,7 @@ impl Group {
         config.settings.consensus.heartbeat_interval = Duration::from_millis(30);
         config.settings.consensus.election_timeout = Duration::from_millis(300);
         config.settings.request_timeout = Duration::from_millis(1000);
-        Node::start(config, Tape::default()).unwrap()
+        Node::start_blocking(config, Tape::default()).unwrap()
     }
 
     fn cut_off(&self, id: u64, cut: bool) {
@@ -76,7 +76,7 @@ fn commands_are_ordered_while_the_network_is_cut_and_after_it_is_healed() {
     // Nobody has acknowledged what the leader ordered while it was alone.
     let all = tape(&handles[cut]);
     assert!(all.starts_with("abb"), "{all}");
-    nodes.into_iter().for_each(|node| node.stop().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
 }
 
 /// All of it is in memory, so nothing but these disks can know what was written.

@@ -82,7 +82,7 @@ impl Play {
     }
 
     fn start_again(&mut self, count: u64) {
-        let start = |id| Node::start(config(id, count, self.seed), Tape::default()).unwrap();
+        let start = |id| Node::start_blocking(config(id, count, self.seed), Tape::default()).unwrap();
         self.nodes = (1..=count).map(start).collect();
         let leads = |node: &Node| node.handle().status().role == Role::Leader;
         // Who votes alone needs nothing but its disk.
@@ -94,7 +94,7 @@ impl Play {
     fn until(&self, what: &str, at_most: Duration, reached: impl Fn() -> bool) {
         pass_until(what, at_most, || {
             for node in &self.nodes {
-                assert_eq!(node.wait(Duration::ZERO), None, "a replica has ended");
+                assert!(node.wait_blocking(Duration::ZERO).is_none(), "a replica has ended");
             }
             reached()
         });
@@ -146,7 +146,7 @@ impl Play {
         for node in self.nodes.drain(..) {
             let ended = Arc::clone(&ended);
             thread::spawn(move || {
-                node.stop().unwrap();
+                node.stop_blocking().unwrap();
                 ended.fetch_add(1, SeqCst);
             });
         }

@@ -11,7 +11,9 @@ use synod_consensus::{
     raft::{Entry, Record},
 };
 use synod_node::{Config, Origin, recover::force_new_cluster};
-use synod_replica::{Change, ChangeRequest, Frozen, Goal, Group, LogRecord, MemberInfo, StateMachine};
+use synod_replica::{
+    Change, ChangeRequest, Context, Frozen, Goal, Group, LogRecord, MemberInfo, StateMachine,
+};
 use synod_storage::{DataDir, Durability, Wal};
 use synod_wire::{
     Ballot, Batch, BatchBuilder, ClusterId, CommandKind, Epoch, Lsn, ReplicaId, SessionId, Slot,
@@ -32,7 +34,7 @@ impl Frozen for Nothing {
 }
 
 impl StateMachine for Nothing {
-    fn apply(&mut self, _command: &Bytes) -> Bytes {
+    fn apply(&mut self, _command: &Bytes, _: &Context) -> Bytes {
         Bytes::new()
     }
 

@@ -26,7 +26,7 @@ fn commands_and_reads_work_at_every_replica() {
         for node in &nodes {
             assert_eq!(tape(&node.handle()), "abc");
         }
-        nodes.into_iter().for_each(|node| node.stop().unwrap());
+        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
     }
 }
 
@@ -35,10 +35,10 @@ fn a_stopped_group_comes_back_with_its_state() {
     let group = Group::new(3, |_| {});
     let nodes = [group.start(1), group.start(2), group.start(3)];
     append(&nodes[0].handle(), "before");
-    nodes.into_iter().for_each(|node| node.stop().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
     let nodes = [group.start(1), group.start(2), group.start(3)];
     assert_eq!(tape(&nodes[1].handle()), "before");
-    nodes.into_iter().for_each(|node| node.stop().unwrap());
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn service_goes_on_without_the_leader_and_it_catches_up_by_snapshot_when_it_retu
     let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(group.start(id))).collect();
     append(&nodes[0].as_ref().unwrap().handle(), "x");
     let leader = nodes[0].as_ref().unwrap().handle().status().leader.unwrap().0 as usize - 1;
-    nodes[leader].take().unwrap().stop().unwrap();
+    nodes[leader].take().unwrap().stop_blocking().unwrap();
     let other = nodes[(leader + 1) % 3].as_ref().unwrap().handle();
     for _ in 0..60 {
         append(&other, "y");
@@ -140,7 +140,7 @@ fn damaged_logs_are_repaired(tune: fn(&mut Config)) {
         expected.push('z');
     }
     for (id, share) in [(3, 0.0), (2, 0.5), (1, 1.0)] {
-        nodes[id - 1].take().unwrap().stop().unwrap();
+        nodes[id - 1].take().unwrap().stop_blocking().unwrap();
         let log = group.dir.path().join(format!("r{id}/wal"));
         corrupt(&log, share);
         let node = nodes[id - 1].insert(group.start(id as u64));
@@ -155,7 +155,7 @@ fn damaged_logs_are_repaired(tune: fn(&mut Config)) {
     }
     let digests = || nodes.iter().flatten().map(|node| block(node.handle().digest()).unwrap());
     until("equal digests", || digests().all(|digest| digest == digests().next().unwrap()));
-    nodes.iter_mut().for_each(|node| node.take().unwrap().stop().unwrap());
+    nodes.iter_mut().for_each(|node| node.take().unwrap().stop_blocking().unwrap());
     let nodes = [group.start(1), group.start(2), group.start(3)];
     nodes.iter().for_each(|node| assert_eq!(tape(&node.handle()), expected));
 }
@@ -187,7 +187,7 @@ fn a_replica_with_a_corrupt_log_learns_from_its_peers_before_it_votes() {
     for _ in 0..30 {
         append(&nodes[0].as_ref().unwrap().handle(), "z");
     }
-    nodes[2].take().unwrap().stop().unwrap();
+    nodes[2].take().unwrap().stop_blocking().unwrap();
     corrupt(&group.dir.path().join("r3/wal"), 0.5);
     let third = group.start(3);
     let set_aside = std::fs::read_dir(group.dir.path().join("r3/wal")).unwrap();
@@ -198,7 +198,7 @@ fn a_replica_with_a_corrupt_log_learns_from_its_peers_before_it_votes() {
     assert_eq!(tape(&third.handle()), "z".repeat(30));
     drop(nodes[1].take());
     assert_eq!(append(&third.handle(), "!"), "31", "its vote counts");
-    third.stop().unwrap();
+    third.stop_blocking().unwrap();
     let third = group.start(3);
     assert_eq!(tape(&third.handle()), format!("{}!", "z".repeat(30)));
 }
@@ -213,7 +213,7 @@ fn a_sole_replica_without_its_log_starts_only_if_it_is_told() {
     }
     until("a snapshot", || node.handle().status().snapshot > Slot::ZERO);
     append(&node.handle(), "!");
-    node.stop().unwrap();
+    node.stop_blocking().unwrap();
     std::fs::remove_dir_all(group.dir.path().join("r1/wal")).unwrap();
     let refused = || {
         let error = group.try_start(1).unwrap_err();
@@ -228,7 +228,7 @@ fn a_sole_replica_without_its_log_starts_only_if_it_is_told() {
     let kept = tape(&node.handle());
     assert!(kept.len() >= 10 && kept.bytes().all(|byte| byte == b's'), "{kept}");
     append(&node.handle(), "?");
-    node.stop().unwrap();
+    node.stop_blocking().unwrap();
     // Once is enough.
     group.tune = tune;
     assert_eq!(tape(&group.start(1).handle()), format!("{kept}?"));
@@ -240,7 +240,7 @@ fn memory_replicas_recover_from_each_other() {
     let nodes = [group.start(1), group.start(2)];
     let third = group.start(3);
     append(&third.handle(), "m");
-    third.stop().unwrap();
+    third.stop_blocking().unwrap();
     let third = group.start(3);
     until("the third votes again", || third.handle().status().role == Role::Follower);
     assert_eq!(tape(&third.handle()), "m");
@@ -253,7 +253,7 @@ fn a_crash_stop_replica_starts_once_and_is_replaced() {
     let nodes = [group.start(1), group.start(2)];
     let third = group.start(3);
     append(&third.handle(), "m");
-    third.stop().unwrap();
+    third.stop_blocking().unwrap();
     let refused = |group: &Group| {
         let error = group.try_start(3).unwrap_err();
         assert!(matches!(error, StartError::Stopped(_)), "{error}");
@@ -275,7 +275,7 @@ fn a_crash_stop_replica_that_never_came_to_run_may_start() {
     let group = Group::new(1, |config| config.durability = Durability::CrashStop);
     let mut config = group.config(1);
     config.listen = vec!["192.0.2.1:1".parse().unwrap()];
-    let error = Node::start(config, Tape::default()).unwrap_err();
+    let error = Node::start_blocking(config, Tape::default()).unwrap_err();
     assert!(matches!(error, StartError::Transport(_)), "{error}");
     let node = group.start(1);
     append(&node.handle(), "m");
@@ -286,10 +286,10 @@ fn a_crash_stop_replica_that_never_came_to_run_may_start() {
 #[test]
 fn a_data_directory_of_another_cluster_is_refused() {
     let group = Group::new(3, |_| {});
-    group.start(1).stop().unwrap();
+    group.start(1).stop_blocking().unwrap();
     let mut config = group.config(1);
     config.cluster = ClusterId(8);
-    let error = Node::start(config, Tape::default()).unwrap_err().to_string();
+    let error = Node::start_blocking(config, Tape::default()).unwrap_err().to_string();
     assert!(error.contains("0000000000000008"), "{error}");
 }
 
@@ -340,6 +340,6 @@ fn requests_that_are_withdrawn_keep_their_places_until_their_commands_are_done()
             handing_over.abort();
         });
         assert_eq!(taken(&node) - before, 65);
-        node.stop().unwrap();
+        node.stop_blocking().unwrap();
     }
 }

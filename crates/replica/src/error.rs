@@ -1,7 +1,10 @@
 //! Why a request was not answered with a result.
 
 /// Why a command or a query failed. None of these comes from the state machine, whose errors are its replies.
+///
+/// [`RequestError::may_have_executed`] says of each whether the command may have been executed all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RequestError {
     /// The learner that was to be promoted has not caught up yet; nothing was proposed.
     #[error("the learner has not caught up yet")]
@@ -46,4 +49,34 @@ pub enum RequestError {
     /// This replica is stopping.
     #[error("replica is stopping")]
     Stopping,
+}
+
+impl RequestError {
+    /// Whether the command may have been executed, or may still be. `false` is certain: a client may send the command again
+    /// without a session. After `true` it may do so only if executing it twice does no harm, or with the same number in
+    /// the same session.
+    ///
+    /// Of a command that was sent before, this speaks of the request that failed, not of the earlier ones; and a query never
+    /// changes anything.
+    #[must_use]
+    pub fn may_have_executed(&self) -> bool {
+        match self {
+            RequestError::NotCaughtUp
+            | RequestError::NoLeader
+            | RequestError::Overloaded
+            | RequestError::TooLarge
+            | RequestError::TooFarAhead => false,
+            // A change that an earlier leader was sent may still be made.
+            RequestError::Unhealthy
+            | RequestError::Timeout
+            | RequestError::OutcomeUnknown
+            | RequestError::ReplyGone
+            // The session cannot tell any more what became of it.
+            | RequestError::SessionExpired
+            | RequestError::Stale
+            | RequestError::Superseded
+            // A command may be on its way to the leader when its replica stops.
+            | RequestError::Stopping => true,
+        }
+    }
 }

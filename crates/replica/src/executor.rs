@@ -6,10 +6,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{Ballots, Batch, Command, CommandKind, Format, Reader, Slot, Writer, Written};
+use synod_wire::{Ballots, Batch, Command, CommandKind, Format, Reader, SessionId, Slot, Writer, Written};
 
 use crate::{
-    Answer, Frozen, Group, History, Refusal, RequestError, StateMachine, Tick, encode_reply,
+    Answer, Context, Frozen, Group, History, Refusal, RequestError, StateMachine, Tick, encode_reply,
     session::{SessionTable, Sessions, Verdict, is_replica},
 };
 
@@ -172,7 +172,8 @@ impl<S: StateMachine> Executor<S> {
         match self.sessions.check(session, sequence, lowest_outstanding, slot) {
             // A replica's session caches no replies.
             Verdict::Execute if !awaited && command.kind == CommandKind::Apply && is_replica(session) => {
-                self.machine.apply_unanswered(&command.payload);
+                let context = self.context(slot, session, false);
+                self.machine.apply(&command.payload, &context);
                 self.sessions.executed(session, sequence, &Bytes::new());
                 Outcome::Unanswered
             }
@@ -194,9 +195,17 @@ impl<S: StateMachine> Executor<S> {
         }
     }
 
+    fn context(&self, slot: Slot, session: SessionId, reply_wanted: bool) -> Context {
+        let session = Some(session).filter(|session| !is_replica(*session));
+        Context { slot, time: self.clock(), session, reply_wanted }
+    }
+
     fn run(&mut self, slot: Slot, command: &Command) -> Bytes {
         match command.kind {
-            CommandKind::Apply => self.machine.apply(&command.payload),
+            CommandKind::Apply => {
+                let context = self.context(slot, command.session, true);
+                self.machine.apply(&command.payload, &context)
+            }
             CommandKind::OpenSession => Bytes::copy_from_slice(&self.sessions.open(slot).0.to_le_bytes()),
             CommandKind::AdvanceClock => {
                 // One that this program did not write advances nothing.
@@ -359,7 +368,7 @@ mod tests {
     }
 
     impl StateMachine for Tape {
-        fn apply(&mut self, command: &Bytes) -> Bytes {
+        fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
             self.0.extend_from_slice(command);
             Bytes::from(vec![self.0.len() as u8])
         }

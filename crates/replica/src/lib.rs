@@ -75,4 +75,4 @@ pub use replica::Replica;
 pub use salvage::{salvage, salvage_with};
 pub use session::SessionLimits;
 pub use settings::{Settings, StateTransfer, UnknownTransfer};
-pub use state_machine::{Answer, Frozen, StateMachine};
+pub use state_machine::{Answer, Context, Frozen, StateMachine};

@@ -3,9 +3,11 @@
 use std::{
     fmt,
     io::{self, Read, Write},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
+use synod_wire::{SessionId, Slot};
 
 /// A deterministic state machine: the same commands in the same order give the same state and the same replies
 /// on every machine. It must not read a clock, a random number, the environment or a randomly hashed map.
@@ -13,15 +15,9 @@ use bytes::{Bytes, BytesMut};
 /// Methods run on one thread, in slot order. Every command is applied exactly once, also when clients retry.
 pub trait StateMachine: Send + 'static {
     /// Applies a command and answers it. A command that makes no sense is answered with an error of the state
-    /// machine's own encoding; it must not panic, since every replica would.
-    fn apply(&mut self, command: &Bytes) -> Bytes;
-
-    /// Applies a command whose reply nobody waits for and nobody keeps: most replicas, for most commands, and all of them when
-    /// they read their logs again. The state must become what [`StateMachine::apply`] makes of it. Worth writing where
-    /// replies can be large.
-    fn apply_unanswered(&mut self, command: &Bytes) {
-        self.apply(command);
-    }
+    /// machine's own encoding; it must not panic, since every replica would. Where [`Context::reply_wanted`] is false, what
+    /// is returned is thrown away.
+    fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes;
 
     /// Answers a query from the present state without changing it.
     fn query(&self, query: &Bytes) -> Bytes;
@@ -43,8 +39,64 @@ pub trait StateMachine: Send + 'static {
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()>;
 
     /// A fingerprint of the state: equal states have equal digests on every machine. Used to check that
-    /// replicas agree; it may be slow.
-    fn digest(&self) -> u64;
+    /// replicas agree; it may be slow. By default it is one of what [`Frozen::write_to`] writes, which must be the same bytes
+    /// for the same state then.
+    fn digest(&self) -> u64 {
+        let mut sum = Fingerprint::EMPTY;
+        self.freeze().write_to(&mut sum).expect("a fingerprint takes everything");
+        sum.0
+    }
+}
+
+/// What a state machine is told with a command. All but [`Context::reply_wanted`] is the same on every replica, so the state
+/// may depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Context {
+    /// The slot in which the command was decided. Several commands may be in one.
+    pub slot: Slot,
+    /// What the replicated clock shows: how much time went by since the log began, or less. It never goes back, and goes on
+    /// about every [`Settings::clock_interval`](crate::Settings::clock_interval).
+    pub time: Duration,
+    /// The session in which a client numbered the command; none for commands without one.
+    pub session: Option<SessionId>,
+    /// Whether somebody waits for the reply, or a session keeps it. It is false on most replicas, for most commands, and on
+    /// all of them when they read their logs again, so **the state must not depend on it**.
+    pub reply_wanted: bool,
+}
+
+impl Context {
+    /// Of a command in this slot, at time 0, without a session, with a reply.
+    #[must_use]
+    pub fn new(slot: Slot) -> Context {
+        Context { slot, time: Duration::ZERO, session: None, reply_wanted: true }
+    }
+
+    /// The same where nobody waits for the reply.
+    #[must_use]
+    pub fn without_reply(self) -> Context {
+        Context { reply_wanted: false, ..self }
+    }
+}
+
+/// FNV-1a of what is written to it.
+struct Fingerprint(u64);
+
+impl Fingerprint {
+    const EMPTY: Fingerprint = Fingerprint(0xcbf2_9ce4_8422_2325);
+}
+
+impl Write for Fingerprint {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The answer to a query.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_replica::StateMachine;
+use synod_replica::{Context, StateMachine};
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 use tokio::sync::{mpsc, oneshot};
 
@@ -233,8 +233,8 @@ impl<M: StateMachine> Executor<M> {
     }
 
     fn apply(&mut self, command: &Bytes) -> Bytes {
-        self.shared.applied.fetch_add(1, Ordering::Relaxed);
-        self.machine.apply(command)
+        let context = next(&self.shared);
+        self.machine.apply(command, &context)
     }
 
     fn apply_once(
@@ -255,11 +255,16 @@ impl<M: StateMachine> Executor<M> {
         if let Some(reply) = known.replies.get(&sequence) {
             return Ok(reply.clone());
         }
-        self.shared.applied.fetch_add(1, Ordering::Relaxed);
-        let reply = self.machine.apply(command);
+        let context = next(&self.shared);
+        let reply = self.machine.apply(command, &context);
         known.replies.insert(sequence, reply.clone());
         Ok(reply)
     }
+}
+
+/// A slot for each command.
+fn next(shared: &Shared) -> Context {
+    Context::new(Slot(shared.applied.fetch_add(1, Ordering::Relaxed) + 1))
 }
 
 #[cfg(test)]
@@ -273,7 +278,7 @@ mod tests {
     struct Sum(u64);
 
     impl StateMachine for Sum {
-        fn apply(&mut self, command: &Bytes) -> Bytes {
+        fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
             self.0 += command.len() as u64;
             self.0.to_string().into()
         }

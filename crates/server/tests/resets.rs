@@ -96,7 +96,7 @@ fn node(dir: &tempfile::TempDir) -> Node {
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.settings.queue_bytes_max = PLACES as usize * 1024;
     config.settings.request_timeout = Duration::from_secs(600);
-    Node::start(config, KvStore::new()).unwrap()
+    Node::start_blocking(config, KvStore::new()).unwrap()
 }
 
 /// Commands that the replica has taken.
@@ -163,5 +163,5 @@ async fn resets_do_not_make_room_in_the_queue() {
     assert!(timeout(Duration::from_millis(100), client.put(put)).await.is_err());
     assert_eq!(taken(&node), PLACES);
     tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
-    node.stop().unwrap();
+    node.stop_blocking().unwrap();
 }

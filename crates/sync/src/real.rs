@@ -7,7 +7,7 @@ pub use std::thread;
 /// Channels of crossbeam.
 pub mod channel {
     pub use crossbeam_channel::{
-        Receiver, RecvTimeoutError, SendError, Sender, TryRecvError, bounded, unbounded,
+        Receiver, RecvTimeoutError, SendError, Sender, TryRecvError, TrySendError, bounded, unbounded,
     };
 }
 

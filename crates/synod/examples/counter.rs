@@ -2,14 +2,14 @@
 
 use std::{error::Error, io};
 
-use synod::{Frozen, LocalGroup, SessionCommand, StateMachine, bytes::Bytes};
+use synod::{Context, Frozen, LocalGroup, SessionCommand, StateMachine, bytes::Bytes};
 
 /// Every command adds one; every answer is the sum.
 #[derive(Default)]
 struct Counter(u64);
 
 impl StateMachine for Counter {
-    fn apply(&mut self, command: &Bytes) -> Bytes {
+    fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
         self.0 += 1;
         self.query(command)
     }
@@ -25,15 +25,12 @@ impl StateMachine for Counter {
         self.0 = u64::from_le_bytes(sum);
         Ok(())
     }
-    fn digest(&self) -> u64 {
-        self.0
-    }
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    let mut replicas = LocalGroup::start(folder.path(), 3, Counter::default)?;
+    let mut replicas = LocalGroup::start(folder.path(), 3, Counter::default).await?;
     for round in 0..100 {
         replicas.handle(round % 3).execute("add".into()).await?; // Any replica takes commands.
     }
@@ -43,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         // A client that numbers its commands may send one again: it is executed once.
         replicas.handle(replica).execute_in_session(numbered, "add".into()).await?;
     }
-    replicas.stop(0)?; // Two of three are a majority.
+    replicas.stop(0).await?; // Two of three are a majority.
     let sum = replicas.handle(1).execute("add".into()).await?;
     println!("after 100 additions, one sent twice, the end of a replica, and one more: {}", sum[0]);
     assert_eq!(sum[0], 102);

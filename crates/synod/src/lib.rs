@@ -14,14 +14,14 @@
 //! ```
 //! use std::{io, net::TcpListener};
 //! use bytes::Bytes;
-//! use synod::{ClusterId, Config, Frozen, MemberAddress, Node, ReplicaId, StateMachine};
+//! use synod::{ClusterId, Config, Context, Frozen, MemberAddress, Node, ReplicaId, StateMachine};
 //!
 //! /// Remembers the longest command.
 //! #[derive(Clone, Default)]
 //! struct Longest(Bytes);
 //!
 //! impl StateMachine for Longest {
-//!     fn apply(&mut self, command: &Bytes) -> Bytes {
+//!     fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
 //!         if command.len() > self.0.len() {
 //!             self.0 = command.clone();
 //!         }
@@ -38,9 +38,6 @@
 //!         snapshot.read_to_end(&mut bytes)?;
 //!         self.0 = bytes.into();
 //!         Ok(())
-//!     }
-//!     fn digest(&self) -> u64 {
-//!         self.0.iter().fold(0, |digest, &byte| digest * 31 + u64::from(byte))
 //!     }
 //! }
 //!
@@ -59,29 +56,31 @@
 //! let members = vec![MemberAddress::new(ReplicaId(1), "one", &address)];
 //! let mut config = Config::new(ClusterId(42), ReplicaId(1), members, data_dir);
 //! config.listen = vec![address.parse()?];
-//! let node = Node::start(config, Longest::default())?;
-//!
-//! let handle = node.handle();
 //! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 //! # runtime.block_on(async {
+//! let node = Node::start(config, Longest::default()).await?;
+//!
+//! let handle = node.handle();
 //! handle.execute("Lausanne".into()).await?;
 //! assert_eq!(handle.execute("Bern".into()).await?, "Lausanne");
 //! assert_eq!(handle.query("".into()).await?, "Lausanne");
-//! # Ok::<(), synod::RequestError>(())
-//! # })?;
-//! node.stop()?;
+//! node.stop().await?;
 //! # Ok(())
+//! # })
 //! # }
 //! ```
 //!
 //! `examples/counter.rs` has three replicas in one process, and loses one of them.
 //!
+//! Futures belong to no particular runtime, and methods that block their thread say so in their name: [`Node::start`] and
+//! [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other.
+//!
 //! # What is promised
 //!
 //! - A command that was answered is never lost while a majority of the replicas keeps its disks ([`Durability`] says
 //!   what a disk is), and every replica executes the same commands in the same order.
-//! - A command is executed **at most once**, and exactly once if it was answered. After [`RequestError::Timeout`] the
-//!   outcome is unknown; a client that must know opens a session ([`Handle::open_session`]), numbers its commands
+//! - A command is executed **at most once**, and exactly once if it was answered. Of one that failed,
+//!   [`RequestError::may_have_executed`] says whether it may have been executed all the same; a client that must know opens a session ([`Handle::open_session`]), numbers its commands
 //!   ([`Handle::execute_in_session`]) and sends the same number again.
 //! - A query through [`Handle::query`] sees everything that was answered before it was asked. One through
 //!   [`Handle::query_stale`] sees some earlier state, and needs no other replica.
@@ -110,7 +109,7 @@
 //!
 //! # When a replica ends
 //!
-//! A replica stops by itself when it can not keep its promises any more, above all when its disk fails: [`Node::wait`]
+//! A replica stops by itself when it cannot keep its promises any more, above all when its disk fails: [`Node::wait`]
 //! says so. Nothing acknowledged is lost by that; repair the cause and start it again. A replica whose log was damaged
 //! learns from its peers before it votes again. One that has lost its whole data directory is refused under its old id;
 //! replace it ([`Goal::Replace`]).
@@ -122,11 +121,13 @@ pub use bytes;
 pub use local::LocalGroup;
 pub use synod_consensus::{Decision, ElectionKind, MEMBERS_MAX, Options, ProtocolKind, Role, UnknownName};
 pub use synod_node::{
-    AskError, Config, Handle, MemberAddress, Node, NodeMetrics, NodeStatus, Origin, PeerLink, StartError,
+    AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, Node, NodeMetrics,
+    NodeStatus, Origin, PeerLink, StartError,
 };
 pub use synod_replica::{
-    Change, Frozen, Goal, Group, Member, MemberInfo, Refusal, RequestError, SessionCommand, SessionLimits,
-    Settings, Standing, StateMachine,
+    Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Refusal, RequestError,
+    SessionCommand, SessionLimits, Settings, Standing, StateMachine,
 };
-pub use synod_storage::{Durability, Ending, StorageError};
+pub use synod_storage::{Damage, Durability, Ending, Loss, StorageError};
+pub use synod_transport::TransportError;
 pub use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};

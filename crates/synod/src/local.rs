@@ -2,14 +2,14 @@
 
 use std::{net::TcpListener, path::Path};
 
-use synod_node::{Config, Handle, MemberAddress, Node, StartError};
+use synod_node::{Config, Ended, Handle, MemberAddress, Node, StartError};
 use synod_replica::StateMachine;
 use synod_wire::{ClusterId, ReplicaId};
 
 /// Replicas in one process that talk over loopback, each with a data directory of its own.
 ///
 /// They are what they would be in processes of their own; only the failure of the process takes all of them. In
-/// production, start one [`Node`] a machine.
+/// production, start one [`Node`] a machine. Dropping the group stops its replicas, and blocks meanwhile.
 #[derive(Debug)]
 pub struct LocalGroup {
     nodes: Vec<Option<Node>>,
@@ -20,7 +20,7 @@ impl LocalGroup {
     ///
     /// # Errors
     /// No port is free, or see [`StartError`].
-    pub fn start<S: StateMachine>(
+    pub async fn start<S: StateMachine>(
         folder: &Path,
         replicas: u64,
         machine: impl Fn() -> S,
@@ -29,7 +29,7 @@ impl LocalGroup {
             || TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?, listener)));
         let held = (0..replicas).map(|_| free()).collect::<Result<Vec<_>, _>>();
         // Held until all are chosen, so that no port is chosen twice.
-        let held = held.map_err(|error| StartError::Config(format!("no port is free: {error}")))?;
+        let held = held.map_err(|error| StartError::Transport(error.into()))?;
         let addresses: Vec<_> = held.iter().map(|(address, _)| *address).collect();
         drop(held);
         let members: Vec<_> = (1..)
@@ -38,12 +38,13 @@ impl LocalGroup {
                 MemberAddress::new(ReplicaId(id), format!("replica-{id}"), address.to_string())
             })
             .collect();
-        let start = |(member, address): (&MemberAddress, _)| {
+        let mut nodes = Vec::new();
+        for (member, address) in members.iter().zip(addresses) {
             let mut config = Config::new(ClusterId(1), member.id, members.clone(), folder.join(&member.name));
             config.listen = vec![address];
-            Node::start(config, machine()).map(Some)
-        };
-        Ok(LocalGroup { nodes: members.iter().zip(addresses).map(start).collect::<Result<_, _>>()? })
+            nodes.push(Some(Node::start(config, machine()).await?));
+        }
+        Ok(LocalGroup { nodes })
     }
 
     /// A handle on a replica, counted from 0.
@@ -59,9 +60,9 @@ impl LocalGroup {
     ///
     /// # Errors
     /// Why it had ended before, or why its log could not be closed.
-    pub fn stop(&mut self, index: usize) -> Result<(), String> {
+    pub async fn stop(&mut self, index: usize) -> Result<(), Ended> {
         let Some(node) = self.nodes[index].take() else { return Ok(()) };
-        node.hand_over();
-        node.stop()
+        node.hand_over().await;
+        node.stop().await
     }
 }

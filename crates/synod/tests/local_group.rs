@@ -2,14 +2,14 @@
 
 use std::{io, thread, time::Duration};
 
-use synod::{Frozen, LocalGroup, StateMachine, bytes::Bytes};
+use synod::{Context, Frozen, LocalGroup, StateMachine, bytes::Bytes};
 
 /// Answers every command with itself.
 #[derive(Default)]
 struct Echo;
 
 impl StateMachine for Echo {
-    fn apply(&mut self, command: &Bytes) -> Bytes {
+    fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
         command.clone()
     }
     fn query(&self, query: &Bytes) -> Bytes {
@@ -21,15 +21,12 @@ impl StateMachine for Echo {
     fn restore(&mut self, _: &mut dyn io::Read) -> io::Result<()> {
         Ok(())
     }
-    fn digest(&self) -> u64 {
-        0
-    }
 }
 
 #[tokio::test]
 async fn a_leader_that_is_stopped_has_handed_over_before() {
     let folder = tempfile::tempdir().unwrap();
-    let mut replicas = LocalGroup::start(folder.path(), 3, Echo::default).unwrap();
+    let mut replicas = LocalGroup::start(folder.path(), 3, Echo::default).await.unwrap();
     replicas.handle(0).execute("a".into()).await.unwrap();
     let leader = loop {
         let leads = (0..3).find(|&index| {
@@ -46,7 +43,7 @@ async fn a_leader_that_is_stopped_has_handed_over_before() {
     for &other in &others {
         replicas.handle(other).query("caught up".into()).await.unwrap();
     }
-    replicas.stop(leader).unwrap();
+    replicas.stop(leader).await.unwrap();
     let leads = |of: usize| replicas.handle(of).status().leader.map(|leader| leader.0 as usize - 1);
     assert!(others.iter().any(|&other| leads(other) == Some(other)), "nobody has taken over");
     replicas.handle(others[0]).execute("b".into()).await.unwrap();

@@ -34,9 +34,9 @@ pub fn join(joining: &Joining, stop: &AtomicBool) -> Result<(ReplicaId, Origin),
     let deadline = Instant::now() + PATIENCE;
     tracing::info!(others = joining.others.join(","), "asking who belongs to the cluster");
     let origin = loop {
-        match Origin::ask(joining.others.iter().map(String::as_str), PATIENCE) {
+        match Origin::ask_blocking(joining.others.iter().map(String::as_str), PATIENCE) {
             Ok(origin) => break origin,
-            Err(error @ AskError::Divided(_)) => {
+            Err(error @ AskError::Divided { .. }) => {
                 return Err(Failure::failed(format!("--initial-cluster: {error}")));
             }
             Err(error) if Instant::now() + PAUSE >= deadline || stop.load(Ordering::Acquire) => {

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use synod_node::{Handle, Origin};
+use synod_node::{ChangeError, Handle, Origin};
 use synod_replica::{Change, MemberInfo, Refusal, RequestError};
 use synod_wire::{ClusterId, ReplicaId};
 
@@ -96,18 +96,23 @@ impl Membership {
             }
             if let Some((expected, change)) = self.news() {
                 match runtime.block_on(self.handle.change(expected, change)) {
-                    Ok(Ok(_)) => {
+                    Ok(_) => {
                         retry = RETRY_MIN;
                         tracing::info!(name = self.name, clients = self.client_urls.join(","), "published");
                     }
-                    Err(RequestError::Stopping) => return,
+                    Err(ChangeError::Request(RequestError::Stopping)) => return,
                     // Others publish too: the group as it is then will do. A change without a quorum times out.
-                    Ok(Err(Refusal::Stale { .. } | Refusal::NothingToDo | Refusal::Unsettled)) | Err(_) => {
+                    Err(
+                        ChangeError::Refused(
+                            Refusal::Stale { .. } | Refusal::NothingToDo | Refusal::Unsettled,
+                        )
+                        | ChangeError::Request(_),
+                    ) => {
                         publish_at = now + retry;
                         retry = (retry * 2).min(RETRY_MAX);
                     }
-                    Ok(Err(refusal)) => {
-                        tracing::warn!(%refusal, "name and client URLs can not be published");
+                    Err(refusal) => {
+                        tracing::warn!(%refusal, "name and client URLs cannot be published");
                         publish_at = now + RETRY_MAX;
                     }
                 }
@@ -132,7 +137,9 @@ impl Membership {
             .filter_map(|member| member.info.peer_urls.first())
             .filter_map(|url| units::authority(url).ok().map(str::to_owned))
             .collect();
-        let Ok(told) = Origin::ask(addresses.iter().map(String::as_str), ASK_TIMEOUT) else { return false };
+        let Ok(told) = Origin::ask_blocking(addresses.iter().map(String::as_str), ASK_TIMEOUT) else {
+            return false;
+        };
         told.cluster == self.cluster
             && told.present.version > group.version
             && told.present.member(self.me).is_none()

@@ -188,10 +188,13 @@ impl Replica for Served {
                 return Err(ChangeError::Stale { expected, current: group.version });
             }
             let wanted = in_the_log(&group, &change)?;
-            match self.handle.change(group.version, wanted).await.map_err(error)? {
+            match self.handle.change(group.version, wanted).await {
                 Ok(group) => return Ok(self.told(&group)),
-                Err(Refusal::Stale { .. }) if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
-                Err(refusal) => return Err(refused(refusal)),
+                Err(synod_node::ChangeError::Refused(Refusal::Stale { .. }))
+                    if expected.is_none() && attempt < CHANGE_ATTEMPTS_MAX => {}
+                Err(synod_node::ChangeError::Refused(refusal)) => return Err(refused(refusal)),
+                Err(synod_node::ChangeError::Request(failed)) => return Err(error(failed).into()),
+                Err(other) => return Err(ChangeError::Unacceptable(other.to_string())),
             }
         }
         unreachable!("the last attempt returns")
@@ -325,5 +328,7 @@ fn error(error: synod_replica::RequestError) -> RequestError {
         Core::SessionExpired => RequestError::SessionExpired,
         Core::Stale => RequestError::StaleSequence,
         Core::Stopping => RequestError::Stopping,
+        other if other.may_have_executed() => RequestError::Timeout,
+        _ => RequestError::NoLeader,
     }
 }

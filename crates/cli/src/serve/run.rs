@@ -12,7 +12,7 @@ use std::{
 
 use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
-use synod_node::{Node, StartError};
+use synod_node::{Ended, Node, StartError};
 use synod_replica::Group;
 use synod_server::Server;
 use synod_storage::StorageError;
@@ -82,7 +82,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let here = node.handle().group();
     let group = told.filter(|told| told.version > here.version).unwrap_or_else(|| (*here).clone());
     if let Err(refusal) = check_name(&fixed.name, fixed.me, &group) {
-        node.stop().map_err(Failure::failed)?;
+        node.stop_blocking().map_err(Failure::failed)?;
         return Err(refusal);
     }
     differing(&args.tuning, &group).iter().for_each(|line| tracing::warn!("{line}"));
@@ -110,7 +110,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let watch = membership.start()?;
 
     until_stopped(node, server, &stop, &watch).map_err(|reason| {
-        tracing::error!(reason, "the replica can not go on");
+        tracing::error!(%reason, "the replica can not go on");
         Failure::failed(format!(
             "{reason}\nThe replica has stopped rather than break a promise; nothing acknowledged is lost. Put right \
              what is wrong with {}, then start it again.",
@@ -122,17 +122,17 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// Waits for the end and brings it about in order; an error is why the replica could not go on.
-fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -> Result<(), String> {
+fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -> Result<(), Ended> {
     let handle = node.handle();
     let removed = || handle.is_retired() || watch.is_removed();
     let mut failed = None;
     while failed.is_none() && !stop.load(Ordering::Acquire) && !removed() {
-        failed = node.wait(GLANCE_INTERVAL);
+        failed = node.wait_blocking(GLANCE_INTERVAL);
     }
     watch.stop();
     if failed.is_some() {
         // The replica first: it will not answer the requests under way any more, and says so to them.
-        let outcome = node.stop();
+        let outcome = node.stop_blocking();
         server.stop();
         return outcome;
     }
@@ -145,9 +145,9 @@ fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -
         thread::sleep(GRACE);
     }
     tracing::info!("stopping: requests under way are finished, then the log is closed");
-    node.hand_over();
+    node.hand_over_blocking();
     server.stop();
-    node.stop()
+    node.stop_blocking()
 }
 
 fn describe(checked: &Checked, args: &ServeArgs) {
@@ -184,7 +184,7 @@ fn start(config: synod_node::Config, stop: &AtomicBool) -> Result<Node, Failure>
     let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut said = false;
     loop {
-        match Node::start(config.clone(), KvStore::new()) {
+        match Node::start_blocking(config.clone(), KvStore::new()) {
             Err(StartError::Storage(locked @ StorageError::Locked { .. }))
                 if Instant::now() < deadline && !stop.load(Ordering::Acquire) =>
             {

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use synod_replica::{Frozen, StateMachine};
+use synod_replica::{Context, Frozen, StateMachine};
 
 /// Values lie below this; it bounds the memory of a replica to 32 MiB.
 pub(crate) const VALUES_MAX: u64 = 1 << 28;
@@ -87,7 +87,7 @@ impl Registry {
 }
 
 impl StateMachine for Registry {
-    fn apply(&mut self, command: &Bytes) -> Bytes {
+    fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
         let value = command[..].try_into().map(u64::from_le_bytes);
         let taken = value.is_ok_and(|value| self.record(value));
         Bytes::from_static(if taken { b"" } else { b"no value" })
@@ -121,17 +121,20 @@ impl Frozen for Registry {
 
 #[cfg(test)]
 mod tests {
+    use synod_wire::Slot;
+
     use super::*;
 
     #[test]
     fn what_is_missing_is_found_and_a_snapshot_holds_everything() {
         let mut registry = Registry::default();
+        let context = Context::new(Slot(1));
         for value in [5, 700, 64, 5] {
-            assert!(registry.apply(&Bytes::copy_from_slice(&u64::to_le_bytes(value))).is_empty());
+            assert!(registry.apply(&Bytes::copy_from_slice(&u64::to_le_bytes(value)), &context).is_empty());
         }
         assert_eq!((registry.values.len(), registry.repeated), (3, 1));
-        assert!(!registry.apply(&Bytes::from_static(b"three")).is_empty());
-        assert!(!registry.apply(&Bytes::copy_from_slice(&VALUES_MAX.to_le_bytes())).is_empty());
+        assert!(!registry.apply(&Bytes::from_static(b"three"), &context).is_empty());
+        assert!(!registry.apply(&Bytes::copy_from_slice(&VALUES_MAX.to_le_bytes()), &context).is_empty());
 
         let mut copy = Registry::default();
         copy.restore(&mut &registry.encode()[..]).unwrap();

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_node::{Config, Handle, MemberAddress, Node, StartError};
-use synod_replica::{Frozen, StateMachine};
+use synod_replica::{Context, Frozen, StateMachine};
 use synod_wire::{ClusterId, ReplicaId};
 
 /// Remembers every command, in order.
@@ -25,7 +25,7 @@ impl Frozen for Tape {
 }
 
 impl StateMachine for Tape {
-    fn apply(&mut self, command: &Bytes) -> Bytes {
+    fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
         self.0.extend_from_slice(command);
         Bytes::from(self.0.len().to_string())
     }
@@ -82,7 +82,7 @@ impl Group {
     }
 
     pub fn try_start(&self, id: u64) -> Result<Node, StartError> {
-        Node::start(self.config(id), Tape::default())
+        Node::start_blocking(self.config(id), Tape::default())
     }
 
     pub fn start(&self, id: u64) -> Node {

@@ -212,7 +212,8 @@ fn takes_space(op: &Op) -> bool {
 mod tests {
     use fastrand::Rng;
     use synod_kv::KvStore;
-    use synod_replica::StateMachine;
+    use synod_replica::{Context, StateMachine};
+    use synod_wire::Slot;
 
     use super::*;
 
@@ -256,8 +257,11 @@ mod tests {
                 };
                 let bytes = op.encode(id, rng.usize(0..20));
                 let before = model.clone();
-                let reply =
-                    if op.is_read() { StateMachine::query(&store, &bytes) } else { store.apply(&bytes) };
+                let reply = if op.is_read() {
+                    StateMachine::query(&store, &bytes)
+                } else {
+                    store.apply(&bytes, &Context::new(Slot(id)))
+                };
                 let answer = model.apply(&op);
                 assert_eq!(Answer::decode(&op, &reply).as_ref(), Some(&answer), "{op:?}");
                 let inert = Model::is_inert(&op, &answer);

@@ -435,17 +435,6 @@ impl World {
             client.probe = Some(Probe::Read);
         }
         match error {
-            RequestError::NoLeader
-            | RequestError::Overloaded
-            | RequestError::TooLarge
-            | RequestError::NotCaughtUp
-            | RequestError::Unhealthy => {
-                self.not_done(index, worker);
-            }
-            RequestError::Timeout
-            | RequestError::OutcomeUnknown
-            | RequestError::Superseded
-            | RequestError::Stopping => self.unknown(index, worker),
             RequestError::ReplyGone => {
                 self.coverage.replies_gone += 1;
                 self.executed_unseen(index, worker);
@@ -458,9 +447,8 @@ impl World {
                 let detail = format!("client {index} hears of a command that it waits for: {error}");
                 return Err(Violation { invariant: Invariant::Integrity, detail });
             }
-            RequestError::SessionExpired | RequestError::Stale | RequestError::TooFarAhead => {
-                self.unknown(index, worker);
-            }
+            error if error.may_have_executed() => self.unknown(index, worker),
+            _ => self.not_done(index, worker),
         }
         Ok(())
     }

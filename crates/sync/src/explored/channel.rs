@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, fmt, iter, time::Duration};
 
-pub use crossbeam_channel::{RecvError, RecvTimeoutError, SendError, TryRecvError};
+pub use crossbeam_channel::{RecvError, RecvTimeoutError, SendError, TryRecvError, TrySendError};
 use shuttle::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Condvar, time};
@@ -80,6 +80,24 @@ impl<T> Sender<T> {
         }
     }
 
+    /// Sends without waiting.
+    ///
+    /// # Errors
+    /// There is no room, or nobody receives any more.
+    pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        let mut state = self.0.lock();
+        if state.receivers == 0 {
+            return Err(TrySendError::Disconnected(message));
+        }
+        if state.queue.len() >= state.bound {
+            return Err(TrySendError::Full(message));
+        }
+        state.queue.push_back(message);
+        drop(state);
+        self.0.readable.notify_one();
+        Ok(())
+    }
+
     /// How many messages are in the channel.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -140,6 +158,12 @@ impl<T> Receiver<T> {
     /// Takes the messages that are in the channel, without waiting.
     pub fn try_iter(&self) -> impl Iterator<Item = T> {
         iter::from_fn(|| self.try_recv().ok())
+    }
+
+    /// Whether no message is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().queue.is_empty()
     }
 
     fn take(&self, state: &mut State<T>) -> Result<T, TryRecvError> {

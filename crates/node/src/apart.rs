@@ -1,0 +1,32 @@
+//! Work that blocks, for asynchronous callers: it is done by a thread of its own, so that no thread of a runtime waits.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+};
+
+use synod_sync::thread;
+use tokio::sync::oneshot;
+
+/// What `work` returns. If the future is dropped, the work is done to its end all the same, and what it returns is dropped.
+///
+/// # Errors
+/// The system gives no thread. The work was not begun, and what it holds was dropped.
+///
+/// # Panics
+/// If the work does.
+pub(crate) async fn apart<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (done, result) = oneshot::channel();
+    let run = move || {
+        // Nobody may wait for it any more.
+        let _ = done.send(catch_unwind(AssertUnwindSafe(work)));
+    };
+    thread::Builder::new().name(name.to_owned()).spawn(run)?;
+    match result.await.expect("the thread sends before it ends") {
+        Ok(done) => Ok(done),
+        Err(panic) => resume_unwind(panic),
+    }
+}

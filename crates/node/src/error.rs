@@ -1,0 +1,204 @@
+//! Why a replica does not start, has ended, or does not change its group.
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use synod_consensus::MEMBERS_MAX;
+use synod_replica::{LimitError, Refusal, RequestError, session::REPLICA_ID_MAX};
+use synod_storage::{Damage, Durability, Loss, StorageError};
+use synod_wire::{DecodeError, Lsn, ReplicaId};
+
+/// What is wrong with a [`Config`](crate::Config).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The replica is not one of the members with which the group begins, and does not join either.
+    #[error("replica {0} is not among the members")]
+    NotAMember(ReplicaId),
+    /// Two members have one id.
+    #[error("two members have the id {0}")]
+    SameId(ReplicaId),
+    /// The group would begin with so many members.
+    #[error("{0} members; at most {MEMBERS_MAX}")]
+    TooManyMembers(usize),
+    /// An id is out of range.
+    #[error("{0} is not the id of a replica; they go from 1 to {REPLICA_ID_MAX}")]
+    Id(ReplicaId),
+    /// Each of two replicas would need what the other one forgets.
+    #[error("with durability {0}, a group of 2 could never go on without one of them; use 3")]
+    TwoThatForget(Durability),
+    /// A time must not be 0.
+    #[error("{0} is 0; it must be longer")]
+    NoTime(&'static str),
+    /// A number must not be 0.
+    #[error("{0} is 0; it must be at least 1")]
+    Zero(&'static str),
+    /// Replicas would have to send each other messages that their connections do not take.
+    #[error(
+        "a message between replicas may have {message_bytes_max} bytes, which exceeds the {frame_bytes_max} of a frame; \
+         lower promise_bytes_max, append_bytes_max, fetch_bytes_max or chunk_bytes_max"
+    )]
+    MessageTooLarge {
+        /// The largest message, in bytes.
+        message_bytes_max: usize,
+        /// The largest frame, in bytes.
+        frame_bytes_max: usize,
+    },
+    /// A limit of the group is out of its range.
+    #[error(transparent)]
+    Limits(#[from] LimitError),
+    /// A leader would be missed although it lives.
+    #[error(
+        "election-timeout ({election_timeout:?}) must be at least 3 times heartbeat-interval ({heartbeat_interval:?})"
+    )]
+    ElectionTooSoon {
+        /// How long a leader may be silent.
+        election_timeout: Duration,
+        /// How often it says that it lives.
+        heartbeat_interval: Duration,
+    },
+}
+
+/// What a log, or the data beside it, lacks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Lacking {
+    /// Files are damaged.
+    #[error("{0}")]
+    Damage(Damage),
+    /// An earlier life kept its log so that this one does not find all of it.
+    #[error("{0}")]
+    Loss(Loss),
+    /// The log goes on from a snapshot that is not there.
+    #[error("it relies on a snapshot that is missing, or was set aside before")]
+    Snapshot,
+    /// The log ends before the change that removed the other members.
+    #[error("what is left of it does not know yet that the others were removed")]
+    Removals,
+}
+
+/// Why a replica did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration makes no sense.
+    #[error("configuration: {0}")]
+    Config(#[from] ConfigError),
+    /// Log, snapshots or data directory.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The replica was started before with durability `crash-stop`, which keeps no log.
+    #[error(
+        "{0} is of a replica that was started with durability crash-stop before. It does not remember what it promised, so it must \
+         not start again. Let another replica take its place: synod member replace, and then a start with an empty data \
+         directory and --initial-cluster-state existing. If most of the voters are gone, make a new cluster of what a \
+         snapshot holds: synod recover --force-new-cluster"
+    )]
+    Stopped(PathBuf),
+    /// Listening for other replicas.
+    #[error(transparent)]
+    Transport(#[from] synod_transport::TransportError),
+    /// The system gives no thread.
+    #[error("a thread cannot be started: {0}")]
+    Thread(#[source] io::Error),
+    /// A record of the log is not what this program writes.
+    #[error("log record {lsn}: {error}")]
+    Record {
+        /// Its number.
+        lsn: Lsn,
+        /// What is wrong with it.
+        error: DecodeError,
+    },
+    /// A snapshot is not what this program, or the state machine, writes.
+    #[error("{}: {error}", path.display())]
+    Snapshot {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: io::Error,
+    },
+    /// What the data directory says of the group with which the log begins is not what this program writes.
+    #[error("{}: what the replica began with: {error}", data_dir.display())]
+    Origin {
+        /// The data directory.
+        data_dir: PathBuf,
+        /// What is wrong with it.
+        error: DecodeError,
+    },
+    /// Nobody can help: the data of the only replica is damaged.
+    #[error(
+        "the log is damaged ({0}), and there is no other replica to recover from; restore {1} from a backup"
+    )]
+    DamagedAlone(Lacking, PathBuf),
+    /// The log of the only replica is gone, and it was not told to do without ([`Config::accept_lost_log`]).
+    ///
+    /// [`Config::accept_lost_log`]: crate::Config::accept_lost_log
+    #[error(
+        "the log is lost ({0}), and there is no other replica to recover from; restore {1} from a backup, or start \
+         once with --accept-lost-log to go on from the last snapshot, without what was written since"
+    )]
+    LostAlone(Loss, PathBuf),
+    /// The only voter lost something that members without a vote may hold.
+    #[error(
+        "the log is damaged or lost ({0}), and the other members have no vote, so nobody can tell what is missing, though they \
+         may hold it. Make a new cluster of the data directory that holds most, this one or one of theirs: synod recover \
+         --force-new-cluster"
+    )]
+    LostBeforeLearners(Lacking),
+    /// The only member lost the record of those who were members once, and would give their ids to others.
+    #[error(
+        "the log is damaged or lost, and with it who was a member once. The ids of those would be given again, and one \
+         that never heard of its removal would be taken for a new member. Make a new cluster of what is left, which they \
+         cannot reach: synod recover --force-new-cluster"
+    )]
+    MembersForgotten,
+}
+
+/// Why a replica has ended by itself: it could not go on and keep its promises. Nothing that was acknowledged is lost by
+/// that.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The disk failed, or is full. Repair that, and start the replica again.
+    #[error(transparent)]
+    Storage(Arc<StorageError>),
+    /// Another replica knows a later life of this one: its data directory is an old copy, or is in use elsewhere. The text
+    /// says which, and what to do.
+    #[error("{0}")]
+    Outlived(String),
+    /// This replica and others have decided different things, and no majority may agree with this one. The text says where
+    /// they differ, and what to do.
+    #[error("{0}")]
+    Forked(String),
+    /// A thread of the replica has panicked, perhaps in the state machine. The message was written to standard error.
+    #[error("thread {0} panicked; see the message above")]
+    Panicked(String),
+}
+
+impl From<StorageError> for Ended {
+    fn from(error: StorageError) -> Ended {
+        Ended::Storage(Arc::new(error))
+    }
+}
+
+/// Why a change of the group was not made, or is not known to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// The group stays as it is, and this is why.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The change met what can meet any command.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+impl ChangeError {
+    /// Whether the change may have been made, or may still be; see [`RequestError::may_have_executed`].
+    #[must_use]
+    pub fn may_have_executed(&self) -> bool {
+        match self {
+            ChangeError::Refused(_) => false,
+            ChangeError::Request(error) => error.may_have_executed(),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The way to the protocol's thread for asynchronous tasks, which must not wait.
+
+use synod_replica::RequestError;
+use synod_sync::channel::{Receiver, Sender, TrySendError, unbounded};
+
+use crate::protocol::Input;
+
+/// Where tasks leave what the protocol's thread is to do. The queue in front of that thread has a fixed length, and who
+/// finds it full has to wait; what tasks bring goes around it then. That is bounded as well, since each request has a place
+/// in the admission.
+#[derive(Clone, Debug)]
+pub(crate) struct Inputs {
+    queue: Sender<Input>,
+    around: Sender<Input>,
+}
+
+impl Inputs {
+    /// A way to the thread that takes from `queue`, and what that thread has to take as well after each look at its queue.
+    pub(crate) fn new(queue: Sender<Input>) -> (Inputs, Receiver<Input>) {
+        let (around, beside) = unbounded();
+        (Inputs { queue, around }, beside)
+    }
+
+    /// Hands something over without waiting; false if nobody takes it any more.
+    pub(crate) fn send(&self, input: Input) -> bool {
+        let input = match self.queue.try_send(input) {
+            Ok(()) => return true,
+            Err(TrySendError::Disconnected(_)) => return false,
+            Err(TrySendError::Full(input)) => input,
+        };
+        if self.around.send(input).is_err() {
+            return false;
+        }
+        // If the queue is still full, the thread has yet to take from it, and looks here after that. If not, it is woken.
+        !matches!(self.queue.try_send(Input::Wake), Err(TrySendError::Disconnected(_)))
+    }
+
+    /// The same, unless the queue is full.
+    pub(crate) fn send_if_room(&self, input: Input) -> Result<(), RequestError> {
+        self.queue.try_send(input).map_err(|error| match error {
+            TrySendError::Full(_) => RequestError::Overloaded,
+            TrySendError::Disconnected(_) => RequestError::Stopping,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_sync::channel::bounded;
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_full_queue_and_the_thread_is_woken_for_what_went_around_it() {
+        let (queue, taken) = bounded(1);
+        let (inputs, beside) = Inputs::new(queue);
+        assert!(inputs.send(Input::Wake));
+        assert!(beside.is_empty());
+        assert!(inputs.send(Input::Stop));
+        // The thread takes from its queue, then looks at what went around it.
+        assert!(matches!(taken.try_recv(), Ok(Input::Wake)));
+        assert!(matches!(beside.try_recv(), Ok(Input::Stop)));
+        assert!(taken.is_empty());
+
+        // It took what was in its queue just before something went around it.
+        inputs.around.send(Input::Stop).unwrap();
+        assert!(inputs.send(Input::Wake));
+        assert!(matches!(taken.try_recv(), Ok(Input::Wake)));
+        assert!(matches!(beside.try_recv(), Ok(Input::Stop)));
+
+        drop((taken, beside));
+        assert!(!inputs.send(Input::Wake));
+    }
+}

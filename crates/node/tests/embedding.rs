@@ -1,0 +1,214 @@
+//! What a program that embeds replicas relies on: no thread of a runtime is blocked, and a state machine is told what it
+//! needs.
+
+mod common;
+
+use std::{
+    io::{self, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use common::{Group, append, block, tape, until};
+use synod_node::{Config, Ended, Node};
+use synod_replica::{Context, Frozen, RequestError, SessionCommand, StateMachine};
+
+/// Counts commands. The first one takes until it is told to end.
+struct Slow {
+    gate: Receiver<()>,
+    passed: bool,
+    count: Arc<AtomicU64>,
+}
+
+impl Slow {
+    fn new() -> (Slow, Sender<()>, Arc<AtomicU64>) {
+        let ((open, gate), count) = (channel(), Arc::new(AtomicU64::new(0)));
+        (Slow { gate, passed: false, count: Arc::clone(&count) }, open, count)
+    }
+}
+
+impl StateMachine for Slow {
+    fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
+        assert!(command != "panic", "told to panic");
+        if !self.passed {
+            self.passed = self.gate.recv().is_ok();
+        }
+        self.count.fetch_add(1, SeqCst);
+        Bytes::new()
+    }
+
+    fn query(&self, _: &Bytes) -> Bytes {
+        Bytes::new()
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        Box::new(Bytes::new())
+    }
+
+    fn restore(&mut self, _: &mut dyn Read) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Opens the gate if a runtime's thread is blocked, so that a test fails and does not hang.
+fn watchdog(open: &Sender<()>) -> impl Fn() + use<> {
+    let (open, (done, over)) = (open.clone(), channel::<()>());
+    let watch = thread::spawn(move || {
+        let late = over.recv_timeout(Duration::from_secs(20)).is_err();
+        let _ = open.send(());
+        late
+    });
+    let watch = std::cell::RefCell::new(Some(watch));
+    move || {
+        let _ = done.send(());
+        if let Some(watch) = watch.take() {
+            assert!(!watch.join().unwrap(), "a thread of the runtime was blocked");
+        }
+    }
+}
+
+#[test]
+fn no_task_waits_for_a_full_queue() {
+    // More than the queue of the protocol's thread takes.
+    const COMMANDS: u64 = 9_000;
+    let tune = |config: &mut Config| {
+        // Commands are executed on the protocol's thread, which therefore takes nothing for as long as the first one takes.
+        config.executor_thread = false;
+        config.settings.request_timeout = Duration::from_secs(120);
+    };
+    let group = Group::new(1, tune);
+    let (machine, open, count) = Slow::new();
+    let finished = watchdog(&open);
+    block(async {
+        let node = Node::start(group.config(1), machine).await.unwrap();
+        let commands: Vec<_> = (0..COMMANDS)
+            .map(|_| {
+                let handle = node.handle();
+                tokio::spawn(async move { handle.execute(Bytes::from_static(b"a")).await })
+            })
+            .collect();
+        // They all run before this timer.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        finished();
+        for command in commands {
+            command.await.unwrap().unwrap();
+        }
+        assert_eq!(count.load(SeqCst), COMMANDS);
+        node.stop().await.unwrap();
+    });
+}
+
+#[test]
+fn a_task_that_stops_a_replica_leaves_its_thread_to_others() {
+    let group = Group::new(1, |_| {});
+    let (machine, open, count) = Slow::new();
+    let finished = watchdog(&open);
+    block(async {
+        let node = Node::start(group.config(1), machine).await.unwrap();
+        let handle = node.handle();
+        let command = tokio::spawn(async move { handle.execute(Bytes::from_static(b"a")).await });
+        until_asked(&node).await;
+        // The executor's thread ends when the command does, and the stop waits for it.
+        let (stopped, ()) = tokio::join!(node.stop(), async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            finished();
+        });
+        stopped.unwrap();
+        assert_eq!(count.load(SeqCst), 1);
+        assert_eq!(command.await.unwrap(), Ok(Bytes::new()));
+    });
+}
+
+async fn until_asked(node: &Node) {
+    while node.handle().status().decided.0 == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+#[test]
+fn a_panic_of_the_state_machine_ends_the_replica_and_those_who_wait_are_told() {
+    let group = Group::new(1, |config| config.settings.request_timeout = Duration::from_secs(120));
+    let (machine, _open, _) = Slow::new();
+    block(async {
+        let node = Node::start(group.config(1), machine).await.unwrap();
+        let handle = node.handle();
+        let command = tokio::spawn(async move { handle.execute(Bytes::from_static(b"panic")).await });
+        let why = node.wait().await;
+        assert!(matches!(&why, Ended::Panicked(thread) if thread == "executor-1"), "{why}");
+        assert!(node.wait_blocking(Duration::ZERO).is_some());
+        let stopped = node.stop().await;
+        assert!(matches!(stopped, Err(Ended::Panicked(_))));
+        assert_eq!(command.await.unwrap(), Err(RequestError::Stopping));
+    });
+}
+
+/// Remembers what it is told with commands.
+#[derive(Default)]
+struct Diary {
+    lines: String,
+    /// For whether replies are wanted, which differs between replicas.
+    wanted: Arc<AtomicU64>,
+}
+
+impl StateMachine for Diary {
+    fn apply(&mut self, _: &Bytes, context: &Context) -> Bytes {
+        self.lines += &format!("{} {:?} {:?};", context.slot, context.time, context.session);
+        self.wanted.fetch_add(context.reply_wanted.into(), SeqCst);
+        Bytes::from(context.slot.0.to_string())
+    }
+
+    fn query(&self, _: &Bytes) -> Bytes {
+        Bytes::from(self.lines.clone())
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        Box::new(Bytes::from(self.lines.clone()))
+    }
+
+    fn restore(&mut self, _: &mut dyn Read) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn all_replicas_tell_their_state_machines_the_same_with_a_command() {
+    let group = Group::new(3, |config| config.settings.clock_interval = Duration::from_millis(20));
+    let wanted: Vec<_> = (0..3).map(|_| Arc::new(AtomicU64::new(0))).collect();
+    let nodes: Vec<_> = (1..=3)
+        .map(|id| {
+            let machine = Diary { wanted: Arc::clone(&wanted[id as usize - 1]), ..Diary::default() };
+            Node::start_blocking(group.config(id), machine).unwrap()
+        })
+        .collect();
+    let handle = nodes[0].handle();
+    let first: u64 = append(&handle, "a").parse().unwrap();
+    thread::sleep(Duration::from_millis(200));
+    let session = block(handle.open_session()).unwrap();
+    let place = SessionCommand { session, sequence: 1, lowest_outstanding: 1 };
+    let second = block(handle.execute_in_session(place, Bytes::from_static(b"b"))).unwrap();
+    let second: u64 = std::str::from_utf8(&second).unwrap().parse().unwrap();
+    assert!(first < second);
+
+    let diary = tape(&handle);
+    let lines: Vec<Vec<&str>> =
+        diary.trim_end_matches(';').split(';').map(|line| line.split(' ').collect()).collect();
+    assert_eq!((lines[0][0], lines[0][2]), (&*first.to_string(), "None"));
+    assert_eq!((lines[1][0], lines[1][2]), (&*second.to_string(), &*format!("Some({session:?})")));
+    assert_ne!(lines[0][1], lines[1][1], "the clock stands still");
+    assert!(nodes.iter().all(|node| tape(&node.handle()) == diary));
+    // The default fingerprint is one of what a snapshot holds.
+    until("the replicas agree", || {
+        let digests: Vec<_> = nodes.iter().map(|node| block(node.handle().digest()).unwrap()).collect();
+        digests.windows(2).all(|pair| pair[0] == pair[1])
+    });
+    // The one without a session is answered here alone; the session keeps the other reply on every replica.
+    assert_eq!(wanted.iter().map(|wanted| wanted.load(SeqCst)).collect::<Vec<_>>(), [2, 1, 1]);
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+}
